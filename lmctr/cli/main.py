@@ -1,0 +1,114 @@
+"""The command line: one literal table of verbs, each verb a module with `add_parser(subparsers)` and `run(args)`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from types import ModuleType
+
+from lmctr.utils.suggest import nearest
+
+# verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
+VERBS = {
+    "train": "lmctr.cli.train",
+    "evaluate": "lmctr.cli.evaluate",
+    "predict": "lmctr.cli.predict",
+    "push": "lmctr.cli.push",
+    "card": "lmctr.cli.card",
+    "benchmark": "lmctr.cli.benchmark",
+    "analyze": "lmctr.cli.analyze",
+    "data": "lmctr.cli.data",
+}
+
+GROUPS = ("data", "model", "training")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Bad input (ValueError, missing or unreadable files) ends with `error: ...` on stderr and code 2; set
+    `LMCTR_DEBUG=1` to see the traceback instead.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = os.environ.get("LMCTR_DEBUG", "") not in ("", "0")
+    try:
+        words, overrides = split_overrides(argv)
+        parser, modules = build_parser(words[0] if words else None)
+        args = parser.parse_args(words)
+        module = modules[args.verb]
+        if overrides and not getattr(module, "ACCEPTS_OVERRIDES", False):
+            raise ValueError(f"{args.verb} takes no recipe overrides, got --{overrides[0][0]}")
+        args.overrides = overrides
+        args.command = "lmctr " + " ".join(argv)
+        return int(module.run(args) or 0)
+    except BrokenPipeError:  # `lmctr predict ... | head`
+        sys.stderr.close()
+        return 141
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def build_parser(verb: str | None = None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
+    """Parser with all verbs, or with only `verb` when it is a known one (the other modules are not imported).
+
+    Returns:
+        The parser and the imported modules by verb.
+    """
+    import lmctr
+
+    parser = argparse.ArgumentParser(
+        prog="lmctr",
+        description="Train, evaluate and share click-through-rate models.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"lmctr {lmctr.__version__}")
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    if verb is not None and not verb.startswith("-") and verb not in VERBS:
+        guess = nearest(verb, VERBS)
+        hint = f" did you mean {guess!r}?" if guess is not None else ""
+        raise ValueError(f"unknown verb {verb!r};{hint} verbs: {', '.join(VERBS)}")
+    chosen = {verb: VERBS[verb]} if verb in VERBS else VERBS
+    modules = {}
+    for name, module_name in chosen.items():
+        modules[name] = importlib.import_module(module_name)
+        modules[name].add_parser(subparsers)
+    return parser, modules
+
+
+def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Take the recipe overrides out of a command line.
+
+    `--data.path X`, `--training.learning_rate=1e-3`: a word of two dashes, one of the groups data, model, training,
+    a dot and a key. The value is the part after `=` or the next word.
+
+    Returns:
+        The other words, and the overrides as (dotted key, value text) in the order given.
+
+    Raises:
+        ValueError: an override without a value.
+    """
+    words: list[str] = []
+    overrides: list[tuple[str, str]] = []
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        position += 1
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or key.split(".", 1)[0] not in GROUPS or "." not in key:
+            words.append(word)
+            continue
+        if not equals:
+            if position >= len(argv) or argv[position].startswith("--"):
+                raise ValueError(f"--{key} needs a value: --{key} VALUE or --{key}=VALUE")
+            value = argv[position]
+            position += 1
+        overrides.append((key, value))
+    return words, overrides

@@ -1,0 +1,62 @@
+"""Find the files that ship beside the code: recipes, prompts, model card templates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lmctr.utils.suggest import nearest
+
+KINDS = ("recipes", "prompts", "model_cards")
+_SUFFIXES = ("", ".yaml", ".yml", ".md")
+
+
+def resource_dir(kind: str) -> Path:
+    """Folder of one kind of resource, in an editable checkout or in the installed wheel.
+
+    A wheel holds them under `lmctr/_resources/<kind>`; an editable checkout has them beside the `lmctr` folder.
+
+    Raises:
+        ValueError: `kind` is not one of `recipes`, `prompts`, `model_cards`.
+        FileNotFoundError: the installation lacks the folder.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    package = Path(__file__).resolve().parent.parent
+    places = (package / "_resources" / kind, package.parent / kind)
+    for place in places:
+        if place.is_dir():
+            return place
+    raise FileNotFoundError(
+        f"this installation of lmctr has no {kind} folder (looked in {places[0]} and {places[1]}); reinstall lmctr"
+    )
+
+
+def list_resources(kind: str) -> list[str]:
+    """Names of all resources of one kind, as `find_resource` takes them: relative paths without the suffix."""
+    root = resource_dir(kind)
+    files = (path for path in root.rglob("*") if path.is_file() and path.suffix in _SUFFIXES[1:])
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in files)
+
+
+def find_resource(kind: str, name: str) -> Path:
+    """Path of the resource `name`, for example `find_resource("prompts", "movielens/en")`.
+
+    The name is a path inside the folder of its kind; the suffix (.yaml, .yml, .md) and a leading `<kind>/` may be
+    left out, so `recipes/ctr_sink/quickstart.yaml` finds the recipe from any working directory.
+
+    Raises:
+        ValueError: unknown `kind`, or a name that leads out of the folder.
+        FileNotFoundError: no such resource; the message offers the nearest name and lists all of them.
+    """
+    root = resource_dir(kind)
+    short = str(name).replace("\\", "/").removeprefix("./").removeprefix(f"{kind}/")
+    if Path(short).is_absolute() or ".." in Path(short).parts:
+        raise ValueError(f"the name of a {kind} resource stays inside its folder, got {str(name)!r}")
+    for suffix in _SUFFIXES:
+        path = root / f"{short}{suffix}"
+        if path.is_file():
+            return path
+    known = list_resources(kind)
+    guess = nearest(Path(short).with_suffix("").as_posix(), known)
+    hint = f"; did you mean {guess!r}?" if guess is not None else ";"
+    raise FileNotFoundError(f"no {kind} resource named {str(name)!r}{hint} known: {', '.join(known) or '(none)'}")

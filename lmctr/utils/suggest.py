@@ -1,0 +1,39 @@
+"""Error messages for unknown names: say what was given, offer the nearest known name, list the rest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name closest to `name`, or None when nothing is close.
+
+    Case, hyphens and underscores do not count against a name: `"Learning-Rate"` finds `"learning_rate"`.
+    """
+    known = [str(candidate) for candidate in known]
+    folded = {_fold(candidate): candidate for candidate in reversed(known)}
+    match = difflib.get_close_matches(_fold(str(name)), folded, n=1, cutoff=0.6)
+    return folded[match[0]] if match else None
+
+
+def unknown_key_message(key: str, known: Iterable[str], where: str) -> str:
+    """Message for a key that nobody knows.
+
+    Args:
+        key: the key that was given.
+        known: the keys that are accepted.
+        where: what holds the key, for example `"training"` or `"the prompt file x.yaml"`.
+
+    Returns:
+        One line, for example
+        `unknown key 'lerning_rate' in training; did you mean 'learning_rate'? known keys: learning_rate, seed`.
+    """
+    names = sorted(str(name) for name in known)
+    guess = nearest(key, names)
+    hint = f" did you mean {guess!r}?" if guess is not None else ""
+    return f"unknown key {str(key)!r} in {where};{hint} known keys: {', '.join(names) if names else '(none)'}"
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("-", "_")
