@@ -1,0 +1,45 @@
+"""What the model families share besides layers: the loss."""
+
+import torch
+import torch.nn.functional as F
+
+__all__ = ["IGNORED_LABEL", "ctr_loss"]
+
+IGNORED_LABEL = -100
+"""A row with this label counts nowhere: the collators use it for filler rows in distributed batches."""
+
+
+def ctr_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    sample_weight: torch.Tensor | None = None,
+    num_items_in_batch: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """Binary cross-entropy with logits, averaged over the rows that count.
+
+    Args:
+        logits: any shape, float.
+        labels: the shape of `logits`, 0 or 1; `IGNORED_LABEL` (-100) leaves an entry out.
+        sample_weight: broadcastable to `logits`, non-negative.
+        num_items_in_batch: divisor. Default: the summed weight of the entries that count in this call. The trainer
+            passes the sum over all processes and accumulation steps, so that the loss is the mean over the whole batch.
+
+    Returns:
+        () float32. Zero (with zero gradient) when no entry counts.
+
+    Raises:
+        ValueError: when the shapes of `logits` and `labels` differ.
+    """
+    if logits.shape != labels.shape:
+        raise ValueError(
+            f"labels: shape {tuple(labels.shape)} does not fit logits of shape {tuple(logits.shape)}; "
+            "give one label per logit"
+        )
+    labels = labels.to(torch.float32)
+    weight = (labels != IGNORED_LABEL).to(torch.float32)
+    if sample_weight is not None:
+        weight = weight * sample_weight.to(torch.float32)
+    loss = F.binary_cross_entropy_with_logits(logits.float(), labels.clamp(0.0, 1.0), weight=weight, reduction="sum")
+    if num_items_in_batch is None:
+        num_items_in_batch = weight.sum().clamp_min(torch.finfo(torch.float32).tiny)
+    return loss / num_items_in_batch

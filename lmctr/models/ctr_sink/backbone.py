@@ -1,0 +1,87 @@
+"""Making and loading the language model inside CTR-Sink, whatever its type."""
+
+import inspect
+
+import torch
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+
+__all__ = ["load_backbone", "new_backbone", "position_ids_from_mask"]
+
+# Types that number positions from pad_token_id + 1, with pad_token_id itself at padding.
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert")
+
+
+def _constructor_options(config: PreTrainedConfig) -> dict:
+    """Leave out the pooler where the type has one: CTR-Sink averages tokens, and unused weights break DDP."""
+    try:
+        model_class = MODEL_MAPPING[type(config)]
+    except KeyError:
+        raise ValueError(
+            f"text_config: model type {config.model_type!r} has no base model in transformers' AutoModel"
+        ) from None
+    options = inspect.signature(model_class.__init__).parameters
+    return {"add_pooling_layer": False} if "add_pooling_layer" in options else {}
+
+
+def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
+    """A backbone with random weights, without pooler."""
+    model = AutoModel.from_config(config, **_constructor_options(config))
+    if "inputs_embeds" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"text_config: {type(model).__name__} takes no inputs_embeds, which the sinks need; use another backbone"
+        )
+    return model
+
+
+def load_backbone(
+    name_or_path: str, text_config_values: dict, hub: dict
+) -> tuple[PreTrainedConfig, dict[str, torch.Tensor]]:
+    """Configuration and weights (float32, CPU) of a pretrained backbone.
+
+    Raises:
+        ValueError: the name is unknown, a value of `text_config_values` is no key of the backbone's configuration, or
+            the checkpoint does not hold all the backbone's weights.
+    """
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **hub)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"backbone: {name_or_path!r} is neither a model id on the Hub nor a folder with a config.json of a known "
+            f"model type ({error})"
+        ) from error
+    for key, value in text_config_values.items():
+        if not hasattr(config, key):
+            raise ValueError(f"text_config_values: {config.model_type} has no configuration key {key!r}")
+        setattr(config, key, value)
+    try:
+        model, info = AutoModel.from_pretrained(
+            name_or_path,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **_constructor_options(config),
+            **hub,
+        )
+    except OSError as error:
+        raise ValueError(
+            f"backbone: the weights of {name_or_path!r} cannot be read as safetensors ({error})"
+        ) from error
+    missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
+    if missing:
+        shown = ", ".join(missing[:5])
+        raise ValueError(
+            f"backbone: {name_or_path!r} lacks {len(missing)} of the weights that {type(model).__name__} needs ({shown}); "
+            "they would stay random. Use a complete checkpoint of this type"
+        )
+    model.config.dtype = None
+    return model.config, model.state_dict()
+
+
+def position_ids_from_mask(attention_mask: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """(B, N) positions counted over the real tokens, so that left and right padding agree."""
+    mask = attention_mask.long()
+    counted = mask.cumsum(1) * mask
+    if config.model_type in _OFFSET_POSITIONS:
+        return counted + config.pad_token_id
+    return (counted - 1).clamp_min(0)

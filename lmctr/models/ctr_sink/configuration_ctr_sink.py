@@ -1,0 +1,199 @@
+"""Configuration of CTR-Sink (arXiv 2508.03668): a language model that reads user histories with behaviour sinks."""
+
+from dataclasses import dataclass
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ...configuration_utils import CTRConfig
+
+__all__ = ["BACKBONES", "SINK_KINDS", "SINK_ORDERS", "SINK_SIGNALS", "BackboneSpec", "CTRSinkConfig"]
+
+SINK_KINDS = ("none", "cls", "sink")
+SINK_SIGNALS = ("none", "recency", "elapsed", "similarity", "random", "feedback")
+SINK_ORDERS = ("recent", "similarity", "time")
+FEEDBACK_MODES = ("none", "groups", "inline", "sink")
+
+
+@dataclass(frozen=True)
+class BackboneSpec:
+    """What the sink bias must know of a backbone type.
+
+    Args:
+        attention_path: attribute path of the self-attention module inside a layer.
+        layers_path: attribute path of the layer list inside the model.
+        is_causal: whether token i sees tokens j <= i only.
+        default_share: sink-bias layers by default: this share of the layers, counted from the first (rounded down,
+            at least one), or a fixed number when 1 or more.
+    """
+
+    attention_path: str
+    layers_path: str
+    is_causal: bool
+    default_share: float
+
+    def default_layers(self, num_hidden_layers: int) -> list[int]:
+        count = int(self.default_share) if self.default_share >= 1 else int(num_hidden_layers * self.default_share)
+        return list(range(min(max(count, 1), num_hidden_layers)))
+
+
+# Defaults of the layers: the authors' setting; the paper's text ("in the calculation of attention") implies all.
+BACKBONES = {
+    "bert": BackboneSpec("attention.self", "encoder.layer", False, 2),
+    "roberta": BackboneSpec("attention.self", "encoder.layer", False, 2),
+    "qwen2": BackboneSpec("self_attn", "layers", True, 1 / 2),
+    "qwen3": BackboneSpec("self_attn", "layers", True, 1 / 3),
+}
+
+
+class CTRSinkConfig(CTRConfig):
+    r"""Configuration of [`CTRSinkModel`] and [`CTRSinkForCTR`].
+
+    Args:
+        text_config (`PreTrainedConfig` or `dict`, defaults to a BERT config):
+            The backbone's own configuration; a dict must hold `model_type`.
+        sink_kind (`str`, defaults to `"sink"`):
+            `"none"`: LM-CTR (Eq. 1). `"cls"`: the backbone's own aggregation token, with its own embedding, after each
+            behaviour (Eq. 2). `"sink"`: the [SINK] token (Eq. 3-4).
+        sink_signal (`str` or `list[str]`, *optional*):
+            What a [SINK] carries: `"recency"` (default), `"elapsed"`, `"similarity"`, `"random"`, `"feedback"`, `"none"`
+            (one learned embedding), or several of them, summed. Applies to `sink_kind="sink"` only.
+        sink_order (`str`, defaults to `"recent"`):
+            How the text places behaviours: `"recent"`, `"similarity"`, `"time"`. The processor does it; the model keeps
+            the value because only `"recent"` makes a prefix that does not depend on the target.
+        feedback (`str`, defaults to `"none"`):
+            How the text gives feedback: `"none"`, `"groups"`, `"inline"`, `"sink"`. Kept beside the weights as a record.
+        num_sink_buckets (`int`, defaults to 100): rows of each signal's embedding table (Eq. 4).
+        sink_embedding_dim (`int`, defaults to 128): width e of that table; the paper takes 128 (RoBERTa), 256 (Qwen).
+        sink_bias_layers (`list[int]`, `"all"` or `None`):
+            Layers with sink-bias attention (Eq. 9-11). `None`: the backbone's default (first half for Qwen2, first third
+            for Qwen3, first two for BERT and RoBERTa) when `sink_kind="sink"`, no layer otherwise. `[]`: none.
+        sink_bias_causal (`bool`, defaults to `True`):
+            In causal backbones a sink's row of the bias looks at earlier sinks only. `False` reproduces the authors'
+            code, whose bias looks ahead.
+        sink_bias_scale_init (`float`, *optional*): initial scale s of the bias; default 1.0 (causal), 10.0 (encoders).
+        sink_bias_dropout (`float`, defaults to 0.1): dropout on the bias.
+        layout (`str`, defaults to `"single"`): one text for history and target (the paper).
+        head_hidden_size (`int`, defaults to 32): width of the head's hidden layer.
+        initializer_range (`float`, *optional*): standard deviation of new weights; default: the backbone's.
+
+    Example:
+
+    ```python
+    >>> from lmctr import CTRSinkConfig, CTRSinkForCTR
+    >>> config = CTRSinkConfig(text_config={"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2,
+    ...     "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}, sink_signal=["recency", "feedback"])
+    >>> model = CTRSinkForCTR(config)
+    ```
+    """
+
+    model_type = "ctr_sink"
+    sub_configs = {"text_config": AutoConfig}  # noqa: RUF012 (transformers' own convention)
+
+    text_config: PreTrainedConfig | dict | None = None
+    sink_kind: str = "sink"
+    sink_signal: str | list[str] | None = None
+    sink_order: str = "recent"
+    feedback: str = "none"
+    num_sink_buckets: int = 100
+    sink_embedding_dim: int = 128
+    sink_bias_layers: str | list[int] | None = None
+    sink_bias_causal: bool = True
+    sink_bias_scale_init: float | None = None
+    sink_bias_dropout: float = 0.1
+    layout: str = "single"
+    head_hidden_size: int = 32
+    initializer_range: float | None = None
+
+    def __post_init__(self, **kwargs):
+        if self.text_config is None:
+            self.text_config = CONFIG_MAPPING["bert"]()
+        elif isinstance(self.text_config, dict):
+            values = dict(self.text_config)
+            model_type = values.pop("model_type", None)
+            if model_type is None or model_type not in CONFIG_MAPPING:
+                raise ValueError(
+                    f"CTRSinkConfig: text_config has model_type={model_type!r}; it must be a model type that "
+                    f"transformers knows, for example {', '.join(sorted(BACKBONES))}"
+                )
+            self.text_config = CONFIG_MAPPING[model_type](**values)
+        if self.sink_signal is None:
+            self.sink_signal = "recency" if self.sink_kind == "sink" else "none"
+        if self.initializer_range is None:
+            self.initializer_range = float(getattr(self.text_config, "initializer_range", None) or 0.02)
+        super().__post_init__(**kwargs)
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals whose embeddings are summed at a sink."""
+        return (self.sink_signal,) if isinstance(self.sink_signal, str) else tuple(self.sink_signal)
+
+    @property
+    def backbone_spec(self) -> BackboneSpec | None:
+        """What is known of the backbone, or None for a type without sink bias."""
+        return BACKBONES.get(self.text_config.model_type)
+
+    @property
+    def resolved_sink_bias_layers(self) -> tuple[int, ...]:
+        """The layers with sink bias, in order, after defaults."""
+        num_layers = getattr(self.text_config, "num_hidden_layers", 0)
+        layers = self.sink_bias_layers
+        if layers is None:
+            spec = self.backbone_spec
+            layers = spec.default_layers(num_layers) if spec is not None and self.sink_kind == "sink" else []
+        elif layers == "all":
+            layers = range(num_layers)
+        return tuple(layers)
+
+    @property
+    def resolved_sink_bias_scale_init(self) -> float:
+        """Initial scale of the sink bias after defaults."""
+        if self.sink_bias_scale_init is not None:
+            return float(self.sink_bias_scale_init)
+        spec = self.backbone_spec
+        return 1.0 if spec is not None and spec.is_causal else 10.0
+
+    def get_text_config(self, *args, **kwargs) -> PreTrainedConfig:
+        """The backbone's configuration."""
+        return self.text_config
+
+    def validate_values(self) -> None:
+        self._require(self.sink_kind in SINK_KINDS, "sink_kind", f"one of {', '.join(SINK_KINDS)}")
+        signals = self.signals
+        self._require(
+            bool(signals) and all(s in SINK_SIGNALS for s in signals) and len(set(signals)) == len(signals),
+            "sink_signal",
+            f"one of {', '.join(SINK_SIGNALS)}, or a list of different ones",
+        )
+        self._require("none" not in signals or len(signals) == 1, "sink_signal", '"none" alone, or signals without it')
+        self._require(
+            self.sink_kind == "sink" or signals == ("none",),
+            "sink_signal",
+            f'"none" with sink_kind={self.sink_kind!r}',
+        )
+        self._require(self.sink_order in SINK_ORDERS, "sink_order", f"one of {', '.join(SINK_ORDERS)}")
+        self._require(self.feedback in FEEDBACK_MODES, "feedback", f"one of {', '.join(FEEDBACK_MODES)}")
+        self._require(self.layout == "single", "layout", '"single"; "split" is not available in this version')
+        for key in ("num_sink_buckets", "sink_embedding_dim", "head_hidden_size"):
+            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+        self._require(0.0 <= self.sink_bias_dropout < 1.0, "sink_bias_dropout", "a number in [0, 1)")
+        self._validate_sink_bias_layers()
+
+    def _validate_sink_bias_layers(self) -> None:
+        if isinstance(self.sink_bias_layers, str):
+            self._require(self.sink_bias_layers == "all", "sink_bias_layers", 'a list of layer indices, "all" or None')
+        layers = self.resolved_sink_bias_layers
+        num_layers = getattr(self.text_config, "num_hidden_layers", 0)
+        self._require(
+            all(0 <= layer < num_layers for layer in layers) and len(set(layers)) == len(layers),
+            "sink_bias_layers",
+            f"different layer indices from 0 to {num_layers - 1}",
+        )
+        self._require(
+            not layers or self.sink_kind != "none", "sink_bias_layers", '[] or None with sink_kind="none": no sinks'
+        )
+        if layers and self.backbone_spec is None:
+            raise ValueError(
+                f"CTRSinkConfig: sink_bias_layers={self.sink_bias_layers!r}, but the sink bias is known for backbones of type "
+                f"{', '.join(sorted(BACKBONES))} only, and this one is {self.text_config.model_type!r}; set sink_bias_layers=[]"
+            )

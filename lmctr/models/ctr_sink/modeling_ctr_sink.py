@@ -1,0 +1,446 @@
+"""CTR-Sink: behaviour-level attention sinks for language models in CTR prediction.
+
+Paper: https://arxiv.org/abs/2508.03668 (KDD 2026). Input texts are made by `CTRSinkProcessor`.
+
+Shapes: B batch, N tokens, M sinks (most in the batch), H hidden size, A heads, L layers, S signals per sink,
+E width of the sink embedding.
+"""
+
+import inspect
+from operator import attrgetter
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput
+
+from ...modeling_outputs import CTROutput
+from ...modeling_utils import ctr_loss
+from .backbone import load_backbone, new_backbone, position_ids_from_mask
+from .configuration_ctr_sink import CTRSinkConfig
+
+__all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
+
+POOLINGS = ("all", "sinks")
+
+
+class SinkContext(NamedTuple):
+    """Where the sinks of a batch are. Travels to the attention layers as a keyword of the call, never as state.
+
+    index (B, M) int64: positions of each row's sinks in text order, 0 where the row has fewer;
+    valid (B, M) bool: which entries are sinks.
+    """
+
+    index: torch.Tensor
+    valid: torch.Tensor
+
+
+def locate_sinks(is_sink: torch.Tensor, num_sinks: int) -> SinkContext:
+    """`SinkContext` of a (B, N) bool mask whose rows hold at most `num_sinks` sinks."""
+    order = torch.argsort(is_sink.logical_not().to(torch.uint8), dim=1, stable=True)[:, :num_sinks]
+    valid = is_sink.gather(1, order)
+    return SinkContext(order * valid, valid)
+
+
+class SinkEmbedding(nn.Module):
+    """Eq. 4: the input embedding of a sink, Linear(sum over signals of Emb_s[bucket_s]).
+
+    The linear layer is applied to the tables (num_sink_buckets rows), not to the tokens: the same sum, at a cost that
+    does not grow with the batch.
+    """
+
+    def __init__(self, config: CTRSinkConfig):
+        super().__init__()
+        self.tables = nn.ModuleList(
+            [nn.Embedding(config.num_sink_buckets, config.sink_embedding_dim) for _ in config.signals]
+        )
+        self.projection = nn.Linear(config.sink_embedding_dim, config.text_config.hidden_size)
+
+    def forward(self, buckets: torch.Tensor) -> torch.Tensor:
+        """(B, N, S) buckets, all in range, to (B, N, H)."""
+        embeddings = self.projection.bias
+        for signal, table in enumerate(self.tables):
+            projected = F.linear(table.weight, self.projection.weight)
+            embeddings = embeddings + F.embedding(buckets[..., signal], projected)
+        return embeddings
+
+
+class SinkBiasLayer(nn.Module):
+    """Eq. 10 for one layer: B = mean over heads of softmax(Q_S K_S^T / sqrt(d_h)), times the layer's scale s."""
+
+    def __init__(self, config: CTRSinkConfig, is_causal: bool):
+        super().__init__()
+        hidden_size = config.text_config.hidden_size
+        self.num_heads = config.text_config.num_attention_heads
+        self.is_causal = is_causal and config.sink_bias_causal
+        self.scale_init = config.resolved_sink_bias_scale_init
+        head_dim = getattr(config.text_config, "head_dim", None) or hidden_size // self.num_heads
+        self.scaling = head_dim**-0.5
+        self.norm = nn.LayerNorm(hidden_size)
+        self.query = nn.Linear(hidden_size, self.num_heads * head_dim)
+        self.key = nn.Linear(hidden_size, self.num_heads * head_dim)
+        self.scale = nn.Parameter(torch.full((), self.scale_init))
+        self.dropout = nn.Dropout(config.sink_bias_dropout)
+
+    def forward(self, hidden_states: torch.Tensor, sinks: SinkContext) -> torch.Tensor:
+        """Hidden states (B, N, H) that enter the attention; returns s * scatter(B), (B, N, N)."""
+        batch, length, hidden_size = hidden_states.shape
+        num_sinks = sinks.index.shape[1]
+        states = hidden_states.gather(1, sinks.index[..., None].expand(-1, -1, hidden_size))
+        states = self.norm(states)
+        split = (batch, num_sinks, self.num_heads, -1)
+        query = self.query(states).view(split).transpose(1, 2)
+        key = self.key(states).view(split).transpose(1, 2)
+        scores = (query @ key.transpose(-1, -2)) * self.scaling
+        # Padded sinks leave before the softmax, so that a row's bias does not depend on its batch.
+        visible = sinks.valid[:, None, None, :]
+        if self.is_causal:
+            visible = visible & torch.ones(num_sinks, num_sinks, dtype=torch.bool, device=scores.device).tril()
+        scores = scores.float().masked_fill(~visible, torch.finfo(torch.float32).min)
+        bias = scores.softmax(-1).mean(1).to(hidden_states.dtype)
+        bias = self.dropout(bias) * self.scale.to(hidden_states.dtype)
+        bias = bias * (sinks.valid[:, :, None] & sinks.valid[:, None, :])
+        return scatter_sinks(bias, sinks, length)
+
+
+def scatter_sinks(bias: torch.Tensor, sinks: SinkContext, length: int) -> torch.Tensor:
+    """(B, M, M) values between sinks to a (B, N, N) matrix of zeros at the sinks' rows and columns.
+
+    Entries of padded sinks go to an extra row and column that is cut off, so no two entries meet.
+    """
+    position = torch.where(sinks.valid, sinks.index, length)
+    cells = position[:, :, None] * (length + 1) + position[:, None, :]
+    full = bias.new_zeros(bias.shape[0], (length + 1) ** 2).scatter(1, cells.flatten(1), bias.flatten(1))
+    return full.view(-1, length + 1, length + 1)[:, :length, :length]
+
+
+class SinkBias(nn.Module):
+    """The sink-bias layers of a model, in one module with a forward, so that PEFT can train and save it whole."""
+
+    def __init__(self, config: CTRSinkConfig, is_causal: bool):
+        super().__init__()
+        self.slots = {layer: slot for slot, layer in enumerate(config.resolved_sink_bias_layers)}
+        self.layers = nn.ModuleList([SinkBiasLayer(config, is_causal) for _ in self.slots])
+
+    def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, layer_idx: int) -> torch.Tensor:
+        return self.layers[self.slots[layer_idx]](hidden_states, sinks)
+
+
+def add_bias_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> torch.Tensor:
+    """Eq. 11: the (B, N, N) bias on top of an attention mask, as a float mask (B, 1, N, N) shared by all heads.
+
+    Args:
+        bias: (B, N, N) float.
+        mask: None (no padding; causal models then rely on a flag that an explicit mask switches off, so the causal part
+            is added here), bool (True = may look), or additive float, broadcastable to (B, 1, N, N).
+        is_causal: whether the backbone is causal.
+    """
+    bias = bias[:, None]
+    lowest = torch.finfo(bias.dtype).min
+    if mask is None:
+        if not is_causal:
+            return bias.contiguous()
+        length = bias.shape[-1]
+        mask = torch.ones(length, length, dtype=torch.bool, device=bias.device).tril()
+    if mask.dtype == torch.bool:
+        return torch.where(mask, bias, lowest)
+    return mask.to(bias.dtype) + bias
+
+
+class CTRSinkPreTrainedModel(PreTrainedModel):
+    """Loading, saving and initialisation of the CTR-Sink models."""
+
+    config_class = CTRSinkConfig
+    config: CTRSinkConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    # Trained and saved whole under LoRA; the authors' code freezes them silently.
+    peft_modules_to_save = ("sink_embedding", "sink_bias", "head")
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, SinkEmbedding):
+            # Decided: tables of unit variance and a projection that brings a sink to the scale of a word embedding.
+            std = self.config.initializer_range
+            for table in module.tables:
+                init.normal_(table.weight, std=1.0)
+            init.normal_(
+                module.projection.weight, std=std / (module.projection.in_features * len(module.tables)) ** 0.5
+            )
+        elif isinstance(module, SinkBiasLayer):
+            init.constant_(module.scale, module.scale_init)
+
+
+class CTRSinkModel(CTRSinkPreTrainedModel):
+    """The backbone with [SINK] embeddings and sink-bias attention; returns last hidden states.
+
+    The backbone is at `language_model`. Raises `ValueError` for attention implementations other than eager and sdpa
+    when sink-bias layers are set.
+    """
+
+    def __init__(self, config: CTRSinkConfig):
+        super().__init__(config)
+        self.language_model = new_backbone(config.text_config)
+        self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
+        self.sink_bias = None
+        spec = config.backbone_spec
+        self.is_causal = spec is not None and spec.is_causal
+        if config.resolved_sink_bias_layers:
+            self.sink_bias = SinkBias(config, self.is_causal)
+            layers = attrgetter(spec.layers_path)(self.language_model)
+            for index in config.resolved_sink_bias_layers:
+                attention = attrgetter(spec.attention_path)(layers[index])
+                attention.register_forward_pre_hook(self._bias_attention, with_kwargs=True)
+                self._mask_place = list(inspect.signature(attention.forward).parameters).index("attention_mask")
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.language_model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.language_model.set_input_embeddings(value)
+
+    def _bias_attention(self, attention: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        """Forward pre-hook of an enhanced layer's self-attention: adds the sink bias to its mask."""
+        sinks = kwargs.get("sink_context")
+        if sinks is None:
+            return None
+        hidden_states = args[0] if args else kwargs["hidden_states"]
+        bias = self.sink_bias(hidden_states, sinks, attention.layer_idx)
+        place = self._mask_place
+        if "attention_mask" not in kwargs and len(args) > place:
+            mask = add_bias_to_mask(bias, args[place], self.is_causal)
+            return (*args[:place], mask, *args[place + 1 :]), kwargs
+        mask = add_bias_to_mask(bias, kwargs.get("attention_mask"), self.is_causal)
+        return args, {**kwargs, "attention_mask": mask}
+
+    def _check_inputs(self, input_ids: torch.Tensor, sink_buckets: torch.Tensor | None) -> None:
+        length = input_ids.shape[1]
+        limit = getattr(self.config.text_config, "max_position_embeddings", None)
+        if self.config.text_config.model_type == "roberta" and limit is not None:
+            limit -= self.config.text_config.pad_token_id + 1
+        if limit is not None and length > limit:
+            raise ValueError(
+                f"input_ids: {length} tokens, but the backbone has positions for {limit}; give the processor max_length={limit}"
+            )
+        if self.sink_bias is not None:
+            used = self.language_model.config._attn_implementation
+            if used not in ("eager", "sdpa"):
+                raise ValueError(
+                    f"attn_implementation={used!r} cannot carry the sink bias; use 'sdpa' or 'eager', or sink_bias_layers=[]"
+                )
+        if sink_buckets is not None and sink_buckets.shape[:2] != input_ids.shape:
+            raise ValueError(
+                f"sink_buckets: shape {tuple(sink_buckets.shape)} does not fit input_ids of shape {tuple(input_ids.shape)}"
+            )
+
+    def _sinks(self, input_ids: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, SinkContext]:
+        """Buckets as (B, N, S), checked against the config, and the places of the sinks."""
+        if sink_buckets is None:
+            sink_buckets = torch.full_like(input_ids, -1)
+        if sink_buckets.dim() == 2:
+            sink_buckets = sink_buckets[..., None]
+        num_signals = len(self.config.signals)
+        if sink_buckets.shape[-1] != num_signals:
+            raise ValueError(
+                f"sink_buckets: {sink_buckets.shape[-1]} signals per position, but the model's sink_signal is "
+                f"{self.config.sink_signal!r}; use the processor saved with this checkpoint"
+            )
+        is_sink = sink_buckets[..., 0] >= 0
+        most, highest = torch.stack([is_sink.sum(1).amax(), sink_buckets.amax()]).tolist()
+        if most and self.config.sink_kind == "none":
+            raise ValueError(
+                'sink_buckets: the text holds sinks, but the model has sink_kind="none"; use the processor saved with it'
+            )
+        if highest >= self.config.num_sink_buckets:
+            raise ValueError(
+                f"sink_buckets: bucket {highest} is out of range; the model has num_sink_buckets={self.config.num_sink_buckets}"
+            )
+        # At least one (empty) place, so that every parameter takes part in every step of distributed training.
+        return sink_buckets, locate_sinks(is_sink, max(most, 1))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        sink_buckets: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutput:
+        """Encode a batch.
+
+        Args:
+            input_ids: (B, N) int64. Ids at [SINK] positions are not looked up.
+            attention_mask: (B, N), 1 for real tokens; default: all real. Padding may be on either side.
+            sink_buckets: (B, N) or (B, N, S) int64, -1 where the position is no sink; default: no sinks.
+            position_ids: (B, N) int64; default: counted over the real tokens.
+            kwargs: passed to the backbone (`output_hidden_states`, `output_attentions`).
+
+        Returns:
+            `BaseModelOutput` with `last_hidden_state` (B, N, H).
+        """
+        self._check_inputs(input_ids, sink_buckets)
+        sink_buckets, sinks = self._sinks(input_ids, sink_buckets)
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        if position_ids is None:
+            position_ids = position_ids_from_mask(attention_mask, self.config.text_config)
+        embeddings = self.language_model.get_input_embeddings()
+        if self.sink_embedding is None:
+            inputs_embeds = embeddings(input_ids)
+        else:
+            is_sink = sink_buckets[..., :1] >= 0
+            inputs_embeds = embeddings(input_ids.masked_fill(is_sink[..., 0], 0))
+            sink_embeds = self.sink_embedding(sink_buckets.clamp_min(0)).to(inputs_embeds.dtype)
+            inputs_embeds = torch.where(is_sink, sink_embeds, inputs_embeds)
+        if self.sink_bias is not None:
+            kwargs["sink_context"] = sinks
+        if self.is_causal:
+            kwargs.setdefault("use_cache", False)
+        outputs = self.language_model(
+            inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, **kwargs
+        )
+        return BaseModelOutput(
+            last_hidden_state=outputs.last_hidden_state,
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+        )
+
+
+def pooled_tokens(
+    pooling: str, attention_mask: torch.Tensor, sink_buckets: torch.Tensor | None, target_mask: torch.Tensor | None
+) -> torch.Tensor:
+    """The (B, N) bool set of tokens that Eq. 5 ("all") or Eq. 6 ("sinks") averages.
+
+    "sinks": the row's sinks; a row without sinks uses its target's tokens. Padding never contributes.
+    """
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling={pooling!r} is not accepted; use one of {', '.join(POOLINGS)}")
+    real = attention_mask.bool()
+    if pooling == "all":
+        return real
+    if target_mask is None:
+        raise ValueError('target_mask is needed with pooling="sinks": rows without sinks use their target\'s tokens')
+    if sink_buckets is None:
+        return real & target_mask.bool()
+    is_sink = (sink_buckets if sink_buckets.dim() == 2 else sink_buckets[..., 0]) >= 0
+    return real & torch.where(is_sink.any(1, keepdim=True), is_sink, target_mask.bool())
+
+
+class CTRSinkHead(nn.Module):
+    """Eq. 5: masked mean over tokens, then Linear, LeakyReLU, Linear to one logit."""
+
+    def __init__(self, config: CTRSinkConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.text_config.hidden_size, config.head_hidden_size)
+        self.activation = nn.LeakyReLU()
+        self.out = nn.Linear(config.head_hidden_size, 1)
+
+    def forward(self, hidden_states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """(B, N, H) states and a (B, N) bool token set to (B,) logits."""
+        weight = tokens.to(hidden_states.dtype)
+        pooled = torch.einsum("bnh,bn->bh", hidden_states, weight) / weight.sum(1, keepdim=True).clamp_min(1)
+        return self.out(self.activation(self.dense(pooled))).squeeze(-1)
+
+
+class CTRSinkForCTR(CTRSinkPreTrainedModel):
+    """CTR-Sink with its prediction head (Eq. 5-6)."""
+
+    def __init__(self, config: CTRSinkConfig):
+        super().__init__(config)
+        self.model = CTRSinkModel(config)
+        self.head = CTRSinkHead(config)
+        self.post_init()
+
+    @classmethod
+    def from_backbone(
+        cls,
+        name_or_path: str,
+        *,
+        attn_implementation: str | None = None,
+        revision: str = "main",
+        token: str | bool | None = None,
+        cache_dir: str | None = None,
+        local_files_only: bool = False,
+        text_config_values: dict | None = None,
+        **config_values,
+    ) -> "CTRSinkForCTR":
+        """A CTR-Sink model around a pretrained language model; sinks, bias and head are new.
+
+        Args:
+            name_or_path: a model id on the Hub or a local folder with `config.json` and weights in safetensors.
+            attn_implementation: "sdpa" or "eager".
+            revision, token, cache_dir, local_files_only: as in `from_pretrained`.
+            text_config_values: values that replace some of the backbone's own configuration (dropout, for example).
+            config_values: keys of `CTRSinkConfig`.
+
+        Returns:
+            The model, float32, in evaluation mode as after `from_pretrained`.
+
+        Raises:
+            ValueError: unknown backbone, a checkpoint that leaves weights of the backbone random, unknown config key.
+
+        Example:
+
+        ```python
+        >>> model = CTRSinkForCTR.from_backbone("FacebookAI/roberta-base", sink_signal="recency")
+        ```
+        """
+        hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+        text_config, state_dict = load_backbone(name_or_path, text_config_values or {}, hub)
+        config = cls.config_class(text_config=text_config, **config_values)
+        if attn_implementation is not None:
+            config._attn_implementation = attn_implementation
+        model = cls(config)
+        model.model.language_model.load_state_dict(state_dict, strict=True)
+        return model.eval()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        sink_buckets: torch.Tensor | None = None,
+        target_mask: torch.Tensor | None = None,
+        pooling: str = "all",
+        labels: torch.Tensor | None = None,
+        sample_weight: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | float | None = None,
+        **kwargs,
+    ) -> CTROutput:
+        """Score a batch.
+
+        Args:
+            input_ids, attention_mask, sink_buckets, position_ids: see `CTRSinkModel.forward`.
+            target_mask: (B, N) bool, the target item's tokens; needed with `pooling="sinks"`.
+            pooling: "all" (stage 2 and evaluation, Eq. 5) or "sinks" (stage 1, Eq. 6).
+            labels: (B,) float, 0 or 1; -100 leaves a row out of the loss.
+            sample_weight: (B,) float.
+            num_items_in_batch: divisor of the loss; default: the weight of the rows that count.
+            kwargs: passed to the backbone.
+
+        Returns:
+            `CTROutput` with `logits` (B,) float32.
+        """
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        tokens = pooled_tokens(pooling, attention_mask, sink_buckets, target_mask)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            sink_buckets=sink_buckets,
+            position_ids=position_ids,
+            **kwargs,
+        )
+        logits = self.head(outputs.last_hidden_state, tokens).float()
+        loss = None if labels is None else ctr_loss(logits, labels, sample_weight, num_items_in_batch)
+        return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)
