@@ -1,0 +1,123 @@
+"""Training arguments of click-through-rate models: transformers' own, with the paper's defaults and two stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from transformers import TrainingArguments
+from transformers.trainer_utils import IntervalStrategy
+
+
+@dataclass
+class CTRTrainingArguments(TrainingArguments):
+    r"""[`~transformers.TrainingArguments`] with the defaults of CTR-Sink (arXiv 2508.03668, section 4) and two stages.
+
+    All arguments of the parent class are accepted. `num_train_epochs` is the sum of the stages and is not given.
+    The defaults differ from the parent's in: cosine schedule, warm-up over 5 % of the steps, fused AdamW, weight decay
+    5e-5, evaluation and saving after each epoch, best checkpoint by validation AUC, at most two checkpoints kept,
+    batches of samples of similar length, no reports to outside services.
+
+    Args:
+        stage1_epochs (`int`, defaults to 0):
+            Epochs of stage 1, in which the prediction pools the sinks only (Eq. 6). 0 for models without sinks.
+        stage2_epochs (`int`, defaults to 3):
+            Epochs of stage 2, in which it pools all tokens. The best checkpoint comes from this stage.
+        length_group_batches (`int`, defaults to 50):
+            How many global batches of shuffled samples are sorted by length together before they are cut into batches.
+            Larger means less padding and less random batches. Used with `train_sampling_strategy="group_by_length"`
+            (default); `"random"` and `"sequential"` do not group.
+        early_stopping_patience (`int`, *optional*):
+            Stop after this many stage-2 evaluations in a row without improvement of `metric_for_best_model`.
+        early_stopping_threshold (`float`, defaults to 0.0):
+            Smallest change that counts as an improvement.
+
+    Raises:
+        ValueError: negative stages, no epoch at all, values that contradict each other.
+
+    Example:
+
+    ```python
+    >>> args = CTRTrainingArguments("out", stage1_epochs=3, stage2_epochs=3, per_device_train_batch_size=64)
+    >>> args.num_train_epochs
+    6
+    ```
+    """
+
+    stage1_epochs: int = field(default=0, metadata={"help": "Epochs that pool the sinks only."})
+    stage2_epochs: int = field(default=3, metadata={"help": "Epochs that pool all tokens."})
+    length_group_batches: int = field(default=50, metadata={"help": "Global batches sorted by length together."})
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after this many stage-2 evaluations without improvement."}
+    )
+    early_stopping_threshold: float = field(default=0.0, metadata={"help": "Smallest change that is improvement."})
+
+    # Defaults that differ from the parent's.
+    learning_rate: float = field(default=1e-4, metadata={"help": "Peak learning rate."})
+    weight_decay: float = field(default=5e-5, metadata={"help": "AdamW weight decay."})
+    lr_scheduler_type: str = field(default="cosine", metadata={"help": "Learning-rate schedule over both stages."})
+    warmup_steps: float = field(default=0.05, metadata={"help": "Warm-up: steps, or below 1 a share of all steps."})
+    optim: str = field(default="adamw_torch_fused", metadata={"help": "Optimiser."})
+    per_device_train_batch_size: int = field(default=64, metadata={"help": "Samples per process and micro-batch."})
+    per_device_eval_batch_size: int = field(default=128, metadata={"help": "Samples per process in evaluation."})
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: epoch, steps or no."})
+    save_strategy: str = field(default="epoch", metadata={"help": "When to save: epoch, steps, best or no."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept, the best one included."})
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best stage-2 checkpoint."})
+    metric_for_best_model: str | None = field(default="eval_auc", metadata={"help": "What decides the best."})
+    logging_steps: float = field(default=50, metadata={"help": "Steps between two log lines."})
+    report_to: None | str | list[str] = field(default="none", metadata={"help": "Trackers to report to."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Samples are indices: nothing to remove."})
+    train_sampling_strategy: str = field(
+        default="group_by_length", metadata={"help": "group_by_length, random or sequential."}
+    )
+    label_names: list[str] | None = field(
+        default_factory=lambda: ["labels"], metadata={"help": "Without it metrics would vanish silently."}
+    )
+
+    def __post_init__(self):  # noqa: ANN204 (as in the parent)
+        for name, least in (("stage1_epochs", 0), ("stage2_epochs", 0), ("length_group_batches", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.stage1_epochs + self.stage2_epochs < 1:
+            raise ValueError("stage1_epochs + stage2_epochs must be at least 1, got 0 + 0: nothing would be trained")
+        if self.early_stopping_patience is not None:
+            if self.early_stopping_patience < 1:
+                raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}")
+            if self.eval_strategy in ("no", IntervalStrategy.NO):
+                raise ValueError("early_stopping_patience needs evaluations: set eval_strategy to 'epoch' or 'steps'")
+        if self.train_sampling_strategy not in ("group_by_length", "random", "sequential"):
+            raise ValueError(
+                f"train_sampling_strategy must be group_by_length, random or sequential, got "
+                f"{self.train_sampling_strategy!r}"
+            )
+        if self.auto_find_batch_size:
+            raise ValueError(
+                "auto_find_batch_size changes the global batch while training; set per_device_train_batch_size and "
+                "gradient_accumulation_steps instead"
+            )
+        if self.stage2_epochs == 0 or self.eval_strategy in ("no", IntervalStrategy.NO):
+            # The best checkpoint is chosen among stage-2 evaluations: without them the last weights are the result.
+            self.load_best_model_at_end = False
+        self.num_train_epochs = self.stage1_epochs + self.stage2_epochs
+        self._rename_checkpointing()
+        super().__post_init__()
+
+    def _rename_checkpointing(self) -> None:
+        """Accept `gradient_checkpointing` on every supported transformers; newer ones call it another name."""
+        names = {item.name for item in fields(self)}
+        for old in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
+            new = old.replace("gradient", "activation")
+            if new in names and getattr(self, new) is None and getattr(self, old) is not None:
+                setattr(self, new, getattr(self, old))
+                setattr(self, old, None)
+
+    @property
+    def n_gpu(self) -> int:
+        """GPUs of this process: at most one. Several GPUs are used with one process each (`accelerate launch`)."""
+        return min(1, super().n_gpu)
+
+    @property
+    def total_train_batch_size(self) -> int:
+        """Samples per optimiser step over all processes."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
