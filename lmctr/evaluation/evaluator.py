@@ -1,0 +1,124 @@
+"""From logits to the metrics dict that every report, run folder and model card of the library uses."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lmctr.evaluation import metrics
+
+__all__ = ["IGNORED_LABEL", "METRIC_NAMES", "evaluate_predictions", "evaluate_probabilities", "format_metrics"]
+
+IGNORED_LABEL = -100
+"""Label of filler rows (see the collators): they are dropped before anything is measured."""
+
+METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "normalized_entropy", "expected_calibration_error")
+"""Keys of a metrics dict in the order in which they are shown; `num_samples` and `positive_rate` follow them."""
+
+
+def evaluate_predictions(
+    labels: ArrayLike,
+    logits: ArrayLike,
+    groups: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+) -> dict[str, float | int]:
+    """Measure logits against labels.
+
+    Args:
+        labels: (S,) values in {0, 1}; rows with label -100 are ignored.
+        logits: (S,) logits.
+        groups: (S,) group of each sample (the user) for the grouped AUC.
+        sample_weight: (S,) weights.
+
+    Returns:
+        `auc`, `log_loss`, `grouped_auc`, `normalized_entropy`, `expected_calibration_error` (10 uniform bins),
+        `num_samples` (rows measured) and `positive_rate`. `grouped_auc` is absent without `groups`, and where no group
+        holds both classes (a value that is not defined is left out, never replaced).
+
+    Raises:
+        ValueError: an empty or one-class set of labels, non-finite logits, shapes that differ.
+
+    Example:
+        >>> evaluate_predictions([1, 0, 1, 0], [2.0, -1.0, 0.5, 0.7])["auc"]
+        0.75
+    """
+    return _evaluate(labels, logits, groups, sample_weight, from_logits=True)
+
+
+def evaluate_probabilities(
+    labels: ArrayLike,
+    probabilities: ArrayLike,
+    groups: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+) -> dict[str, float | int]:
+    """`evaluate_predictions` for probabilities in [0, 1] (baselines, other libraries' models)."""
+    return _evaluate(labels, probabilities, groups, sample_weight, from_logits=False)
+
+
+def format_metrics(rows: dict[str, dict[str, float | int]]) -> str:
+    """A plain text table of metrics dicts: one line per row name, columns in the order of `METRIC_NAMES`.
+
+    Args:
+        rows: name (a model, a baseline, a split) to metrics dict. Values that a dict lacks are shown as "-".
+    """
+    titles = {
+        "auc": "AUC",
+        "log_loss": "logloss",
+        "grouped_auc": "gAUC",
+        "normalized_entropy": "NE",
+        "expected_calibration_error": "ECE",
+        "num_samples": "samples",
+        "positive_rate": "positive",
+    }
+    columns = [key for key in titles if any(key in values for values in rows.values())]
+
+    def cell(value: float | int | None) -> str:
+        if value is None:
+            return "-"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+    table = [["", *(titles[key] for key in columns)]]
+    table += [[name, *(cell(values.get(key)) for key in columns)] for name, values in rows.items()]
+    widths = [max(len(line[index]) for line in table) for index in range(len(table[0]))]
+    lines = [
+        "  ".join([line[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(line[1:], widths[1:]))])
+        for line in table
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _evaluate(
+    labels: ArrayLike, values: ArrayLike, groups: ArrayLike | None, weight: ArrayLike | None, from_logits: bool
+) -> dict[str, float | int]:
+    labels = metrics._to_array(labels, "labels")
+    values = metrics._to_array(values, "logits" if from_logits else "probabilities")
+    keep = labels != IGNORED_LABEL
+    if not keep.all():
+        if len(values) != len(labels):
+            raise ValueError(f"{len(values)} predictions for {len(labels)} labels: give one of each per sample")
+        labels, values = labels[keep], values[keep]
+        groups = None if groups is None else np.asarray(groups)[keep]
+        weight = None if weight is None else np.asarray(weight)[keep]
+    if len(labels) == 0:
+        raise ValueError(f"nothing to evaluate: no row has a label other than {IGNORED_LABEL}")
+    result: dict[str, float | int] = {
+        "auc": metrics.auc(labels, values, weight),
+        "log_loss": metrics.log_loss(labels, values, from_logits, weight),
+    }
+    if groups is not None and _any_group_has_both_classes(labels, np.asarray(groups), weight):
+        result["grouped_auc"] = metrics.grouped_auc(labels, values, groups, weight)
+    result["normalized_entropy"] = metrics.normalized_entropy(labels, values, from_logits, weight)
+    result["expected_calibration_error"] = metrics.expected_calibration_error(
+        labels, values, from_logits=from_logits, sample_weight=weight
+    )
+    result["num_samples"] = len(labels)
+    result["positive_rate"] = float(np.average(labels, weights=weight))
+    return result
+
+
+def _any_group_has_both_classes(labels: np.ndarray, groups: np.ndarray, weight: ArrayLike | None) -> bool:
+    codes, num_groups = metrics._encode_groups(groups, len(labels))
+    weight = np.ones(len(labels)) if weight is None else np.asarray(weight, dtype=np.float64)
+    positive = np.bincount(codes, weights=weight * (labels == 1), minlength=num_groups)
+    negative = np.bincount(codes, weights=weight * (labels == 0), minlength=num_groups)
+    return bool(((positive > 0) & (negative > 0)).any())

@@ -1,0 +1,114 @@
+"""The metrics dict, and the modules for `evaluate.load`."""
+
+import evaluate
+import numpy as np
+import pytest
+
+from lmctr.evaluation import evaluate_module_path, list_evaluate_modules, metrics
+from lmctr.evaluation.evaluator import METRIC_NAMES, evaluate_predictions, evaluate_probabilities, format_metrics
+
+
+@pytest.fixture
+def sample():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 400).astype(np.float32)
+    logits = generator.normal(size=400) + labels
+    return labels, logits, generator.integers(0, 25, 400), generator.uniform(0.5, 2, 400)
+
+
+def test_keys_and_values(sample):
+    labels, logits, groups, weight = sample
+    result = evaluate_predictions(labels, logits, groups, weight)
+    assert list(result) == [*METRIC_NAMES, "num_samples", "positive_rate"]
+    assert result["auc"] == metrics.auc(labels, logits, weight)
+    assert result["log_loss"] == metrics.log_loss(labels, logits, True, weight)
+    assert result["grouped_auc"] == metrics.grouped_auc(labels, logits, groups, weight)
+    assert result["normalized_entropy"] == metrics.normalized_entropy(labels, logits, True, weight)
+    assert result["expected_calibration_error"] == metrics.expected_calibration_error(
+        labels, logits, from_logits=True, sample_weight=weight
+    )
+    assert result["num_samples"] == 400
+    assert result["positive_rate"] == pytest.approx((labels * weight).sum() / weight.sum())
+    assert all(type(value) in (float, int) for value in result.values())  # numpy scalars are not JSON
+
+
+def test_probabilities_give_what_their_logits_give(sample):
+    labels, logits, groups, weight = sample
+    from_logits = evaluate_predictions(labels, logits, groups, weight)
+    from_probabilities = evaluate_probabilities(labels, 1 / (1 + np.exp(-logits)), groups, weight)
+    assert from_probabilities == pytest.approx(from_logits, rel=1e-9)
+
+
+def test_filler_rows_do_not_count(sample):
+    labels, logits, groups, weight = sample
+    filled = evaluate_predictions(
+        np.r_[labels, -100, -100], np.r_[logits, np.nan, 5.0], np.r_[groups, 0, 0], np.r_[weight, 1, 1]
+    )
+    assert filled == evaluate_predictions(labels, logits, groups, weight)
+    with pytest.raises(ValueError, match="nothing to evaluate"):
+        evaluate_predictions([-100, -100], [0.1, 0.2])
+
+
+def test_grouped_auc_is_left_out_where_it_is_not_defined(sample):
+    labels, logits, _, _ = sample
+    assert "grouped_auc" not in evaluate_predictions(labels, logits)
+    assert "grouped_auc" not in evaluate_predictions(labels, logits, np.arange(400))
+    # the only mixed group has a negative of weight 0
+    assert "grouped_auc" not in evaluate_predictions([1, 0, 1, 0], [1, 2, 3, 4], [0, 0, 1, 2], [1, 0, 1, 1])
+
+
+def test_one_class_and_broken_logits_are_errors():
+    with pytest.raises(ValueError, match="one class"):
+        evaluate_predictions([1, 1], [0.1, 0.2])
+    with pytest.raises(ValueError, match="NaN at row 1"):
+        evaluate_predictions([1, 0], [0.1, np.nan])
+    with pytest.raises(ValueError, match="3 predictions for 2 labels"):
+        evaluate_predictions([1, -100], [0.1, 0.2, 0.3])
+
+
+def test_table_shows_what_there_is():
+    table = format_metrics(
+        {"model": {"auc": 0.87654, "num_samples": 12345}, "baseline": {"auc": 0.8, "log_loss": 0.5}}
+    )
+    lines = [line.split() for line in table.splitlines()]
+    assert lines == [
+        ["AUC", "logloss", "samples"],
+        ["model", "0.8765", "-", "12,345"],
+        ["baseline", "0.8000", "0.5000", "-"],
+    ]
+
+
+@pytest.mark.parametrize("name", list_evaluate_modules())
+def test_evaluate_modules_load_and_agree(name, sample, tmp_path):
+    labels, logits, groups, weight = sample
+    probabilities = 1 / (1 + np.exp(-logits))
+    module = evaluate.load(evaluate_module_path(name), cache_dir=str(tmp_path))
+    extra = {"groups": groups} if name == "grouped_auc" else {}
+    function = getattr(metrics, name)
+    expected = function(labels, probabilities, *extra.values(), sample_weight=weight)
+    value = module.compute(predictions=probabilities, references=labels, sample_weight=weight, **extra)
+    assert value == {name: pytest.approx(expected, abs=1e-12)}
+    for part in (slice(0, 150), slice(150, 400)):  # in batches
+        module.add_batch(
+            predictions=probabilities[part], references=labels[part], **{k: v[part] for k, v in extra.items()}
+        )
+    expected = function(labels, probabilities, *extra.values())
+    assert module.compute() == {name: pytest.approx(expected, abs=1e-12)}
+
+
+def test_evaluate_modules_pass_their_options_on(sample, tmp_path):
+    labels, logits, groups, _ = sample
+    module = evaluate.load(evaluate_module_path("expected_calibration_error"), cache_dir=str(tmp_path))
+    value = module.compute(predictions=logits, references=labels, num_bins=5, strategy="quantile", from_logits=True)
+    expected = metrics.expected_calibration_error(labels, logits, 5, "quantile", True)
+    assert value["expected_calibration_error"] == pytest.approx(expected, abs=1e-12)
+    module = evaluate.load(evaluate_module_path("grouped_auc"), cache_dir=str(tmp_path))
+    names = [f"user {group}" for group in groups]
+    value = module.compute(predictions=logits, references=labels, groups=names)
+    assert value["grouped_auc"] == pytest.approx(metrics.grouped_auc(labels, logits, groups), abs=1e-12)
+
+
+def test_every_metric_has_an_evaluate_module():
+    assert set(list_evaluate_modules()) == set(metrics.__all__)
+    with pytest.raises(ValueError, match="unknown evaluate module 'f1'; known modules: auc"):
+        evaluate_module_path("f1")

@@ -1,0 +1,144 @@
+"""Significance tests against direct formulas, scipy and simulations."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lmctr.evaluation import metrics, significance
+
+
+def loop_delong(labels, a, b):
+    """DeLong's estimator from the kernel matrix psi(x, y), as written in the paper."""
+    components = []
+    for scores in (a, b):
+        x, y = scores[labels == 1], scores[labels == 0]
+        psi = np.array([[1.0 if u > v else 0.5 if u == v else 0.0 for v in y] for u in x])
+        components.append((psi.mean(), psi.mean(axis=1), psi.mean(axis=0)))
+    (auc_a, v10_a, v01_a), (auc_b, v10_b, v01_b) = components
+    m, n = len(v10_a), len(v01_a)
+    s10 = sum((v10_a - auc_a - v10_b + auc_b) ** 2) / (m - 1)
+    s01 = sum((v01_a - auc_a - v01_b + auc_b) ** 2) / (n - 1)
+    return auc_a, auc_b, math.sqrt(s10 / m + s01 / n)
+
+
+@pytest.fixture
+def scores():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 300)
+    shared = generator.normal(size=300)
+    a = np.round(labels + shared + 0.5 * generator.normal(size=300), 1)
+    b = np.round(0.7 * labels + shared + 0.5 * generator.normal(size=300), 1)
+    return labels, a, b
+
+
+def test_delong_equals_the_paper(scores):
+    labels, a, b = scores
+    result = significance.delong_test(labels, a, b)
+    auc_a, auc_b, error = loop_delong(*scores)
+    assert (result.value_a, result.value_b) == pytest.approx((auc_a, auc_b), abs=1e-12)
+    assert result.value_a == pytest.approx(metrics.auc(labels, a), abs=1e-12)
+    assert result.standard_error == pytest.approx(error, abs=1e-12)
+    assert result.p_value == pytest.approx(2 * stats.norm.sf(abs(auc_a - auc_b) / error), rel=1e-9)
+    low, high = result.confidence_interval
+    assert (high - low) == pytest.approx(2 * stats.norm.ppf(0.975) * error, rel=1e-9)
+    assert low + high == pytest.approx(2 * result.difference)
+    swapped = significance.delong_test(labels, b, a)
+    assert swapped.difference == pytest.approx(-result.difference)
+    assert swapped.p_value == pytest.approx(result.p_value)
+
+
+def test_delong_holds_its_level():
+    """Under the null hypothesis about 10 % of p values are below 0.1."""
+    generator = np.random.default_rng(1)
+    hits = 0
+    for _ in range(400):
+        labels = np.r_[np.ones(60, int), np.zeros(60, int)]
+        shared = labels + generator.normal(size=120)
+        a, b = shared + generator.normal(size=120), shared + generator.normal(size=120)
+        hits += significance.delong_test(labels, a, b).p_value < 0.1
+    assert 20 <= hits <= 62
+
+
+def test_delong_of_equal_rankings_is_no_difference(scores):
+    labels, a, _ = scores
+    result = significance.delong_test(labels, a, 2 * a + 1)
+    assert (result.difference, result.standard_error, result.p_value) == (0.0, 0.0, 1.0)
+    perfect = significance.delong_test([0, 0, 1, 1], [1, 2, 3, 4], [4, 3, 2, 1])
+    assert (perfect.difference, perfect.p_value) == (1.0, 0.0)
+
+
+def test_paired_t_equals_scipy():
+    a, b = [0.871, 0.868, 0.874], [0.866, 0.865, 0.867]
+    result = significance.paired_t_test(a, b, confidence=0.9)
+    expected = stats.ttest_rel(a, b)
+    interval = expected.confidence_interval(0.9)
+    assert result.p_value == pytest.approx(expected.pvalue, rel=1e-9)
+    assert result.confidence_interval == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert result.difference == pytest.approx(np.mean(a) - np.mean(b))
+    assert significance.paired_t_test([0.5, 0.6], [0.5, 0.6]).p_value == 1.0
+    # the same gap on every seed: no spread at all
+    assert significance.paired_t_test([0.5, 0.75], [0.25, 0.5]).p_value == 0.0
+
+
+def test_paired_bootstrap_mean_and_spread():
+    generator = np.random.default_rng(2)
+    b = generator.normal(size=40)
+    a = b + generator.normal(0.1, 0.5, size=40)
+    result = significance.paired_bootstrap_test(a, b, num_resamples=20_000)
+    gaps = a - b
+    assert result.difference == pytest.approx(gaps.mean())
+    assert result.standard_error == pytest.approx(gaps.std() / math.sqrt(40), rel=0.03)
+    assert result == significance.paired_bootstrap_test(a, b, num_resamples=20_000)  # seeded
+    reached = significance.paired_bootstrap_test(b + 1, b, num_resamples=999)
+    assert reached.p_value == pytest.approx(1 / 1000)
+
+
+def test_cluster_bootstrap_of_single_clusters_agrees_with_delong(scores):
+    labels, a, b = scores
+    delong = significance.delong_test(labels, a, b)
+    result = significance.cluster_bootstrap_test(labels, a, b, np.arange(300), num_resamples=1500)
+    assert result.difference == pytest.approx(delong.difference, abs=1e-12)
+    assert result.standard_error == pytest.approx(delong.standard_error, rel=0.1)
+
+
+def test_cluster_bootstrap_sees_dependence_inside_clusters(scores):
+    """Every sample ten times: a test that ignores users is ten times too sure of itself."""
+    labels, a, b = (np.repeat(column, 10) for column in scores)
+    users = np.repeat(np.arange(300), 10)
+    single = significance.cluster_bootstrap_test(*scores, np.arange(300), num_resamples=400)
+    clustered = significance.cluster_bootstrap_test(labels, a, b, users, num_resamples=400)
+    assert clustered.standard_error == pytest.approx(single.standard_error, rel=1e-6)  # same draws, same weights
+    assert significance.delong_test(labels, a, b).standard_error < 0.4 * clustered.standard_error
+
+
+def test_cluster_bootstrap_takes_any_metric(scores):
+    labels, a, b = scores
+    metric = partial(metrics.log_loss, from_logits=True)
+    result = significance.cluster_bootstrap_test(labels, a, b, np.arange(300) // 3, metric, num_resamples=200)
+    assert result.value_a == metrics.log_loss(labels, a, from_logits=True)
+    assert result.num_pairs == 100
+    assert "cluster bootstrap" in str(result)
+    assert f"{result.difference:+.4f}" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: significance.delong_test([0, 0, 1], [1, 2, 3], [3, 2, 1]), "two samples of each class"),
+        (lambda: significance.delong_test([1, 1], [1, 2], [3, 2]), "one class"),
+        (lambda: significance.delong_test([0, 1], [1, 2], [3, np.nan]), "scores_b is NaN"),
+        (lambda: significance.delong_test([0, 1], [1, 2], [3, 4], confidence=95), "confidence must lie"),
+        (lambda: significance.paired_t_test([0.5], [0.6]), "at least two pairs"),
+        (lambda: significance.paired_t_test([0.5, 0.6], [0.6]), "one length"),
+        (lambda: significance.paired_bootstrap_test([0.5, np.nan], [0.6, 0.6]), "must be finite"),
+        (lambda: significance.paired_bootstrap_test([0.5, 0.5], [0.6, 0.6], num_resamples=3), "at least 100"),
+        (lambda: significance.cluster_bootstrap_test([0, 1], [1, 2], [1, 2], [0, 0]), "at least two clusters"),
+        (lambda: significance.cluster_bootstrap_test([0, 1], [1, 2], [1, 2], [0, 1], num_resamples=1), "at least 100"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
