@@ -1,0 +1,63 @@
+"""Interaction logs, their splits and checks, and the views that turn samples into tensors.
+
+The names below are imported when they are first used, so that reading a log does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .builders.table import load_table, log_from_table
+    from .collators import TextCollator
+    from .load import load_log
+    from .log import DatasetInfo, InteractionLog
+    from .retrieval import Retrieval, TextRetriever, build_retrieval
+    from .splits import Splits, split_log
+    from .synthetic import synthetic_log
+    from .text import TextDataset, TextView
+    from .validation import LeakageReport, validate_histories, validate_log
+
+_MODULES = {
+    "builders.table": ("load_table", "log_from_table"),
+    "collators": ("TextCollator",),
+    "load": ("load_log",),
+    "log": ("DatasetInfo", "InteractionLog"),
+    "retrieval": ("Retrieval", "TextRetriever", "build_retrieval"),
+    "splits": ("Splits", "split_log"),
+    "synthetic": ("synthetic_log",),
+    "text": ("TextDataset", "TextView"),
+    "validation": ("LeakageReport", "validate_histories", "validate_log"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "DatasetInfo",
+    "InteractionLog",
+    "LeakageReport",
+    "Retrieval",
+    "Splits",
+    "TextCollator",
+    "TextDataset",
+    "TextRetriever",
+    "TextView",
+    "build_retrieval",
+    "load_log",
+    "load_table",
+    "log_from_table",
+    "split_log",
+    "synthetic_log",
+    "validate_histories",
+    "validate_log",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

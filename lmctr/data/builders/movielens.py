@@ -1,0 +1,304 @@
+"""MovieLens, read from the files that GroupLens publishes: CSV (latest, latest-small, 20M, 25M, 32M) and .dat (1M, 10M)."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .. import columns
+from ..log import DatasetInfo, InteractionLog
+from .reading import read_delimited
+
+URL = "https://grouplens.org/datasets/movielens/"
+LICENCE = (
+    "GroupLens usage licence (README of the data set): research use with acknowledgement; no commercial use without permission "
+    "of the GroupLens Research Project; redistribution as that README allows."
+)
+CITATION = (
+    "F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and Context. ACM Transactions on "
+    "Interactive Intelligent Systems (TiiS) 5, 4: 19:1-19:19. https://doi.org/10.1145/2827872"
+)
+VARIANTS = {
+    "latest-small": "csv",
+    "latest": "csv",
+    "20m": "csv",
+    "25m": "csv",
+    "32m": "csv",
+    "1m": "dat",
+    "10m": "dat",
+}
+_RATINGS_OF_VARIANT = {
+    100_836: "latest-small",
+    1_000_209: "1m",
+    10_000_054: "10m",
+    20_000_263: "20m",
+    25_000_095: "25m",
+    32_000_204: "32m",
+}
+_SECONDS_PER_YEAR = 365.25 * 86_400
+_SEPARATOR = "\x1f"  # stands for '::', which pyarrow cannot take as a delimiter
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A folder, or a zip file as downloaded, that holds one variant."""
+
+    path: Path
+    prefix: str
+    kind: str  # "csv" or "dat"
+
+    def label(self, name: str) -> Path:
+        return self.path / f"{self.prefix}{name}.{self.kind}"
+
+    def has(self, name: str) -> bool:
+        if self.path.is_dir():
+            return self.label(name).is_file()
+        with zipfile.ZipFile(self.path) as archive:
+            return f"{self.prefix}{name}.{self.kind}" in archive.namelist()
+
+    def read(self, name: str) -> bytes:
+        if self.path.is_dir():
+            return self.label(name).read_bytes()
+        with zipfile.ZipFile(self.path) as archive:
+            return archive.read(f"{self.prefix}{name}.{self.kind}")
+
+    def table(self, name: str, types: dict[str, pa.DataType], progress: bool) -> pa.Table:
+        if self.kind == "csv":
+            data = None if self.path.is_dir() else self.read(name)
+            return read_delimited(self.label(name), list(types), types, data=data, progress=progress)
+        return read_delimited(
+            self.label(name),
+            None,
+            types,
+            delimiter=_SEPARATOR,
+            names=list(types),
+            quoted=False,
+            data=_as_utf8(self.read(name)).replace(b"::", _SEPARATOR.encode()),
+        )
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """The 1M files are latin-1, the 10M files UTF-8."""
+    try:
+        data.decode("utf-8")
+        return data
+    except UnicodeDecodeError:
+        return data.decode("latin-1").encode("utf-8")
+
+
+def load_movielens(
+    path: str | os.PathLike | None = None,
+    *,
+    variant: str | None = None,
+    min_user_events: int = 20,
+    last_years: float | None = 10,
+    positive_above: float = 3.0,
+    progress: bool = False,
+) -> InteractionLog:
+    """Reads a MovieLens data set that was downloaded from [GroupLens](https://grouplens.org/datasets/movielens/).
+
+    Args:
+        path: folder with `ratings.csv` and `movies.csv` (or `ratings.dat` and `movies.dat`), a folder of such folders, or the
+            zip file as downloaded. None takes the environment variable `LMCTR_DATA`.
+        variant: "latest-small", "latest", "1m", "10m", "20m", "25m" or "32m"; picks the folder where `path` holds several. None
+            detects it.
+        min_user_events: keep users with at least this many ratings in the whole file.
+        last_years: then keep the ratings of this many years (of 365.25 days) before the newest rating; None keeps all.
+        positive_above: the label is 1 when the rating is greater.
+        progress: show progress bars.
+
+    Returns:
+        A log whose catalogue has the columns `item_id`, `title` (as in the file: "Matrix, The (1999)"), `genres` (list of strings,
+        empty for "(no genres listed)") and `year` (from the title, null where it has none), every movie of the file included.
+        The 1M variant also has `users` (gender, age, occupation, zip). Feedback comes from the label.
+
+    Raises:
+        FileNotFoundError: the files are absent; the message says where they are published and under which terms.
+        ValueError: a file lacks a column, is empty or holds bad values; nothing is left after filtering.
+    """
+    if variant is not None and variant not in VARIANTS:
+        raise ValueError(f"variant: got {variant!r}, accepted: {', '.join(VARIANTS)}.")
+    source = _find(path, variant)
+    ratings_file = str(source.label("ratings"))
+    if source.kind == "csv":
+        names = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
+    else:
+        names = {"user": "UserID", "item": "MovieID", "rating": "Rating", "time": "Timestamp"}
+    types = {
+        names["user"]: pa.int64(),
+        names["item"]: pa.int64(),
+        names["rating"]: pa.float32(),
+        names["time"]: pa.int64(),
+    }
+    ratings = source.table("ratings", types, progress)
+    catalogue = _catalogue(source, names["item"], progress)
+    arrays = {}
+    for key, name in names.items():
+        column = columns.as_arrow(ratings[name], name, ratings_file)
+        columns.reject_nulls(column, name, ratings_file)
+        arrays[key] = column.to_numpy(zero_copy_only=False)
+    del ratings
+    rating = arrays["rating"]
+    bad = ~((rating >= 0) & (rating <= 5))
+    if bad.any():
+        raise columns.bad_rows(
+            bad, rating, names["rating"], ratings_file, "are no ratings", "Ratings go from 0.5 to 5."
+        )
+    columns.item_rows(arrays["item"], catalogue["item_id"], names["item"], ratings_file)
+    columns.to_seconds(arrays["time"], names["time"], ratings_file)
+    _reject_repeats(arrays["user"], arrays["item"], ratings_file)
+
+    num_ratings, num_users = len(rating), len(np.unique(arrays["user"]))
+    keep = np.ones(num_ratings, dtype=bool)
+    if min_user_events > 1:
+        _, codes, counts = np.unique(arrays["user"], return_inverse=True, return_counts=True)
+        keep &= counts[codes] >= min_user_events
+    if last_years is not None:
+        keep &= arrays["time"] >= arrays["time"].max() - int(last_years * _SECONDS_PER_YEAR)
+    if not keep.any():
+        raise ValueError(
+            f"{ratings_file}: none of {num_ratings} ratings is left with min_user_events={min_user_events} and "
+            f"last_years={last_years}. Lower the first or raise the second."
+        )
+    arrays = {key: values[keep] for key, values in arrays.items()}
+    variant = variant or _variant_name(source, num_ratings)
+    info = DatasetInfo(
+        name=f"movielens-{variant}",
+        url=URL,
+        licence=LICENCE,
+        citation=CITATION,
+        label_rule=f"rating > {positive_above:g}",
+        language="en",
+        notes=(
+            f"{num_ratings} ratings of {num_users} users in the file; kept: users with at least {min_user_events} ratings"
+            + ("" if last_years is None else f", then the ratings of the last {last_years:g} years")
+            + f" ({int(keep.sum())} ratings)."
+        ),
+        extra={"variant": variant, "num_ratings_in_file": num_ratings, "num_users_in_file": num_users},
+    )
+    return InteractionLog.from_columns(
+        arrays["user"],
+        arrays["item"],
+        arrays["time"],
+        arrays["rating"] > positive_above,
+        catalogue=catalogue,
+        users=_users(source) if source.kind == "dat" and source.has("users") else None,
+        info=info,
+        source=ratings_file,
+        names=names,
+    )
+
+
+def _catalogue(source: _Source, key: str, progress: bool) -> pa.Table:
+    title, genres = ("title", "genres") if source.kind == "csv" else ("Title", "Genres")
+    file = str(source.label("movies"))
+    if not source.has("movies"):
+        raise FileNotFoundError(f"{file}: the ratings are there, the movies are not. {_where_to_get()}")
+    table = source.table("movies", {key: pa.int64(), title: pa.string(), genres: pa.string()}, progress)
+    ids = columns.as_arrow(table[key], key, file)
+    columns.reject_nulls(ids, key, file)
+    titles = pc.utf8_trim_whitespace(columns.as_arrow(table[title], title, file).cast(pa.string()))
+    year = pc.extract_regex(titles, r"\((?P<year>\d{4})(?:[-\x{2013}]\s*\d{0,4})?\)$")
+    named = columns.as_arrow(table[genres], genres, file).cast(pa.string())
+    none = pc.is_in(named, value_set=pa.array(["", "(no genres listed)"]))
+    lists = pc.split_pattern(pc.if_else(none, pa.scalar(None, pa.string()), named), "|")
+    lists = pc.if_else(pc.is_null(lists), pa.scalar([], pa.list_(pa.string())), lists)
+    return pa.table(
+        {"item_id": ids, "title": titles, "genres": lists, "year": pc.struct_field(year, "year").cast(pa.int16())}
+    )
+
+
+def _users(source: _Source) -> pa.Table:
+    types = {
+        "user_id": pa.int64(),
+        "gender": pa.string(),
+        "age": pa.int16(),
+        "occupation": pa.int16(),
+        "zip": pa.string(),
+    }
+    return source.table("users", types, False)
+
+
+def _reject_repeats(user: np.ndarray, item: np.ndarray, file: str) -> None:
+    order = np.lexsort((item, user))
+    same = (user[order][1:] == user[order][:-1]) & (item[order][1:] == item[order][:-1])
+    if same.any():
+        at = int(np.flatnonzero(same)[0])
+        rows = sorted((int(order[at]) + 1, int(order[at + 1]) + 1))
+        raise ValueError(
+            f"{file}: {int(same.sum())} ratings repeat a user and a movie (rows {rows[0]} and {rows[1]}: user "
+            f"{user[order[at]]}, movie {item[order[at]]}); MovieLens has one rating per user and movie."
+        )
+
+
+def _find(path: str | os.PathLike | None, variant: str | None) -> _Source:
+    given = "path"
+    if path is None:
+        path, given = os.environ.get("LMCTR_DATA"), "the environment variable LMCTR_DATA"
+        if not path:
+            raise FileNotFoundError(
+                f"MovieLens: give the folder with the files as `path`, or set LMCTR_DATA. {_where_to_get()}"
+            )
+    root = Path(path).expanduser()
+    found = _sources_in(root)
+    if variant is not None:
+        found = [source for source in found if source.kind == VARIANTS[variant]]
+        if len(found) > 1:
+            found = [source for source in found if _folder_name(source).removeprefix("ml-") == variant]
+    if not found:
+        what = (
+            "ratings.csv or ratings.dat"
+            if variant is None
+            else f"ratings.{VARIANTS[variant]} of the variant {variant!r}"
+        )
+        state = "there is no" if root.exists() else "the folder does not exist, so there is no"
+        raise FileNotFoundError(f"{root} (from {given}): {state} {what}, here or one folder below. {_where_to_get()}")
+    if len(found) > 1:
+        names = ", ".join(sorted(_folder_name(source) for source in found))
+        raise ValueError(f"{root} (from {given}) holds several data sets: {names}. Name one folder, or set `variant`.")
+    return found[0]
+
+
+def _sources_in(root: Path) -> list[_Source]:
+    if root.is_file():
+        if not zipfile.is_zipfile(root):
+            raise ValueError(f"{root}: expected a folder, or a zip file as downloaded from {URL}.")
+        with zipfile.ZipFile(root) as archive:
+            names = archive.namelist()
+        return [
+            _Source(root, name.removesuffix(f"ratings.{kind}"), kind)
+            for name in names
+            for kind in ("csv", "dat")
+            if name.rsplit("/", 1)[-1] == f"ratings.{kind}"
+        ]
+    folders = [root]
+    if root.is_dir():
+        folders += sorted(folder for folder in root.iterdir() if folder.is_dir())
+    found = [
+        _Source(folder, "", kind)
+        for folder in folders
+        for kind in ("csv", "dat")
+        if (folder / f"ratings.{kind}").is_file()
+    ]
+    return [source for source in found if source.path == root] or found
+
+
+def _folder_name(source: _Source) -> str:
+    return source.prefix.rstrip("/") or source.path.resolve().name
+
+
+def _variant_name(source: _Source, num_ratings: int) -> str:
+    folder = _folder_name(source).lower().removeprefix("ml-")
+    return _RATINGS_OF_VARIANT.get(num_ratings) or (folder if folder in VARIANTS else f"custom-{source.kind}")
+
+
+def _where_to_get() -> str:
+    return (
+        f"Download ml-latest-small.zip, ml-32m.zip, ml-25m.zip or ml-1m.zip from {URL} and unpack it. Terms: {LICENCE}"
+    )

@@ -1,0 +1,224 @@
+"""Reading of raw files into pyarrow tables, with errors that name file, column and row.
+
+CSV and TSV (plain or .gz), Parquet and JSON lines are read by pyarrow, column by column; nothing loops over rows in Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+import pyarrow.parquet as pq
+from tqdm.auto import tqdm
+
+FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+ID = pa.dictionary(pa.int32(), pa.string())
+"""Type to ask for an id column of a text file: each distinct id is kept once."""
+
+
+class _Counted(io.RawIOBase):
+    """A binary file that moves a progress bar as it is read."""
+
+    def __init__(self, file: BinaryIO, bar: tqdm) -> None:
+        self._file, self._bar = file, bar
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._bar.update(len(data))
+        return len(data)
+
+
+@contextlib.contextmanager
+def opened(path: Path, progress: bool) -> Iterator[BinaryIO]:
+    """The file's bytes (decompressed when the name ends in .gz), with a progress bar over the bytes on disk."""
+    bar = tqdm(
+        total=path.stat().st_size,
+        unit="B",
+        unit_scale=True,
+        desc=f"reading {path.name}",
+        disable=not progress,
+        leave=False,
+    )
+    with open(path, "rb") as file, bar:
+        counted = pa.PythonFile(_Counted(file, bar), mode="r")
+        yield pa.CompressedInputStream(counted, "gzip") if path.suffix == ".gz" else counted
+
+
+def format_of(path: Path, given: str | None = None) -> str:
+    """ "csv", "tsv", "parquet" or "jsonl", from the file's extension unless given."""
+    if given is not None:
+        if given not in FORMATS.values():
+            raise ValueError(f"{path}: format {given!r}; accepted: {', '.join(dict.fromkeys(FORMATS.values()))}.")
+        return given
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if suffix.lower() not in FORMATS:
+        raise ValueError(
+            f"{path}: the format cannot be told from the extension {suffix!r}; accepted extensions: {', '.join(FORMATS)} "
+            "(CSV, TSV and JSON lines may end in .gz too), or set `format`."
+        )
+    return FORMATS[suffix.lower()]
+
+
+def read_table(
+    path: str | os.PathLike,
+    wanted: Sequence[str] | None = None,
+    types: Mapping[str, pa.DataType] | None = None,
+    *,
+    format: str | None = None,
+    delimiter: str | None = None,
+    names: Sequence[str] | None = None,
+    progress: bool = False,
+) -> pa.Table:
+    """Reads one file.
+
+    Args:
+        path: the file.
+        wanted: columns to read; None reads all.
+        types: types of columns of CSV files; others are inferred from the whole file. Parquet and JSON lines keep their own.
+        format: overrides the extension.
+        delimiter: of CSV files, default a comma (TSV: a tab).
+        names: column names of a CSV file without a header line.
+        progress: show a bar.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: the file is empty, has no rows, has duplicate columns, lacks a wanted column or has values of the wrong type.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file.")
+    kind = format_of(path, format)
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty.")
+    if kind in ("csv", "tsv"):
+        return read_delimited(
+            path,
+            wanted,
+            types,
+            delimiter=delimiter or ("\t" if kind == "tsv" else ","),
+            names=names,
+            progress=progress,
+        )
+    try:
+        if kind == "parquet":
+            file = pq.ParquetFile(path)
+            check_columns(file.schema_arrow.names, wanted, str(path))
+            table = file.read(columns=None if wanted is None else list(dict.fromkeys(wanted)))
+        else:
+            with opened(path, progress) as stream:
+                table = pajson.read_json(stream)
+            check_columns(table.column_names, wanted, str(path))
+            table = table if wanted is None else table.select(list(dict.fromkeys(wanted)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise ValueError(f"{path}: cannot be read as {kind}: {error}") from None
+    return _with_rows(table, str(path))
+
+
+def read_delimited(
+    path: Path,
+    wanted: Sequence[str] | None,
+    types: Mapping[str, pa.DataType] | None = None,
+    *,
+    delimiter: str = ",",
+    names: Sequence[str] | None = None,
+    quoted: bool = True,
+    data: bytes | None = None,
+    progress: bool = False,
+) -> pa.Table:
+    """[`read_table`] for CSV; `data` are the bytes when they are not read from `path` (which then only names them)."""
+    types = dict(types or {})
+    parse = pacsv.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted)
+    read = pacsv.ReadOptions(column_names=list(names) if names else None, block_size=1 << 24)
+
+    @contextlib.contextmanager
+    def source(bar: bool) -> Iterator[BinaryIO]:
+        if data is not None:
+            yield pa.BufferReader(data)
+        else:
+            with opened(path, bar) as stream:
+                yield stream
+
+    try:
+        if not names:
+            with source(False) as stream:
+                found = pacsv.open_csv(stream, parse_options=parse, read_options=_header_only()).schema.names
+            check_columns(found, wanted, str(path))
+        convert = pacsv.ConvertOptions(
+            column_types=types, include_columns=list(dict.fromkeys(wanted)) if wanted is not None else None
+        )
+        with source(progress) as stream:
+            table = pacsv.read_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+    except pa.ArrowInvalid as error:
+        if str(error).startswith("Empty CSV"):
+            raise ValueError(f"{path}: the file is empty.") from None
+        if "conversion error" in str(error):
+            with source(False) as stream:
+                _find_bad_value(stream, types, read, parse, str(path))
+        raise ValueError(f"{path}: {_with_line(error, path, data)}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error}).") from None
+    return _with_rows(table, str(path))
+
+
+def _header_only() -> pacsv.ReadOptions:
+    return pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
+
+
+def _with_line(error: Exception, path: Path, data: bytes | None) -> str:
+    message = str(error)
+    return message if "parse error" in message else f"cannot be read as delimited text: {message}"
+
+
+def _find_bad_value(
+    stream: BinaryIO, types: Mapping[str, pa.DataType], read: pacsv.ReadOptions, parse: pacsv.ParseOptions, source: str
+) -> None:
+    """Raises for the first value that cannot be read as its column's type."""
+    strings = pacsv.ConvertOptions(column_types={name: pa.string() for name in types}, include_columns=list(types))
+    table = pacsv.read_csv(stream, read_options=read, parse_options=parse, convert_options=strings)
+    for name, kind in types.items():
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            continue
+        pattern = (
+            r"^\s*[+-]?\d+\s*$"
+            if pa.types.is_integer(kind)
+            else r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?\s*$"
+        )
+        values = table[name].combine_chunks()
+        bad = pc.and_(pc.invert(pc.match_substring_regex(values, pattern, ignore_case=True)), pc.not_equal(values, ""))
+        rows = pc.indices_nonzero(bad)
+        if len(rows):
+            row = rows[0].as_py()
+            raise ValueError(
+                f"{source}, column {name!r}: {len(rows)} of {len(values)} values are no numbers of type {kind} "
+                f"(row {row + 1}: {values[row].as_py()!r})."
+            )
+
+
+def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: str) -> None:
+    """Raises on duplicate columns and on columns that are wanted and missing."""
+    doubled = sorted({name for name in found if list(found).count(name) > 1})
+    if doubled:
+        raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.")
+    missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
+    if missing:
+        raise ValueError(f"{source}: no column {', '.join(map(repr, missing))}; its columns are {list(found)}.")
+
+
+def _with_rows(table: pa.Table, source: str) -> pa.Table:
+    if not table.num_rows:
+        raise ValueError(
+            f"{source}: the file has a header and no rows." if table.column_names else f"{source}: no rows."
+        )
+    return table

@@ -1,0 +1,267 @@
+"""Conversion of event columns, shared by [`InteractionLog`] and the dataset builders.
+
+Every function takes one column (numpy array, list, pyarrow array or chunked array) and gives numpy arrays, or raises a
+`ValueError` that names the source (a file, when there is one), the column, the number of bad values and the first bad row.
+Rows are counted from 1, in the order of the input, a header line not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO dates can write
+"""Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
+
+
+def place(source: str | None, column: str) -> str:
+    """`"ratings.csv, column 'time'"`, or `"column 'time'"` when the values come from memory."""
+    return f"{source}, column {column!r}" if source else f"column {column!r}"
+
+
+def bad_rows(
+    bad: np.ndarray, values: Any, column: str, source: str | None, problem: str, accepted: str, examples: int = 3
+) -> ValueError:
+    """The error for the rows where the mask `bad` is true, with their count and the first of them."""
+    rows = np.flatnonzero(bad)
+    shown = []
+    for row in rows[:examples]:
+        value = values[int(row)]
+        value = (
+            value.as_py() if isinstance(value, pa.Scalar) else value.item() if isinstance(value, np.generic) else value
+        )
+        shown.append(f"row {row + 1}: {value!r}")
+    more = ", ..." if len(rows) > examples else ""
+    count = f"{len(rows)} of {len(bad)} values"
+    return ValueError(f"{place(source, column)}: {count} {problem} ({'; '.join(shown)}{more}). {accepted}")
+
+
+def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
+    """One contiguous pyarrow array of a one-dimensional column."""
+    if isinstance(values, pa.ChunkedArray):
+        if pa.types.is_dictionary(values.type):
+            values = values.unify_dictionaries()
+        elif pa.types.is_string(values.type):
+            values = values.cast(pa.large_string())  # 32-bit offsets end at 2 GiB of text
+        return values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
+    if not isinstance(values, (list, tuple)):
+        values = np.asarray(values)
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise ValueError(f"{place(source, column)}: expected one value per row, got an array of shape {values.shape}.")
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise ValueError(f"{place(source, column)}: the values have no common type: {error}") from None
+
+
+def reject_nulls(array: pa.Array, column: str, source: str | None) -> None:
+    """Raises when the column has null values."""
+    if array.null_count:
+        bad = pc.is_null(array).to_numpy(zero_copy_only=False)
+        raise bad_rows(bad, array, column, source, "are missing", "Every event needs a value here.")
+
+
+def encode_ids(values: Any, column: str, source: str | None = None) -> tuple[np.ndarray, pa.Array]:
+    """Codes 0 .. n - 1 of the ids and the sorted distinct ids (int64 or string).
+
+    Ids are integers or strings; a float column is accepted when all its values are whole (a table reader's doing).
+    """
+    array = as_arrow(values, column, source)
+    reject_nulls(array, column, source)
+    array = _plain_ids(array, column, source)
+    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    dictionary = encoded.dictionary
+    used = np.bincount(indices, minlength=len(dictionary)) > 0
+    order = pc.sort_indices(dictionary).to_numpy()
+    order = order[used[order]]
+    rank = np.zeros(len(dictionary), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[indices], dictionary.take(pa.array(order))
+
+
+def item_rows(values: Any, catalogue_ids: Any, column: str, source: str | None = None) -> np.ndarray:
+    """Row (int32) of each event's item in the catalogue; an item that the catalogue lacks is an error."""
+    array = as_arrow(values, column, source)
+    reject_nulls(array, column, source)
+    array = _plain_ids(array, column, source)
+    known = _plain_ids(as_arrow(catalogue_ids, "item_id", "catalogue"), "item_id", "catalogue")
+    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    dictionary = encoded.dictionary
+    if pa.types.is_integer(dictionary.type) != pa.types.is_integer(known.type):
+        dictionary, known = dictionary.cast(pa.string()), known.cast(pa.string())
+    rows = pc.index_in(dictionary.cast(known.type), value_set=known)
+    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    if rows.null_count:
+        missing = pc.is_null(rows).to_numpy(zero_copy_only=False)[indices]
+        raise bad_rows(
+            missing,
+            array,
+            column,
+            source,
+            "are not in the catalogue",
+            "Every event's item needs a row in the catalogue.",
+        )
+    return rows.to_numpy(zero_copy_only=False).astype(np.int32)[indices]
+
+
+def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
+    """Ids as int64 or string (dictionary-encoded arrays stay so), with the values checked."""
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if pa.types.is_floating(kind) and not pa.types.is_dictionary(array.type):
+        numbers = array.to_numpy(zero_copy_only=False)
+        with np.errstate(invalid="ignore"):
+            bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2**53)
+        if bad.any():
+            raise bad_rows(bad, array, column, source, "are no ids", "Ids are integers or strings.")
+        return array.cast(pa.int64())
+    if pa.types.is_integer(kind):
+        return array if pa.types.is_dictionary(array.type) else array.cast(pa.int64())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        empty = pc.equal(array.dictionary if pa.types.is_dictionary(array.type) else array, "")
+        if pc.any(empty).as_py():
+            empty = empty.to_numpy(zero_copy_only=False)
+            if pa.types.is_dictionary(array.type):
+                empty = empty[array.indices.to_numpy(zero_copy_only=False)]
+            if empty.any():
+                raise bad_rows(empty, array, column, source, "are empty", "Ids are integers or non-empty strings.")
+        return array
+    raise ValueError(f"{place(source, column)}: ids of type {kind} are not accepted; ids are integers or strings.")
+
+
+def ids_to_numpy(ids: pa.Array) -> np.ndarray:
+    """Distinct ids as an int64 or fixed-width string array (never object, so that nothing is pickled)."""
+    if pa.types.is_integer(ids.type):
+        return ids.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return np.array(ids.to_pylist(), dtype=np.str_)
+
+
+def to_seconds(values: Any, column: str = "time", source: str | None = None, unit: str = "s") -> np.ndarray:
+    """Unix seconds (int64) of a time column.
+
+    Numbers are counted in `unit` ("s", "ms", "us" or "ns") since 1970-01-01 UTC and rounded down to whole seconds; timestamp and
+    date columns are taken as they are (UTC when they carry no time zone).
+    """
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+    if unit not in per_second:
+        raise ValueError(f"time unit: got {unit!r}, accepted: {', '.join(map(repr, per_second))}.")
+    array = as_arrow(values, column, source)
+    reject_nulls(array, column, source)
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        seconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        seconds = np.floor_divide(seconds, per_second[kind.unit])
+    elif pa.types.is_date(kind):
+        seconds = array.cast(pa.date32()).cast(pa.int32()).to_numpy(zero_copy_only=False).astype(np.int64) * 86_400
+    elif pa.types.is_integer(kind):
+        seconds = np.floor_divide(array.cast(pa.int64()).to_numpy(zero_copy_only=False), per_second[unit])
+    elif pa.types.is_floating(kind):
+        numbers = array.to_numpy(zero_copy_only=False)
+        bad = ~np.isfinite(numbers)
+        if bad.any():
+            raise bad_rows(bad, array, column, source, "are not finite", "Every event needs a time.")
+        if kind != pa.float64() and len(numbers) and np.abs(numbers).max() > 2**24 * per_second[unit]:
+            raise ValueError(
+                f"{place(source, column)}: {kind} cannot hold unix times to the second; use int64 or float64 numbers."
+            )
+        limit = (MAX_SECONDS + 1) * per_second[unit]
+        seconds = np.floor(np.clip(numbers.astype(np.float64), -limit, limit) / per_second[unit]).astype(np.int64)
+    else:
+        raise ValueError(
+            f"{place(source, column)}: times of type {kind} are not accepted; pass numbers (unix time) or timestamps"
+            " (in a schema file, `format` reads strings)."
+        )
+    bad = np.abs(seconds) > MAX_SECONDS
+    if bad.any():
+        raise bad_rows(
+            bad,
+            array,
+            column,
+            source,
+            "are outside the years up to 9999 when read as unix time",
+            "Are they in milliseconds or finer? Divide them, or set the time unit in the schema.",
+        )
+    return np.ascontiguousarray(seconds, dtype=np.int64)
+
+
+def to_labels(
+    values: Any, column: str = "label", source: str | None = None, accepted: Sequence[int] = (0, 1)
+) -> np.ndarray:
+    """Labels as int8. Integers, booleans and floats are accepted when each value is one of `accepted`."""
+    array = as_arrow(values, column, source)
+    rule = f"Accepted: {', '.join(map(str, accepted))}."
+    if array.null_count:
+        bad = pc.is_null(array).to_numpy(zero_copy_only=False)
+        raise bad_rows(bad, array, column, source, "are missing", rule)
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return array.cast(pa.int8()).to_numpy(zero_copy_only=False)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise ValueError(f"{place(source, column)}: labels of type {kind} are not accepted. {rule}")
+    numbers = array.to_numpy(zero_copy_only=False)
+    bad = np.ones(len(numbers), dtype=bool)
+    for value in accepted:
+        bad &= numbers != value
+    if bad.any():
+        what = "are other than " + " and ".join(map(str, accepted))
+        raise bad_rows(bad, array, column, source, what, rule)
+    return numbers.astype(np.int8)
+
+
+def to_codes(
+    values: Any, names: Sequence[str] | None, column: str, source: str | None, dtype: type[np.signedinteger]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Integer codes and the names that they index.
+
+    Integer columns are codes already (with `names` given, each must index it); string columns are looked up in `names`, or, without
+    names, numbered in sorted order.
+    """
+    array = as_arrow(values, column, source)
+    reject_nulls(array, column, source)
+    limit = np.iinfo(dtype).max
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    if pa.types.is_integer(array.type):
+        codes = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        top = limit + 1 if names is None else len(names)
+        bad = (codes < 0) | (codes >= top)
+        if bad.any():
+            known = "" if names is None else f" of the {top} names {tuple(names)}"
+            raise bad_rows(bad, array, column, source, "are no codes", f"Accepted: 0 to {top - 1}{known}.")
+        if names is None:
+            names = tuple(str(code) for code in range(int(codes.max()) + 1 if len(codes) else 0))
+        return codes.astype(dtype), tuple(names)
+    if names is None:
+        codes, found = encode_ids(array, column, source)
+        if len(found) > limit + 1:
+            raise ValueError(
+                f"{place(source, column)}: {len(found)} distinct values, at most {limit + 1} are accepted."
+            )
+        return codes.astype(dtype), tuple(str(name) for name in found.to_pylist())
+    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    rows = pc.index_in(encoded.dictionary.cast(pa.string()), value_set=pa.array(list(names), pa.string()))
+    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    if rows.null_count:
+        bad = pc.is_null(rows).to_numpy(zero_copy_only=False)[indices]
+        if bad.any():
+            raise bad_rows(bad, array, column, source, "are unknown", f"Accepted: {', '.join(map(repr, names))}.")
+    return rows.fill_null(0).to_numpy(zero_copy_only=False).astype(dtype)[indices], tuple(names)
+
+
+def to_weights(values: Any, column: str = "weight", source: str | None = None) -> np.ndarray:
+    """Sample weights as float32: finite and not negative."""
+    array = as_arrow(values, column, source)
+    reject_nulls(array, column, source)
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise ValueError(f"{place(source, column)}: weights of type {array.type} are not accepted; pass numbers.")
+    numbers = array.to_numpy(zero_copy_only=False).astype(np.float32)
+    bad = ~np.isfinite(numbers) | (numbers < 0)
+    if bad.any():
+        raise bad_rows(bad, array, column, source, "are no weights", "Weights are finite and at least 0.")
+    return numbers

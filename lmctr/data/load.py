@@ -1,0 +1,86 @@
+"""`load_log`: one entry to every data set."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lmctr.utils.suggest import nearest, unknown_key_message
+
+from .log import LOG_FILE, InteractionLog
+
+BUILDERS = {
+    "movielens": "lmctr.data.builders.movielens:load_movielens",
+    "synthetic": "lmctr.data.synthetic:synthetic_log",
+}
+"""Data sets by name: the function that reads or makes each."""
+
+_TABLE_BUILDER = "lmctr.data.builders.table:load_table"
+
+
+def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
+    """Loads an interaction log.
+
+    Args:
+        name_or_path: "movielens" or "synthetic"; or a folder written by [`InteractionLog.save`] or `lmctr data prepare`; or a schema
+            file (`.yaml`) that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.builders.table`]).
+        options: keyword arguments of the builder: see [`~lmctr.data.builders.movielens.load_movielens`],
+            [`~lmctr.data.synthetic.synthetic_log`], [`InteractionLog.load`] and [`~lmctr.data.builders.table.load_table`].
+
+    Raises:
+        ValueError: the name, or an option, is unknown (with the nearest known one).
+        FileNotFoundError: the data are absent.
+
+    Example:
+        ```python
+        from lmctr.data import load_log
+
+        log = load_log("movielens", path="ml-latest-small")
+        log.num_users, log.num_events
+        ```
+    """
+    name = os.fspath(name_or_path)
+    path = Path(name).expanduser()
+    if name in BUILDERS:
+        return _call(_resolve(BUILDERS[name]), {}, options, f"options of the data set {name!r}")
+    if path.suffix.lower() in (".yaml", ".yml"):
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such schema file.")
+        return _call(_resolve(_TABLE_BUILDER), {"schema": path}, options, f"options of the schema file {path}")
+    if (path / LOG_FILE).is_file():
+        return _call(InteractionLog.load, {"directory": path}, options, f"options of the saved log {path}")
+    if path.is_dir():
+        raise FileNotFoundError(
+            f"{path}: no {LOG_FILE} in this folder. For raw files, name the data set and give the folder as its path: "
+            f'load_log("movielens", path={name!r}).'
+        )
+    if path.exists():
+        raise ValueError(
+            f"{path}: a raw data file needs a schema that says which column is what; pass the schema's .yaml file (see "
+            "lmctr.data.builders.table)."
+        )
+    guess = nearest(name, BUILDERS)
+    raise ValueError(
+        f"data set {name!r}: neither a known name nor an existing path."
+        + (f" Did you mean {guess!r}?" if guess else "")
+        + f" Known names: {', '.join(BUILDERS)}; or a folder of `lmctr data prepare`, or a schema .yaml file."
+    )
+
+
+def _resolve(target: str) -> Callable[..., InteractionLog]:
+    module, function = target.split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _call(
+    function: Callable[..., InteractionLog], fixed: dict[str, Any], options: dict[str, Any], where: str
+) -> InteractionLog:
+    known = [name for name in inspect.signature(function).parameters if name not in fixed]
+    for key in options:
+        if key not in known:
+            raise ValueError(unknown_key_message(key, known, where))
+    return function(**fixed, **options)

@@ -1,0 +1,477 @@
+"""The interaction log: one store of events from which every view (text, sequence, tabular) is built.
+
+Events are kept once, sorted by user and time; the history of a sample is a slice of its user's events, taken when a batch is
+built. Memory and disk therefore grow with the number of events, not with events times history length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from . import columns
+
+LOG_FILE = "log.json"
+FORMAT_VERSION = 1
+FEEDBACK_NAMES = ("unknown", "negative", "positive")
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Where a log comes from and what its label means; model cards and run folders repeat it.
+
+    Args:
+        name: short name, such as `"movielens-latest-small"`.
+        url: where the raw files are published.
+        licence: terms of use, in words.
+        citation: the paper to cite.
+        label_rule: how the label was made, such as `"rating > 3"`.
+        language: language code of the catalogue texts.
+        notes: what was filtered or changed.
+        best_auc: the best reachable AUC, known for generated logs only.
+        extra: anything else that can be written as JSON.
+    """
+
+    name: str = "unnamed"
+    url: str | None = None
+    licence: str | None = None
+    citation: str | None = None
+    label_rule: str | None = None
+    language: str | None = None
+    notes: str | None = None
+    best_auc: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as a dict that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> DatasetInfo:
+        """Inverse of [`~DatasetInfo.to_dict`]; unknown keys are an error."""
+        known = {entry.name for entry in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ValueError(f"DatasetInfo: unknown keys {unknown}; known keys: {sorted(known)}.")
+        return cls(**values)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InteractionLog:
+    """Events of U users on I items, sorted by (user, time, input order), E in all.
+
+    Build one with [`~InteractionLog.from_columns`] (it sorts, encodes and checks) or read one with [`lmctr.data.load_log`].
+
+    Args:
+        user_ids: (U,) original ids, int64 or string.
+        offsets: (U + 1,) int64; the events of user u are `[offsets[u], offsets[u + 1])`.
+        item: (E,) int32 row of the item in `catalogue`.
+        time: (E,) int64 unix seconds.
+        label: (E,) int8 in {0, 1}; -1 is an event that may stand in histories but is no sample.
+        feedback: (E,) int8 index into `feedback_names`: what the user's reaction looks like inside a history.
+        catalogue: table with the column `item_id` and text, category or numeric columns; row i describes item i. Null and empty
+            texts are legal: a text view decides how to write them.
+        feedback_names: names of the feedback codes; code 0 means that the feedback is unknown.
+        extra_labels: further (E,) int8 labels by name, for multi-task models.
+        scenario: (E,) int16 index into `scenario_names`, or None.
+        scenario_names: names of the scenario codes.
+        weight: (E,) float32 sample weights, or None.
+        users: table with the column `user_id`, row u describes user u, or None.
+        info: origin, licence, label rule.
+
+    The **history rule**: the history of event e is the events `[offsets[user[e]], history_end[e])`, those of the same user with
+    a time strictly before `time[e]`. Events at the same second are excluded, because their order is unknown.
+    """
+
+    user_ids: np.ndarray
+    offsets: np.ndarray
+    item: np.ndarray
+    time: np.ndarray
+    label: np.ndarray
+    feedback: np.ndarray
+    catalogue: pa.Table
+    feedback_names: tuple[str, ...] = FEEDBACK_NAMES
+    extra_labels: dict[str, np.ndarray] = field(default_factory=dict)
+    scenario: np.ndarray | None = None
+    scenario_names: tuple[str, ...] = ()
+    weight: np.ndarray | None = None
+    users: pa.Table | None = None
+    info: DatasetInfo = field(default_factory=DatasetInfo)
+
+    def __post_init__(self) -> None:
+        num_events = len(self.item)
+        expected = {"item": np.int32, "time": np.int64, "label": np.int8, "feedback": np.int8}
+        expected |= {"scenario": np.int16} if self.scenario is not None else {}
+        expected |= {"weight": np.float32} if self.weight is not None else {}
+        arrays = {name: getattr(self, name) for name in expected} | {
+            f"extra_labels[{name!r}]": values for name, values in self.extra_labels.items()
+        }
+        for name, values in arrays.items():
+            dtype = np.dtype(expected.get(name, np.int8))
+            if values.shape != (num_events,) or values.dtype != dtype:
+                raise ValueError(
+                    f"InteractionLog.{name}: expected {num_events} values of type {dtype}, got shape {values.shape} of type "
+                    f"{values.dtype}. InteractionLog.from_columns converts columns."
+                )
+        if self.offsets.shape != (len(self.user_ids) + 1,) or self.offsets.dtype != np.int64:
+            raise ValueError(
+                f"InteractionLog.offsets: expected {len(self.user_ids) + 1} values of type int64 (one more than users), got "
+                f"shape {self.offsets.shape} of type {self.offsets.dtype}."
+            )
+        if self.offsets[0] != 0 or self.offsets[-1] != num_events or (np.diff(self.offsets) < 0).any():
+            raise ValueError(f"InteractionLog.offsets: expected values that rise from 0 to the {num_events} events.")
+        if "item_id" not in self.catalogue.column_names:
+            raise ValueError(
+                f"InteractionLog.catalogue: no column 'item_id'; its columns are {self.catalogue.column_names}."
+            )
+        if self.users is not None and self.users.num_rows != len(self.user_ids):
+            raise ValueError(
+                f"InteractionLog.users: {self.users.num_rows} rows for {len(self.user_ids)} users; row u describes user u."
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"InteractionLog({self.info.name!r}, num_users={self.num_users}, num_items={self.num_items}, "
+            f"num_events={self.num_events})"
+        )
+
+    def __len__(self) -> int:
+        return self.num_events
+
+    @property
+    def num_users(self) -> int:
+        """U, the number of users."""
+        return len(self.user_ids)
+
+    @property
+    def num_items(self) -> int:
+        """I, the number of rows of the catalogue."""
+        return self.catalogue.num_rows
+
+    @property
+    def num_events(self) -> int:
+        """E, the number of events."""
+        return len(self.item)
+
+    @cached_property
+    def user(self) -> np.ndarray:
+        """(E,) int32 user of each event."""
+        return np.repeat(np.arange(self.num_users, dtype=np.int32), np.diff(self.offsets))
+
+    @cached_property
+    def history_end(self) -> np.ndarray:
+        """(E,) int64 first event of the same user whose time is not before the event's own (see the history rule)."""
+        if not self.num_events:
+            return np.zeros(0, dtype=np.int64)
+        starts_run = np.empty(self.num_events, dtype=bool)  # a run: events of one user at one second
+        starts_run[0] = True
+        np.not_equal(self.time[1:], self.time[:-1], out=starts_run[1:])
+        first_events = self.offsets[:-1][np.diff(self.offsets) > 0]
+        starts_run[first_events] = True
+        backwards = self.time[1:] < self.time[:-1]
+        backwards[first_events[1:] - 1] = False
+        if backwards.any():
+            rows = np.flatnonzero(backwards) + 1
+            raise ValueError(
+                f"InteractionLog.time: {len(rows)} events are earlier than the event before them of the same user (first: event "
+                f"{rows[0]}). Events must be sorted by user and time; InteractionLog.from_columns sorts them."
+            )
+        ends = np.arange(self.num_events, dtype=np.int64)
+        ends[~starts_run] = 0
+        return np.maximum.accumulate(ends, out=ends)
+
+    def history_bounds(self, events: np.ndarray | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Start and end (int64, end excluded) of the full history of each event, as positions in the event arrays."""
+        events = self._events(events)
+        return self.offsets[self.user[events]], self.history_end[events]
+
+    def history_lengths(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
+        """(S,) int64 number of behaviours before each event."""
+        start, end = self.history_bounds(events)
+        return end - start
+
+    def sample_events(self) -> np.ndarray:
+        """Positions (int64) of the events that are samples: those with a label."""
+        return np.flatnonzero(self.label >= 0)
+
+    def _events(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
+        events = np.asarray(events)
+        if events.size == 0:
+            return np.zeros(events.shape, dtype=np.int64)
+        if events.dtype.kind not in "iu":
+            raise ValueError(f"events: expected integer positions, got type {events.dtype}.")
+        if events.min() < 0 or events.max() >= self.num_events:
+            raise ValueError(
+                f"events: expected positions from 0 to {self.num_events - 1}, got {events.min()} to {events.max()}."
+            )
+        return events.astype(np.int64, copy=False)
+
+    @classmethod
+    def from_columns(
+        cls,
+        user: Any,
+        item: Any,
+        time: Any,
+        label: Any,
+        *,
+        catalogue: pa.Table | None = None,
+        feedback: Any = None,
+        feedback_names: Sequence[str] | None = None,
+        extra_labels: Mapping[str, Any] | None = None,
+        scenario: Any = None,
+        scenario_names: Sequence[str] | None = None,
+        weight: Any = None,
+        users: pa.Table | None = None,
+        info: DatasetInfo | None = None,
+        source: str | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> InteractionLog:
+        """Builds a log from columns in any order of rows (numpy arrays, lists or pyarrow columns of one length).
+
+        Args:
+            user: user ids, integers or strings.
+            item: item ids as in `catalogue["item_id"]`.
+            time: unix seconds (fractions are rounded down) or timestamps. Rows need not be sorted: events are sorted by user,
+                time and input order.
+            label: 0, 1, or -1 for an event that is history but no sample.
+            catalogue: table with a column `item_id` (unique); made from the items seen when None.
+            feedback: codes or names; None derives them from the label (unknown, negative, positive).
+            feedback_names: names of the codes, code 0 being the unknown feedback. Required for names in an order of your own.
+            extra_labels: further columns of 0, 1 or -1.
+            scenario: codes or names of the place where the event happened.
+            weight: sample weights, finite and not negative.
+            users: table with a column `user_id`, one row per user at most; users that it lacks get nulls.
+            source: file name to put in front of error messages.
+            names: the columns' names in that file, where they differ from the argument names.
+
+        Raises:
+            ValueError: columns of different length, no rows, missing or non-finite values, times that are no unix seconds, labels
+                other than those above, items outside the catalogue, duplicate ids in `catalogue` or `users`; each names column,
+                count and first row.
+        """
+        names = dict(names or {})
+        given = {"user": user, "item": item, "time": time, "label": label, "feedback": feedback, "weight": weight}
+        given |= {"scenario": scenario} | dict(extra_labels or {})
+        arrays = {
+            name: columns.as_arrow(values, names.get(name, name), source)
+            for name, values in given.items()
+            if values is not None
+        }
+        lengths = {name: len(values) for name, values in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{source or 'InteractionLog.from_columns'}: the columns differ in length: {lengths}.")
+        if not lengths["user"]:
+            raise ValueError(
+                f"{source or 'InteractionLog.from_columns'}: there are no rows; a log needs one event at least."
+            )
+
+        def named(name: str) -> tuple[str, str | None]:
+            return names.get(name, name), source
+
+        user_codes, user_ids = columns.encode_ids(arrays["user"], *named("user"))
+        seconds = columns.to_seconds(arrays["time"], *named("time"))
+        labels = columns.to_labels(arrays["label"], *named("label"), accepted=(0, 1, -1))
+        if catalogue is None:
+            rows, item_ids = columns.encode_ids(arrays["item"], *named("item"))
+            rows, catalogue = rows.astype(np.int32), pa.table({"item_id": item_ids})
+        else:
+            check_keys(catalogue, "item_id", "catalogue")
+            rows = columns.item_rows(arrays["item"], catalogue["item_id"], *named("item"))
+        if feedback is None:
+            codes, feedback_names = np.maximum(labels + 1, 0).astype(np.int8), tuple(feedback_names or FEEDBACK_NAMES)
+            if len(feedback_names) != 3:
+                raise ValueError(
+                    f"feedback_names: three names (unknown, negative, positive) for feedback made from the label, got "
+                    f"{feedback_names}."
+                )
+        else:
+            codes, feedback_names = columns.to_codes(arrays["feedback"], feedback_names, *named("feedback"), np.int8)
+        extra = {
+            name: columns.to_labels(arrays[name], *named(name), accepted=(0, 1, -1)) for name in extra_labels or {}
+        }
+        scenario_codes: np.ndarray | None = None
+        if scenario is not None:
+            scenario_codes, scenario_names = columns.to_codes(
+                arrays["scenario"], scenario_names, *named("scenario"), np.int16
+            )
+        weights = None if weight is None else columns.to_weights(arrays["weight"], *named("weight"))
+
+        order = np.lexsort((seconds, user_codes))  # stable: equal keys keep the input order
+        counts = np.bincount(user_codes, minlength=len(user_ids))
+        return cls(
+            user_ids=columns.ids_to_numpy(user_ids),
+            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            item=rows[order],
+            time=seconds[order],
+            label=labels[order],
+            feedback=codes[order],
+            catalogue=catalogue,
+            feedback_names=tuple(feedback_names),
+            extra_labels={name: values[order] for name, values in extra.items()},
+            scenario=None if scenario_codes is None else scenario_codes[order],
+            scenario_names=tuple(scenario_names or ()),
+            weight=None if weights is None else weights[order],
+            users=None if users is None else align_users(users, user_ids),
+            info=info or DatasetInfo(),
+        )
+
+    def save(self, directory: str | os.PathLike) -> Path:
+        """Writes the log as npy files (one per array), parquet tables and `log.json`.
+
+        `log.json` is written last, so a folder that was cut off in the middle does not load. A log that is memory-mapped from the
+        same folder may be saved over itself.
+        """
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / LOG_FILE).unlink(missing_ok=True)
+        for name, values in self._arrays().items():
+            with open(directory / f".{name}.npy.part", "wb") as file:
+                np.save(file, values, allow_pickle=False)
+            os.replace(directory / f".{name}.npy.part", directory / f"{name}.npy")
+        for name, table in {"catalogue": self.catalogue, "users": self.users}.items():
+            if table is not None:
+                pq.write_table(table, directory / f".{name}.parquet.part")
+                os.replace(directory / f".{name}.parquet.part", directory / f"{name}.parquet")
+        header = {
+            "format_version": FORMAT_VERSION,
+            "num_users": self.num_users,
+            "num_items": self.num_items,
+            "num_events": self.num_events,
+            "arrays": sorted(self._arrays()),
+            "extra_labels": list(self.extra_labels),
+            "has_users": self.users is not None,
+            "feedback_names": list(self.feedback_names),
+            "scenario_names": list(self.scenario_names),
+            "info": self.info.to_dict(),
+        }
+        part = directory / f".{LOG_FILE}.part"
+        part.write_text(json.dumps(header, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(part, directory / LOG_FILE)
+        return directory
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        arrays = {name: getattr(self, name) for name in ("user_ids", "offsets", "item", "time", "label", "feedback")}
+        arrays |= {name: getattr(self, name) for name in ("scenario", "weight") if getattr(self, name) is not None}
+        return arrays | {f"extra_label_{index}": values for index, values in enumerate(self.extra_labels.values())}
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike, *, mmap: bool = True) -> InteractionLog:
+        """Reads a saved log; with `mmap` the event arrays stay on disk and are read as they are used.
+
+        Raises:
+            FileNotFoundError: `directory` holds no `log.json`, or one of the files that it lists is missing.
+            ValueError: a file is damaged, or does not have the size that `log.json` states.
+        """
+        directory = Path(directory)
+        header_file = directory / LOG_FILE
+        if not header_file.is_file():
+            raise FileNotFoundError(
+                f"{directory}: no {LOG_FILE} in this folder; is it a log written by `lmctr data prepare`?"
+            )
+        try:
+            header = json.loads(header_file.read_text(encoding="utf-8"))
+            version = header["format_version"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{header_file}: damaged or not a log header ({error!r}); prepare the log again."
+            ) from None
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"{header_file}: format version {version!r}, this release reads {FORMAT_VERSION}; prepare the log again."
+            )
+        arrays = {
+            name: _read_array(directory / f"{name}.npy", mmap and name not in ("user_ids", "offsets"))
+            for name in header["arrays"]
+        }
+        log = cls(
+            catalogue=_read_table(directory / "catalogue.parquet"),
+            users=_read_table(directory / "users.parquet") if header["has_users"] else None,
+            extra_labels={name: arrays.pop(f"extra_label_{i}") for i, name in enumerate(header["extra_labels"])},
+            feedback_names=tuple(header["feedback_names"]),
+            scenario_names=tuple(header["scenario_names"]),
+            info=DatasetInfo.from_dict(header["info"]),
+            **arrays,
+        )
+        for name in ("num_users", "num_items", "num_events"):
+            if getattr(log, name) != header[name]:
+                raise ValueError(
+                    f"{directory}: {LOG_FILE} states {name} = {header[name]}, the files have {getattr(log, name)}; "
+                    "prepare the log again."
+                )
+        if mmap:
+            object.__setattr__(log, "_folder", directory.resolve())
+        return log
+
+    def __reduce__(self) -> tuple:
+        # A memory-mapped log travels to worker processes as its folder, not as a copy of its arrays.
+        folder = self.__dict__.get("_folder")
+        if folder is not None:
+            return InteractionLog.load, (folder,)
+        return _from_fields, ({entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)},)
+
+
+def _from_fields(values: dict[str, Any]) -> InteractionLog:
+    return InteractionLog(**values)
+
+
+def check_keys(table: pa.Table, key: str, what: str) -> None:
+    """Raises unless `table` has exactly one column `key`, without nulls or duplicates, and distinct column names."""
+    doubled = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if doubled:
+        raise ValueError(f"{what}: duplicate columns {doubled}; give each column a name of its own.")
+    if key not in table.column_names:
+        raise ValueError(f"{what}: no column {key!r}; its columns are {table.column_names}.")
+    codes, ids = columns.encode_ids(table[key], key, what)
+    if len(ids) < len(codes):
+        seen = np.zeros(len(codes), dtype=bool)
+        seen[np.unique(codes, return_index=True)[1]] = True
+        raise columns.bad_rows(
+            ~seen, table[key], key, what, "repeat an earlier row", "Each id may stand on one row only."
+        )
+
+
+def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
+    """The rows of `users` in the order of `user_ids`, nulls for users that it lacks."""
+    check_keys(users, "user_id", "users")
+    encoded, known = columns.encode_ids(users["user_id"], "user_id", "users")
+    if pa.types.is_integer(known.type) != pa.types.is_integer(user_ids.type):
+        known, wanted = known.cast(pa.string()), user_ids.cast(pa.string())
+    else:
+        wanted = user_ids.cast(known.type)
+    row_of_code = np.empty(len(known), dtype=np.int64)
+    row_of_code[encoded] = np.arange(len(encoded))
+    codes = pc.index_in(wanted, value_set=known)
+    rows = pc.take(pa.array(row_of_code), codes)
+    table = users.drop_columns(["user_id"]).take(rows)
+    return table.add_column(0, "user_id", user_ids)
+
+
+def _read_array(path: Path, mmap: bool) -> np.ndarray:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: this file of the log is missing; prepare the log again.")
+    try:
+        return np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        if mmap:  # numpy cannot map a file of zero values
+            return _read_array(path, False)
+        raise ValueError(f"{path}: damaged ({error}); prepare the log again.") from None
+
+
+def _read_table(path: Path) -> pa.Table:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: this file of the log is missing; prepare the log again.")
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path}: damaged ({error}); prepare the log again.") from None

@@ -1,0 +1,179 @@
+"""Parting a log's samples into training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .log import InteractionLog
+
+RULES = ("time", "user", "given")
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Sample events of each part, as positions in the log, sorted by (time, event).
+
+    Args:
+        train: (S,) int64.
+        validation: (S,) int64.
+        test: (S,) int64.
+        rule: "time", "user" or "given".
+        boundaries: rule-dependent description: for "time" the first times (unix seconds) of validation and test; for "user"
+            the number of users of each part.
+    """
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    rule: str
+    boundaries: dict[str, Any] = field(default_factory=dict)
+
+    def items(self) -> list[tuple[str, np.ndarray]]:
+        """`[("train", events), ("validation", events), ("test", events)]`."""
+        return [(name, getattr(self, name)) for name in PARTS]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in PARTS:
+            raise ValueError(f"split: got {name!r}, accepted: {', '.join(PARTS)}.")
+        return getattr(self, name)
+
+
+def split_log(
+    log: InteractionLog,
+    rule: str = "time",
+    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    *,
+    boundaries: Sequence[int] | None = None,
+    parts: np.ndarray | Sequence | None = None,
+) -> Splits:
+    """Parts the samples (events with a label) of `log`.
+
+    Args:
+        rule: "time" cuts at two points of global time so that the parts hold about `fractions` of the samples; samples of one
+            second never stand on both sides of a cut. "user" gives whole users to one part each, drawn with `seed`. "given"
+            takes `boundaries` (the first second of validation and of test) or `parts`.
+        fractions: shares of train, validation and test; they sum to 1. A share of validation or test may be 0.
+        seed: for the rule "user" only.
+        boundaries: two times in unix seconds, for the rule "given".
+        parts: (E,) "train" / "validation" / "test" / "" or 0 / 1 / 2 / -1 of each event in the log's order, for the rule "given".
+
+    Raises:
+        ValueError: unknown rule, bad fractions, or a part that was asked for and is empty.
+    """
+    if rule not in RULES:
+        raise ValueError(f"split rule: got {rule!r}, accepted: {', '.join(map(repr, RULES))}.")
+    if rule != "given" and (boundaries is not None or parts is not None):
+        raise ValueError(f"boundaries and parts belong to the rule 'given', not to {rule!r}.")
+    samples = log.sample_events()
+    if not len(samples):
+        raise ValueError(f"log {log.info.name!r}: no event has a label, so there is nothing to split.")
+    if rule == "given":
+        return _given(log, samples, boundaries, parts)
+    shares = _fractions(fractions)
+    if rule == "user":
+        return _by_user(log, samples, shares, seed)
+    samples = _by_time(log, samples)
+    times = log.time[samples]
+    cuts = [_cut(times, shares[0]), _cut(times, shares[0] + shares[1])]
+    if shares[2] == 0:
+        cuts[1] = len(times)
+    if shares[1] == 0:
+        cuts[0] = cuts[1]
+    splits = Splits(samples[: cuts[0]], samples[cuts[0] : cuts[1]], samples[cuts[1] :], rule)
+    for name, first in (("validation", cuts[0]), ("test", cuts[1])):
+        splits.boundaries[name] = int(times[first]) if first < len(times) else None
+    _require(splits, shares, log)
+    return splits
+
+
+def _fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
+    shares = tuple(float(share) for share in fractions)
+    if (
+        len(shares) != 3
+        or not all(0 <= share <= 1 for share in shares)
+        or abs(sum(shares) - 1) > 1e-6
+        or not shares[0]
+    ):
+        raise ValueError(
+            f"fractions: got {list(fractions)}, accepted: three shares (train, validation, test) that sum to 1, train above 0."
+        )
+    return shares
+
+
+def _by_time(log: InteractionLog, events: np.ndarray) -> np.ndarray:
+    return events[np.argsort(log.time[events], kind="stable")]
+
+
+def _cut(times: np.ndarray, share: float) -> int:
+    """The start of a run of equal times that is nearest to `share` of the samples."""
+    wanted = int(np.floor(share * len(times) + 1e-9))
+    if wanted >= len(times):
+        return len(times)
+    left = int(np.searchsorted(times, times[wanted], side="left"))
+    right = int(np.searchsorted(times, times[wanted], side="right"))
+    return left if wanted - left <= right - wanted else right
+
+
+def _by_user(log: InteractionLog, samples: np.ndarray, shares: tuple[float, float, float], seed: int) -> Splits:
+    users = np.unique(log.user[samples])
+    order = np.random.default_rng(seed).permutation(len(users))
+    stops = [int(np.floor(sum(shares[:count]) * len(users) + 1e-9)) for count in (1, 2)]
+    part_of_user = np.full(log.num_users, 2, dtype=np.int8)
+    part_of_user[users[order[: stops[1]]]] = 1
+    part_of_user[users[order[: stops[0]]]] = 0
+    part = part_of_user[log.user[samples]]
+    splits = Splits(*(_by_time(log, samples[part == code]) for code in range(3)), rule="user")
+    splits.boundaries.update(
+        {name: len(np.unique(log.user[events])) for name, events in splits.items()} | {"seed": int(seed)}
+    )
+    _require(splits, shares, log)
+    return splits
+
+
+def _given(log: InteractionLog, samples: np.ndarray, boundaries: Sequence[int] | None, parts: Any) -> Splits:
+    if (boundaries is None) == (parts is None):
+        raise ValueError("the rule 'given' needs either boundaries (two times) or parts (one value per event).")
+    if boundaries is not None:
+        if len(boundaries) != 2 or not boundaries[0] <= boundaries[1]:
+            raise ValueError(
+                f"boundaries: got {list(boundaries)}, accepted: the first second of validation and of test, in this order."
+            )
+        part = np.searchsorted(np.asarray(boundaries, dtype=np.int64), log.time[samples], side="right")
+        described = {"validation": int(boundaries[0]), "test": int(boundaries[1])}
+    else:
+        values = np.asarray(parts)
+        if values.shape != (log.num_events,):
+            raise ValueError(
+                f"parts: expected one value for each of the {log.num_events} events, got shape {values.shape}."
+            )
+        codes = np.full(log.num_events, -2)
+        for code, name in enumerate((*PARTS, "")):
+            codes[values == (name if values.dtype.kind in "UO" else -1 if code == 3 else code)] = (
+                -1 if code == 3 else code
+            )
+        if (codes == -2).any():
+            first = int(np.flatnonzero(codes == -2)[0])
+            raise ValueError(
+                f"parts: {int((codes == -2).sum())} values are unknown (first: event {first}: {values[first]!r}); accepted: "
+                "'train', 'validation', 'test', '' or 0, 1, 2, -1."
+            )
+        part, described = codes[samples], {}
+    splits = Splits(*(_by_time(log, samples[part == code]) for code in range(3)), rule="given", boundaries=described)
+    if not len(splits.train):
+        raise ValueError("the given parts leave no sample for training.")
+    return splits
+
+
+def _require(splits: Splits, shares: tuple[float, float, float], log: InteractionLog) -> None:
+    for (name, events), share in zip(splits.items(), shares):
+        if share > 0 and not len(events):
+            raise ValueError(
+                f"log {log.info.name!r}: the rule {splits.rule!r} with fractions {list(shares)} leaves the part {name!r} empty "
+                f"({len(log.sample_events())} samples, {log.num_users} users). Use other fractions or a larger log."
+            )
