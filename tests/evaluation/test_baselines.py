@@ -1,0 +1,210 @@
+"""Baselines: every feature against a plain loop over all earlier events, no look at the future, quality on a planted log."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lmctr.data import InteractionLog
+from lmctr.evaluation import baselines, metrics
+
+GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None]
+YEARS = [1990, None, 2001, 2010, 1977, 2000]
+
+
+def make_log(seed=0, num_users=8, num_events=300, seconds=60, unlabelled=0.15, catalogue=None, weight=None):
+    """Few seconds for many events, so that events of one second are common; some events are history without label."""
+    generator = np.random.default_rng(seed)
+    if catalogue is None:
+        catalogue = pa.table({"item_id": list(range(6)), "genres": GENRES, "year": pa.array(YEARS, pa.int16())})
+    label = generator.integers(0, 2, num_events)
+    label[generator.uniform(size=num_events) < unlabelled] = -1
+    return InteractionLog.from_columns(
+        user=generator.integers(0, num_users, num_events),
+        item=generator.integers(0, catalogue.num_rows, num_events),
+        time=1_000_000 + generator.integers(0, seconds, num_events),
+        label=label,
+        catalogue=catalogue,
+        weight=weight,
+    )
+
+
+def make_splits(log):
+    events = log.sample_events()
+    events = events[np.argsort(log.time[events], kind="stable")]
+    first, second = int(0.6 * len(events)), int(0.8 * len(events))
+    return SimpleNamespace(train=events[:first], validation=events[first:second], test=events[second:])
+
+
+def loop_features(log, event, prior, strength):
+    """One event's features by looking at every other event of the log."""
+    user, item, time = log.user[event], log.item[event], log.time[event]
+    genres = log.catalogue["genres"].to_pylist()
+    earlier = [e for e in range(log.num_events) if log.time[e] < time]
+    mine = [e for e in earlier if log.user[e] == user]  # in log order: by time
+
+    def rate(events):
+        labels = [int(log.label[e]) for e in events if log.label[e] >= 0]
+        return (sum(labels) + strength * prior) / (len(labels) + strength), len(labels)
+
+    per_genre = [rate([e for e in mine if genre in (genres[log.item[e]] or [])])[0] for genre in genres[item] or []]
+    labels = [int(log.label[e]) for e in mine if log.label[e] >= 0]
+    year = log.catalogue["year"][int(item)].as_py()
+    nan = math.nan
+    return [
+        *rate(mine),
+        *rate([e for e in earlier if log.item[e] == item]),
+        sum(per_genre) / len(per_genre) if per_genre else nan,
+        max(per_genre, default=nan),
+        min(per_genre, default=nan),
+        sum(labels[-5:]) / len(labels[-5:]) if labels else nan,
+        sum(labels[-20:]) / len(labels[-20:]) if labels else nan,
+        math.log1p(time - max(log.time[e] for e in mine)) if mine else nan,
+        nan if year is None else float(year),
+    ]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_features_equal_the_loop(seed):
+    log = make_log(seed)
+    events = np.random.default_rng(seed).permutation(log.num_events)[:120]
+    features = baselines.history_features(log, events, prior=0.4, strength=3.0)
+    assert features.names == baselines.HISTORY_FEATURES
+    expected = [loop_features(log, event, 0.4, 3.0) for event in events]
+    np.testing.assert_allclose(features.values, expected, rtol=1e-12, atol=1e-12)
+    assert np.isnan(features.values).any(axis=0)[[4, 5, 6, 7, 8, 9, 10]].all()  # the loop has met every missing value
+
+
+def test_counting_equals_the_formula():
+    log = make_log(3)
+    splits = make_splits(log)
+    prior = log.label[splits.train].mean()
+    result = baselines.counting_baseline(log, splits, strength=2.0)
+    for name in ("train", "validation", "test"):
+        events = getattr(splits, name)
+        assert result[name].shape == events.shape
+        for event, probability in zip(events, result[name]):
+            user_rate, _, item_rate, *_ = loop_features(log, event, prior, 2.0)
+            odds = user_rate / (1 - user_rate) * item_rate / (1 - item_rate) / (prior / (1 - prior))
+            assert probability == pytest.approx(odds / (1 + odds), rel=1e-12)
+
+
+@pytest.mark.parametrize("baseline", [baselines.counting_baseline, baselines.gradient_boosting_baseline])
+def test_nothing_at_or_after_a_second_is_seen(baseline):
+    """Change every label from one second on: predictions up to and including that second stay, later ones move."""
+    log = make_log(4, num_events=600, seconds=300, unlabelled=0.0)
+    splits = make_splits(log)
+    second = int(np.median(log.time[splits.test]))
+    label = np.where(log.time >= second, 1 - log.label, log.label).astype(np.int8)
+    changed = InteractionLog(
+        user_ids=log.user_ids,
+        offsets=log.offsets,
+        item=log.item,
+        time=log.time,
+        label=label,
+        feedback=log.feedback,
+        catalogue=log.catalogue,
+    )
+    before, after = baseline(log, splits)["test"], baseline(changed, splits)["test"]
+    known = log.time[splits.test] <= second
+    assert 0 < known.sum() < len(known)
+    np.testing.assert_array_equal(before[known], after[known])
+    assert (before[~known] != after[~known]).any()
+
+
+def test_only_the_training_part_is_fitted_on():
+    """Predictions of an event do not depend on which other events are validated or tested."""
+    log = make_log(5, num_events=600)
+    splits = make_splits(log)
+    fewer = SimpleNamespace(train=splits.train, validation=splits.validation[:0], test=splits.test[::3])
+    for baseline in (baselines.counting_baseline, baselines.gradient_boosting_baseline):
+        every, some = baseline(log, splits), baseline(log, fewer)
+        np.testing.assert_array_equal(every["test"][::3], some["test"])
+        np.testing.assert_array_equal(every["train"], some["train"])
+        assert some["validation"].shape == (0,)
+
+
+def planted_log(seed=0, num_users=60, per_user=80):
+    """Runs of likes and dislikes per user and a taste for one genre each: what the features are for."""
+    generator = np.random.default_rng(seed)
+    names = ["a", "b", "c", "d"]
+    catalogue = pa.table({"item_id": list(range(80)), "genres": [[names[i % 4]] for i in range(80)]})
+    user = np.repeat(np.arange(num_users), per_user)
+    item = generator.integers(0, 80, len(user))
+    mood = np.repeat(generator.integers(0, 2, len(user) // 10), 10) * 2 - 1
+    logit = 1.5 * mood + np.where(item % 4 == user % 4, 1.5, -0.5)
+    label = (generator.uniform(size=len(user)) < 1 / (1 + np.exp(-logit))).astype(int)
+    time = np.tile(np.arange(per_user) * 60, num_users) + user
+    return InteractionLog.from_columns(user, item, time, label, catalogue=catalogue)
+
+
+def test_gradient_boosting_learns_runs_and_tastes():
+    log = planted_log()
+    splits = make_splits(log)
+    result = baselines.baseline_metrics(log, splits, seed=1)
+    assert result["gradient_boosting"]["test"]["auc"] > 0.72
+    assert result["gradient_boosting"]["test"]["auc"] > result["counting"]["test"]["auc"] + 0.1
+    labels = log.label[splits.test]
+    expected = baselines.gradient_boosting_baseline(log, splits, seed=1)["test"]
+    assert result["gradient_boosting"]["test"]["auc"] == metrics.auc(labels, expected)
+    assert set(result) == {"counting", "gradient_boosting"}
+    assert set(result["counting"]) == {"validation", "test"}
+    keys = {"auc", "log_loss", "grouped_auc", "normalized_entropy", "expected_calibration_error"}
+    assert set(result["counting"]["test"]) == keys | {"num_samples", "positive_rate"}
+
+
+def test_a_catalogue_without_genres_or_year_has_fewer_features():
+    names = baselines.HISTORY_FEATURES
+    log = make_log(catalogue=pa.table({"item_id": list(range(6)), "genres": GENRES}))
+    assert baselines.history_features(log, np.arange(5), 0.5).names == names[:10]
+    log = make_log(catalogue=pa.table({"item_id": list(range(6)), "year": YEARS}))
+    assert baselines.history_features(log, np.arange(5), 0.5).names == names[:4] + names[7:]
+    # columns of these names in another type are other columns
+    other = pa.table({"item_id": list(range(6)), "genres": ["a|b"] * 6, "year": ["1990"] * 6})
+    log = make_log(catalogue=other)
+    assert baselines.history_features(log, np.arange(5), 0.5).names == names[:4] + names[7:10]
+    assert len(baselines.gradient_boosting_baseline(log, make_splits(log))["test"])
+    empty = pa.table({"item_id": list(range(6)), "genres": pa.array([[]] * 6, pa.list_(pa.string()))})
+    features = baselines.history_features(make_log(catalogue=empty), np.arange(5), 0.5)
+    assert np.isnan(features.values[:, 4:7]).all()
+
+
+def test_weights_and_seed_reach_the_fit():
+    weight = np.random.default_rng(0).uniform(0.1, 5, 2000)
+    plain, weighted = make_log(6, num_events=2000), make_log(6, num_events=2000, weight=weight)
+    splits = make_splits(plain)
+    first = baselines.gradient_boosting_baseline(plain, splits)["test"]
+    assert (first != baselines.gradient_boosting_baseline(weighted, splits)["test"]).any()
+    np.testing.assert_array_equal(first, baselines.gradient_boosting_baseline(plain, splits)["test"])
+
+
+def test_forty_five_thousand_events_take_seconds():
+    """As many events as the last ten years of MovieLens latest-small; it takes about a second."""
+    import time
+
+    catalogue = pa.table({"item_id": list(range(5000)), "genres": [["a", "b", "c"][: i % 4] for i in range(5000)]})
+    log = make_log(7, num_users=280, num_events=45_000, seconds=10**8, unlabelled=0, catalogue=catalogue)
+    start = time.perf_counter()
+    baselines.baseline_metrics(log, make_splits(log))
+    assert time.perf_counter() - start < 15
+
+
+def test_errors():
+    log = make_log()
+    splits = make_splits(log)
+    with pytest.raises(ValueError, match="strength must be greater than 0, got 0"):
+        baselines.counting_baseline(log, splits, strength=0)
+    with pytest.raises(ValueError, match="prior must lie between 0 and 1"):
+        baselines.history_features(log, splits.test, prior=1.0)
+    one_class = SimpleNamespace(
+        train=splits.train[log.label[splits.train] == 1], validation=splits.validation, test=splits.test
+    )
+    for baseline in (baselines.counting_baseline, baselines.gradient_boosting_baseline):
+        with pytest.raises(ValueError, match=r"of 1 class\(es\): a baseline needs positives and negatives"):
+            baseline(log, one_class)
+    unlabelled = np.flatnonzero(log.label < 0)
+    broken = SimpleNamespace(train=splits.train, validation=splits.validation, test=unlabelled)
+    with pytest.raises(ValueError, match=f"splits.test holds {len(unlabelled)} events without a label"):
+        baselines.counting_baseline(log, broken)
