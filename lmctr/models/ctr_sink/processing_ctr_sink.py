@@ -1,0 +1,629 @@
+"""Processor of CTR-Sink: user histories and target items to token ids, sink buckets and target masks.
+
+The text of a sample is tokenised piece by piece: every text of the prompt and every item text on its own, then the
+token ids are put together. So a catalogue that was tokenised once and raw texts give the same ids, and text that users
+or sellers wrote is never read as a special token.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tokenizers import AddedToken
+from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
+
+from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
+from lmctr.utils.suggest import nearest, unknown_key_message
+
+from .assembly import AssemblySettings, Candidates, EventTable, Pieces, RowError, Samples, assemble, make_plan
+from .configuration_ctr_sink import FEEDBACK_MODES, SINK_KINDS, SINK_ORDERS, SINK_SIGNALS
+from .prompt import Prompt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["CTRSinkProcessor"]
+
+_BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "similarity")
+_NO_LIMIT = 10**6  # tokenizers without a limit of their own report a huge one
+_CHUNK = 8192  # texts per tokenizer call, rows per plan
+
+
+class CTRSinkProcessor(ProcessorMixin):
+    r"""Builds the inputs of [`CTRSinkForCTR`] from texts.
+
+    A sample reads: opening special tokens, the prompt's head, then per behaviour [feedback word] item text, separator,
+    sink, then the prompt's target text with the target item in it, closing special tokens. Special tokens stand where
+    the tokenizer's own template puts them (none for Qwen). An empty history shows the prompt's `empty_history`.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): copied, so the caller's own stays as it is. It needs a padding token.
+        prompt (`str`, `dict` or `Prompt`, defaults to `"movielens/en"`):
+            Name of a shipped prompt, a YAML file, or its values (`base` names a prompt to start from). The whole prompt
+            is saved with the processor.
+        num_behaviors (`int`, defaults to 50): behaviours K per sample; per group with `feedback="groups"`.
+        sink_kind (`str`, defaults to `"sink"`): `"none"` (Eq. 1), `"cls"`: the tokenizer's own [CLS] (Eq. 2), `"sink"`
+            (Eq. 3).
+        sink_signal (`str` or `list[str]`, *optional*): what a sink carries, one bucket per signal. `"recency"` (default
+            for `sink_kind="sink"`): ordinal distance to the target in the full history, 0 = latest. `"elapsed"`: time to
+            the target, floor(n ln(1 + seconds) / ln(1 + 3650 days)). `"similarity"`: cosine in n equal buckets over
+            [-1, 1]. `"feedback"`: the behaviour's feedback code. `"random"`: a hash of (target time, history length,
+            target text, place counted from the target), the same in every epoch. `"none"`: bucket 0. n is
+            `num_sink_buckets`; everything beyond the last bucket falls into it.
+        sink_order (`str`, defaults to `"recent"`): `"recent"`: the last K behaviours. `"similarity"`: the K most similar
+            to the target in ascending order, so that the most similar stands next to the target (the paper). `"time"`:
+            the same K in chronological order. Of equally similar behaviours the later one counts as more similar.
+        num_sink_buckets (`int`, defaults to 100): buckets per signal.
+        feedback (`str`, defaults to `"none"`): `"groups"`: one list per feedback, each under its own header, K behaviours
+            each (the paper's data); inside a group the order is `sink_order`'s. `"inline"`: a word before each
+            behaviour. `"sink"`: in the sinks only, by the signal `"feedback"`.
+        trailing_sink (`bool`, defaults to `True`): whether the last behaviour has a sink too (n behaviours, n sinks);
+            `False` reproduces the authors' code.
+        max_length (`int`, *optional*): most tokens of a sample; default: the tokenizer's `model_max_length`. What does
+            not fit is dropped in whole behaviours: the oldest-placed first; with groups, the one farthest from the end
+            of its own group first. The target is never cut.
+        sink_token (`str`, defaults to `"[SINK]"`): text of the sink token, added to the tokenizer. The model never looks
+            its id up, so the language model's vocabulary need not grow.
+        sink_token_id (`int`, *optional*): set when a saved processor is loaded; the tokenizer must hold `sink_token` there.
+        chat_template (`str`, *optional*): kept for transformers, unused.
+
+    Raises:
+        ValueError: unknown keyword or value, a tokenizer that already holds `sink_token`, lacks a padding token or, for
+            `sink_kind="cls"`, a [CLS] token, signals that do not apply, a prompt whose blanks do not agree.
+
+    Example:
+
+    ```python
+    >>> processor = CTRSinkProcessor(tokenizer, prompt="movielens/en", feedback="inline")
+    >>> batch = processor(
+    ...     histories=[[{"text": "Heat (1995)", "time": 10, "feedback": "liked"}]],
+    ...     targets=[{"text": "Casino (1995)"}],
+    ...     times=[20],
+    ... )
+    >>> sorted(batch)
+    ['attention_mask', 'input_ids', 'sink_buckets', 'target_mask']
+    ```
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: str | Mapping[str, Any] | Prompt = "movielens/en",
+        num_behaviors: int = 50,
+        sink_kind: str = "sink",
+        sink_signal: str | Sequence[str] | None = None,
+        sink_order: str = "recent",
+        num_sink_buckets: int = 100,
+        feedback: str = "none",
+        trailing_sink: bool = True,
+        max_length: int | None = None,
+        sink_token: str = "[SINK]",
+        sink_token_id: int | None = None,
+        chat_template: str | None = None,
+        **kwargs,
+    ):
+        for key in kwargs:
+            raise ValueError(unknown_key_message(key, _settings_names(), type(self).__name__))
+        self.prompt = Prompt.load(prompt)
+        self.num_behaviors = num_behaviors
+        self.sink_kind = sink_kind
+        if sink_signal is None:
+            sink_signal = "recency" if sink_kind == "sink" else "none"
+        self.sink_signal = sink_signal if isinstance(sink_signal, str) else list(sink_signal)
+        self.sink_order = sink_order
+        self.num_sink_buckets = num_sink_buckets
+        self.feedback = feedback
+        self.trailing_sink = trailing_sink
+        self.max_length = max_length
+        self.sink_token = sink_token
+        self._check_settings()
+        if isinstance(tokenizer, PreTrainedTokenizerBase):
+            tokenizer = copy.deepcopy(tokenizer)
+            self.sink_token_id = self._prepare_sink_token(tokenizer, sink_token_id)
+        super().__init__(tokenizer, chat_template=chat_template)
+        if tokenizer.pad_token_id is None:
+            raise ValueError(
+                "the tokenizer has no padding token; set tokenizer.pad_token, for example to its eos_token"
+            )
+        _ = self._prompt_ids  # a prompt that cannot be tokenised fails here, not in the first batch
+
+    # settings
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The sink signals, always as a tuple."""
+        return (self.sink_signal,) if isinstance(self.sink_signal, str) else tuple(self.sink_signal)
+
+    @property
+    def effective_max_length(self) -> int | None:
+        """`max_length`, or the tokenizer's own limit, or None when there is no limit."""
+        if self.max_length is not None:
+            return self.max_length
+        limit = self.tokenizer.model_max_length
+        return int(limit) if limit is not None and limit < _NO_LIMIT else None
+
+    @property
+    def needs_similarity(self) -> bool:
+        """Whether behaviours must come with their similarity to the target."""
+        return self.sink_order != "recent" or "similarity" in self.signals
+
+    @property
+    def needs_feedback(self) -> bool:
+        """Whether the feedback of behaviours is read."""
+        return self.feedback != "none" or "feedback" in self.signals
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """Keys of a batch."""
+        return ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
+
+    @property
+    def settings(self) -> AssemblySettings:
+        """The settings as the assembly functions take them."""
+        sink_id = {"none": None, "cls": self.tokenizer.cls_token_id, "sink": self.sink_token_id}[self.sink_kind]
+        return AssemblySettings(
+            num_behaviors=self.num_behaviors,
+            order=self.sink_order,
+            feedback=self.feedback,
+            signals=self.signals,
+            num_sink_buckets=self.num_sink_buckets,
+            sink_id=sink_id,
+            trailing_sink=self.trailing_sink,
+            max_length=self.effective_max_length,
+            pad_id=self.tokenizer.pad_token_id,
+            padding_side=self.tokenizer.padding_side,
+            feedback_codes=len(self.prompt.feedback_names),
+        )
+
+    def _check_settings(self) -> None:
+        def require(condition: bool, key: str, accepted: str) -> None:
+            if not condition:
+                raise ValueError(
+                    f"{type(self).__name__}: {key}={getattr(self, key)!r} is not accepted; use {accepted}"
+                )
+
+        for key, least in (("num_behaviors", 1), ("num_sink_buckets", 1), ("max_length", 1)):
+            value = getattr(self, key)
+            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least
+            require(whole or (key == "max_length" and value is None), key, f"a whole number of at least {least}")
+        require(self.sink_kind in SINK_KINDS, "sink_kind", f"one of {', '.join(SINK_KINDS)}")
+        require(self.sink_order in SINK_ORDERS, "sink_order", f"one of {', '.join(SINK_ORDERS)}")
+        require(self.feedback in FEEDBACK_MODES, "feedback", f"one of {', '.join(FEEDBACK_MODES)}")
+        require(isinstance(self.trailing_sink, bool), "trailing_sink", "true or false")
+        require(isinstance(self.sink_token, str) and self.sink_token.strip() != "", "sink_token", "a text")
+        signals = self.signals
+        known = bool(signals) and all(s in SINK_SIGNALS for s in signals) and len(set(signals)) == len(signals)
+        require(known, "sink_signal", f"one of {', '.join(SINK_SIGNALS)}, or a list of different ones")
+        require("none" not in signals or len(signals) == 1, "sink_signal", '"none" alone, or signals without it')
+        applies = self.sink_kind == "sink" or signals == ("none",)
+        require(applies, "sink_signal", f'"none" with sink_kind={self.sink_kind!r}')
+        if self.feedback == "sink" and "feedback" not in signals:
+            raise ValueError(
+                f"{type(self).__name__}: feedback='sink' gives the feedback in the sinks, so sink_signal must hold "
+                f"'feedback', for example ['recency', 'feedback']; got {self.sink_signal!r}"
+            )
+        if self.feedback == "none" and "feedback" in signals:
+            raise ValueError(
+                f"{type(self).__name__}: sink_signal={self.sink_signal!r} carries the feedback, but feedback='none'; "
+                f"use feedback='sink' (in the sinks only), 'inline' or 'groups'"
+            )
+        if self.needs_feedback and not self.prompt.feedback:
+            raise ValueError(
+                f"the prompt {self.prompt.name!r} describes no feedback, which feedback={self.feedback!r} needs; "
+                f"add its `feedback` list (name, word, header)"
+            )
+        if "feedback" in signals and self.num_sink_buckets < len(self.prompt.feedback_names):
+            raise ValueError(
+                f"{type(self).__name__}: num_sink_buckets={self.num_sink_buckets} is less than the "
+                f"{len(self.prompt.feedback_names)} feedback codes of the prompt"
+            )
+
+    def _prepare_sink_token(self, tokenizer: PreTrainedTokenizerBase, saved_id: int | None) -> int | None:
+        if self.sink_kind == "cls" and tokenizer.cls_token_id is None:
+            raise ValueError(
+                f"sink_kind='cls' needs a tokenizer with a [CLS] token, and {type(tokenizer).__name__} has none; "
+                f"use sink_kind='sink'"
+            )
+        held = tokenizer.get_vocab().get(self.sink_token)
+        if saved_id is not None:
+            if held != saved_id:
+                raise ValueError(
+                    f"sink_token_id={saved_id} was given, but the tokenizer holds {self.sink_token!r} at {held}; the "
+                    f"tokenizer files do not belong to this processor (leave sink_token_id out to build a new one)"
+                )
+            return saved_id
+        if self.sink_kind != "sink":
+            return None
+        if held is not None:
+            raise ValueError(
+                f"the tokenizer's vocabulary already holds {self.sink_token!r} (id {held}); choose another text, for "
+                f"example sink_token='[CTR_SINK]', or load a saved processor with CTRSinkProcessor.from_pretrained"
+            )
+        token = AddedToken(self.sink_token, special=True, normalized=False)
+        tokenizer.add_tokens([token], special_tokens=True)
+        return int(tokenizer.convert_tokens_to_ids(self.sink_token))
+
+    # saving and loading
+
+    def to_dict(self) -> dict[str, Any]:
+        """Settings with the whole prompt, as they are written to `processor_config.json`."""
+        output = super().to_dict()
+        output["prompt"] = self.prompt.to_dict()
+        return output
+
+    @classmethod
+    def from_args_and_dict(cls, args: Sequence[Any], processor_dict: dict[str, Any], **kwargs) -> CTRSinkProcessor:
+        """As in transformers, but an unknown saved key or a misspelt setting is an error."""
+        known = _settings_names()
+        for key in processor_dict:
+            if key not in (*known, "processor_class", "auto_map"):
+                raise ValueError(unknown_key_message(key, known, "processor_config.json"))
+        for key in kwargs:  # other keywords are the tokenizer's or the Hub's
+            if key not in known and nearest(key, known) is not None and not hasattr(args[0], key):
+                raise ValueError(unknown_key_message(key, known, f"{cls.__name__}.from_pretrained"))
+        return super().from_args_and_dict(args, processor_dict, **kwargs)
+
+    # tokenising
+
+    def item_texts(self, catalogue: pa.Table) -> list[str]:
+        """Texts of a catalogue's items by the prompt's item template."""
+        return self.prompt.item_texts(catalogue)
+
+    def encode_items(self, texts: Sequence[str | None]) -> Pieces:
+        """Tokenise item texts once.
+
+        Args:
+            texts: one text per item; None counts as an empty text. An empty text has no tokens, a behaviour with it
+                still has its separator and sink.
+
+        Returns:
+            The items' and the prompt's token ids, as `assemble` and `plan_lengths` take them.
+        """
+        space = " " if self._item_follows_space else ""
+        clean = [str(text).strip() if text is not None else "" for text in texts]
+        rows: list[list[int]] = []
+        for begin in range(0, len(clean), _CHUNK):
+            rows.extend(self._tokenize([space + text if text else "" for text in clean[begin : begin + _CHUNK]]))
+        tail = [*self._prompt_ids["separator"], *([] if self.settings.sink_id is None else [self.settings.sink_id])]
+        prefix, suffix = self._special_layout
+        return Pieces.build(
+            self._without_special(Ragged.from_rows(rows, dtype=np.int32)),
+            head=[*prefix, *self._prompt_ids["head"]],
+            empty=self._prompt_ids["empty_history"],
+            prefix=self._prompt_ids["target_prefix"],
+            suffix=[*self._prompt_ids["target_suffix"], *suffix],
+            suffix_text=len(self._prompt_ids["target_suffix"]),
+            tail=tail,
+            words=[[], *(self._prompt_ids[f"word {i}"] for i in range(len(self.prompt.feedback)))],
+            headers=[[], *(self._prompt_ids[f"header {i}"] for i in range(len(self.prompt.feedback)))],
+        )
+
+    def _tokenize(self, texts: list[str], split_special_tokens: bool = True) -> list[list[int]]:
+        if not texts:
+            return []
+        return self.tokenizer(
+            texts,
+            add_special_tokens=False,
+            split_special_tokens=split_special_tokens,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            padding=False,
+            truncation=False,
+            verbose=False,
+        )["input_ids"]
+
+    def _without_special(self, rows: Ragged) -> Ragged:
+        """Drop special ids that a tokenizer yields for plain text all the same (one that splits at blanks only finds
+        "[SEP]" as a word of its vocabulary). The unknown token stays."""
+        tokenizer = self.tokenizer
+        named = ("bos_token_id", "eos_token_id", "sep_token_id", "pad_token_id", "cls_token_id", "mask_token_id")
+        special = {*tokenizer.all_special_ids, self.sink_token_id} - {tokenizer.unk_token_id, None}
+        special |= {getattr(tokenizer, name) for name in named} - {None}
+        wrong = np.isin(rows.values, list(special))
+        if not wrong.any():
+            return rows
+        row = np.repeat(np.arange(len(rows)), rows.lengths)[~wrong]
+        return Ragged(rows.values[~wrong], offsets_from_lengths(np.bincount(row, minlength=len(rows))))
+
+    @cached_property
+    def _special_layout(self) -> tuple[list[int], list[int]]:
+        """Ids that the tokenizer's template puts before and after a text."""
+        for probe in ("a", "1", "x y"):
+            plain = self.tokenizer(probe, add_special_tokens=False)["input_ids"]
+            whole = self.tokenizer(probe, add_special_tokens=True)["input_ids"]
+            for start in range(len(whole) - len(plain) + 1):
+                if plain and whole[start : start + len(plain)] == plain:
+                    return list(whole[:start]), list(whole[start + len(plain) :])
+        raise ValueError(
+            f"{type(self.tokenizer).__name__} changes a text's own tokens when it adds special tokens; such a tokenizer "
+            f"cannot be used piece by piece"
+        )
+
+    @cached_property
+    def _prompt_spaces(self) -> dict[str, bool]:
+        """Whether a blank stands before each piece of the prompt, by the end of what precedes it."""
+        prompt, feedback = self.prompt, self.prompt.feedback
+        words = [f"word {i}" for i in range(len(feedback))] if self.feedback == "inline" else []
+        headers = [f"header {i}" for i in range(len(feedback))] if self.feedback == "groups" else []
+        texts = {"head": prompt.head, "separator": prompt.separator, "empty_history": prompt.empty_history}
+        texts |= {f"word {i}": entry.word for i, entry in enumerate(feedback)}
+        texts |= {f"header {i}": entry.header for i, entry in enumerate(feedback)}
+        before_behavior = headers if headers else ["head", "separator"]
+        followed_by = {
+            "empty_history": ["head"],
+            "item": [*before_behavior, *words, *(["separator"] if headers else [])],
+            "target_prefix": ["separator", "empty_history"],
+        }
+        followed_by |= dict.fromkeys(words, before_behavior)
+        followed_by |= {header: ["head", "separator"] for header in headers}
+        if not prompt.target_prefix:
+            followed_by["item"] = [*followed_by["item"], "empty_history"]
+        texts["target_prefix"] = prompt.target_prefix
+        followed_by["item"] = [*followed_by["item"], "target_prefix"]
+        spaces = {}
+        for piece, befores in followed_by.items():
+            ends = {before: texts[before].endswith(" ") for before in befores if texts[before]}
+            if len(set(ends.values())) > 1:
+                listed = ", ".join(f"{before} {texts[before]!r}" for before in ends)
+                raise ValueError(
+                    f"prompt {prompt.name!r}: {piece} can follow texts of which some end with a blank and some do not "
+                    f"({listed}); end all of them with a blank, or none"
+                )
+            spaces[piece] = any(ends.values())
+        return spaces
+
+    @property
+    def _item_follows_space(self) -> bool:
+        return self._prompt_spaces["item"]
+
+    @cached_property
+    def _prompt_ids(self) -> dict[str, list[int]]:
+        """Token ids of the prompt's pieces. Unlike item texts they may hold the tokenizer's own special tokens."""
+        prompt = self.prompt
+        texts = {
+            "head": prompt.head,
+            "separator": prompt.separator,
+            "empty_history": prompt.empty_history,
+            "target_prefix": prompt.target_prefix,
+            "target_suffix": prompt.target_suffix,
+        }
+        texts |= {f"word {i}": entry.word for i, entry in enumerate(prompt.feedback)}
+        texts |= {f"header {i}": entry.header for i, entry in enumerate(prompt.feedback)}
+        for key, text in texts.items():
+            if self.sink_token in text:
+                raise ValueError(
+                    f"prompt {prompt.name!r}: {key} holds the sink token {self.sink_token!r}; take it out"
+                )
+            if key != "target_suffix" and text.endswith(" "):  # goes to the front of the following piece
+                text = text[:-1]
+            texts[key] = " " + text if text and self._prompt_spaces.get(key) else text
+        ids = self._tokenize(list(texts.values()), split_special_tokens=False)
+        return {key: list(row) if texts[key] else [] for key, row in zip(texts, ids)}
+
+    # batches
+
+    def event_table(self, item: np.ndarray, time: np.ndarray, feedback: np.ndarray | None = None) -> EventTable:
+        """Behaviours as histories are slices of: item rows (E,), seconds (E,) int64, feedback codes (E,)."""
+        return EventTable.build(item, time, feedback, self.settings)
+
+    def assemble(
+        self,
+        pieces: Pieces,
+        events: EventTable,
+        *,
+        start: np.ndarray,
+        end: np.ndarray,
+        target: np.ndarray,
+        time: np.ndarray,
+        candidates: Candidates | tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+        pad_to_multiple_of: int | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Build a batch from token ids that are already there: array operations only, no tokenizer call.
+
+        Args:
+            pieces: from `encode_items`. events: from `event_table`.
+            start, end: (B,) the history of row b is events [start[b], end[b]), all before the target's time.
+            target: (B,) item row of the target. time: (B,) int64 seconds of the target.
+            candidates: (offsets (B + 1,), event (C,), similarity (C,)) when `needs_similarity`: the behaviours to choose
+                from, or for the order "recent" at least the latest K.
+            pad_to_multiple_of: pad the rows to a multiple of this many tokens.
+
+        Returns:
+            The four keys of `__call__` as numpy arrays, and `num_dropped` (B,) int64: behaviours dropped by truncation.
+        """
+        if candidates is not None and not isinstance(candidates, Candidates):
+            candidates = Candidates(*candidates)
+        samples = Samples(start, end, target, time)
+        return assemble(self.settings, pieces, events, samples, candidates, pad_to_multiple_of)
+
+    def plan_lengths(
+        self,
+        pieces: Pieces,
+        events: EventTable,
+        *,
+        start: np.ndarray,
+        end: np.ndarray,
+        target: np.ndarray,
+        time: np.ndarray,
+        candidates: Candidates | tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(B,) exact numbers of tokens and (B,) dropped behaviours of rows, without building them."""
+        if candidates is not None and not isinstance(candidates, Candidates):
+            candidates = Candidates(*candidates)
+        plan = make_plan(self.settings, pieces, events, Samples(start, end, target, time), candidates)
+        return plan.length, plan.dropped
+
+    def __call__(
+        self,
+        histories: Sequence[Sequence[Mapping[str, Any]]],
+        targets: Sequence[Mapping[str, Any] | str],
+        times: Sequence[int | float],
+        return_tensors: str | None = "pt",
+        pad_to_multiple_of: int | None = None,
+        return_num_dropped: bool = False,
+    ) -> BatchFeature:
+        """Build a batch from texts.
+
+        Args:
+            histories: per row the **full** history, oldest first; the processor selects the K behaviours itself. A
+                behaviour holds `text` (None or "" is an empty text), `time` (seconds; fractions are cut off), and where
+                the settings ask for it `feedback` (code, name of the prompt, True / False / None) or `group` (name),
+                and `similarity` (cosine with the target).
+            targets: per row the target as `{"text": ...}` or a text.
+            times: per row the target's time in seconds. All behaviours must be strictly earlier.
+            return_tensors: `"pt"` or `"np"`.
+            pad_to_multiple_of: pad the rows to a multiple of this many tokens.
+            return_num_dropped: add `num_dropped` (B,), the behaviours that truncation dropped.
+
+        Returns:
+            `input_ids`, `attention_mask`, `sink_buckets` (B, N) int64 (`sink_buckets` (B, N, S) for S >= 2 signals, -1
+            where the token is no sink) and `target_mask` (B, N) bool: the tokens of the target item's text; of the
+            prompt's text around it when that is empty.
+
+        Raises:
+            ValueError: lists of different length, missing or unknown keys, times that are not ascending or not before
+                the target, unknown feedback, a target that alone exceeds `max_length`. Messages name row and behaviour.
+        """
+        if return_tensors not in ("pt", "np"):
+            raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}")
+        if not len(histories) == len(targets) == len(times):
+            raise ValueError(
+                f"histories, targets and times must have one entry per row, got {len(histories)}, {len(targets)} and "
+                f"{len(times)}"
+            )
+        if not len(histories):
+            raise ValueError("the batch is empty; give at least one row")
+        counts = np.array([len(history) for history in histories], dtype=np.int64)
+        offsets = offsets_from_lengths(counts)
+        flat = [(b, i, entry) for b, history in enumerate(histories) for i, entry in enumerate(history)]
+        for b, i, entry in flat:
+            _check_behavior(entry, b, i)
+        target_time = np.array([_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
+        time = np.array([_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
+        _check_times(time, target_time, offsets)
+        texts = [entry["text"] for _, _, entry in flat] + [_target_text(t, b) for b, t in enumerate(targets)]
+        unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        pieces = self.encode_items(list(unique))
+        item = np.array([unique[text] for text in texts], dtype=np.int64)
+        feedback = None
+        if self.needs_feedback:
+            feedback = np.array([self._feedback_code(e, b, i) for b, i, e in flat], dtype=np.int64)
+        events = self.event_table(item[: len(flat)], time, feedback)
+        candidates = None
+        if self.needs_similarity:
+            similarity = [_similarity(entry, b, i) for b, i, entry in flat]
+            candidates = Candidates(
+                offsets, ragged_arange(offsets[:-1], counts), np.array(similarity, dtype=np.float64)
+            )
+        batch = self.assemble(
+            pieces,
+            events,
+            start=offsets[:-1],
+            end=offsets[1:],
+            target=item[len(flat) :],
+            time=target_time,
+            candidates=candidates,
+            pad_to_multiple_of=pad_to_multiple_of,
+        )
+        if not return_num_dropped:
+            del batch["num_dropped"]
+        return BatchFeature(batch, tensor_type=return_tensors)
+
+    def _feedback_code(self, entry: Mapping[str, Any], row: int, number: int) -> int:
+        if "group" in entry and "feedback" in entry:
+            raise ValueError(f"histories[{row}][{number}] has both 'feedback' and 'group'; give one of them")
+        value = entry.get("feedback", entry.get("group"))
+        names = self.prompt.feedback_names
+        if value is None:
+            return 0
+        if isinstance(value, (bool, np.bool_)) and len(names) == 3:
+            return 2 if value else 1
+        if (
+            isinstance(value, (int, np.integer))
+            and not isinstance(value, (bool, np.bool_))
+            and 0 <= value < len(names)
+        ):
+            return int(value)
+        if isinstance(value, str):
+            if value in names:
+                return names.index(value)
+            if len(names) == 3 and value in ("negative", "positive"):
+                return 1 + (value == "positive")
+        accepted = f"a code from 0 to {len(names) - 1}, a name ({', '.join(names)}) or None"
+        accepted += ", or True / False" if len(names) == 3 else ""
+        raise ValueError(f"histories[{row}][{number}]: feedback {value!r} is not accepted; use {accepted}")
+
+
+def _settings_names() -> list[str]:
+    init = CTRSinkProcessor.__init__.__code__
+    return [name for name in init.co_varnames[1 : init.co_argcount] if name != "tokenizer"]
+
+
+def _check_behavior(entry: Any, row: int, number: int) -> None:
+    where = f"histories[{row}][{number}]"
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"{where} must hold 'text' and 'time', got {entry!r}")
+    for key in entry:
+        if key not in _BEHAVIOR_KEYS:
+            raise ValueError(unknown_key_message(key, _BEHAVIOR_KEYS, where))
+    for key in ("text", "time"):
+        if key not in entry:
+            raise ValueError(f"{where} has no {key!r}; a behaviour needs 'text' and 'time'")
+    if entry["text"] is not None and not isinstance(entry["text"], str):
+        raise ValueError(f"{where}: text must be a text or None, got {entry['text']!r}")
+
+
+def _target_text(target: Any, row: int) -> str | None:
+    text = target
+    if isinstance(target, Mapping):
+        for key in target:
+            if key != "text":
+                raise ValueError(unknown_key_message(key, ["text"], f"targets[{row}]"))
+        if "text" not in target:
+            raise ValueError(f"targets[{row}] has no 'text'")
+        text = target["text"]
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"targets[{row}]: text must be a text or None, got {text!r}")
+    return text
+
+
+def _seconds(value: Any, where: str) -> int:
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, (float, np.floating)) and np.isfinite(value):
+        return int(np.floor(value))
+    raise ValueError(f"{where} must be a number of seconds, got {value!r}")
+
+
+def _similarity(entry: Mapping[str, Any], row: int, number: int) -> float:
+    value = entry.get("similarity")
+    if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)):
+        raise ValueError(
+            f"histories[{row}][{number}]: 'similarity' must be a cosine with the target, got {value!r}; the order or a sink "
+            f"signal of this processor needs it"
+        )
+    return float(value)
+
+
+def _check_times(time: np.ndarray, target_time: np.ndarray, offsets: np.ndarray) -> None:
+    row = np.repeat(np.arange(len(target_time)), np.diff(offsets))
+    late = time >= target_time[row]
+    if late.any():
+        wrong = int(np.argmax(late))
+        raise RowError(
+            int(row[wrong]),
+            f"behaviour {wrong - int(offsets[row[wrong]])} of the history has time {int(time[wrong])}, not before the "
+            f"target's time {int(target_time[row[wrong]])}; a history may hold earlier behaviours only",
+        )
+    falls = (time[1:] < time[:-1]) & (row[1:] == row[:-1])
+    if falls.any():
+        wrong = int(np.argmax(falls)) + 1
+        raise RowError(
+            int(row[wrong]),
+            f"behaviour {wrong - int(offsets[row[wrong]])} of the history has time {int(time[wrong])}, before the one "
+            f"ahead of it ({int(time[wrong - 1])}); sort the history by time, oldest first",
+        )

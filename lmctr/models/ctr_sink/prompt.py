@@ -1,0 +1,249 @@
+"""Prompts of CTR-Sink: the fixed texts around behaviours and target, and the template of an item's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from lmctr.utils.resources import find_resource
+from lmctr.utils.suggest import unknown_key_message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FeedbackText", "ItemTemplate", "Prompt"]
+
+_TARGET_FIELD = "{item}"
+# Tokens of an item template: doubled brackets and braces are literal, then the four signs, then plain text.
+_TEMPLATE_TOKENS = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{[^{}]*\}|[\[\]{}]|[^\[\]{}]+")
+
+
+@dataclass(frozen=True)
+class FeedbackText:
+    """Texts of one feedback code.
+
+    Args:
+        name: how histories name it, for example `"liked"`.
+        word: stands before a behaviour with `feedback="inline"`.
+        header: stands before the group of such behaviours with `feedback="groups"`.
+    """
+
+    name: str
+    word: str
+    header: str
+
+
+class ItemTemplate:
+    """Text of an item from its catalogue columns, for example `"{title}[ ({genres})]"`.
+
+    A list value is joined with ", ", a missing value gives an empty text, and a part in square brackets is left out
+    when all its columns are empty. `[[`, `]]`, `{{`, `}}` stand for the signs themselves. The result is stripped.
+
+    Raises:
+        ValueError: brackets that do not match, a nested part, an empty column name, or no column at all.
+    """
+
+    def __init__(self, template: str):
+        self.template = template
+        self._parts = self._parse(template)  # list of (optional?, list of (is column?, text))
+        self.columns = tuple(dict.fromkeys(t for _, items in self._parts for is_column, t in items if is_column))
+        if not self.columns:
+            raise ValueError(f"item template {template!r} names no column; write one as {{column}}")
+
+    @staticmethod
+    def _parse(template: str) -> list[tuple[bool, list[tuple[bool, str]]]]:
+        parts: list[tuple[bool, list[tuple[bool, str]]]] = [(False, [])]
+        for token in _TEMPLATE_TOKENS.findall(template):
+            inside = parts[-1][0]
+            if token in ("[[", "]]", "{{", "}}"):
+                parts[-1][1].append((False, token[0]))
+            elif token == "[" and not inside:
+                parts.append((True, []))
+            elif token == "]" and inside:
+                parts.append((False, []))
+            elif len(token) > 2 and token[0] == "{":
+                parts[-1][1].append((True, token[1:-1].strip()))
+            elif token[0] in "[]{}":
+                raise ValueError(
+                    f"item template {template!r}: unexpected {token!r}; columns are written {{column}}, parts that may "
+                    f"be left out [in one pair of brackets], and the signs themselves doubled"
+                )
+            else:
+                parts[-1][1].append((False, token))
+        if parts[-1][0]:
+            raise ValueError(f"item template {template!r}: '[' without ']'")
+        return parts
+
+    def render(self, values: Mapping[str, Any]) -> str:
+        """Text of one item from its values by column name."""
+        texts = {column: _value_text(values[column]) for column in self.columns}
+        out = []
+        for optional, items in self._parts:
+            if optional and not any(texts[t] for is_column, t in items if is_column):
+                continue
+            out.extend(texts[t] if is_column else t for is_column, t in items)
+        return "".join(out).strip()
+
+    def render_table(self, table: pa.Table) -> list[str]:
+        """Texts of all rows of a catalogue.
+
+        Raises:
+            ValueError: a column of the template is missing; the message names the nearest one.
+        """
+        for column in self.columns:
+            if column not in table.column_names:
+                raise ValueError(
+                    unknown_key_message(column, table.column_names, f"the item template {self.template!r}").replace(
+                        "known keys", "columns of the catalogue"
+                    )
+                )
+        columns = [table.column(column).to_pylist() for column in self.columns]
+        return [self.render(dict(zip(self.columns, row))) for row in zip(*columns)]
+
+
+def _value_text(value: Any) -> str:
+    if value is None or value != value:  # None or NaN
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Iterable):
+        return ", ".join(text for text in map(_value_text, value) if text)
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The texts of a prompt. A sample reads `head`, its behaviours (each: word, item text, `separator`, sink), `target`.
+
+    A blank at the end of a text is moved to the front of the piece that follows it, because byte-level tokenizers keep
+    the blank with the next word. So every text that an item can follow must end alike: either all with a blank or none.
+
+    Args:
+        name: name of the prompt, for messages and cards.
+        language: language code, for example `"en"`.
+        item: template of an item's text over catalogue columns, see [`ItemTemplate`].
+        head: opening text.
+        separator: text after each behaviour, before its sink.
+        target: text of the target with one `{item}` in it.
+        empty_history: stands in the place of the behaviours when a history is empty.
+        feedback: texts of the feedback codes 1, 2, ... (code 0 is "unknown" and has no text).
+
+    Raises:
+        ValueError: unknown or missing keys, values of a wrong type, `target` without `{item}`, repeated feedback names.
+    """
+
+    name: str
+    language: str
+    item: str
+    head: str
+    separator: str
+    target: str
+    empty_history: str = ""
+    feedback: tuple[FeedbackText, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key in ("name", "language", "item", "head", "separator", "target", "empty_history"):
+            value = getattr(self, key)
+            if not isinstance(value, str):
+                raise ValueError(f"prompt {self.name!r}: {key} must be a text, got {value!r}")
+        if self.target.count(_TARGET_FIELD) != 1:
+            raise ValueError(f"prompt {self.name!r}: target must hold {{item}} once, got {self.target!r}")
+        names = [entry.name for entry in self.feedback]
+        if len(set(names)) != len(names) or "unknown" in names:
+            raise ValueError(f"prompt {self.name!r}: feedback names must differ and not be 'unknown', got {names}")
+        ItemTemplate(self.item)
+
+    @property
+    def target_prefix(self) -> str:
+        """Text before the target item."""
+        return self.target.split(_TARGET_FIELD)[0]
+
+    @property
+    def target_suffix(self) -> str:
+        """Text after the target item."""
+        return self.target.split(_TARGET_FIELD)[1]
+
+    @property
+    def feedback_names(self) -> tuple[str, ...]:
+        """Names by code; code 0 is `"unknown"`."""
+        return ("unknown", *(entry.name for entry in self.feedback))
+
+    def item_texts(self, table: pa.Table) -> list[str]:
+        """Texts of a catalogue's items by the `item` template."""
+        return ItemTemplate(self.item).render_table(table)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `from_dict` takes them."""
+        values = asdict(self)
+        values["feedback"] = [dict(entry) for entry in values["feedback"]]
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "the prompt") -> Prompt:
+        """Build from plain values. A key `base` names a prompt whose values are the defaults.
+
+        Raises:
+            ValueError: an unknown key (the nearest one is offered) or a missing one.
+        """
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{where} must hold keys and values, got {type(values).__name__}")
+        values = dict(values)
+        if "base" in values:
+            base = cls.load(values.pop("base")).to_dict()
+            values = {**base, "name": f"{base['name']}, changed", **values}
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise ValueError(unknown_key_message(key, [*known, "base"], where))
+        missing = [key for key in known[:6] if key not in values]
+        if missing:
+            raise ValueError(f"{where} lacks {', '.join(missing)}; needed: {', '.join(known[:6])}")
+        values["feedback"] = _feedback_from(values.get("feedback") or (), where)
+        return cls(**values)
+
+    @classmethod
+    def load(cls, source: str | Path | Mapping[str, Any] | Prompt) -> Prompt:
+        """A prompt from a shipped name (`"movielens/en"`), a YAML file, plain values, or a `Prompt`.
+
+        Raises:
+            ValueError, FileNotFoundError: unknown name, unreadable file, wrong keys or values.
+        """
+        if isinstance(source, Prompt):
+            return source
+        if isinstance(source, Mapping):
+            return cls.from_dict(source)
+        if not isinstance(source, (str, Path)):
+            raise ValueError(f"prompt must be a name, a YAML file, a dict or a Prompt, got {source!r}")
+        path = Path(source)
+        if not (path.suffix in (".yaml", ".yml") and path.is_file()):
+            path = find_resource("prompts", str(source))
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise ValueError(f"the prompt file {path} is not valid YAML: {error}") from error
+        return cls.from_dict(values, f"the prompt file {path}")
+
+
+def _feedback_from(entries: Sequence[Any], where: str) -> tuple[FeedbackText, ...]:
+    out = []
+    for number, entry in enumerate(entries, start=1):
+        if isinstance(entry, FeedbackText):
+            out.append(entry)
+            continue
+        known = [field.name for field in fields(FeedbackText)]
+        place = f"feedback entry {number} of {where}"
+        if not isinstance(entry, Mapping):
+            raise ValueError(f"{place} must hold {', '.join(known)}, got {entry!r}")
+        for key in entry:
+            if key not in known:
+                raise ValueError(unknown_key_message(key, known, place))
+        for key in known:
+            if not isinstance(entry.get(key), str):
+                raise ValueError(f"{place}: {key} must be a text, got {entry.get(key)!r}")
+        out.append(FeedbackText(**entry))
+    return tuple(out)

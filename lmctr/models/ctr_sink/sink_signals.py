@@ -1,0 +1,63 @@
+"""Sink signals of CTR-Sink (Eq. 4): from what is known of a behaviour to a row of the signal's embedding table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmctr.utils.ragged import Ragged, ragged_arange
+
+__all__ = ["ELAPSED_HORIZON", "elapsed_buckets", "random_buckets", "recency_buckets", "similarity_buckets"]
+
+ELAPSED_HORIZON = 3650 * 86400  # seconds; longer spans share the last bucket
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def recency_buckets(distance: np.ndarray, num_buckets: int) -> np.ndarray:
+    """Ordinal distance to the target in the full history, 0 = latest behaviour; the last bucket holds all beyond."""
+    return np.minimum(distance, num_buckets - 1)
+
+
+def elapsed_buckets(seconds: np.ndarray, num_buckets: int) -> np.ndarray:
+    """Logarithmic time buckets: floor(n * ln(1 + seconds) / ln(1 + H)), at most n - 1, with H = 3650 days."""
+    share = np.log1p(seconds.astype(np.float64)) / np.log1p(float(ELAPSED_HORIZON))
+    return np.minimum((share * num_buckets).astype(np.int64), num_buckets - 1)
+
+
+def similarity_buckets(cosine: np.ndarray, num_buckets: int) -> np.ndarray:
+    """Equal buckets of the cosine over [-1, 1]: floor(n * (cosine + 1) / 2), kept in [0, n - 1]."""
+    bucket = np.floor((cosine.astype(np.float64) + 1.0) / 2.0 * num_buckets).astype(np.int64)
+    return np.clip(bucket, 0, num_buckets - 1)
+
+
+def random_buckets(
+    time: np.ndarray,
+    history_length: np.ndarray,
+    target: Ragged,
+    row: np.ndarray,
+    position: np.ndarray,
+    num_buckets: int,
+) -> np.ndarray:
+    """Random buckets that stay the same in every epoch, batch and process: splitmix64 of (sample, position).
+
+    Args:
+        time, history_length: (B,) of the samples; with the token ids `target` of the target's text they are the
+            sample's key.
+        row: (U,) sample of each behaviour. position: (U,) its place counted back from the target, 0 = next to it.
+    """
+    token = target.values.astype(np.uint64) + _GOLDEN * (
+        ragged_arange(np.zeros(len(target), dtype=np.int64), target.lengths).astype(np.uint64) + np.uint64(1)
+    )
+    sums = np.zeros(len(token) + 1, dtype=np.uint64)
+    np.cumsum(_splitmix64(token), out=sums[1:])  # modulo 2**64
+    text = sums[target.offsets[1:]] - sums[target.offsets[:-1]]
+    key = _splitmix64(_splitmix64(_splitmix64(time.astype(np.uint64)) ^ history_length.astype(np.uint64)) ^ text)
+    draw = _splitmix64(key[row] + _GOLDEN * (position.astype(np.uint64) + np.uint64(1)))
+    return (draw % np.uint64(num_buckets)).astype(np.int64)
+
+
+def _splitmix64(x: np.ndarray) -> np.ndarray:
+    x = x + _GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,112 @@
+"""Rows of different length in one array, handled without a Python loop over the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Ragged", "offsets_from_lengths", "ragged_arange"]
+
+
+def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
+    """Offsets (R + 1,) int64 of rows with these lengths (R,): row i is [offsets[i], offsets[i + 1])."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def ragged_arange(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Concatenation of the ranges [starts[i], starts[i] + lengths[i]).
+
+    Args:
+        starts: (R,) integers.
+        lengths: (R,) integers of at least 0.
+
+    Returns:
+        (sum of lengths,) int64.
+
+    Example:
+        `ragged_arange([5, 0, 9], [2, 0, 3])` gives `[5, 6, 9, 10, 11]`.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    offsets = offsets_from_lengths(lengths)
+    shift = np.asarray(starts, dtype=np.int64) - offsets[:-1]
+    return np.repeat(shift, lengths) + np.arange(offsets[-1], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Rows of different length.
+
+    Args:
+        values: (T, ...) the rows, one after the other.
+        offsets: (R + 1,) integers that never fall, from 0 to T: row i is `values[offsets[i] : offsets[i + 1]]`.
+
+    Raises:
+        ValueError: offsets that do not describe `values`.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    def __post_init__(self) -> None:
+        offsets = self.offsets
+        if offsets.ndim != 1 or len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(self.values):
+            ends = f"{offsets[0]} to {offsets[-1]}" if offsets.ndim == 1 and len(offsets) else "nothing"
+            raise ValueError(
+                f"offsets must be one row of numbers from 0 to {len(self.values)} (the number of values), got {ends}"
+            )
+        if np.any(np.diff(offsets) < 0):
+            raise ValueError(f"offsets fall after row {int(np.argmax(np.diff(offsets) < 0))}; they must never fall")
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[int]], dtype: np.dtype | type = np.int32) -> Ragged:
+        """Build from a list of rows (lists or arrays)."""
+        rows = list(rows)
+        offsets = offsets_from_lengths(np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows)))
+        flat = (value for row in rows for value in row)
+        return cls(np.fromiter(flat, dtype=dtype, count=int(offsets[-1])), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)} rows")
+        row %= len(self)
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(R,) length of each row."""
+        return np.diff(self.offsets)
+
+    def gather(self, rows: np.ndarray) -> Ragged:
+        """The chosen rows in the chosen order; a row may be chosen several times.
+
+        Raises:
+            IndexError: a row number outside [0, R).
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"row numbers from {rows.min()} to {rows.max()}, but there are {len(self)} rows")
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        return Ragged(self.values[ragged_arange(starts, lengths)], offsets_from_lengths(lengths))
+
+    def pad(self, value: int = 0, width: int | None = None, side: str = "right") -> np.ndarray:
+        """(R, width) array with the rows padded on one side; `width` defaults to the longest row."""
+        lengths = self.lengths
+        longest = int(lengths.max(initial=0))
+        width = longest if width is None else width
+        if width < longest:
+            raise ValueError(f"width={width} is less than the longest row, {longest}")
+        if side not in ("left", "right"):
+            raise ValueError(f"side must be 'left' or 'right', got {side!r}")
+        columns = np.arange(width)
+        place = columns < lengths[:, None] if side == "right" else columns >= width - lengths[:, None]
+        padded = np.full((len(self), width), value, dtype=self.values.dtype)
+        padded[place] = self.values
+        return padded
