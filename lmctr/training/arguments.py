@@ -65,7 +65,7 @@ class CTRTrainingArguments(TrainingArguments):
     load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best stage-2 checkpoint."})
     metric_for_best_model: str | None = field(default="eval_auc", metadata={"help": "What decides the best."})
     logging_steps: float = field(default=50, metadata={"help": "Steps between two log lines."})
-    report_to: None | str | list[str] = field(default="none", metadata={"help": "Trackers to report to."})
+    report_to: str | list[str] | None = field(default="none", metadata={"help": "Trackers to report to."})
     remove_unused_columns: bool = field(default=False, metadata={"help": "Samples are indices: nothing to remove."})
     train_sampling_strategy: str = field(
         default="group_by_length", metadata={"help": "group_by_length, random or sequential."}
@@ -74,7 +74,7 @@ class CTRTrainingArguments(TrainingArguments):
         default_factory=lambda: ["labels"], metadata={"help": "Without it metrics would vanish silently."}
     )
 
-    def __post_init__(self):  # noqa: ANN204 (as in the parent)
+    def __post_init__(self):
         for name, least in (("stage1_epochs", 0), ("stage2_epochs", 0), ("length_group_batches", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -99,6 +99,13 @@ class CTRTrainingArguments(TrainingArguments):
         if self.stage2_epochs == 0 or self.eval_strategy in ("no", IntervalStrategy.NO):
             # The best checkpoint is chosen among stage-2 evaluations: without them the last weights are the result.
             self.load_best_model_at_end = False
+        if self.load_best_model_at_end and self.eval_strategy in ("steps", IntervalStrategy.STEPS):
+            eval_steps = self.logging_steps if self.eval_steps is None else self.eval_steps
+            if self.save_strategy != "best" and self.save_steps != eval_steps:
+                raise ValueError(
+                    f"eval_steps={eval_steps} and save_steps={self.save_steps} must be equal with "
+                    "load_best_model_at_end: the best evaluation must have a checkpoint"
+                )
         self.num_train_epochs = self.stage1_epochs + self.stage2_epochs
         self._rename_checkpointing()
         super().__post_init__()

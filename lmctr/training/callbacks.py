@@ -1,0 +1,80 @@
+"""Callbacks of the two-stage training of CTR-Sink (arXiv 2508.03668, section 3.4)."""
+
+from __future__ import annotations
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+
+class TwoStageCallback(TrainerCallback):
+    """Knows the stage: in stage 1 the prediction pools the sinks, in stage 2 all tokens (Eq. 5-6).
+
+    The stage is worked out from the state at each epoch's beginning, so a resumed run continues in the right stage.
+    Optimiser and schedule run on over both stages.
+
+    Attributes:
+        stage: 1 or 2; None before the first epoch begins.
+    """
+
+    def __init__(self) -> None:
+        self.stage: int | None = None
+
+    @property
+    def pooling(self) -> str:
+        """What training pools now: "sinks" or "all"."""
+        return "sinks" if self.stage == 1 else "all"
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> TrainerControl:
+        # The state counts finished epochs: exactly k at the beginning of epoch k, k and a part after a mid-epoch resume.
+        epoch = int(state.epoch or 0)
+        self.stage = 1 if epoch < args.stage1_epochs else 2
+        loader = kwargs.get("train_dataloader")
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(epoch)
+        return control
+
+
+class StageTwoEarlyStopping(TrainerCallback):
+    """Stops when `early_stopping_patience` stage-2 evaluations in a row brought no improvement.
+
+    Works from the log history in the trainer's state alone, so a resumed run decides as an uninterrupted one.
+    """
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> TrainerControl:
+        if should_stop(args, state):
+            control.should_training_stop = True
+        return control
+
+
+def stage_two_values(args: TrainingArguments, state: TrainerState) -> list[float]:
+    """The values of `metric_for_best_model` at the stage-2 evaluations so far, oldest first."""
+    name = metric_name(args)
+    return [
+        float(entry[name])
+        for entry in state.log_history
+        if name in entry and entry.get("epoch", 0.0) > args.stage1_epochs
+    ]
+
+
+def should_stop(args: TrainingArguments, state: TrainerState) -> bool:
+    """Whether the stage-2 evaluations so far end the training."""
+    patience = getattr(args, "early_stopping_patience", None)
+    if patience is None:
+        return False
+    sign = 1.0 if args.greater_is_better else -1.0
+    best, waited = None, 0
+    for value in stage_two_values(args, state):
+        if best is None or sign * (value - best) > args.early_stopping_threshold:
+            best, waited = value, 0
+        else:
+            waited += 1
+    return waited >= patience
+
+
+def metric_name(args: TrainingArguments) -> str:
+    """`metric_for_best_model` with its `eval_` prefix."""
+    name = args.metric_for_best_model or "auc"
+    return name if name.startswith("eval_") else f"eval_{name}"

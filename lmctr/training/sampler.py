@@ -1,0 +1,198 @@
+"""Batches that depend on the seed and the epoch, never on the number of processes.
+
+A *global batch* is what one optimiser step sees: all processes and all accumulation steps together. It is drawn first
+and cut into the processes' micro-batches afterwards, so one process with batches of 2b and two processes with batches
+of b train on the same global batches in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+FILLER = -1
+"""Dataset index of a row that only fills a batch: it gets label -100 and counts nowhere."""
+
+
+class GlobalBatchSampler(Sampler[list[int]]):
+    """Yields this process's micro-batches of each global batch, as lists of dataset indices.
+
+    Args:
+        num_samples: size of the dataset.
+        batch_size: rows per process and micro-batch, b.
+        accumulation_steps: micro-batches per optimiser step, A.
+        num_processes: P; the global batch has b * A * P rows.
+        process_index: which process this is.
+        lengths: (num_samples,) token lengths for grouping, or None.
+        strategy: `"group_by_length"` (needs `lengths`), `"random"`, or `"sequential"` (dataset order, no shuffling).
+        group_batches: global batches that are sorted by length together.
+        seed: the order is a function of (seed, epoch) only.
+
+    Each sample is in exactly one micro-batch per epoch. All processes yield the same number of micro-batches; where
+    the last global batch has fewer rows than parts, a part holds one `FILLER`.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        accumulation_steps: int = 1,
+        num_processes: int = 1,
+        process_index: int = 0,
+        lengths: np.ndarray | None = None,
+        strategy: str = "group_by_length",
+        group_batches: int = 50,
+        seed: int = 0,
+    ):
+        if num_samples < 1:
+            raise ValueError("the training set is empty: there is nothing to train on")
+        self.num_samples = num_samples
+        self.micro_batch_size = batch_size
+        self.accumulation_steps = accumulation_steps
+        self.num_processes = num_processes
+        self.process_index = process_index
+        self.lengths = None if lengths is None else np.asarray(lengths)
+        if self.lengths is not None and len(self.lengths) != num_samples:
+            raise ValueError(f"lengths has {len(self.lengths)} values for {num_samples} samples")
+        self.strategy = strategy
+        self.group_batches = group_batches
+        self.seed = seed
+        self.epoch = 0
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows per optimiser step."""
+        return self.micro_batch_size * self.accumulation_steps * self.num_processes
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order the next iteration follows."""
+        self.epoch = int(epoch)
+
+    def __len__(self) -> int:
+        full, rest = divmod(self.num_samples, self.global_batch_size)
+        return full * self.accumulation_steps + math.ceil(rest / (self.micro_batch_size * self.num_processes))
+
+    def global_batches(self, epoch: int) -> list[np.ndarray]:
+        """Row indices of each global batch of an epoch; only the last one may be smaller than the others."""
+        if self.strategy == "sequential":
+            return self._cut(np.arange(self.num_samples))
+        rng = np.random.default_rng([self.seed, epoch])
+        order = rng.permutation(self.num_samples)
+        if self.strategy == "random" or self.lengths is None:
+            return self._cut(order)
+        group = self.global_batch_size * self.group_batches
+        parts = []
+        for start in range(0, self.num_samples, group):
+            part = order[start : start + group]
+            parts.append(part[np.argsort(self.lengths[part], kind="stable")])
+        batches = self._cut(np.concatenate(parts))
+        num_full = self.num_samples // self.global_batch_size
+        return [batches[index] for index in rng.permutation(num_full)] + batches[num_full:]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for rows in self.global_batches(self.epoch):
+            steps = math.ceil(len(rows) / (self.micro_batch_size * self.num_processes))
+            parts = np.array_split(rows, steps * self.num_processes)
+            for step in range(steps):
+                part = parts[step * self.num_processes + self.process_index]
+                yield part.tolist() if len(part) else [FILLER]
+
+    def _cut(self, order: np.ndarray) -> list[np.ndarray]:
+        return [
+            order[start : start + self.global_batch_size] for start in range(0, len(order), self.global_batch_size)
+        ]
+
+
+class EvaluationBatchSampler(Sampler[list[int]]):
+    """Yields this process's evaluation batches, longest samples first.
+
+    In every step all processes get batches of the same size (fillers make them so), so their results can be gathered
+    without further padding; `gathered_rows` tells which dataset row each gathered value belongs to.
+
+    Args:
+        num_samples, batch_size, num_processes, process_index, lengths: as in `GlobalBatchSampler`.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        num_processes: int = 1,
+        process_index: int = 0,
+        lengths: np.ndarray | None = None,
+    ):
+        if num_samples < 1:
+            raise ValueError("the evaluation set is empty: there is nothing to measure")
+        order = np.arange(num_samples) if lengths is None else np.argsort(-np.asarray(lengths), kind="stable")
+        self._steps = []
+        step_rows = batch_size * num_processes
+        for start in range(0, num_samples, step_rows):
+            rows = order[start : start + step_rows]
+            width = math.ceil(len(rows) / num_processes)
+            grid = np.full(width * num_processes, FILLER, dtype=np.int64)
+            grid[: len(rows)] = rows
+            self._steps.append(grid.reshape(num_processes, width))
+        self.process_index = process_index
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for grid in self._steps:
+            yield grid[self.process_index].tolist()
+
+    @property
+    def gathered_rows(self) -> np.ndarray:
+        """Dataset row of each value gathered over the processes, step by step; `FILLER` where it is to be dropped."""
+        return np.concatenate([grid.reshape(-1) for grid in self._steps])
+
+
+class RowDataset(Dataset):
+    """A map-style dataset that answers `FILLER` with None, so that filler rows reach the collator."""
+
+    def __init__(self, dataset: Sequence):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return None if index == FILLER else self.dataset[index]
+
+
+class FillerCollator:
+    """Collates real rows with the given collator and turns filler rows into rows that count nowhere.
+
+    A filler repeats a real row of its batch (or the first row of the dataset when the batch has none), with label -100.
+    """
+
+    def __init__(self, collator: Any, dataset: Sequence, label_name: str = "labels"):
+        self.collator = collator
+        self.dataset = dataset
+        self.label_name = label_name
+
+    def __call__(self, rows: list) -> dict:
+        fillers = [index for index, row in enumerate(rows) if row is None]
+        if not fillers:
+            return self.collator(rows)
+        substitute = next((row for row in rows if row is not None), None)
+        if substitute is None:
+            substitute = self.dataset[0]
+        batch = self.collator([substitute if row is None else row for row in rows])
+        if self.label_name in batch:
+            batch[self.label_name][fillers] = -100
+        return batch
+
+
+class EpochDataLoader(DataLoader):
+    """A DataLoader over a batch sampler that follows the epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Forward the epoch to the batch sampler."""
+        self.batch_sampler.set_epoch(epoch)

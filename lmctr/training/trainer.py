@@ -1,0 +1,349 @@
+"""CTRTrainer: transformers' Trainer for click-through-rate models.
+
+What it adds: two-stage pooling, exact metrics over all scores, batches that do not depend on the number of processes,
+a loss normalised over the whole global batch, and checkpoints that survive a kill.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import EvalPrediction, Trainer, TrainerCallback
+from transformers.trainer_utils import EvalLoopOutput
+
+from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.callbacks import StageTwoEarlyStopping, TwoStageCallback, should_stop
+from lmctr.training.checkpoints import MARKER, mark_complete, read_marker, rotate
+from lmctr.training.sampler import (
+    FILLER,
+    EpochDataLoader,
+    EvaluationBatchSampler,
+    FillerCollator,
+    GlobalBatchSampler,
+    RowDataset,
+)
+
+IGNORED_LABEL = -100
+
+
+class CTRTrainer(Trainer):
+    r"""Trains and measures a model whose forward takes `labels`, `sample_weight` and `num_items_in_batch`.
+
+    Datasets are map-style; besides `__len__` and `__getitem__` these attributes are used when present:
+    `lengths` (S,) token lengths (for batches of similar length), `labels` (S,), `groups` (S,) user of each sample (for
+    the grouped AUC), `sample_weight` (S,) for the metrics.
+
+    Args:
+        model: for example a [`CTRSinkForCTR`]. Stage 1 needs a forward with `pooling`.
+        args: [`CTRTrainingArguments`].
+        data_collator: list of dataset items to a dict of tensors with `labels`.
+        train_dataset, eval_dataset: see above; `eval_dataset` may be a dict of datasets.
+        processing_class: the processor, saved with each checkpoint.
+        kwargs: as for [`~transformers.Trainer`].
+
+    Metrics of `evaluate` and `predict` are those of `lmctr.evaluation.evaluator.evaluate_predictions`, prefixed, and
+    `<prefix>_loss`, which equals the log loss. Evaluation always pools all tokens.
+
+    Raises:
+        ValueError: stage 1 with a model without sinks; training or evaluation labels of one class only (before
+            training starts); an argument class other than `CTRTrainingArguments`.
+
+    Example:
+
+    ```python
+    >>> trainer = CTRTrainer(model, CTRTrainingArguments("out", stage1_epochs=1, stage2_epochs=1),
+    ...     data_collator=TextCollator(view), train_dataset=TextDataset(view, splits.train),
+    ...     eval_dataset=TextDataset(view, splits.validation), processing_class=processor)
+    >>> trainer.train()
+    ```
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: CTRTrainingArguments | None = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        callbacks: list[TrainerCallback] | None = None,
+        **kwargs,
+    ):
+        if not isinstance(args, CTRTrainingArguments):
+            raise ValueError(f"args must be CTRTrainingArguments, got {type(args).__name__}")
+        if data_collator is None:
+            raise ValueError(
+                "data_collator is missing: give the collator of the data view, for example TextCollator(view)"
+            )
+        self.stages = TwoStageCallback()
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            callbacks=[self.stages, StageTwoEarlyStopping(), *(callbacks or [])],
+            **kwargs,
+        )
+        # The loss below is normalised over the whole global batch: the parent must not divide it again.
+        self.model_accepts_loss_kwargs = True
+        self.loss_is_scaled_for_ga = True
+        inner = _unwrap(self.model)
+        self._takes_pooling = "pooling" in inspect.signature(inner.forward).parameters
+        if args.stage1_epochs > 0:
+            sink_kind = getattr(getattr(inner, "config", None), "sink_kind", None)
+            if not self._takes_pooling or sink_kind == "none":
+                reason = 'sink_kind="none"' if self._takes_pooling else f"{type(inner).__name__} has no sinks"
+                raise ValueError(
+                    f"stage1_epochs={args.stage1_epochs} pools the sinks only, but {reason}; set stage1_epochs=0"
+                )
+
+    # ---- data -----------------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Loader of this process's micro-batches; see [`GlobalBatchSampler`]."""
+        if self.train_dataset is None:
+            raise ValueError("training needs a train_dataset")
+        args = self.args
+        grouped = args.train_sampling_strategy == "group_by_length"
+        sampler = GlobalBatchSampler(
+            len(self.train_dataset),
+            self._train_batch_size,
+            accumulation_steps=args.gradient_accumulation_steps,
+            num_processes=args.world_size,
+            process_index=args.process_index,
+            lengths=_column(self.train_dataset, "lengths") if grouped else None,
+            strategy=args.train_sampling_strategy,
+            group_batches=args.length_group_batches,
+            seed=args.data_seed if args.data_seed is not None else args.seed,
+        )
+        return self._loader(self.train_dataset, sampler)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Loader of this process's evaluation batches, longest first; see [`EvaluationBatchSampler`]."""
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, str):
+            dataset = self.eval_dataset[dataset]
+        if dataset is None:
+            raise ValueError("evaluation needs an eval_dataset")
+        sampler = EvaluationBatchSampler(
+            len(dataset),
+            self.args.per_device_eval_batch_size,
+            num_processes=self.args.world_size,
+            process_index=self.args.process_index,
+            lengths=_column(dataset, "lengths"),
+        )
+        return self._loader(dataset, sampler)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """The same loader as for evaluation."""
+        return self.get_eval_dataloader(test_dataset)
+
+    def _loader(self, dataset: Any, sampler: GlobalBatchSampler | EvaluationBatchSampler) -> DataLoader:
+        args = self.args
+        loader_class = EpochDataLoader if isinstance(sampler, GlobalBatchSampler) else DataLoader
+        return loader_class(
+            RowDataset(dataset),
+            batch_sampler=sampler,
+            collate_fn=FillerCollator(self.data_collator, dataset),
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
+            persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
+            prefetch_factor=args.dataloader_prefetch_factor,
+        )
+
+    # ---- loss -----------------------------------------------------------------------------------------------------
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor:
+        """Weight of the rows that count in the global batch: all processes, all accumulation steps."""
+        total = torch.zeros((), dtype=torch.float32, device=device)
+        for batch in batch_samples:
+            counted = batch["labels"].ne(IGNORED_LABEL).to(torch.float32)
+            if batch.get("sample_weight") is not None:
+                weight = batch["sample_weight"].to(torch.float32)
+                counted = counted * weight.reshape(weight.shape + (1,) * (counted.dim() - weight.dim()))
+            total += counted.sum().to(device)
+        if self.args.world_size > 1:
+            total = self.accelerator.gather(total).sum()
+        return torch.where(total > 0, total, torch.ones_like(total))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
+        """The model's own loss, pooling what the stage asks for (all tokens outside training)."""
+        if self._takes_pooling:
+            inputs = {**inputs, "pooling": self.stages.pooling if model.training else "all"}
+        outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
+        loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
+        if num_items_in_batch is not None:
+            # Gradients are averaged over the processes; the loss is already a share of the global mean.
+            loss = loss * self.args.world_size
+        return (loss, outputs) if return_outputs else loss
+
+    # ---- evaluation -----------------------------------------------------------------------------------------------
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[None, torch.Tensor, torch.Tensor]:
+        """Logits (float32) and labels of one batch; the loss is computed from all logits at once."""
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs.pop("labels", None)
+        inputs.pop("sample_weight", None)
+        if self._takes_pooling:
+            inputs["pooling"] = "all"
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs)
+        logits = (outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]).detach().float()
+        labels = torch.full_like(logits, IGNORED_LABEL) if labels is None else labels.float()
+        return None, logits, labels
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Scores every row once, puts the scores in the dataset's order and measures them exactly."""
+        dataset = dataloader.dataset.dataset
+        compute_metrics, self.compute_metrics = self.compute_metrics, None
+        self.gather_function = self.accelerator.gather  # the parent resets it; batches have equal sizes already
+        try:
+            output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
+        finally:
+            self.compute_metrics = compute_metrics
+        rows = dataloader.batch_sampler.gathered_rows
+        logits, labels = _in_order(output.predictions, rows), _in_order(output.label_ids, rows)
+        metrics = dict(output.metrics)
+        if logits.ndim == 1 and (labels != IGNORED_LABEL).any():
+            measured = evaluate_predictions(
+                labels, logits, groups=_column(dataset, "groups"), sample_weight=_column(dataset, "sample_weight")
+            )
+            metrics[f"{metric_key_prefix}_loss"] = measured["log_loss"]
+            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in measured.items()})
+        if compute_metrics is not None:
+            own = compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
+            prefix = f"{metric_key_prefix}_"
+            metrics.update({key if key.startswith(prefix) else prefix + key: value for key, value in own.items()})
+        return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=len(dataset))
+
+    # ---- stages, checkpoints, resuming ----------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs) -> Any:
+        """As in the parent, after checks that would otherwise fail hours later.
+
+        Raises:
+            ValueError: a training or evaluation set with one class only; a checkpoint to resume from that is not
+                complete or was written with another global batch size.
+        """
+        self._check_labels("train_dataset", self.train_dataset)
+        sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval_dataset": self.eval_dataset}
+        for name, dataset in sets.items():
+            if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
+                self._check_labels(name, dataset)
+        if isinstance(resume_from_checkpoint, (str, os.PathLike)):
+            resume_from_checkpoint = str(resume_from_checkpoint)
+            if (Path(resume_from_checkpoint) / MARKER).is_file():
+                before = read_marker(resume_from_checkpoint).get("global_batch_size")
+                if before != self.args.total_train_batch_size:
+                    raise ValueError(
+                        f"{resume_from_checkpoint} was written with {before} samples per optimiser step, now it is "
+                        f"{self.args.total_train_batch_size}; keep per_device_train_batch_size x "
+                        "gradient_accumulation_steps x processes"
+                    )
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _check_labels(self, name: str, dataset: Any) -> None:
+        labels = _column(dataset, "labels") if dataset is not None else None
+        if labels is None:
+            return
+        counted = labels[labels != IGNORED_LABEL]
+        found = np.unique(counted)
+        if len(found) < 2:
+            shown = f"only the label {found[0]:g}" if len(found) else "no label"
+            raise ValueError(
+                f"{name}: its {len(counted)} samples have {shown}; AUC needs positives and negatives: "
+                "take other split fractions, another label rule, or more samples"
+            )
+
+    def _init_training_state(
+        self,
+        max_steps: int,
+        num_update_steps_per_epoch: int,
+        num_train_epochs: int,
+        resume_from_checkpoint: str | None,
+        trial: Any,
+    ) -> tuple[int, int]:
+        result = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
+        )
+        if resume_from_checkpoint is None:
+            return result
+        if self.state.best_global_step:
+            # A run folder may have been moved since.
+            best = Path(self.args.output_dir) / f"checkpoint-{self.state.best_global_step}"
+            if best.is_dir():
+                self.state.best_model_checkpoint = str(best)
+        if should_stop(self.args, self.state):
+            return num_train_epochs, 0  # the run had ended early: no further epoch
+        return result
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        if self.stages.stage != 2:
+            return False
+        return super()._determine_best_metric(metrics, trial)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            (folder / MARKER).unlink(missing_ok=True)
+        limit, self.args.save_total_limit = (
+            self.args.save_total_limit,
+            None,
+        )  # no rotation before the new one is complete
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            mark_complete(
+                folder, global_batch_size=self.args.total_train_batch_size, num_processes=self.args.world_size
+            )
+            rotate(folder.parent, limit, self.state.best_model_checkpoint)
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _column(dataset: Any, name: str) -> np.ndarray | None:
+    values = getattr(dataset, name, None)
+    return None if values is None else np.asarray(values)
+
+
+def _in_order(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Undo sorting and sharding: gathered values to the dataset's order, fillers dropped."""
+    real = rows != FILLER
+    ordered = np.empty((int(real.sum()), *values.shape[1:]), dtype=values.dtype)
+    ordered[rows[real]] = values[real]
+    return ordered
