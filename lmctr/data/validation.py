@@ -1,0 +1,316 @@
+"""Proof that a log and its splits leak nothing: every violation is an error with its count and examples.
+
+Checked, for every sample: no event at or after the sample's time stands in its history, the sample itself does not stand in its
+history, and (for splits by time) no training sample is later than a validation or test sample. The checks compare times directly,
+they do not trust the code that built the log.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from dataclasses import dataclass
+
+import numpy as np
+
+from .log import InteractionLog
+from .splits import Splits
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class LeakageReport:
+    """What [`validate_log`] looked at. A report exists only when nothing was violated.
+
+    Args:
+        num_events: events of the log.
+        num_samples: samples whose histories were checked.
+        empty_histories: samples without any behaviour before them.
+        tied_samples: samples that share their second with another event of the same user, which is kept out of their history.
+        repeated_items: samples whose item the user had met before (legal where users return to items; see `allow_repeats`).
+        duplicate_events: events that repeat user, item and second of another.
+        split_rule: the rule of the splits, None without splits.
+        split_sizes: samples of each part.
+        split_times: first and last time (unix seconds) of each part that has samples.
+        time_order: whether the order in time of the parts was checked.
+    """
+
+    num_events: int
+    num_samples: int
+    empty_histories: int
+    tied_samples: int
+    repeated_items: int
+    duplicate_events: int
+    split_rule: str | None = None
+    split_sizes: dict[str, int] | None = None
+    split_times: dict[str, tuple[int, int]] | None = None
+    time_order: bool = False
+
+    def lines(self) -> list[str]:
+        """The report as lines of text."""
+        count = f"{self.num_samples:,} samples"
+        lines = [
+            f"events at or after the sample's time in its history: 0 of {count}",
+            f"targets in their own history: 0 of {count}",
+        ]
+        if self.split_rule is not None:
+            order = (
+                "0 training samples after the first validation or test sample" if self.time_order else "not required"
+            )
+            lines.append(f"order in time of the parts (rule {self.split_rule!r}): {order}")
+        return [
+            *lines,
+            f"samples with an empty history: {self.empty_histories:,}",
+            f"samples at the same second as another event of their user (kept out of the history): {self.tied_samples:,}",
+            f"samples of an item that the user met before: {self.repeated_items:,}",
+            f"events that repeat user, item and second of another: {self.duplicate_events:,}",
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def validate_log(
+    log: InteractionLog,
+    splits: Splits | None = None,
+    *,
+    allow_repeats: bool = True,
+    require_time_order: bool | None = None,
+    now: int | None = None,
+) -> LeakageReport:
+    """Checks a log, and its splits when given.
+
+    Args:
+        allow_repeats: whether a user may meet an item again. With False, an earlier event on the target's item in its history is
+            a violation.
+        require_time_order: whether training must end before validation and test begin, and validation before test. None requires
+            it for every split rule but "user".
+        now: unix seconds; events later than a day after it are a violation. None takes the clock.
+
+    Raises:
+        ValueError: all violations, each with its count and examples.
+    """
+    problems = _check_columns(log, now)
+    if problems:
+        raise _error(log, problems)
+    samples = log.sample_events()
+    if not len(samples):
+        raise _error(log, ["no event has a label, so there is no sample"])
+    empty = tied = 0
+    for first in range(0, len(samples), _CHUNK):
+        events = samples[first : first + _CHUNK]
+        start, end = log.history_bounds(events)
+        problems += _check_slices(log, events, start, end)
+        empty += int((end == start).sum())
+        tied += int((end < events).sum())
+        following = np.minimum(events + 1, log.num_events - 1)
+        tied += int(
+            (
+                (end == events)
+                & (following > events)
+                & (log.user[following] == log.user[events])
+                & (log.time[following] == log.time[events])
+            ).sum()
+        )
+    repeated, duplicates, example = _repeats(log)
+    if repeated and not allow_repeats:
+        problems.append(f"{repeated} samples have their item in their own history, such as {_event(log, example)}")
+    details: dict = {}
+    if splits is not None:
+        if require_time_order is None:
+            require_time_order = splits.rule != "user"
+        problems += _check_splits(log, splits, require_time_order)
+        times = {name: log.time[events] for name, events in splits.items() if len(events)}
+        details = {
+            "split_rule": splits.rule,
+            "split_sizes": {name: len(events) for name, events in splits.items()},
+            "split_times": {name: (int(values.min()), int(values.max())) for name, values in times.items()},
+            "time_order": require_time_order,
+        }
+    if problems:
+        raise _error(log, problems)
+    return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details)
+
+
+def validate_histories(
+    log: InteractionLog, events: np.ndarray, histories: np.ndarray, *, allow_repeats: bool = True
+) -> None:
+    """Checks histories that were chosen by other means, such as retrieval.
+
+    Args:
+        events: (S,) sample events.
+        histories: (S, K) events chosen for each sample, -1 where there is none.
+        allow_repeats: as in [`validate_log`].
+
+    Raises:
+        ValueError: an event of another user, at or after the sample's time, chosen twice, or out of range; with counts and examples.
+    """
+    histories = np.asarray(histories)
+    events = np.asarray(events)
+    if histories.ndim != 2 or len(histories) != len(events):
+        raise ValueError(f"histories: expected shape ({len(events)}, K), got {histories.shape}.")
+    problems: list[str] = []
+    rows_at_once = max(1, _CHUNK // max(1, histories.shape[1]))
+    for first in range(0, len(events), rows_at_once):
+        target = events[first : first + rows_at_once, None]
+        chosen = np.asarray(histories[first : first + rows_at_once]).astype(np.int64)
+        if chosen.size and (chosen.min() < -1 or chosen.max() >= log.num_events):
+            raise ValueError(f"histories: events from {chosen.min()} to {chosen.max()}, the log has {log.num_events}.")
+        real = chosen >= 0
+        for what, bad in (
+            ("are of another user", log.user[chosen] != log.user[target]),
+            ("are the target itself", chosen == target),
+            ("are at or after the sample's time", log.time[chosen] >= log.time[target]),
+        ):
+            problems += _pairs(log, target, chosen, real & bad, what)
+        if not allow_repeats:
+            problems += _pairs(
+                log, target, chosen, real & (log.item[chosen] == log.item[target]), "have the target's item"
+            )
+        ordered = np.sort(chosen, axis=1)
+        twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+        if twice.any():
+            row = int(np.flatnonzero(twice.any(axis=1))[0])
+            problems.append(
+                f"{int(twice.sum())} events are chosen twice, the first for {_event(log, int(target[row, 0]))}"
+            )
+        if problems:
+            raise _error(log, problems)
+
+
+def _pairs(log: InteractionLog, target: np.ndarray, chosen: np.ndarray, bad: np.ndarray, what: str) -> list[str]:
+    if not bad.any():
+        return []
+    row, place = np.argwhere(bad)[0]
+    return [
+        f"{int(bad.sum())} behaviours {what}, such as {_event(log, int(chosen[row, place]))} in the history of "
+        f"{_event(log, int(target[row, 0]))}"
+    ]
+
+
+def _check_columns(log: InteractionLog, now: int | None) -> list[str]:
+    limit = (int(clock.time()) if now is None else int(now)) + 86_400
+    ranges = {
+        "item": (0, log.num_items - 1, "rows of the catalogue"),
+        "label": (-1, 1, "0, 1, or -1 for no sample"),
+        "feedback": (0, len(log.feedback_names) - 1, f"codes of {log.feedback_names}"),
+    }
+    if log.scenario is not None:
+        ranges["scenario"] = (0, len(log.scenario_names) - 1, f"codes of {log.scenario_names}")
+    problems = []
+    for name, (low, high, what) in ranges.items():
+        values = getattr(log, name)
+        bad = (values < low) | (values > high)
+        if bad.any():
+            event = int(np.flatnonzero(bad)[0])
+            problems.append(
+                f"{int(bad.sum())} values of {name} are not {what}, such as {values[event]} at event {event}"
+            )
+    for name, values in log.extra_labels.items():
+        bad = (values < -1) | (values > 1)
+        if bad.any():
+            problems.append(f"{int(bad.sum())} values of the label {name!r} are other than 0, 1 and -1")
+    if log.weight is not None:
+        bad = ~(np.isfinite(log.weight) & (log.weight >= 0))
+        if bad.any():
+            problems.append(
+                f"{int(bad.sum())} weights are negative or not finite (first: event {int(np.flatnonzero(bad)[0])})"
+            )
+    user = log.user
+    backwards = np.flatnonzero((log.time[1:] < log.time[:-1]) & (user[1:] == user[:-1])) + 1
+    if len(backwards):
+        problems.append(
+            f"{len(backwards)} events are earlier than the event before them of the same user, such as "
+            f"{_event(log, int(backwards[0]))}; events must be sorted by user and time"
+        )
+    future = np.flatnonzero(log.time > limit)
+    if len(future):
+        problems.append(f"{len(future)} events lie in the future, such as {_event(log, int(future[0]))}")
+    return problems
+
+
+def _check_slices(log: InteractionLog, events: np.ndarray, start: np.ndarray, end: np.ndarray) -> list[str]:
+    problems = []
+    last = np.maximum(end - 1, 0)
+    some = end > start
+    for what, bad in (
+        ("have an event at or after their own time in their history", some & (log.time[last] >= log.time[events])),
+        ("stand in their own history", some & (start <= events) & (events < end)),
+        (
+            "have a history that leaves their user's events",
+            some & ((log.user[start] != log.user[events]) | (log.user[last] != log.user[events])),
+        ),
+        (
+            "lack an earlier event of their user in their history",
+            (end < events) & (log.time[np.minimum(end, log.num_events - 1)] < log.time[events]),
+        ),
+    ):
+        if bad.any():
+            problems.append(f"{int(bad.sum())} samples {what}, such as {_event(log, int(events[bad][0]))}")
+    return problems
+
+
+def _repeats(log: InteractionLog) -> tuple[int, int, int]:
+    """Samples with an earlier event on the same item, events that double another, and one such sample."""
+    user, item, time = log.user, log.item, log.time
+    order = np.lexsort((time, item, user))
+    same = (user[order][1:] == user[order][:-1]) & (item[order][1:] == item[order][:-1])
+    tied = same & (time[order][1:] == time[order][:-1])
+    # Times inside a (user, item) run rise: every event after the run's first second has an earlier one.
+    first = np.concatenate([[True], ~same])
+    run_start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+    repeated = order[time[order] > time[order][run_start]]
+    repeated = repeated[log.label[repeated] >= 0]
+    return len(repeated), int(tied.sum()), int(repeated[0]) if len(repeated) else -1
+
+
+def _check_splits(log: InteractionLog, splits: Splits, time_order: bool) -> list[str]:
+    problems = []
+    part = np.full(log.num_events, -1, dtype=np.int8)
+    parts = splits.items()
+    for code, (name, events) in enumerate(parts):
+        if len(events) and (events.min() < 0 or events.max() >= log.num_events):
+            return [
+                f"the part {name!r} has events from {events.min()} to {events.max()}, the log has {log.num_events}"
+            ]
+        without = events[log.label[events] < 0]
+        if len(without):
+            problems.append(f"{len(without)} events of {name!r} have no label, such as {_event(log, int(without[0]))}")
+        twice = len(events) - len(np.unique(events))
+        taken = events[part[events] >= 0]
+        if twice or len(taken):
+            example = int(taken[0]) if len(taken) else int(events[0])
+            problems.append(
+                f"{twice + len(taken)} samples stand in {name!r} twice or in an earlier part too, such as {_event(log, example)}"
+            )
+        part[events] = code
+    if splits.rule == "user":
+        seen = np.stack([np.bincount(log.user[events], minlength=log.num_users) > 0 for _, events in parts])
+        both = np.flatnonzero(seen.sum(axis=0) > 1)
+        if len(both):
+            problems.append(
+                f"{len(both)} users stand in two parts of a split by user, such as user {log.user_ids[both[0]]!r}"
+            )
+    if time_order:
+        for before in range(2):
+            for after in range(before + 1, 3):
+                (early, events), (late, later) = parts[before], parts[after]
+                if not len(events) or not len(later):
+                    continue
+                bad = events[log.time[events] > log.time[later].min()]
+                if len(bad):
+                    problems.append(
+                        f"{len(bad)} samples of {early!r} are later than the first of {late!r} "
+                        f"(time {int(log.time[later].min())}), such as {_event(log, int(bad[0]))}"
+                    )
+    return problems
+
+
+def _event(log: InteractionLog, event: int) -> str:
+    user = log.user_ids[log.user[event]]
+    item = log.catalogue["item_id"][int(log.item[event])].as_py()
+    return f"event {event} (user {user.item()!r}, item {item!r}, time {int(log.time[event])})"
+
+
+def _error(log: InteractionLog, problems: list[str]) -> ValueError:
+    return ValueError(f"log {log.info.name!r}: " + "; ".join(problems) + ".")
