@@ -75,10 +75,6 @@ class ToyCollator:
         return batch
 
 
-class IndexDataset(ToyDataset):
-    pass
-
-
 class KillAt(TrainerCallback):
     """Ends the process like a power cut: SIGKILL after an optimiser step, or while a checkpoint is being written."""
 
@@ -102,10 +98,6 @@ def make_model(seed=0, dropout=0.1, **config_values):
 def make_trainer(output_dir, train=None, evaluation=None, model=None, callbacks=None, collator=None, **arguments):
     train = ToyDataset() if train is None else train
     evaluation = ToyDataset(33, seed=1) if evaluation is None else evaluation
-
-    class Both:
-        """One collator for two datasets would mix their rows: the toy collator knows its dataset only."""
-
     collators = {id(train): collator or ToyCollator(train), id(evaluation): ToyCollator(evaluation)}
     values = {
         "per_device_train_batch_size": 8,
@@ -155,7 +147,12 @@ def main():
     torch.set_num_threads(1)
     arguments = {}
     if args.steps:
-        arguments = {"eval_strategy": "steps", "eval_steps": args.steps, "save_strategy": "steps", "save_steps": args.steps}
+        arguments = {
+            "eval_strategy": "steps",
+            "eval_steps": args.steps,
+            "save_strategy": "steps",
+            "save_steps": args.steps,
+        }
     train = ToyDataset(weighted=args.weighted)
     collator = ToyCollator(train)
     trainer = make_trainer(

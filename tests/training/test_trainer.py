@@ -1,0 +1,391 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toy_training import ToyCollator, ToyDataset, make_model, make_trainer
+from transformers import TrainerCallback
+
+from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.checkpoints import newest_complete_checkpoint
+from lmctr.training.trainer import CTRTrainer
+
+SCRIPT = Path(__file__).with_name("toy_training.py")
+
+
+class Recorder(TrainerCallback):
+    """Writes down what each forward pass pooled, by training or evaluation and by epoch."""
+
+    def __init__(self, model):
+        self.calls = []
+        self.epoch = None
+        model.register_forward_pre_hook(self.hook, with_kwargs=True)
+        self.model = model
+
+    def hook(self, module, args, kwargs):
+        self.calls.append((self.epoch, "train" if module.training else "eval", kwargs["pooling"]))
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.epoch = int(state.epoch)
+
+    def kinds(self):
+        return sorted(set(self.calls))
+
+
+def run_script(folder, *words, processes=1, check=True):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parent)}
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    command += [str(SCRIPT), str(folder), *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    if check:
+        assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def same_weights(left, right):
+    left = torch.load(left, weights_only=True)
+    right = torch.load(right, weights_only=True)
+    return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
+
+
+# ---- stages -------------------------------------------------------------------------------------------------------
+
+
+def test_pooling_follows_the_stage_and_evaluation_pools_all(tmp_path):
+    model = make_model()
+    recorder = Recorder(model)
+    make_trainer(tmp_path, model=model, callbacks=[recorder], stage1_epochs=2, stage2_epochs=1).train()
+    assert recorder.kinds() == [
+        (0, "eval", "all"),
+        (0, "train", "sinks"),
+        (1, "eval", "all"),
+        (1, "train", "sinks"),
+        (2, "eval", "all"),
+        (2, "train", "all"),
+    ]
+
+
+@pytest.mark.parametrize(("step", "first"), [(5, "sinks"), (10, "sinks"), (20, "all"), (25, "all")])
+def test_resumed_run_continues_in_the_right_stage(tmp_path, step, first):
+    arguments = {"stage1_epochs": 2, "stage2_epochs": 1, "eval_strategy": "no", "save_total_limit": None}
+    trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=5, **arguments)
+    trainer.train()  # 10 steps per epoch
+    model = make_model()
+    recorder = Recorder(model)
+    trainer = make_trainer(tmp_path, model=model, callbacks=[recorder], save_strategy="no", **arguments)
+    trainer.train(resume_from_checkpoint=tmp_path / f"checkpoint-{step}")
+    training = [pooling for _, mode, pooling in recorder.calls if mode == "train"]
+    assert training[0] == first
+    assert len(training) == 30 - step
+    assert training.count("sinks") == max(20 - step, 0)
+
+
+def test_one_schedule_and_one_optimiser_over_both_stages(tmp_path):
+    rates, optimisers = [], set()
+
+    class Rates(TrainerCallback):
+        def on_step_end(self, args, state, control, lr_scheduler=None, optimizer=None, **kwargs):
+            rates.append(lr_scheduler.get_last_lr()[0])
+            optimisers.add(id(optimizer))
+
+    trainer = make_trainer(tmp_path, callbacks=[Rates()], stage1_epochs=1, stage2_epochs=2, warmup_steps=0.1)
+    trainer.train()
+    assert len(optimisers) == 1
+    assert len(rates) == 30
+    peak = int(np.argmax(rates))
+    assert peak == 2
+    assert rates[peak] == pytest.approx(1e-2)
+    assert all(later < earlier for earlier, later in zip(rates[peak:], rates[peak + 1 :]))
+    assert rates[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+def with_scores(trainer, scores):
+    """Let evaluations report the given AUCs one after the other."""
+    scores = iter(scores)
+    loop = trainer.evaluation_loop
+
+    def evaluation_loop(*args, **kwargs):
+        output = loop(*args, **kwargs)
+        output.metrics["eval_auc"] = next(scores)
+        return output
+
+    trainer.evaluation_loop = evaluation_loop
+    return trainer
+
+
+def test_best_checkpoint_never_comes_from_stage_one(tmp_path):
+    trainer = with_scores(make_trainer(tmp_path, stage1_epochs=2, stage2_epochs=2), [0.99, 0.98, 0.6, 0.5])
+    trainer.train()
+    assert trainer.state.best_metric == 0.6
+    assert trainer.state.best_global_step == 30
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-30")
+    best = make_model(seed=9)
+    from safetensors.torch import load_file
+
+    best.load_state_dict(load_file(tmp_path / "checkpoint-30" / "model.safetensors"))
+    assert all(torch.equal(a, b) for a, b in zip(best.state_dict().values(), trainer.model.state_dict().values()))
+
+
+def test_early_stopping_counts_stage_two_only(tmp_path):
+    scores = [0.99, 0.98, 0.6, 0.7, 0.65, 0.64, 0.9]
+    trainer = make_trainer(tmp_path, stage1_epochs=2, stage2_epochs=5, early_stopping_patience=2)
+    with_scores(trainer, scores).train()
+    assert trainer.state.epoch == 6.0
+    assert trainer.state.best_metric == 0.7
+
+
+def test_early_stopping_survives_a_kill_after_the_last_checkpoint(tmp_path):
+    arguments = {"stage1_epochs": 1, "stage2_epochs": 5, "early_stopping_patience": 1, "save_total_limit": 3}
+    trainer = with_scores(make_trainer(tmp_path, **arguments), [0.9, 0.7, 0.6])
+    trainer.train()
+    assert trainer.state.global_step == 30
+    again = with_scores(make_trainer(tmp_path, **arguments), [])  # a further evaluation would raise
+    again.train(resume_from_checkpoint=tmp_path / "checkpoint-30")
+    assert again.state.global_step == 30
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.model.state_dict().values(), trainer.model.state_dict().values())
+    )
+
+
+def test_moved_run_folder_still_finds_its_best_checkpoint(tmp_path):
+    trainer = with_scores(make_trainer(tmp_path / "a", stage1_epochs=0, stage2_epochs=3), [0.9, 0.7, 0.6])
+    trainer.train()
+    (tmp_path / "a").rename(tmp_path / "b")
+    again = make_trainer(tmp_path / "b", stage1_epochs=0, stage2_epochs=3)
+    again.train(resume_from_checkpoint=tmp_path / "b" / "checkpoint-30")
+    assert again.state.best_model_checkpoint == str(tmp_path / "b" / "checkpoint-10")
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.model.state_dict().values(), trainer.model.state_dict().values())
+    )
+
+
+def test_stage_one_without_sinks_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r'stage1_epochs=1 pools the sinks only, but sink_kind="none"'):
+        make_trainer(tmp_path, model=make_model(sink_kind="none"), stage1_epochs=1)
+    make_trainer(tmp_path, model=make_model(sink_kind="none"), stage1_epochs=0)
+
+
+# ---- loss and batches ---------------------------------------------------------------------------------------------
+
+
+def plain_loss(model, dataset, rows, collator):
+    batch = collator(list(rows))
+    with torch.no_grad():
+        logits = model(**{key: batch[key] for key in ("input_ids", "attention_mask", "sink_buckets", "target_mask")})
+    logits = logits["logits"].double().numpy()
+    labels = dataset.labels[rows].astype(np.float64)
+    weight = np.ones(len(rows)) if dataset.sample_weight is None else dataset.sample_weight[rows].astype(np.float64)
+    return weight * (np.logaddexp(0.0, logits) - labels * logits), weight
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("accumulation", [1, 2, 4])
+def test_loss_is_the_weighted_mean_over_the_global_batch(tmp_path, weighted, accumulation):
+    """75 rows in global batches of 16: the last one holds 11. Learning rate 0 keeps the weights."""
+    dataset = ToyDataset(75, weighted=weighted)
+    model = make_model(dropout=0.0).eval()
+    trainer = make_trainer(
+        tmp_path,
+        train=dataset,
+        model=model,
+        learning_rate=0.0,
+        weight_decay=0.0,
+        per_device_train_batch_size=16 // accumulation,
+        gradient_accumulation_steps=accumulation,
+        logging_steps=1,
+        stage1_epochs=0,
+        stage2_epochs=1,
+        eval_strategy="no",
+        save_strategy="no",
+    )
+    batches = trainer.get_train_dataloader().batch_sampler.global_batches(0)
+    trainer.train()
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logged) == len(batches) == 5
+    for value, rows in zip(logged, batches):
+        loss, weight = plain_loss(model.eval(), dataset, rows, ToyCollator(dataset))
+        assert value == pytest.approx(loss.sum() / weight.sum(), abs=1e-5)
+
+
+def test_accumulation_trains_as_one_batch(tmp_path):
+    states = []
+    for batch, accumulation in ((16, 1), (4, 4)):
+        trainer = make_trainer(
+            tmp_path / str(accumulation),
+            model=make_model(dropout=0.0),
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulation,
+            learning_rate=1e-3,
+            optim="sgd",
+        )
+        trainer.train()
+        states.append(trainer.model.state_dict())
+    for key, value in states[0].items():
+        torch.testing.assert_close(value, states[1][key], atol=1e-6, rtol=1e-5)
+
+
+def test_epochs_differ_and_each_sample_comes_once(tmp_path):
+    train = ToyDataset(75)
+    collator = ToyCollator(train)
+    make_trainer(tmp_path, train=train, collator=collator, save_strategy="no", load_best_model_at_end=False).train()
+    epochs = [collator.seen[start : start + 10] for start in (0, 10, 20)]
+    for epoch in epochs:
+        assert sorted(row for batch in epoch for row in batch) == list(range(75))
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+# ---- evaluation ---------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_exact_and_in_the_dataset_order(tmp_path):
+    dataset = ToyDataset(45, seed=2, weighted=True)
+    trainer = make_trainer(tmp_path, model=make_model(dropout=0.0))
+    output = trainer.predict(dataset, metric_key_prefix="test")
+    collator = ToyCollator(dataset)
+    expected = []
+    with torch.no_grad():
+        for row in range(45):
+            batch = collator([row])
+            batch.pop("labels"), batch.pop("sample_weight")
+            expected.append(trainer.model.eval()(**batch)["logits"].item())
+    np.testing.assert_allclose(output.predictions, expected, atol=1e-5)
+    np.testing.assert_array_equal(output.label_ids, dataset.labels)
+    measured = evaluate_predictions(dataset.labels, output.predictions, dataset.groups, dataset.sample_weight)
+    for key, value in measured.items():
+        assert output.metrics[f"test_{key}"] == value
+    assert output.metrics["test_loss"] == measured["log_loss"]
+
+
+@pytest.mark.parametrize("part", ["train", "evaluation"])
+def test_one_class_sets_stop_before_training(tmp_path, part):
+    trainer = make_trainer(tmp_path, **{part: ToyDataset(20, one_class=True)})
+    with pytest.raises(ValueError, match=r"its 20 samples have only the label 1; AUC needs positives and negatives"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_wrong_argument_class_is_an_error(tmp_path):
+    from transformers import TrainingArguments
+
+    with pytest.raises(ValueError, match="CTRTrainingArguments, got TrainingArguments"):
+        CTRTrainer(model=make_model(), args=TrainingArguments(str(tmp_path), use_cpu=True), data_collator=list)
+
+
+# ---- arguments ----------------------------------------------------------------------------------------------------
+
+
+def test_argument_defaults(tmp_path):
+    args = CTRTrainingArguments(str(tmp_path), stage1_epochs=2, stage2_epochs=3, use_cpu=True)
+    assert args.num_train_epochs == 5
+    assert args.lr_scheduler_type == "cosine"
+    assert args.warmup_steps == 0.05
+    assert args.optim == "adamw_torch_fused"
+    assert args.weight_decay == 5e-5
+    assert args.label_names == ["labels"]
+    assert args.metric_for_best_model == "eval_auc"
+    assert args.greater_is_better is True
+    assert args.load_best_model_at_end is True
+    assert args.report_to == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stage1_epochs": -1}, "stage1_epochs must be a whole number of at least 0, got -1"),
+        ({"stage2_epochs": 1.5}, "stage2_epochs must be a whole number"),
+        ({"stage1_epochs": 0, "stage2_epochs": 0}, "nothing would be trained"),
+        ({"length_group_batches": 0}, "length_group_batches"),
+        ({"early_stopping_patience": 0}, "early_stopping_patience must be at least 1"),
+        ({"early_stopping_patience": 1, "eval_strategy": "no"}, "needs evaluations"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+        ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy"),
+        ({"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 10}, "must be equal"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CTRTrainingArguments(str(tmp_path), use_cpu=True, **arguments)
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing"])
+def test_gradient_checkpointing_gives_the_same_weights(tmp_path, name):
+    states = []
+    for value in (False, True):
+        trainer = make_trainer(tmp_path / str(value), model=make_model(dropout=0.0), **{name: value})
+        trainer.train()
+        assert trainer.model.model.language_model.is_gradient_checkpointing is value
+        states.append(trainer.model.state_dict())
+    for key, item in states[0].items():
+        torch.testing.assert_close(item, states[1][key], atol=1e-5, rtol=1e-4)
+
+
+def test_bf16_trains(tmp_path):
+    trainer = make_trainer(tmp_path, bf16=True)
+    trainer.train()
+    assert all(torch.isfinite(value).all() for value in trainer.model.state_dict().values())
+    assert next(trainer.model.parameters()).dtype == torch.float32
+
+
+# ---- kills and processes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kill_at", "steps"), [(17, None), (14, 4)])
+def test_killed_run_resumes_to_the_same_weights(tmp_path, kill_at, steps):
+    """Saving each epoch (killed in the middle of one), and saving each four steps (resumed in the middle of one)."""
+    words = ["--steps", steps] if steps else []
+    run_script(tmp_path / "whole", *words)
+    killed = run_script(tmp_path / "killed", "--kill-at", kill_at, *words, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "weights.pt").exists()
+    checkpoint, _ = newest_complete_checkpoint(tmp_path / "killed")
+    assert checkpoint.name == ("checkpoint-12" if steps else "checkpoint-10")
+    run_script(tmp_path / "killed", "--resume", checkpoint, *words)
+    assert same_weights(tmp_path / "whole" / "weights.pt", tmp_path / "killed" / "weights.pt")
+    assert same_metrics(tmp_path / "whole", tmp_path / "killed") == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weighted", [False, True])
+def test_two_processes_train_as_one(tmp_path, weighted):
+    """75 samples do not divide by the global batch of 16, nor by two: every row counts exactly once all the same."""
+    words = ["--dropout", 0, *(["--weighted"] if weighted else [])]
+    run_script(tmp_path / "one", "--batch", 16, *words)
+    run_script(tmp_path / "two", "--batch", 8, *words, processes=2)
+    seen = [json.loads((tmp_path / "two" / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
+    steps_per_epoch = 5
+    for epoch in range(3):
+        part = slice(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)
+        rows = [row for rank in seen for batch in rank[part] for row in batch]
+        assert sorted(rows) == list(range(75))
+    left = torch.load(tmp_path / "one" / "weights.pt", weights_only=True)
+    right = torch.load(tmp_path / "two" / "weights.pt", weights_only=True)
+    for key, value in left.items():
+        torch.testing.assert_close(value, right[key], atol=1e-4, rtol=1e-3)
+    assert same_metrics(tmp_path / "one", tmp_path / "two") < 1e-3
+    metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
+    assert metrics["eval_num_samples"] == 33
+
+
+def same_metrics(left, right):
+    """Largest difference of the exact metrics of two runs."""
+    left = json.loads((left / "metrics.json").read_text())
+    right = json.loads((right / "metrics.json").read_text())
+    names = [name for name in left if not name.endswith(("runtime", "per_second", "preparation_time"))]
+    assert set(names) <= set(right)
+    return max(abs(left[name] - right[name]) for name in names)
+
+
+def test_resuming_with_another_global_batch_is_an_error(tmp_path):
+    make_trainer(tmp_path, stage1_epochs=0, stage2_epochs=1).train()
+    trainer = make_trainer(tmp_path, stage1_epochs=0, stage2_epochs=1, per_device_train_batch_size=4)
+    with pytest.raises(ValueError, match="written with 8 samples per optimiser step, now it is 4"):
+        trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-10")
