@@ -450,12 +450,12 @@ class CTRSinkProcessor(ProcessorMixin):
         target: np.ndarray,
         time: np.ndarray,
         candidates: Candidates | tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(B,) exact numbers of tokens and (B,) dropped behaviours of rows, without building them."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Exact numbers of tokens (B,), behaviours shown (B,) and behaviours dropped (B,) of rows, without building them."""
         if candidates is not None and not isinstance(candidates, Candidates):
             candidates = Candidates(*candidates)
         plan = make_plan(self.settings, pieces, events, Samples(start, end, target, time), candidates)
-        return plan.length, plan.dropped
+        return plan.length, np.diff(plan.offsets), plan.dropped
 
     def __call__(
         self,
