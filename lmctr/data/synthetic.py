@@ -186,6 +186,8 @@ def synthetic_log(
     taste_effect: float = 1.6,
     bias: float = 0.0,
     zipf_exponent: float = 0.8,
+    topic_stickiness: float = 0.5,
+    topic_appeal: float = 0.3,
     events_spread: float = 0.0,
     allow_repeats: bool = False,
     start_time: int = 1_577_836_800,
@@ -204,6 +206,9 @@ def synthetic_log(
         taste_effect: logit that taste for the item's topic adds or takes.
         bias: logit without any effect.
         zipf_exponent: popularity of the n-th item of a topic is proportional to n ** -zipf_exponent.
+        topic_stickiness: chance, in [0, 1), that an event stays with the topic of the user's event before it.
+        topic_appeal: in [0, 0.5); the share of users that like a topic goes from 0.5 + topic_appeal for the first topic to
+            0.5 - topic_appeal for the last.
         events_spread: standard deviation of the log of a user's number of events; 0 gives all users the same number.
         allow_repeats: let a user meet an item more than once. Without it, a user may have at most `num_items // 2` events.
         start_time: unix seconds of the start of the period.
@@ -233,6 +238,8 @@ def generate_synthetic(
     taste_effect: float = 1.6,
     bias: float = 0.0,
     zipf_exponent: float = 0.8,
+    topic_stickiness: float = 0.5,
+    topic_appeal: float = 0.3,
     events_spread: float = 0.0,
     allow_repeats: bool = False,
     start_time: int = 1_577_836_800,
@@ -252,10 +259,11 @@ def generate_synthetic(
             counts = np.minimum(counts, num_items // 2)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     user = np.repeat(np.arange(num_users), counts)
-    items = _draw_items(rng, user, topic, num_users, num_topics, zipf_exponent, allow_repeats)
+    items = _draw_items(rng, user, topic, num_users, num_topics, zipf_exponent, topic_stickiness, allow_repeats)
     times = _draw_times(rng, offsets, start_time, days * 86_400)
-    taste = rng.choice(np.array([-1, 1], dtype=np.int8), size=(num_users, num_topics))
-    labels, probability, bayes = _draw_labels(rng, offsets, topic[items], taste, arguments)
+    liked = np.linspace(0.5 + topic_appeal, 0.5 - topic_appeal, num_topics)
+    taste = np.where(rng.random((num_users, num_topics)) < liked, 1, -1).astype(np.int8)
+    labels, probability, bayes = _draw_labels(rng, offsets, topic[items], taste, liked, arguments)
     truth = SyntheticTruth(probability, bayes, labels, taste, topic)
     log = InteractionLog.from_columns(user + 1, items + 1, times, labels, catalogue=catalogue)
     return _with_info(log, truth, arguments), truth
@@ -275,6 +283,8 @@ def _check(arguments: dict) -> None:
         2 <= arguments["num_topics"] <= most,
     )
     require("recency_decay", "a number in [0, 1)", 0 <= arguments["recency_decay"] < 1)
+    require("topic_stickiness", "a number in [0, 1)", 0 <= arguments["topic_stickiness"] < 1)
+    require("topic_appeal", "a number in [0, 0.5)", 0 <= arguments["topic_appeal"] < 0.5)
     require("zipf_exponent", "a number from 0", arguments["zipf_exponent"] >= 0)
     require("events_spread", "a number from 0", arguments["events_spread"] >= 0)
     seconds = arguments["days"] * 86_400
@@ -326,9 +336,10 @@ def _draw_items(
     num_users: int,
     num_topics: int,
     zipf_exponent: float,
+    stickiness: float,
     allow_repeats: bool,
 ) -> np.ndarray:
-    """(E,) items: first a topic from the user's own mix, then an item of the topic by popularity."""
+    """(E,) items: first a topic (the last event's, or one from the user's own mix), then an item of the topic by popularity."""
     mix = np.cumsum(rng.dirichlet(np.full(num_topics, 2.0), num_users), axis=1)
     by_topic = np.argsort(topic, kind="stable")
     sizes = np.bincount(topic, minlength=num_topics)
@@ -342,14 +353,20 @@ def _draw_items(
         np.arange(num_topics), sizes
     )
 
-    def draw(users: np.ndarray) -> np.ndarray:
-        chosen = np.minimum((mix[users] < rng.random(len(users))[:, None]).sum(axis=1), num_topics - 1)
-        place = np.searchsorted(cumulative, chosen + rng.random(len(users)), side="left")
+    about = np.empty(len(user), dtype=np.int64)
+    for start in range(0, len(user), 1 << 20):
+        some = user[start : start + (1 << 20)]
+        fresh = (mix[some] < rng.random(len(some))[:, None]).sum(axis=1)
+        about[start : start + (1 << 20)] = np.minimum(fresh, num_topics - 1)
+    changes = rng.random(len(user)) >= stickiness
+    changes[np.concatenate([[True], user[1:] != user[:-1]])] = True
+    about = about[np.maximum.accumulate(np.where(changes, np.arange(len(user)), 0))]
+
+    def draw(chosen: np.ndarray) -> np.ndarray:
+        place = np.searchsorted(cumulative, chosen + rng.random(len(chosen)), side="left")
         return by_topic[np.minimum(place, starts[chosen] + sizes[chosen] - 1)]
 
-    items = np.empty(len(user), dtype=np.int64)
-    for start in range(0, len(user), 1 << 20):
-        items[start : start + (1 << 20)] = draw(user[start : start + (1 << 20)])
+    items = draw(about)
     for attempt in range(1000):
         if allow_repeats:
             break
@@ -358,8 +375,8 @@ def _draw_items(
         again = order[1:][key[order][1:] == key[order][:-1]]
         if not len(again):
             break
-        # The popular items of a user's topics may run out: later attempts draw from the whole catalogue.
-        items[again] = draw(user[again]) if attempt < 20 else rng.integers(0, len(topic), len(again))
+        # A topic's items may run out: later attempts draw from the whole catalogue.
+        items[again] = draw(about[again]) if attempt < 20 else rng.integers(0, len(topic), len(again))
     else:
         raise ValueError(
             "synthetic_log: no draw without repeats was found; raise num_items or set allow_repeats=True."
@@ -380,7 +397,12 @@ def _draw_times(rng: np.random.Generator, offsets: np.ndarray, start: int, secon
 
 
 def _draw_labels(
-    rng: np.random.Generator, offsets: np.ndarray, topic: np.ndarray, taste: np.ndarray, arguments: dict
+    rng: np.random.Generator,
+    offsets: np.ndarray,
+    topic: np.ndarray,
+    taste: np.ndarray,
+    liked: np.ndarray,
+    arguments: dict,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, true probabilities and Bayes probabilities; one step per position, all users at once."""
     counts = np.diff(offsets)
@@ -389,7 +411,9 @@ def _draw_labels(
     labels = np.empty(len(uniform), dtype=np.int8)
     probability, bayes = np.empty(len(uniform)), np.empty(len(uniform))
     average = np.zeros(len(counts))
-    odds = np.zeros(taste.shape)  # log of P(taste = +1) / P(taste = -1) given the events so far
+    odds = np.tile(
+        np.log(liked / (1 - liked)), (len(counts), 1)
+    )  # log of P(taste = +1) / P(taste = -1) given the events so far
     active = np.searchsorted(-counts[users], -np.arange(counts.max()), side="left")
     for step in range(int(counts.max())):
         now = users[: active[step]]
@@ -398,8 +422,8 @@ def _draw_labels(
         base = arguments["bias"] + arguments["recency_effect"] * average[now]
         effect = arguments["taste_effect"]
         if_liked, if_disliked = _sigmoid(base + effect), _sigmoid(base - effect)
-        liked = _sigmoid(odds[now, about])
-        bayes[event] = liked * if_liked + (1 - liked) * if_disliked
+        belief = _sigmoid(odds[now, about])
+        bayes[event] = belief * if_liked + (1 - belief) * if_disliked
         probability[event] = np.where(taste[now, about] > 0, if_liked, if_disliked)
         positive = uniform[event] < probability[event]
         labels[event] = positive

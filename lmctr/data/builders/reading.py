@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -161,12 +162,12 @@ def read_delimited(
         with source(progress) as stream:
             table = pacsv.read_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
     except pa.ArrowInvalid as error:
-        if str(error).startswith("Empty CSV"):
+        if "Empty CSV" in str(error):
             raise ValueError(f"{path}: the file is empty.") from None
         if "conversion error" in str(error):
             with source(False) as stream:
                 _find_bad_value(stream, types, read, parse, str(path))
-        raise ValueError(f"{path}: {_with_line(error, path, data)}") from None
+        raise ValueError(f"{path}: {_with_row(error, header=not names)}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error}).") from None
     return _with_rows(table, str(path))
@@ -176,9 +177,12 @@ def _header_only() -> pacsv.ReadOptions:
     return pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
 
 
-def _with_line(error: Exception, path: Path, data: bytes | None) -> str:
+def _with_row(error: Exception, header: bool) -> str:
+    """pyarrow's message, its row number counted as everywhere here: from 1, a header line not counted."""
     message = str(error)
-    return message if "parse error" in message else f"cannot be read as delimited text: {message}"
+    if "parse error" not in message:
+        return f"cannot be read as delimited text: {message}"
+    return re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - header}", message)
 
 
 def _find_bad_value(
