@@ -8,6 +8,7 @@ or sellers wrote is never read as a special token.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -254,6 +255,12 @@ class CTRSinkProcessor(ProcessorMixin):
         output = super().to_dict()
         output["prompt"] = self.prompt.to_dict()
         return output
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> list[str]:
+        """Write `processor_config.json` and the tokenizer's files, with the padding side that is set now (transformers
+        itself would write the side that the tokenizer was loaded with)."""
+        self.tokenizer.init_kwargs["padding_side"] = self.tokenizer.padding_side
+        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     @classmethod
     def from_args_and_dict(cls, args: Sequence[Any], processor_dict: dict[str, Any], **kwargs) -> CTRSinkProcessor:

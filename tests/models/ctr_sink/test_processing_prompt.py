@@ -1,0 +1,88 @@
+"""Prompts and item templates."""
+
+import pyarrow as pa
+import pytest
+
+from lmctr.models.ctr_sink.prompt import ItemTemplate, Prompt
+from lmctr.utils.resources import list_resources
+
+CATALOGUE = pa.table(
+    {
+        "item_id": [1, 2, 3, 4],
+        "title": ["Heat", None, "", "Alien"],
+        "genres": pa.array([["Action", "Crime"], ["Drama"], [], None], pa.list_(pa.string())),
+        "year": [1995, None, 2000, 1979],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "texts"),
+    [
+        ("{title}[ ({genres})]", ["Heat (Action, Crime)", "(Drama)", "", "Alien"]),
+        ("{title} - {year}", ["Heat - 1995", "-", "- 2000", "Alien - 1979"]),
+        ("[[{title}]] {{x}}", ["[Heat] {x}", "[] {x}", "[] {x}", "[Alien] {x}"]),
+        ("[{title}[", None),
+        ("{title}]", None),
+        ("{title", None),
+        ("{}", None),
+        ("no columns", None),
+        ("[{title} [{genres}]]", None),
+    ],
+)
+def test_item_templates(template, texts):
+    if texts is None:
+        with pytest.raises(ValueError, match="item template"):
+            ItemTemplate(template)
+    else:
+        assert ItemTemplate(template).render_table(CATALOGUE) == texts
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(ValueError, match=r"unknown key 'tilte'.*did you mean 'title'\? columns of the catalogue"):
+        ItemTemplate("{tilte}").render_table(CATALOGUE)
+
+
+@pytest.mark.parametrize("name", list_resources("prompts"))
+def test_shipped_prompts_are_whole(name):
+    prompt = Prompt.load(name)
+    assert prompt.name == name
+    assert prompt.language == name.split("/")[1]
+    assert len(prompt.feedback) == 2
+    assert Prompt.from_dict(prompt.to_dict()) == prompt
+
+
+def test_prompts_from_files_and_values(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text('base: generic/en\nname: mine\nitem: "{name}"\n', encoding="utf-8")
+    prompt = Prompt.load(path)
+    assert (prompt.name, prompt.item, prompt.separator) == ("mine", "{name}", "; ")
+    assert Prompt.load(prompt) is prompt
+    assert Prompt.load({"base": "generic/en", "item": "{name}"}).name == "generic/en, changed"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"base": "generic/en", "seperator": "; "}, "did you mean 'separator'"),
+        ({"name": "x"}, "lacks language, item, head, separator, target"),
+        ({"base": "generic/en", "target": "Like it?"}, r"target must hold \{item\} once"),
+        ({"base": "generic/en", "head": None}, "head must be a text, got None"),
+        ({"base": "generic/en", "feedback": ["liked"]}, "feedback entry 1 of the prompt must hold name, word, header"),
+        ({"base": "generic/en", "feedback": [{"name": "a", "word": "b"}]}, "header must be a text, got None"),
+        ({"base": "generic/en", "feedback": [{"name": "a", "word": "b", "hedder": "c"}]}, "did you mean 'header'"),
+        ({"base": "generic/en", "feedback": [{"name": "a", "word": "", "header": ""}] * 2}, "must differ"),
+        ({"base": "generic/en", "item": "x"}, "names no column"),
+        (3, "prompt must be a name"),
+    ],
+)
+def test_bad_prompts(values, message):
+    with pytest.raises(ValueError, match=message):
+        Prompt.load(values)
+
+
+def test_a_file_that_is_no_yaml(tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text("a: [1", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"broken\.yaml is not valid YAML"):
+        Prompt.load(path)
