@@ -120,6 +120,8 @@ def validate_log(
         if require_time_order is None:
             require_time_order = splits.rule != "user"
         problems += _check_splits(log, splits, require_time_order)
+        if problems:
+            raise _error(log, problems)
         times = {name: log.time[events] for name, events in splits.items() if len(events)}
         details = {
             "split_rule": splits.rule,
@@ -289,7 +291,7 @@ def _check_splits(log: InteractionLog, splits: Splits, time_order: bool) -> list
         both = np.flatnonzero(seen.sum(axis=0) > 1)
         if len(both):
             problems.append(
-                f"{len(both)} users stand in two parts of a split by user, such as user {log.user_ids[both[0]]!r}"
+                f"{len(both)} users stand in two parts of a split by user, such as user {log.user_ids[both[0]].item()!r}"
             )
     if time_order:
         for before in range(2):
