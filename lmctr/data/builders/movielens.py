@@ -72,15 +72,13 @@ class _Source:
         if self.kind == "csv":
             data = None if self.path.is_dir() else self.read(name)
             return read_delimited(self.label(name), list(types), types, data=data, progress=progress)
-        return read_delimited(
-            self.label(name),
-            None,
-            types,
-            delimiter=_SEPARATOR,
-            names=list(types),
-            quoted=False,
-            data=_as_utf8(self.read(name)).replace(b"::", _SEPARATOR.encode()),
-        )
+        data = _as_utf8(self.read(name)).replace(b"::", _SEPARATOR.encode())
+        try:
+            return read_delimited(
+                self.label(name), None, types, delimiter=_SEPARATOR, names=list(types), quoted=False, data=data
+            )
+        except ValueError as error:
+            raise ValueError(str(error).replace(_SEPARATOR, "::")) from None
 
 
 def _as_utf8(data: bytes) -> bytes:

@@ -167,6 +167,13 @@ def read_delimited(
         if "conversion error" in str(error):
             with source(False) as stream:
                 _find_bad_value(stream, types, read, parse, str(path))
+        if "parse error" in str(error) and "Row #" not in str(error):  # only a reader on one thread counts rows
+            read.use_threads = False
+            with source(False) as stream:
+                try:
+                    pacsv.read_csv(stream, read_options=read, parse_options=parse)
+                except pa.ArrowInvalid as located:
+                    error = located if "Row #" in str(located) else error
         raise ValueError(f"{path}: {_with_row(error, header=not names)}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error}).") from None
