@@ -7,8 +7,10 @@ file, the value and what is accepted.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -49,6 +51,8 @@ MODEL_KEYS: dict[str, tuple[Any, Any]] = {
     "backbone": (str | dict, ...),
     "tokenizer": (str | dict | None, None),
     "sink_token": (str, "[SINK]"),
+    "text_config_values": (dict, {}),
+    "attn_implementation": (Literal["sdpa", "eager"] | None, None),
 }
 TOKENIZER_KEYS: dict[str, tuple[Any, Any]] = {
     "type": (Literal["wordpiece", "bpe"], ...),
@@ -375,6 +379,11 @@ def _check_model(model: dict[str, Any], where: typing.Callable[[str], str]) -> N
             f"{where('model.backbone')}: model.backbone is a config from scratch without model_type; "
             "accepted: a model name, a folder, package:NAME, or a mapping such as {model_type: bert, hidden_size: 128}"
         )
+    if isinstance(backbone, dict) and model["text_config_values"]:
+        raise RecipeError(
+            f"{where('model.text_config_values')}: model.text_config_values changes a pretrained backbone's config; "
+            "model.backbone is a config itself: put the values there"
+        )
     if isinstance(backbone, dict) and model.get("tokenizer") is None:
         raise RecipeError(
             f"{where('model.tokenizer')}: model.tokenizer is missing; a backbone from scratch needs a tokenizer name, "
@@ -451,7 +460,6 @@ def describe(hint: Any) -> str:
 
 
 def _dataclass_keys(cls: type, hidden: set[str]) -> dict[str, tuple[Any, Any]]:
-    hints = typing.get_type_hints(cls)
     keys = {}
     for field in fields(cls):
         if field.name in hidden or not field.init or field.name.startswith("_"):
@@ -459,8 +467,15 @@ def _dataclass_keys(cls: type, hidden: set[str]) -> dict[str, tuple[Any, Any]]:
         default = field.default if field.default is not MISSING else None
         if field.default_factory is not MISSING:
             default = field.default_factory()
-        keys[field.name] = (hints[field.name], default)
+        keys[field.name] = (_field_type(cls, field.name), default)
     return keys
+
+
+def _field_type(cls: type, name: str) -> Any:
+    """Type of one field; base classes may hold annotations of other fields that cannot be evaluated here."""
+    owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
+    hint = inspect.get_annotations(owner)[name]
+    return eval(hint, dict(vars(sys.modules[owner.__module__]))) if isinstance(hint, str) else hint
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,280 @@
+"""From a recipe to the things that training and evaluation need: log, splits, processor, model, datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from lmctr.cli.recipe import MODEL_KEYS, Recipe
+from lmctr.data.collators import TextCollator
+from lmctr.data.load import load_log
+from lmctr.data.log import InteractionLog
+from lmctr.data.splits import Splits, split_log
+from lmctr.data.text import TextDataset, TextView
+from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
+from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
+from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
+from lmctr.utils.suggest import unknown_key_message
+
+# Backbones whose position table is fixed; RoBERTa numbers from pad_token_id + 1.
+_ABSOLUTE_POSITIONS = ("bert", "roberta")
+
+
+def build_log(data: Mapping[str, Any]) -> InteractionLog:
+    """The interaction log of a recipe's data group."""
+    options = dict(data["options"])
+    if data["path"] is not None:
+        options["path"] = data["path"]
+    return load_log(data["name"], **options)
+
+
+def build_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
+    """The parts of the log, cut down to the recipe's largest numbers of samples.
+
+    A smaller part is drawn at random with `data.seed` (not the training seed, so that runs with different seeds see
+    the same samples) and keeps its order in time.
+    """
+    splits = split_log(log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
+    limits = {
+        "train": data["max_train_samples"],
+        "validation": data["max_eval_samples"],
+        "test": data["max_eval_samples"],
+    }
+    parts = {}
+    for number, (name, limit) in enumerate(limits.items()):
+        events = getattr(splits, name)
+        if limit is not None and len(events) > limit:
+            chosen = np.random.default_rng([data["seed"], number]).permutation(len(events))[:limit]
+            parts[name] = events[np.sort(chosen)]
+    return dataclasses.replace(splits, **parts)
+
+
+def fingerprint(log: InteractionLog, splits: Splits) -> str:
+    """Checksum of events and samples: a resumed run must see the data that it started with."""
+    value = 0
+    arrays = (log.offsets, log.item, log.time, log.label, log.feedback, splits.train, splits.validation, splits.test)
+    for array in arrays:
+        value = zlib.crc32(np.ascontiguousarray(array).tobytes(), value)
+    return f"{value:08x}"
+
+
+def training_texts(log: InteractionLog, splits: Splits, prompt: Prompt) -> list[str]:
+    """Texts that a tokenizer from scratch may learn from: the items of the training samples and of their histories,
+    and the prompt's own texts."""
+    start, end = log.history_bounds(splits.train)
+    change = np.zeros(log.num_events + 1, dtype=np.int64)
+    np.add.at(change, start, 1)
+    np.add.at(change, end, -1)
+    seen = np.cumsum(change[:-1]) > 0
+    seen[splits.train] = True
+    items = np.unique(log.item[seen])
+    texts = [text for text in prompt.item_texts(log.catalogue.take(items)) if text]
+    values = prompt.to_dict()
+    pieces = [values[key] for key in ("head", "separator", "target", "empty_history") if values.get(key)]
+    for entry in values.get("feedback") or ():
+        pieces += [entry[key] for key in ("word", "header") if entry.get(key)]
+    return texts + pieces
+
+
+def build_tokenizer(recipe: Recipe, log: InteractionLog, splits: Splits) -> PreTrainedTokenizerBase:
+    """The recipe's tokenizer: the backbone's own, a named one, or one trained on the training part."""
+    wanted, backbone = recipe.model["tokenizer"], recipe.model["backbone"]
+    if isinstance(wanted, dict):
+        model_type = backbone["model_type"]
+        return train_tokenizer(
+            training_texts(log, splits, Prompt.load(recipe.data["prompt"])),
+            wanted["type"],
+            wanted["vocab_size"],
+            lowercase=wanted["lowercase"],
+            min_frequency=wanted["min_frequency"],
+            use_template=model_type in _ABSOLUTE_POSITIONS or wanted["type"] == "wordpiece",
+        )
+    name = resolve_backbone(wanted if wanted is not None else backbone)
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        key = "model.tokenizer" if wanted is not None else "model.backbone"
+        raise ValueError(f"{key}: no tokenizer can be loaded from {name!r} ({error})") from error
+
+
+def build_processor(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> CTRSinkProcessor:
+    """The processor of a recipe; texts are cut to what the backbone has positions for."""
+    data, model = recipe.data, recipe.model
+    max_length = data["max_length"]
+    positions = max_positions(build_text_config(recipe, tokenizer))
+    if positions is not None:
+        if max_length is not None and max_length > positions:
+            raise ValueError(
+                f"data.max_length is {max_length}, but the backbone has positions for {positions} tokens; "
+                "give a smaller max_length or a backbone with more positions"
+            )
+        if max_length is None and tokenizer.model_max_length > positions:
+            max_length = positions
+    return CTRSinkProcessor(
+        tokenizer,
+        prompt=data["prompt"],
+        num_behaviors=data["num_behaviors"],
+        sink_kind=model["sink_kind"],
+        sink_signal=model["sink_signal"],
+        sink_order=data["order"],
+        num_sink_buckets=model["num_sink_buckets"],
+        feedback=data["feedback"],
+        trailing_sink=data["trailing_sink"],
+        max_length=max_length,
+        sink_token=model["sink_token"],
+    )
+
+
+def build_model(recipe: Recipe, processor: CTRSinkProcessor) -> CTRSinkForCTR:
+    """The model with its initial weights; seed the random generators before."""
+    model, data = recipe.model, recipe.data
+    values = {key: value for key, value in model.items() if key not in MODEL_KEYS}
+    values |= {"sink_order": data["order"], "feedback": data["feedback"]}
+    backbone = model["backbone"]
+    if isinstance(backbone, str):
+        return CTRSinkForCTR.from_backbone(
+            resolve_backbone(backbone),
+            text_config_values=model["text_config_values"],
+            attn_implementation=model["attn_implementation"],
+            **values,
+        )
+    text_config = scratch_text_config(backbone, processor.tokenizer, processor.sink_token_id)
+    config = CTRSinkConfig(text_config=text_config, **values)
+    if model["attn_implementation"] is not None:
+        config._attn_implementation = model["attn_implementation"]
+    return CTRSinkForCTR(config)
+
+
+def build_text_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Any:
+    """The backbone's configuration, without its weights."""
+    backbone = recipe.model["backbone"]
+    if isinstance(backbone, dict):
+        values = scratch_text_config(backbone, tokenizer)
+        return CONFIG_MAPPING[values.pop("model_type")](**values)
+    name = resolve_backbone(backbone)
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"model.backbone: {backbone!r} is neither a model id on the Hub, nor a folder with a config.json of a known "
+            f"model type, nor package:NAME ({error})"
+        ) from error
+    for key, value in recipe.model["text_config_values"].items():
+        setattr(config, key, value)
+    return config
+
+
+def scratch_text_config(
+    values: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, sink_token_id: int | None = None
+) -> dict[str, Any]:
+    """Configuration of a backbone from scratch: the recipe's values, with the tokenizer's vocabulary and ids.
+
+    The sink token needs no row in the vocabulary: the model never looks it up.
+
+    Raises:
+        ValueError: an unknown model type or configuration key, a `vocab_size` smaller than the tokenizer's.
+    """
+    model_type = values["model_type"]
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(f"model.backbone: unknown model_type {model_type!r}; for example bert, roberta, qwen2, qwen3")
+    config_class = CONFIG_MAPPING[model_type]
+    known = set(config_class().to_dict()) | set(inspect.signature(config_class.__init__).parameters)
+    for key in values:
+        if key not in known:
+            raise ValueError(unknown_key_message(key, known - {"self", "args", "kwargs"}, "model.backbone"))
+    needed = max(number for number in tokenizer.get_vocab().values() if number != sink_token_id) + 1
+    if values.get("vocab_size", needed) < needed:
+        raise ValueError(
+            f"model.backbone: vocab_size is {values['vocab_size']}, but the tokenizer has {needed} tokens; leave it out"
+        )
+    ids = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    return {"vocab_size": needed, **ids, **values}
+
+
+def max_positions(text_config: Any) -> int | None:
+    """Tokens that a backbone with a fixed position table can read; None for backbones with relative positions."""
+    if text_config.model_type not in _ABSOLUTE_POSITIONS:
+        return None
+    used = text_config.pad_token_id + 1 if text_config.model_type == "roberta" else 0
+    return text_config.max_position_embeddings - used
+
+
+def build_retrieval_for(
+    processor: CTRSinkProcessor, log: InteractionLog, events: np.ndarray, data: Mapping[str, Any], folder: Path | None
+) -> Any:
+    """Similar behaviours of each event, where the processor's order or signals need them; else None."""
+    if not processor.needs_similarity:
+        return None
+    from lmctr.data.retrieval import build_retrieval
+
+    wanted = data["retrieval"]
+    if wanted is None:
+        raise ValueError(
+            "data.retrieval is missing: the order or a sink signal of this recipe needs similarities; "
+            "set it, for example {encoder: tfidf, k: 50}"
+        )
+    return build_retrieval(log, events, encoder=wanted["encoder"], k=wanted["k"], cache_dir=folder)
+
+
+def build_datasets(
+    view: TextView, splits: Splits, names: tuple[str, ...] = ("train", "validation", "test")
+) -> dict[str, TextDataset]:
+    """A dataset per part."""
+    return {name: TextDataset(view, getattr(splits, name)) for name in names}
+
+
+def build_collator(view: TextView, half_precision: bool) -> TextCollator:
+    """The collator; widths are multiples of 8 where tensor cores gain from it."""
+    return TextCollator(view, pad_to_multiple_of=8 if half_precision else None)
+
+
+def describe_data(
+    log: InteractionLog, splits: Splits, view: TextView, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """The content of a run's data.json: origin, counts, split, label rates, truncation."""
+    parts = dict(splits.items())
+    rates = {name: float(np.mean(log.label[events] == 1)) for name, events in parts.items() if len(events)}
+    dates = {
+        name: [int(log.time[events].min()), int(log.time[events].max())]
+        for name, events in parts.items()
+        if len(events)
+    }
+    result = {
+        "info": log.info.to_dict(),
+        "counts": {
+            "users": int(log.num_users),
+            "items": int(log.num_items),
+            "events": int(log.num_events),
+            "samples": {name: len(events) for name, events in parts.items()},
+        },
+        "split": {"rule": splits.rule, "boundaries": dict(splits.boundaries), "times": dates},
+        "label_rates": rates,
+        "truncation": {name: view.truncation(events) for name, events in parts.items() if len(events)},
+        "fingerprint": fingerprint(log, splits),
+    }
+    say(
+        f"{log.info.name}: {log.num_users:,} users, {log.num_items:,} items, {log.num_events:,} events; samples "
+        + ", ".join(f"{name} {len(events):,}" for name, events in parts.items())
+        + f"; positive {rates.get('train', float('nan')):.1%} of training"
+    )
+    cut = result["truncation"].get("train")
+    if cut:
+        say(
+            f"tokens per training sample: mean {cut['mean_length']:.0f}, longest {cut['longest']}; "
+            f"{cut['share_truncated']:.1%} of samples lost behaviours to max_length"
+        )
+    return result

@@ -1,0 +1,190 @@
+"""The run folder: what `lmctr train` leaves behind and the other verbs read.
+
+RUN/config.json model.safetensors processor_config.json tokenizer*   the best checkpoint
+RUN/recipe.yaml               every value of the recipe
+RUN/data.json                 origin, licence, counts, split, label rates, truncation
+RUN/metrics.json              metrics, baselines, seed, versions; written last: its presence means "finished"
+RUN/predictions/*.parquet     event, user, item, time, label, logit of validation and test
+RUN/checkpoints/              the trainer's checkpoints
+RUN/retriever/                only where histories are retrieved
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lmctr.data.log import InteractionLog
+
+RECIPE = "recipe.yaml"
+METRICS = "metrics.json"
+DATA = "data.json"
+_OWN = (
+    RECIPE,
+    METRICS,
+    DATA,
+    "README.md",
+    "config.json",
+    "processor_config.json",
+    "model*.safetensors*",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "chat_template*",
+    "checkpoints",
+    "predictions",
+    "retriever",
+    ".cache",
+)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and files of one run."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the trainer's checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def cache(self) -> Path:
+        """Folder for what one process prepares for the others; removed when the run ends."""
+        return self.path / ".cache"
+
+    @property
+    def retriever(self) -> Path:
+        """Folder of the retriever."""
+        return self.path / "retriever"
+
+    @property
+    def started(self) -> bool:
+        """Whether a training was begun here."""
+        return (self.path / RECIPE).is_file()
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the preparation before training was completed."""
+        return (self.path / DATA).is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a training was completed here."""
+        return (self.path / METRICS).is_file()
+
+    def clear(self) -> None:
+        """Delete what a run wrote, and nothing else; the sign of a finished run goes first."""
+        for pattern in (METRICS, DATA, *_OWN):
+            for path in self.path.glob(pattern):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read `metrics.json` or `data.json`.
+
+        Raises:
+            FileNotFoundError, ValueError: the file is absent, or no valid JSON.
+        """
+        path = self.path / name
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is not valid JSON ({error}); train the run again with --overwrite") from error
+
+
+def open_run(path: str | Path) -> RunFolder:
+    """A finished run.
+
+    Raises:
+        FileNotFoundError: no such folder, or no run in it.
+        ValueError: the run is not finished.
+    """
+    run = RunFolder(Path(path))
+    if not run.path.is_dir():
+        raise FileNotFoundError(f"run folder {path} does not exist")
+    if not run.started:
+        raise FileNotFoundError(f"{path} is no run folder: it has no {RECIPE} (train one with `lmctr train RECIPE`)")
+    if not run.finished:
+        raise ValueError(f"the run in {path} is not finished; continue it with `lmctr train RECIPE --resume`")
+    return run
+
+
+def check_new_run(run: RunFolder, overwrite: bool) -> None:
+    """Make sure that a new training may use the folder; with `overwrite`, clear an earlier run.
+
+    Raises:
+        ValueError: the folder holds a run, or other files.
+    """
+    if not run.path.exists():
+        return
+    if not run.path.is_dir():
+        raise ValueError(f"output_dir {run.path} is a file; give a folder")
+    if run.started or run.prepared or run.finished:
+        if overwrite:
+            run.clear()
+            return
+        if run.finished:
+            raise ValueError(
+                f"{run.path} holds a finished run; give another --output_dir, or --overwrite to train it again"
+            )
+        raise ValueError(
+            f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again"
+        )
+    if any(run.path.iterdir()):
+        raise ValueError(f"output_dir {run.path} is not empty and holds no run; give another folder")
+
+
+def check_resume(run: RunFolder, resolved: dict[str, Any]) -> None:
+    """Make sure that the run in the folder can be continued with this recipe.
+
+    Raises:
+        ValueError: nothing to resume, or a recipe that differs; the message names the keys.
+    """
+    from lmctr.cli.recipe import compare_recipes, read_yaml
+
+    if not run.started:
+        raise ValueError(f"there is no run to resume in {run.path}; leave --resume out to start one")
+    differences = compare_recipes(read_yaml(run.path / RECIPE) or {}, resolved)
+    if differences:
+        raise ValueError(
+            f"the recipe differs from the one that the run in {run.path} was started with: {'; '.join(differences)}. "
+            "Resume with the same values, or train into another --output_dir"
+        )
+
+
+def write_predictions(
+    path: Path, log: InteractionLog, events: np.ndarray, labels: np.ndarray, logits: np.ndarray
+) -> None:
+    """Write the scores of a part as Parquet.
+
+    Columns: `event` (position in the log), `user` and `item` (original ids), `time` (seconds), `label`, `logit`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table(
+        {
+            "event": pa.array(events, pa.int64()),
+            "user": pa.array(log.user_ids[log.user[events]]),
+            "item": log.catalogue["item_id"].take(pa.array(log.item[events])),
+            "time": pa.array(log.time[events], pa.int64()),
+            "label": pa.array(labels.astype("int8")),
+            "logit": pa.array(logits, pa.float32()),
+        }
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    pq.write_table(table, temporary)
+    temporary.replace(path)

