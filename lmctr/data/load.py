@@ -43,16 +43,31 @@ def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
         log.num_users, log.num_events
         ```
     """
+    builder, fixed, where = _find(name_or_path)
+    known = [name for name in inspect.signature(builder).parameters if name not in fixed]
+    for key in options:
+        if key not in known:
+            raise ValueError(unknown_key_message(key, known, where))
+    return builder(**fixed, **options)
+
+
+def builder_of(name_or_path: str | os.PathLike) -> Callable[..., InteractionLog]:
+    """The function that [`load_log`] would call for this name; its parameters are the options."""
+    return _find(name_or_path)[0]
+
+
+def _find(name_or_path: str | os.PathLike) -> tuple[Callable[..., InteractionLog], dict[str, Any], str]:
+    """The builder, the arguments that the name fixes, and how messages call its options."""
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
     if name in BUILDERS:
-        return _call(_resolve(BUILDERS[name]), {}, options, f"options of the data set {name!r}")
+        return _resolve(BUILDERS[name]), {}, f"options of the data set {name!r}"
     if path.suffix.lower() in (".yaml", ".yml"):
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such schema file.")
-        return _call(_resolve(_TABLE_BUILDER), {"schema": path}, options, f"options of the schema file {path}")
+        return _resolve(_TABLE_BUILDER), {"schema": path}, f"options of the schema file {path}"
     if (path / LOG_FILE).is_file():
-        return _call(InteractionLog.load, {"directory": path}, options, f"options of the saved log {path}")
+        return InteractionLog.load, {"directory": path}, f"options of the saved log {path}"
     if path.is_dir():
         raise FileNotFoundError(
             f"{path}: no {LOG_FILE} in this folder. For raw files, name the data set and give the folder as its path: "
@@ -74,13 +89,3 @@ def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
 def _resolve(target: str) -> Callable[..., InteractionLog]:
     module, function = target.split(":")
     return getattr(importlib.import_module(module), function)
-
-
-def _call(
-    function: Callable[..., InteractionLog], fixed: dict[str, Any], options: dict[str, Any], where: str
-) -> InteractionLog:
-    known = [name for name in inspect.signature(function).parameters if name not in fixed]
-    for key in options:
-        if key not in known:
-            raise ValueError(unknown_key_message(key, known, where))
-    return function(**fixed, **options)

@@ -254,9 +254,9 @@ def _check_slices(log: InteractionLog, events: np.ndarray, start: np.ndarray, en
 
 def _repeats(log: InteractionLog) -> tuple[int, int, int]:
     """Samples with an earlier event on the same item, events that double another, and one such sample."""
-    user, item, time = log.user, log.item, log.time
-    order = np.lexsort((time, item, user))
-    same = (user[order][1:] == user[order][:-1]) & (item[order][1:] == item[order][:-1])
+    pair, time = log.user.astype(np.int64) * log.num_items + log.item, log.time
+    order = np.argsort(pair, kind="stable")  # events stay in time order inside a pair
+    same = pair[order][1:] == pair[order][:-1]
     tied = same & (time[order][1:] == time[order][:-1])
     # Times inside a (user, item) run rise: every event after the run's first second has an earlier one.
     first = np.concatenate([[True], ~same])
