@@ -1,0 +1,509 @@
+"""The model card of a run, filled from what the run wrote down: `config.json`, `recipe.yaml`, `data.json`, `metrics.json`.
+
+A number that is not in the run is not in the card; a file that the run lacks is a sentence that says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from lmctr.hub.checks import split_metrics
+from lmctr.hub.examples import example_call
+from lmctr.hub.run_folder import RunFolder, open_run
+from lmctr.utils.resources import find_resource
+
+__all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
+
+CARD_FILE = "README.md"
+_MARK = re.compile(r"\n<!-- written by lmctr, content ([0-9a-f]{16}) -->\n\Z")
+
+_METRICS = {  # key: (title, metric type in the card's metadata)
+    "auc": ("AUC", "roc_auc"),
+    "log_loss": ("logloss", "log_loss"),
+    "grouped_auc": ("gAUC", "grouped_roc_auc"),
+    "normalized_entropy": ("NE", "normalized_entropy"),
+    "expected_calibration_error": ("ECE", "expected_calibration_error"),
+}
+_BASELINES = {
+    "counting": "counting (user and item rate)",
+    "gradient_boosting": "gradient boosting (history features)",
+}
+
+
+@dataclass(frozen=True)
+class _Family:
+    title: str
+    pipeline_tag: str
+    summary: str
+    citation: str
+
+
+_FAMILIES = {
+    "ctr_sink": _Family(
+        title="CTR-Sink",
+        pipeline_tag="text-classification",
+        summary="A language model that reads a user's history as text and predicts the probability of a positive response "
+        "to a target item, after [CTR-Sink](https://arxiv.org/abs/2508.03668): {variant}.",
+        citation="CTR-Sink: Behavior-Level Attention Sink for Language Models in Click-Through Rate Prediction. "
+        "https://arxiv.org/abs/2508.03668",
+    ),
+}
+
+
+def build_card(
+    run_dir: str | Path,
+    repo_id: str | None = None,
+    licence: str | None = None,
+    seed_runs: Sequence[str | Path] = (),
+) -> str:
+    """The text of a run's model card, YAML header included.
+
+    Args:
+        run_dir: the run folder.
+        repo_id: "user/name" on the Hub, for the title and the loading example; without it the example loads the current folder.
+        licence: licence identifier of the weights for the header ("apache-2.0"); left out when not given, since it follows
+            from the data's and the backbone's terms and cannot be derived from the run.
+        seed_runs: folders of further runs of the same recipe with other seeds; the card then shows mean and spread.
+
+    Raises:
+        FileNotFoundError, ValueError: a folder that is no finished run, broken files, or `seed_runs` whose recipes differ in
+            more than the seed.
+    """
+    folder = open_run(run_dir)
+    if folder.model_type not in _FAMILIES:
+        raise ValueError(f"{folder.path}: no card is known for model_type {folder.model_type!r}")
+    family = _FAMILIES[folder.model_type]
+    metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()
+    info = _dataset_info(data)
+    runs = _seed_metrics(folder, recipe, metrics, seed_runs)
+    citations = [family.citation, *([info["citation"]] if info.get("citation") else [])]
+    text = ModelCard.from_template(
+        card_data=_header(folder, family, recipe, info, runs, repo_id, licence),
+        template_path=str(find_resource("model_cards", "template")),
+        title=repo_id.split("/")[-1] if repo_id else f"{family.title} on {info.get('name', 'a CTR log')}",
+        summary=family.summary.format(variant=_variant(folder.config)),
+        facts=_facts(folder, recipe),
+        results=_results_table(runs),
+        results_note=_results_note(runs),
+        usage=_usage(folder, repo_id),
+        usage_note=_usage_note(folder),
+        data_lines=_data_lines(data),
+        training_note=_training_note(metrics),
+        recipe=yaml.safe_dump(_without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
+        limits=_limits(folder, data, info, runs),
+        citations=citations,
+    ).content.strip()
+    return f"{text}\n\n<!-- written by lmctr, content {_digest(text)} -->\n"
+
+
+def write_card(run_dir: str | Path, overwrite: bool = False, **options: Any) -> tuple[Path, bool]:
+    """Write the card to `RUN/README.md`.
+
+    Args:
+        run_dir: the run folder.
+        overwrite: replace a README.md that was written or edited by hand; otherwise such a file is kept.
+        options: those of `build_card`.
+
+    Returns:
+        The path, and whether it was written (False: a card edited by hand was kept).
+    """
+    path = Path(run_dir) / CARD_FILE
+    text = build_card(run_dir, **options)
+    if path.is_file() and not overwrite and is_edited(path):
+        return path, False
+    path.write_text(text, encoding="utf-8")
+    return path, True
+
+
+def is_edited(path: Path) -> bool:
+    """Whether a README.md differs from what `write_card` last wrote there (or was never written by it)."""
+    text = path.read_text(encoding="utf-8")
+    mark = _MARK.search(text)
+    return mark is None or _digest(text[: mark.start()].rstrip("\n")) != mark.group(1)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.strip().encode()).hexdigest()[:16]
+
+
+# Header
+
+
+def _header(
+    folder: RunFolder,
+    family: _Family,
+    recipe: dict[str, Any] | None,
+    info: dict[str, Any],
+    runs: list[dict[str, Any]],
+    repo_id: str | None,
+    licence: str | None,
+) -> ModelCardData:
+    name = repo_id.split("/")[-1] if repo_id else folder.path.resolve().name
+    dataset = info.get("name") or "unnamed"
+    results = [
+        EvalResult(
+            task_type=family.pipeline_tag,
+            task_name="Click-through rate prediction",
+            dataset_type=re.sub(r"[^a-z0-9_.-]+", "-", dataset.lower()),
+            dataset_name=dataset,
+            dataset_split=split,
+            metric_type=metric_type,
+            metric_name=title,
+            metric_value=_mean([run["splits"][split][key] for run in runs]),
+            metric_args={"seeds": [run["seed"] for run in runs]},
+        )
+        for split in _splits(runs)
+        for key, (title, metric_type) in _METRICS.items()
+        if all(key in run["splits"][split] for run in runs)
+    ]
+    language = info.get("language")
+    return ModelCardData(
+        language=language if language and re.fullmatch(r"[a-z]{2,3}", language) else None,
+        license=licence,
+        library_name="lmctr",
+        pipeline_tag=family.pipeline_tag,
+        tags=["click-through-rate", "ctr-prediction", "recommendation", folder.model_type],
+        base_model=_hub_backbone(recipe),
+        model_name=name if results else None,
+        eval_results=results or None,
+    )
+
+
+def _hub_backbone(recipe: dict[str, Any] | None) -> str | None:
+    """The backbone's repository on the Hub, where its name has the form of one and is no local path."""
+    backbone = ((recipe or {}).get("model") or {}).get("backbone")
+    is_name = isinstance(backbone, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", backbone) and backbone[0] not in "./~"
+    return backbone if is_name and not Path(backbone).exists() else None
+
+
+# What the model is
+
+
+def _variant(config: dict[str, Any]) -> str:
+    kind, signal = config.get("sink_kind", "sink"), config.get("sink_signal")
+    signals = [signal] if isinstance(signal, str) else list(signal or [])
+    if kind == "none":
+        return "the plain LM-CTR baseline, without attention sinks"
+    if kind == "cls":
+        return "the variant with the backbone's own [CLS] token after each behaviour"
+    carried = "no signal" if signals in ([], ["none"]) else " and ".join(signals)
+    return f"a [SINK] token after each behaviour, whose embedding carries {carried}"
+
+
+def _facts(folder: RunFolder, recipe: dict[str, Any] | None) -> list[tuple[str, str]]:
+    config, text = folder.config, folder.config.get("text_config") or {}
+    backbone = ((recipe or {}).get("model") or {}).get("backbone")
+    if isinstance(backbone, str):
+        origin = f", started from `{_shown(backbone)}`"
+    else:
+        origin = ", trained from scratch" if isinstance(backbone, dict) else ""
+    size = ", ".join(
+        f"{text[key]} {name}"
+        for key, name in (("num_hidden_layers", "layers"), ("hidden_size", "wide"))
+        if key in text
+    )
+    language_model = sum(n for name, n in folder.num_parameters.items() if "language_model." in name)
+    total = sum(folder.num_parameters.values())
+    facts = [
+        ("Model type", f"`{folder.model_type}`"),
+        ("Backbone", f"{text.get('model_type', 'unknown')}{f' ({size})' if size else ''}{origin}"),
+        ("Parameters", f"{total:,}, of which {total - language_model:,} are not the backbone's"),
+    ]
+    for key, title in (
+        ("sink_kind", "Sink kind"),
+        ("sink_signal", "Sink signal"),
+        ("sink_order", "Order of behaviours"),
+        ("feedback", "Feedback"),
+    ):
+        value = config.get(key)
+        if value is not None:
+            facts.append((title, " + ".join(value) if isinstance(value, list) else str(value)))
+    for key, title in (("num_behaviors", "Behaviours read"), ("max_length", "Most tokens")):
+        if folder.processor.get(key) is not None:
+            facts.append((title, str(folder.processor[key])))
+    prompt = (folder.processor.get("prompt") or {}).get("name")
+    return facts + ([("Prompt", f"`{prompt}`")] if prompt else [])
+
+
+def _usage(folder: RunFolder, repo_id: str | None) -> str:
+    place = repo_id or "."
+    where = "" if repo_id else "  # this folder"
+    return "\n".join(
+        [
+            "import lmctr",
+            "import torch",
+            "from transformers import AutoProcessor",
+            "",
+            f'model = lmctr.AutoModelForCTR.from_pretrained("{place}").eval(){where}',
+            f'processor = AutoProcessor.from_pretrained("{place}")',
+            example_call(folder),
+            "with torch.no_grad():",
+            "    probability = model(**batch).logits.sigmoid()  # one per row",
+        ]
+    )
+
+
+def _usage_note(folder: RunFolder) -> str:
+    note = "`histories` are whole histories, oldest first, with times in unix seconds; the processor picks the behaviours."
+    if (folder.path / "retriever").is_dir():
+        note += " `similarity` is the cosine with the target by the encoder in `retriever/`."
+    return note
+
+
+# Results
+
+
+def _seed_metrics(
+    folder: RunFolder, recipe: dict[str, Any] | None, metrics: dict[str, Any] | None, seed_runs: Sequence[str | Path]
+) -> list[dict[str, Any]]:
+    """One dict {seed, splits, baselines} per run; empty where the run holds no metrics."""
+    if metrics is None:
+        if seed_runs:
+            raise ValueError(f"{folder.path} has no metrics.json, so its seeds cannot be compared; evaluate it first")
+        return []
+    runs = [_one_run(folder.path, metrics)]
+    for other in seed_runs:
+        second = open_run(other)
+        other_metrics = second.metrics()
+        if other_metrics is None:
+            raise ValueError(f"{second.path} has no metrics.json; evaluate it first")
+        differing = _differing_keys(recipe, second.recipe())
+        if differing:
+            raise ValueError(
+                f"{second.path} is no other seed of {folder.path}: their recipes differ in {', '.join(differing)}"
+            )
+        runs.append(_one_run(second.path, other_metrics))
+    seeds = [run["seed"] for run in runs]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"the runs have the seeds {seeds}: give runs of different seeds")
+    return runs
+
+
+def _one_run(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
+    try:
+        splits = split_metrics(metrics)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return {"seed": metrics.get("seed"), "splits": splits, "baselines": metrics.get("baselines") or {}}
+
+
+def _differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
+    left, right = _flat(left or {}), _flat(right or {})
+    ignored = {"training.seed", "training.data_seed", "training.output_dir", "training.run_name"}
+    return sorted(key for key in (left.keys() | right.keys()) - ignored if left.get(key) != right.get(key))
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {
+        k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+def _splits(runs: list[dict[str, Any]]) -> list[str]:
+    """Splits that every run has, the test split first."""
+    common = [split for split in (runs[0]["splits"] if runs else {}) if all(split in run["splits"] for run in runs)]
+    return sorted(common, key=lambda split: (split != "test", split != "validation"))
+
+
+def _results_table(runs: list[dict[str, Any]]) -> str:
+    splits = _splits(runs)
+    rows = []
+    for split in splits:
+        own = [run["splits"][split] for run in runs]
+        rows.append([split, "**this model**", *_cells(own), _count(own[0])])
+        for name in runs[0]["baselines"]:
+            per_run = [run["baselines"].get(name, {}).get(split) for run in runs]
+            if all(per_run):
+                rows.append([split, _BASELINES.get(name, name), *_cells(per_run), _count(per_run[0])])
+    if not rows:
+        return ""
+    titles = ["split", "", *(title for title, _ in _METRICS.values()), "samples"]
+    lines = [titles, ["---"] * 2 + ["---:"] * (len(titles) - 2), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cells(per_run: list[dict[str, float]]) -> list[str]:
+    cells = []
+    for key in _METRICS:
+        values = [run[key] for run in per_run if run.get(key) is not None]
+        if len(values) < len(per_run):
+            cells.append("-")
+        elif len(values) == 1 or max(values) == min(values):
+            cells.append(f"{values[0]:.4f}")
+        else:
+            cells.append(f"{_mean(values):.4f} ± {_spread(values):.4f}")
+    return cells
+
+
+def _count(metrics: dict[str, float]) -> str:
+    return f"{metrics['num_samples']:,}" if "num_samples" in metrics else "-"
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _spread(values: list[float]) -> float:
+    return math.sqrt(sum((value - _mean(values)) ** 2 for value in values) / (len(values) - 1))
+
+
+def _results_note(runs: list[dict[str, Any]]) -> str:
+    if not runs:
+        return ""
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    note = (
+        f"One run, seed {seeds}."
+        if len(runs) == 1
+        else f"Mean and standard deviation over {len(runs)} runs, seeds {seeds}; the weights here are those of the first."
+    )
+    note += " AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user."
+    if runs[0]["baselines"]:
+        note += " The baselines were computed in the same run, on the same samples."
+    return note
+
+
+# Data, training, limits
+
+
+def _dataset_info(data: dict[str, Any] | None) -> dict[str, Any]:
+    data = data or {}
+    return data["info"] if isinstance(data.get("info"), dict) else data
+
+
+def _data_lines(data: dict[str, Any] | None) -> list[str]:
+    if not data:
+        return []
+    info = _dataset_info(data)
+    lines = [
+        f"{title}: {info[key]}"
+        for key, title in (
+            ("name", "Data set"),
+            ("url", "Source"),
+            ("licence", "Licence of the data"),
+            ("label_rule", "Positive label"),
+            ("language", "Language"),
+            ("notes", "Notes"),
+            ("best_auc", "Best reachable AUC"),
+        )
+        if info.get(key) is not None
+    ]
+    known = {*_INFO_KEYS, "info"}
+    return lines + [f"{_words(key)}: {_value(value)}" for key, value in data.items() if key not in known and value]
+
+
+_INFO_KEYS = ("name", "url", "licence", "citation", "label_rule", "language", "notes", "best_auc", "extra")
+
+
+def _value(value: Any, key: str = "") -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{_words(name)} {_bracket(inner, name)}" for name, inner in value.items() if inner is not None
+        )
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_value(inner) for inner in value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return _shown(value) if isinstance(value, str) else str(value)
+    if isinstance(value, int):
+        return _date(value) if 10**8 < value < 10**11 else f"{value:,}"
+    return f"{value:.4g}"
+
+
+def _bracket(value: Any, name: str) -> str:
+    return f"({_value(value, name)})" if isinstance(value, dict) else _value(value, name)
+
+
+def _date(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _words(key: Any) -> str:
+    return str(key).replace("_", " ")
+
+
+def _training_note(metrics: dict[str, Any] | None) -> str:
+    parts = []
+    if metrics and metrics.get("command"):
+        parts.append(f"Command: `{_command(metrics['command'])}`.")
+    if metrics and isinstance(metrics.get("samples_per_second"), (int, float)):
+        parts.append(f"Training speed: {metrics['samples_per_second']:,.1f} samples/s.")
+    if metrics and isinstance(metrics.get("versions"), dict):
+        parts.append("Versions: " + ", ".join(f"{name} {value}" for name, value in metrics["versions"].items()) + ".")
+    return " ".join(parts) or "Trained with lmctr."
+
+
+def _command(command: str) -> str:
+    """The command without folders of the machine that it ran on."""
+    return " ".join(_shown(word) for word in command.split())
+
+
+def _shown(text: str) -> str:
+    """Text with an absolute (or home) path cut down to its last part; `key=/path` too."""
+    head, equals, tail = text.rpartition("=")
+    path = tail if equals else text
+    if re.match(r"^(/|~|[A-Za-z]:\\|\.\./)", path):
+        path = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+    return f"{head}{equals}{path}"
+
+
+def _without_paths(recipe: Any) -> Any:
+    if isinstance(recipe, dict):
+        return {key: _without_paths(value) for key, value in recipe.items()}
+    if isinstance(recipe, list):
+        return [_without_paths(value) for value in recipe]
+    return _shown(recipe) if isinstance(recipe, str) else recipe
+
+
+def _limits(
+    folder: RunFolder, data: dict[str, Any] | None, info: dict[str, Any], runs: list[dict[str, Any]]
+) -> list[str]:
+    lines = []
+    name = info.get("name")
+    rule = f" (positive: {info['label_rule']})" if info.get("label_rule") else ""
+    lines.append(
+        f"It was trained{f' on {name}' if name else ''}{rule} and predicts that label; its probabilities hold for samples like "
+        "those only."
+    )
+    behind = _better_baselines(runs)
+    if behind:
+        lines.append(f"It does not beat every baseline: by AUC on the test split it is behind {' and '.join(behind)}.")
+    if len(runs) == 1:
+        lines.append("Its metrics come from one seed; a difference smaller than the spread over seeds means nothing.")
+    behaviours = folder.processor.get("num_behaviors")
+    if behaviours:
+        lines.append(
+            f"It reads {behaviours} behaviours of a history at most; what is older, or does not fit, is not seen."
+        )
+    lines.append(
+        "It reads item texts: an item without text, or with another language's text, is judged by little or nothing."
+    )
+    lines.append(
+        "It learnt from what users were shown and chose to answer; it repeats the selection, popularity and taste that the log "
+        "holds, and was not tested for fairness between groups of users or providers."
+    )
+    if info.get("licence"):
+        lines.append(f"The data's terms may limit what the weights may be used for: {info['licence']}")
+    return lines
+
+
+def _better_baselines(runs: list[dict[str, Any]]) -> list[str]:
+    if "test" not in _splits(runs):
+        return []
+    own = _mean([run["splits"]["test"].get("auc", math.nan) for run in runs])
+    found = []
+    for name in runs[0]["baselines"]:
+        values = [run["baselines"].get(name, {}).get("test", {}).get("auc") for run in runs]
+        if all(value is not None for value in values) and own < _mean(values):
+            found.append(f"{_BASELINES.get(name, name)}, {own:.4f} against {_mean(values):.4f}")
+    return found

@@ -1,0 +1,184 @@
+"""Pushing a run to the Hugging Face Hub: check it, write its card, upload the model's files in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalTokenNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import validate_repo_id
+
+from lmctr.hub.checks import validate_run
+from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
+from lmctr.hub.reference import write_reference
+from lmctr.hub.run_folder import is_shared
+
+__all__ = ["HubError", "PushResult", "push_run", "write_reference"]
+
+T = TypeVar("T")
+
+
+class HubError(OSError):
+    """The Hub refused or could not be reached. The message says what to do; nothing, or a whole commit, was uploaded."""
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """Result of `push_run`.
+
+    Attributes:
+        repo_id: "user/name".
+        files: the files of the commit, relative to the run folder.
+        checks: one line per check that the run passed.
+        card_written: whether the card was written; False where a README.md edited by hand was kept.
+        deleted: files of an earlier push that this model does not have (such as shards), deleted by the same commit.
+        url: address of the commit; None for a dry run.
+        commit: its hash; None for a dry run.
+    """
+
+    repo_id: str
+    files: tuple[str, ...]
+    checks: tuple[str, ...]
+    card_written: bool
+    deleted: tuple[str, ...] = ()
+    url: str | None = None
+    commit: str | None = None
+
+
+def push_run(
+    run_dir: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    commit_message: str | None = None,
+    licence: str | None = None,
+    seed_runs: Sequence[str | Path] = (),
+    overwrite_card: bool = False,
+    dry_run: bool = False,
+    token: str | bool | None = None,
+) -> PushResult:
+    """Check a run folder (`lmctr.hub.checks.validate_run`), write its card, and upload weights, configurations, tokenizer and
+    card in one commit. Checkpoints, predictions, recipe, logs and reference rows stay where they are; the card quotes the recipe.
+
+    Args:
+        run_dir: the run folder.
+        repo_id: "user/name"; the repository is made where it does not exist.
+        private: whether a new repository is private; None takes the account's default. An existing one is left as it is.
+        revision: branch to commit to, made where it does not exist; default "main".
+        commit_message: default "Add <model type> model".
+        licence: licence identifier for the card's header, see `build_card`.
+        seed_runs: further seeds for the card, see `build_card`.
+        overwrite_card: replace a README.md that was edited by hand.
+        dry_run: make every check and report what would be uploaded; write and send nothing.
+        token: access token; default: the one of `hf auth login` or `HF_TOKEN`.
+
+    Raises:
+        FileNotFoundError, ValueError: the run is not fit to be shared, or `repo_id` is no valid name.
+        HubError: the Hub refused (no or wrong token, no right to write, no such branch), failed, or was not reached.
+    """
+    _check_repo_id(repo_id)
+    report = validate_run(run_dir)
+    folder = report.folder
+    card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
+    files = [*folder.upload_files(), Path(CARD_FILE)]
+    if dry_run:
+        build_card(run_dir, **card)  # a card that cannot be built fails here too
+        path = folder.path / CARD_FILE
+        kept = path.is_file() and not overwrite_card and is_edited(path)
+        return PushResult(repo_id, _names(files), report.lines, card_written=not kept)
+    _, card_written = write_card(run_dir, overwrite=overwrite_card, **card)
+
+    api = HfApi(token=token)
+    what = f"push to {repo_id!r}"
+    _ask(what, lambda: api.create_repo(repo_id, private=private, exist_ok=True))
+    if revision is not None and revision != "main":
+        _ask(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
+    # A model.safetensors left beside new shards would be loaded in their place.
+    there = _ask(what, lambda: api.list_repo_files(repo_id, revision=revision))
+    stale = tuple(sorted(name for name in there if is_shared(name) and name not in _names(files)))
+    operations = [CommitOperationAdd(path.as_posix(), folder.path / path) for path in files]
+    operations += [CommitOperationDelete(name) for name in stale]
+    commit = _ask(
+        what,
+        lambda: api.create_commit(
+            repo_id,
+            operations,
+            commit_message=commit_message or f"Add {folder.model_type} model",
+            revision=revision,
+        ),
+    )
+    return PushResult(
+        repo_id, _names(files), report.lines, card_written, deleted=stale, url=commit.commit_url, commit=commit.oid
+    )
+
+
+def _names(files: list[Path]) -> tuple[str, ...]:
+    return tuple(path.as_posix() for path in files)
+
+
+def _check_repo_id(repo_id: str) -> None:
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise ValueError(f"repository {repo_id!r} is no valid name: {error}") from error
+    if "/" not in repo_id:
+        raise ValueError(f"repository must be given as user/name, got {repo_id!r}")
+
+
+def _ask(what: str, call: Callable[[], T]) -> T:
+    """Make a call to the Hub; its errors become a `HubError` that says what to do."""
+    try:
+        return call()
+    except LocalTokenNotFoundError as error:
+        raise HubError(f"{what}: no access token; run `hf auth login` or set HF_TOKEN") from error
+    except RevisionNotFoundError as error:
+        raise HubError(
+            f"{what}: no such branch on the Hub; leave --revision out or name an existing branch"
+        ) from error
+    except HfHubHTTPError as error:
+        raise HubError(f"{what}: {_advice(error)}") from error
+    except Exception as error:
+        if not _is_transport_error(error):
+            raise
+        raise HubError(
+            f"{what}: the Hub at {HfApi().endpoint} was not reached ({error}); check the connection and HF_ENDPOINT"
+        ) from error
+
+
+def _advice(error: HfHubHTTPError) -> str:
+    status = getattr(error.response, "status_code", None)
+    said = f"the Hub answered {status}"
+    detail = (error.server_message or "").strip()
+    said += f" ({detail})" if detail else ""
+    if status == 401:
+        return f"{said}: the access token is missing, wrong or expired; run `hf auth login` or set HF_TOKEN"
+    if status == 403:
+        return (
+            f"{said}: the access token may not write there; use a token with write access to this user or organisation"
+        )
+    if status == 404 or isinstance(error, RepositoryNotFoundError):
+        return f"{said}: no such repository, or the token may not see it; check the name and the token"
+    if status in (409, 412):
+        return f"{said}: the repository changed meanwhile; push again"
+    if status == 429:
+        return f"{said}: too many requests; wait a few minutes and push again"
+    if status is not None and status >= 500:
+        return f"{said}: the server failed; push again later"
+    return f"{said}: {error}" if not detail else said
+
+
+def _is_transport_error(error: Any) -> bool:
+    """Errors of the HTTP client, whichever of its two major versions huggingface_hub uses, and of the socket."""
+    return isinstance(error, ConnectionError | TimeoutError) or any(
+        kind.__module__.partition(".")[0] in ("httpx", "httpx2", "requests") for kind in type(error).__mro__
+    )

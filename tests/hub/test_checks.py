@@ -1,0 +1,250 @@
+"""validate_run: a good run passes with the checks it says, a broken one fails with the file's name."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_run import make_batch, make_model, write_json
+
+from lmctr.hub.checks import validate_run
+from lmctr.hub.reference import compare_with_reference, write_reference
+from lmctr.hub.run_folder import open_run
+
+
+def edit_json(path, **values):
+    write_json(path, json.loads(path.read_text()) | values)
+
+
+def test_a_good_run_passes_every_check(finished_run):
+    report = validate_run(finished_run[0])
+    text = "\n".join(report.lines)
+    assert "model.safetensors: 38,163 parameters" in text
+    assert "AutoModelForCTR loads CTRSinkForCTR, AutoProcessor loads CTRSinkProcessor" in text
+    assert "logits of 2 reference rows are the run's own" in text  # the third row is a filler
+    assert "test metrics are those of predictions/test.parquet" in text
+    assert sum(report.folder.num_parameters.values()) == sum(p.numel() for p in finished_run[1].parameters())
+
+
+def test_only_the_models_files_are_shared(finished_run):
+    names = {path.as_posix() for path in open_run(finished_run[0]).upload_files()}
+    assert names == {
+        "config.json",
+        "model.safetensors",
+        "processor_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+def test_a_retriever_is_shared_with_the_model(run_dir):
+    (run_dir / "retriever").mkdir()
+    for name in ("config.json", "model.safetensors", "cache.npy"):
+        (run_dir / "retriever" / name).write_bytes(b"{}")
+    names = {path.as_posix() for path in open_run(run_dir).upload_files()}
+    assert {"retriever/config.json", "retriever/model.safetensors"} <= names
+    assert "retriever/cache.npy" not in names
+
+
+def test_without_reference_rows_two_loads_are_compared(run_dir):
+    (run_dir / "reference.safetensors").unlink()
+    assert any("two independent loads give equal logits" in line for line in validate_run(run_dir).lines)
+
+
+@pytest.mark.parametrize("feedback", ["groups", "inline", "none"])
+@pytest.mark.parametrize("kind", ["none", "cls", "sink", "similarity"])
+def test_example_inputs_suit_every_kind_of_processor(kind, feedback, tmp_path):
+    from tiny_run import write_run
+
+    config = {"sink_kind": "sink" if kind == "similarity" else kind, "feedback": feedback}
+    if kind == "similarity":
+        config |= {"sink_signal": "similarity", "sink_order": "similarity"}
+    write_run(tmp_path, config=config)
+    (tmp_path / "reference.safetensors").unlink()
+    assert any("two independent loads" in line for line in validate_run(tmp_path).lines)
+
+
+def test_other_weights_are_found_by_their_logits(run_dir):
+    other = make_model(seed=1, sink_signal=["recency", "feedback"], feedback="inline")
+    other.save_pretrained(run_dir)
+    with pytest.raises(ValueError, match="gives other logits than the run did: largest difference"):
+        validate_run(run_dir)
+
+
+def test_another_head_activation_order_or_scale_is_found(run_dir):
+    weights = load_file(run_dir / "model.safetensors")
+    name = next(name for name in weights if "head" in name and weights[name].ndim == 1)
+    weights[name] += 0.5
+    save_file(weights, run_dir / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="gives other logits"):
+        validate_run(run_dir)
+
+
+def truncate(path, share):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+def drop_weight(run):
+    weights = load_file(run / "model.safetensors")
+    del weights[next(name for name in weights if "sink_embedding" in name)]
+    save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
+
+
+def add_weight(run):
+    weights = load_file(run / "model.safetensors") | {"model.surplus": torch.zeros(2)}
+    save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
+
+
+def poison(run):
+    weights = load_file(run / "model.safetensors")
+    weights[next(iter(weights))].view(-1)[0] = float("nan")
+    save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
+
+
+def shard(run):
+    (run / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    write_json(run / "model.safetensors.index.json", index)
+    save_file({"a": torch.zeros(1)}, run / "model-00001-of-00002.safetensors")
+
+
+def change_metric(run):
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["split_metrics"]["test"]["auc"] += 0.01
+    write_json(run / "metrics.json", metrics)
+
+
+def leave_checkpoints_only(run):
+    (run / "checkpoints/checkpoint-3/config.json").write_text("{}")
+    (run / "config.json").unlink()
+
+
+BROKEN = {
+    "no folder": (shutil.rmtree, "run folder .* does not exist"),
+    "no config": (
+        lambda run: (run / "config.json").unlink(),
+        "has no config.json: it is not the folder of a finished run",
+    ),
+    "unfinished": (leave_checkpoints_only, "checkpoints but no finished model: .*--resume, or give .*checkpoint-3"),
+    "config cut off": (lambda run: truncate(run / "config.json", 0.5), r"config.json is not valid JSON \(line"),
+    "config no object": (lambda run: (run / "config.json").write_text("[]"), "must hold a JSON object, got list"),
+    "config of another model": (
+        lambda run: edit_json(run / "config.json", model_type="bert"),
+        "model_type is 'bert', which is no CTR model of lmctr .*ctr_sink",
+    ),
+    "config without type": (lambda run: write_json(run / "config.json", {}), "config.json has no model_type"),
+    "unknown model type": (
+        lambda run: edit_json(run / "config.json", model_type="ctr_sync"),
+        "model_type is 'ctr_sync'",
+    ),
+    "unknown config key": (
+        lambda run: edit_json(run / "config.json", sink_sinal="recency"),
+        "no valid configuration: .*did you mean 'sink_signal'",
+    ),
+    "config and processor": (
+        lambda run: edit_json(run / "config.json", sink_signal=["recency", "elapsed"]),
+        r"sink_signal is \['recency', 'elapsed'\] in config.json and \['recency', 'feedback'\]",
+    ),
+    "config and weights": (
+        lambda run: edit_json(run / "config.json", sink_embedding_dim=16),
+        "cannot load the model|of another shape",
+    ),
+    "no weights": (lambda run: (run / "model.safetensors").unlink(), "has no model.safetensors"),
+    "weights cut off": (
+        lambda run: truncate(run / "model.safetensors", 0.7),
+        "model.safetensors is cut off: its header",
+    ),
+    "weights a stub": (lambda run: truncate(run / "model.safetensors", 0.01), "cut off or no safetensors file"),
+    "weights a text": (lambda run: (run / "model.safetensors").write_text("x" * 99), "no safetensors file"),
+    "weights too long": (
+        lambda run: (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes() + b"x"),
+        "model.safetensors is damaged",
+    ),
+    "a weight missing": (drop_weight, "lacks weights of the model: .*sink_embedding"),
+    "a weight too many": (add_weight, "holds weights that the model does not have: .*surplus"),
+    "a weight NaN": (poison, "holds NaN or infinite values"),
+    "a shard missing": (shard, "lacks 1 of 2 weight files .*: model-00002-of-00002.safetensors"),
+    "pickled weights": (
+        lambda run: (run / "pytorch_model.bin").write_bytes(b"x"),
+        "can run code when it is loaded: pytorch_model.bin",
+    ),
+    "pickled state": (lambda run: (run / "scheduler.pt").write_bytes(b"x"), "can run code .*: scheduler.pt"),
+    "no processor": (lambda run: (run / "processor_config.json").unlink(), "has no processor_config.json"),
+    "no tokenizer": (
+        lambda run: [path.unlink() for path in run.glob("tokenizer*")],
+        "AutoProcessor cannot load the processor",
+    ),
+    "processor cut off": (
+        lambda run: truncate(run / "processor_config.json", 0.9),
+        "processor_config.json is not valid JSON",
+    ),
+    "processor key": (
+        lambda run: edit_json(run / "processor_config.json", num_behaviours=3),
+        "cannot load the processor: .*num_behaviors",
+    ),
+    "reference cut off": (
+        lambda run: truncate(run / "reference.safetensors", 0.9),
+        "reference.safetensors cannot be read",
+    ),
+    "metrics of another run": (change_metric, "metrics.json: test auc is .* but .*test.parquet gives"),
+    "metrics cut off": (lambda run: truncate(run / "metrics.json", 0.5), "metrics.json is not valid JSON"),
+    "predictions cut off": (
+        lambda run: truncate(run / "predictions/test.parquet", 0.5),
+        "test.parquet cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_run_is_refused(case, run_dir):
+    breaking, message = BROKEN[case]
+    breaking(run_dir)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        validate_run(run_dir)
+
+
+def test_reference_keeps_real_rows_and_the_models_mode(finished_run, tmp_path):
+    _, model, processor = finished_run
+    batch = make_batch(processor) | {"labels": torch.tensor([-100.0, 1.0, 0.0]), "sample_weight": torch.ones(3)}
+    model.train()
+    write_reference(tmp_path, model, batch, num_rows=1)
+    assert model.training
+    model.eval()
+    stored = load_file(tmp_path / "reference.safetensors")
+    assert set(stored) == {
+        "input.input_ids",
+        "input.attention_mask",
+        "input.sink_buckets",
+        "input.target_mask",
+        "logits",
+    }
+    assert torch.equal(stored["input.input_ids"], batch["input_ids"][1:2])
+    with torch.no_grad():
+        assert torch.allclose(stored["logits"], model(**make_batch(processor)).logits[1:2], atol=1e-5)
+    assert compare_with_reference(tmp_path, model) == (1, 0.0)
+
+
+def test_reference_tolerance_follows_the_precision(finished_run, tmp_path):
+    _, _, processor = finished_run
+    model = make_model(0, sink_signal=["recency", "feedback"], feedback="inline")
+    write_reference(tmp_path, model, make_batch(processor))
+    half = model.to(torch.bfloat16)
+    _, difference = compare_with_reference(tmp_path, half)
+    assert difference > 1e-4  # more than float32 may differ
+
+
+def test_reference_refuses_what_is_no_reference(finished_run, tmp_path):
+    _, model, processor = finished_run
+    batch = make_batch(processor)
+    with pytest.raises(ValueError, match="every row is a filler"):
+        write_reference(tmp_path, model, batch | {"labels": torch.full((3,), -100.0)})
+    with pytest.raises(ValueError, match="no input tensors, only labels"):
+        write_reference(tmp_path, model, {"labels": torch.zeros(3)})
+    broken = make_model(0, sink_signal=["recency", "feedback"], feedback="inline")
+    with torch.no_grad():
+        next(broken.parameters()).fill_(float("nan"))
+    with pytest.raises(ValueError, match="NaN or infinite logits"):
+        write_reference(tmp_path, broken, batch)
+    with pytest.raises(FileNotFoundError, match=r"no reference\.safetensors"):
+        compare_with_reference(tmp_path, model)

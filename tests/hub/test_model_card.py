@@ -1,0 +1,193 @@
+"""The card: every number comes from the run, its lines run, and a hand-edited one is kept."""
+
+import json
+import re
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from tiny_run import write_json, write_run
+
+from lmctr.hub.model_card import build_card, is_edited, write_card
+
+
+def read(path, name):
+    return json.loads((path / name).read_text())
+
+
+def python_block(card):
+    return re.search(r"```python\n(.*?)```", card, re.DOTALL).group(1)
+
+
+def test_header_holds_the_runs_metrics(finished_run):
+    card = ModelCard(build_card(finished_run[0], repo_id="tester/tiny-ctr", licence="mit"))
+    header = card.data.to_dict()
+    assert header["library_name"] == "lmctr"
+    assert header["pipeline_tag"] == "text-classification"
+    assert {"ctr-prediction", "ctr_sink"} <= set(header["tags"])
+    assert header["license"] == "mit"
+    assert header["language"] == "en"
+    assert card.data.model_name == "tiny-ctr"
+    found = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}
+    metrics = read(finished_run[0], "metrics.json")["split_metrics"]
+    names = {
+        "auc": "roc_auc",
+        "log_loss": "log_loss",
+        "grouped_auc": "grouped_roc_auc",
+        "normalized_entropy": "normalized_entropy",
+        "expected_calibration_error": "expected_calibration_error",
+    }
+    assert found == {(split, kind): metrics[split][key] for split in metrics for key, kind in names.items()}
+    assert all(entry.dataset_name == "MovieLens tiny" for entry in card.data.eval_results)
+
+
+def test_results_stand_beside_the_baselines(finished_run):
+    card = build_card(finished_run[0])
+    metrics = read(finished_run[0], "metrics.json")
+    auc = f"{metrics['split_metrics']['test']['auc']:.4f}"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in card.splitlines()
+        if line.startswith("| test")
+    ]
+    assert [row[1:3] for row in rows] == [
+        ["**this model**", auc],
+        ["counting (user and item rate)", "0.1000"],
+        ["gradient boosting (history features)", "0.9000"],
+    ]
+    assert rows[0][-1] == "300"
+    assert "One run, seed 0." in card
+    assert f"behind gradient boosting (history features), {auc} against 0.9000" in card
+    assert "behind counting" not in card
+
+
+def test_data_licence_rule_and_dates_are_told(finished_run):
+    card = build_card(finished_run[0])
+    for text in (
+        "Data set: MovieLens tiny",
+        "Licence of the data: research use only",
+        "Positive label: rating > 3",
+        "samples (train 2,000, validation 200, test 300)",
+        "validation 2017-07-14 02:40:00 UTC",
+        "may limit what the weights may be used for: research use only",
+        "Harper and Konstan 2015",
+        "https://arxiv.org/abs/2508.03668",
+        "whose embedding carries recency and feedback",
+        "bert (3 layers, 32 wide), trained from scratch",
+        "reads 5 behaviours of a history at most",
+    ):
+        assert text in card
+    recipe = yaml.safe_load(re.search(r"```yaml\n(.*?)```", card, re.DOTALL).group(1))
+    assert recipe["training"] == {"learning_rate": 0.001, "seed": 0}
+
+
+def test_folders_of_the_machine_are_left_out(finished_run):
+    card = build_card(finished_run[0])
+    assert "someone" not in card
+    assert "--data.path ml-latest-small" in card
+    assert "path: ml-latest-small" in card
+
+
+def test_every_number_of_the_results_is_in_the_run(finished_run):
+    path = finished_run[0]
+    card = build_card(path)
+    written = json.dumps(read(path, "metrics.json"))
+    known = {f"{float(number):.4f}" for number in re.findall(r"\d+\.\d+(?:e-\d+)?", written)}
+    table = "\n".join(line for line in card.splitlines() if line.startswith(("| test", "| validation")))
+    shown = set(re.findall(r"\d\.\d{4}", table))
+    assert len(shown) > 10
+    assert shown <= known
+
+
+def test_loading_lines_run(finished_run, monkeypatch):
+    monkeypatch.chdir(finished_run[0])
+    scope = {}
+    exec(python_block(build_card(".")), scope)
+    assert scope["probability"].shape == (1,)
+    assert 0 < float(scope["probability"]) < 1
+    with torch.no_grad():
+        logits = finished_run[1](**scope["batch"]).logits
+    assert float(scope["probability"]) == pytest.approx(float(logits.sigmoid()), abs=1e-6)
+
+
+def test_loading_lines_name_the_repository(finished_run):
+    code = python_block(build_card(finished_run[0], repo_id="tester/tiny"))
+    assert 'lmctr.AutoModelForCTR.from_pretrained("tester/tiny")' in code
+    assert 'AutoProcessor.from_pretrained("tester/tiny")' in code
+
+
+def test_seeds_give_mean_and_spread(finished_run, tmp_path):
+    others = []
+    for seed in (1, 2):
+        others.append(tmp_path / f"seed{seed}")
+        others[-1].mkdir()
+        write_run(others[-1], seed=seed)
+    values = [read(path, "metrics.json")["split_metrics"]["test"]["auc"] for path in (finished_run[0], *others)]
+    mean = sum(values) / 3
+    spread = (sum((value - mean) ** 2 for value in values) / 2) ** 0.5
+    card = build_card(finished_run[0], seed_runs=others)
+    assert f"**this model** | {mean:.4f} ± {spread:.4f}" in card
+    assert "Mean and standard deviation over 3 runs, seeds 0, 1, 2" in card
+    assert "come from one seed" not in card
+    results = ModelCard(card).data.eval_results
+    assert next(r for r in results if r.metric_type == "roc_auc").metric_value == pytest.approx(mean)
+
+    recipe = yaml.safe_load((others[0] / "recipe.yaml").read_text())
+    recipe["training"]["learning_rate"] = 0.01
+    (others[0] / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(ValueError, match=r"recipes differ in training\.learning_rate"):
+        build_card(finished_run[0], seed_runs=others)
+    with pytest.raises(ValueError, match=r"seeds \[0, 0\]: give runs of different seeds"):
+        build_card(finished_run[0], seed_runs=[finished_run[0]])
+    (others[1] / "metrics.json").unlink()
+    with pytest.raises(ValueError, match=r"has no metrics\.json; evaluate it first"):
+        build_card(finished_run[0], seed_runs=[others[1]])
+
+
+def test_a_run_that_says_little_gets_a_card_that_says_so(run_dir):
+    for name in ("metrics.json", "data.json", "recipe.yaml"):
+        (run_dir / name).unlink()
+    card = build_card(run_dir)
+    assert "This run holds no evaluation" in card
+    assert "does not say which data it was trained on" in card
+    assert "holds no recipe" in card
+    assert "model-index" not in card
+    assert "**this model**" not in card
+
+
+def test_pretrained_backbone_is_named(run_dir):
+    for backbone, base in (
+        ("Qwen/Qwen2-0.5B", "Qwen/Qwen2-0.5B"),
+        ("/home/someone/backbones/mini", None),
+        ("mini", None),
+    ):
+        recipe = yaml.safe_load((run_dir / "recipe.yaml").read_text())
+        recipe["model"]["backbone"] = backbone
+        (run_dir / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        card = build_card(run_dir)
+        assert ModelCard(card).data.base_model == base
+        assert f"started from `{backbone if base else 'mini'}`" in card
+        assert "someone" not in card
+
+
+def test_metrics_without_splits_are_an_error(run_dir):
+    write_json(run_dir / "metrics.json", {"test_auc": 0.8})
+    with pytest.raises(ValueError, match=r"metrics\.json has no 'split_metrics'"):
+        build_card(run_dir)
+
+
+def test_an_edited_card_is_kept(run_dir):
+    path, written = write_card(run_dir)
+    assert written
+    assert not is_edited(path)
+    assert write_card(run_dir, repo_id="tester/other")[1]  # untouched: written anew
+    assert "tester/other" in path.read_text()
+    edited = path.read_text().replace("## Limits", "## Limits\n\nDo not feed after midnight.")
+    path.write_text(edited)
+    assert write_card(run_dir) == (path, False)
+    assert path.read_text() == edited
+    assert write_card(run_dir, overwrite=True) == (path, True)
+    assert "midnight" not in path.read_text()
+    path.write_text("# Written by hand\n")
+    assert not write_card(run_dir)[1]
