@@ -199,7 +199,8 @@ def _need(values: Mapping[str, Any], key: str, where: str) -> Any:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{where}: expected a name, got {value!r}.")
+        hint = "; YAML reads this word as true or false, put it in quotes" if isinstance(value, bool) else ""
+        raise ValueError(f"{where}: expected a name, got {value!r}{hint}.")
     return value
 
 

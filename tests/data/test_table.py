@@ -1,0 +1,400 @@
+import gzip
+import json
+import time
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from lmctr.data import load_log, load_table, log_from_table, validate_log
+
+ROWS = {
+    "customer": ["b", "a", "a", "b"],
+    "product": [10, 20, 10, 20],
+    "ts": [300, 200, 100, 400],
+    "clicked": [1, 0, 1, 0],
+    "title": ["Hat", "Shoe", "Hat", "Shoe"],
+    "tags": ["warm|red", "", "warm|red", ""],
+}
+SCHEMA = """
+name: shop
+events: {path: FILE}
+columns: {user: customer, item: product, time: ts, label: clicked}
+catalogue: {columns: {title: , tags: {separator: "|"}}}
+info: {licence: mine, language: en}
+"""
+
+
+def write(folder, name, rows=None):
+    table = pa.table(ROWS if rows is None else rows)
+    path = folder / name
+    if name.endswith(".parquet"):
+        pq.write_table(table, path)
+        return path
+    if ".jsonl" in name:
+        text = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
+    else:
+        sink = pa.BufferOutputStream()
+        pacsv.write_csv(table, sink, pacsv.WriteOptions(delimiter="\t" if ".tsv" in name else ","))
+        text = sink.getvalue().to_pybytes().decode()
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+def schema_file(folder, file="events.csv", text=SCHEMA):
+    path = folder / "schema.yaml"
+    path.write_text(text.replace("FILE", file))
+    return path
+
+
+def load_csv(folder, csv, text=SCHEMA):
+    (folder / "events.csv").write_text(csv)
+    return load_log(schema_file(folder, text=text))
+
+
+def check(log):
+    assert log.user_ids.tolist() == ["a", "b"]
+    assert log.time.tolist() == [100, 200, 300, 400]
+    assert log.label.tolist() == [1, 0, 1, 0]
+    assert log.catalogue.to_pylist() == [
+        {"item_id": 10, "title": "Hat", "tags": ["warm", "red"]},
+        {"item_id": 20, "title": "Shoe", "tags": []},
+    ]
+    assert log.item.tolist() == [0, 1, 0, 1]
+    validate_log(log)
+
+
+@pytest.mark.parametrize("name", ["e.csv", "e.csv.gz", "e.tsv", "e.tsv.gz", "e.parquet", "e.jsonl", "e.jsonl.gz"])
+def test_formats(tmp_path, name):
+    write(tmp_path, name)
+    log = load_log(schema_file(tmp_path, name), progress=False)
+    check(log)
+    assert log.info.name == "shop"
+    assert log.info.licence == "mine"
+
+
+def test_path_replaces_folder_or_file(tmp_path):
+    schema = schema_file(tmp_path)
+    (tmp_path / "other").mkdir()
+    write(tmp_path / "other", "events.csv")
+    with pytest.raises(FileNotFoundError, match=r"events\.csv: no such file"):
+        load_log(schema)
+    check(load_log(schema, path=tmp_path / "other"))
+    check(load_log(schema, path=tmp_path / "other" / "events.csv"))
+    with pytest.raises(FileNotFoundError, match="neither a folder nor an event file"):
+        load_table(schema, path=tmp_path / "nowhere")
+
+
+def test_catalogue_and_users_in_files_of_their_own(tmp_path):
+    write(tmp_path, "events.csv")
+    write(
+        tmp_path, "items.parquet", {"code": ["30", "20", "10"], "name": [None, "", "Hat"], "price": [1.5, None, 2.0]}
+    )
+    write(tmp_path, "people.csv", {"customer": ["b"], "age": [7]})
+    text = SCHEMA.split("catalogue")[0] + (
+        "catalogue: {path: items.parquet, item: code, columns: {title: name, price: {type: number}}}\nusers: people.csv\n"
+    )
+    log = load_log(schema_file(tmp_path, text=text))
+    assert log.catalogue.to_pylist() == [
+        {"item_id": "30", "title": None, "price": 1.5},
+        {"item_id": "20", "title": "", "price": None},
+        {"item_id": "10", "title": "Hat", "price": 2.0},
+    ]
+    assert log.item.tolist() == [2, 1, 2, 1]
+    assert log.users.to_pylist() == [{"user_id": "a", "age": None}, {"user_id": "b", "age": 7}]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("{column: x, greater_than: 3}", [0, 0, 1, 1]),
+        ("{column: x, at_least: 3}", [0, 1, 1, 1]),
+        ("{column: x, less_than: 3}", [1, 0, 0, 0]),
+        ("{column: x, at_most: 3}", [1, 1, 0, 0]),
+        ("{column: x, equals: 4.5}", [0, 0, 0, 1]),
+        ("{column: x, in: [1, 4]}", [1, 0, 1, 0]),
+        ("{column: w, equals: buy}", [0, 1, 0, 0]),
+        ("{column: w, in: [buy, like]}", [0, 1, 1, 0]),
+        ("{column: flag}", [1, 0, 1, 0]),
+        ("{column: gap, missing: history}", [1, -1, 0, 1]),
+        ("{column: half, greater_than: 2, missing: history}", [1, 0, -1, 1]),
+    ],
+)
+@pytest.mark.parametrize("name", ["e.csv", "e.parquet", "e.jsonl"])
+def test_label_rules(tmp_path, name, rule, expected):
+    rows = {
+        "u": [1] * 4,
+        "i": [1, 2, 3, 4],
+        "t": [1, 2, 3, 4],
+        "x": [1.0, 3.0, 4.0, 4.5],
+        "w": ["see", "buy", "like", "see"],
+        "flag": [True, False, True, False],
+        "gap": [1, None, 0, 1],
+        "half": [3, 2, None, 4],
+    }
+    write(tmp_path, name, rows)
+    text = "events: FILE\ncolumns: {user: u, item: i, time: t, label: RULE}\n".replace("RULE", rule)
+    log = load_log(schema_file(tmp_path, name, text))
+    assert log.label.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("time_spec", "values"),
+    [
+        ("t", [5, 3]),
+        ("{column: t, unit: ms}", [5999, 3000]),
+        ("{column: t, unit: ns}", [5_000_000_001, 3_000_000_000]),
+        ("t", ["1970-01-01 00:00:05", "1970-01-01 00:00:03"]),
+        ('{column: t, format: "%d.%m.%Y %H-%M-%S"}', ["01.01.1970 00-00-05", "01.01.1970 00-00-03"]),
+        (
+            '{column: t, format: "%d.%m.%Y %H-%M-%S", timezone: Asia/Tokyo}',
+            ["01.01.1970 09-00-05", "01.01.1970 09-00-03"],
+        ),
+    ],
+)
+def test_times(tmp_path, time_spec, values):
+    write(tmp_path, "events.csv", {"u": [1, 1], "i": [1, 2], "t": values, "c": [1, 0]})
+    text = f"events: events.csv\ncolumns: {{user: u, item: i, time: {time_spec}, label: c}}\n"
+    log = load_log(schema_file(tmp_path, text=text))
+    assert log.time.tolist() == [3, 5]
+    assert log.label.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("feedback", "values", "names", "codes"),
+    [
+        ("f", ["b", "a", ""], ("unknown", "a", "b"), [2, 1, 0]),
+        ("{column: f, names: [view, buy]}", ["buy", "", "view"], ("unknown", "view", "buy"), [2, 0, 1]),
+        ("{column: f, names: [unknown, view, buy]}", ["buy", "", "view"], ("unknown", "view", "buy"), [2, 0, 1]),
+        ("{column: f, names: [view, buy]}", [2, 0, 1], ("unknown", "view", "buy"), [2, 0, 1]),
+        ("f", [True, False, True], ("unknown", "negative", "positive"), [2, 1, 2]),
+    ],
+)
+def test_feedback(tmp_path, feedback, values, names, codes):
+    write(tmp_path, "events.csv", {"u": [1] * 3, "i": [1] * 3, "t": [1, 2, 3], "c": [1, 0, 1], "f": values})
+    text = f"events: events.csv\ncolumns: {{user: u, item: i, time: t, label: c, feedback: {feedback}}}\n"
+    log = load_log(schema_file(tmp_path, text=text))
+    assert log.feedback_names == names
+    assert log.feedback.tolist() == codes
+
+
+def test_scenario_weight_and_extra_labels(tmp_path):
+    rows = ROWS | {"page": ["x", "y", "x", "x"], "w": [1.0, 0.5, 2.0, 1.0]}
+    write(tmp_path, "events.csv", rows)
+    text = SCHEMA.replace(
+        "label: clicked",
+        "label: clicked, scenario: page, weight: w, extra_labels: {late: {column: ts, at_least: 300}}",
+    )
+    log = load_log(schema_file(tmp_path, text=text))
+    assert [log.scenario_names[code] for code in log.scenario] == ["x", "y", "x", "x"]
+    assert log.weight.tolist() == [2.0, 0.5, 1.0, 1.0]
+    assert log.extra_labels["late"].tolist() == [0, 0, 1, 1]
+
+
+def test_ids_with_leading_zeros_stay_apart(tmp_path):
+    log = load_csv(tmp_path, "customer,product,ts,clicked,title,tags\n01,10,1,1,x,\n1,10,2,0,x,\n")
+    assert log.user_ids.tolist() == ["01", "1"]
+    log = load_csv(tmp_path, "customer,product,ts,clicked,title,tags\n7,10,1,1,x,\n11,10,2,0,x,\n")
+    assert log.user_ids.tolist() == [7, 11]
+
+
+HEADER = "customer,product,ts,clicked,title,tags\n"
+
+
+@pytest.mark.parametrize(
+    ("csv", "message"),
+    [
+        ("", r"events\.csv: the file is empty"),
+        ("\n", r"events\.csv: the file is empty"),
+        (HEADER, r"events\.csv: the file has a header and no rows"),
+        (HEADER.replace("ts,", ""), r"events\.csv: no column 'ts'; its columns are \['customer', 'product'"),
+        (HEADER.replace("title", "ts") + "a,1,5,1,6,y\n", r"events\.csv: duplicate columns \['ts'\]"),
+        (
+            HEADER + "a,1,5,1,x,y\na,1,6,2,x,y\n",
+            r"events\.csv, column 'clicked': 1 of 2 values are other than 0 and 1 \(row 2: 2\)",
+        ),
+        (HEADER + "a,1,5,-1,x,y\n", r"column 'clicked': 1 of 1 values are other than 0 and 1 \(row 1: -1\)"),
+        (HEADER + "a,1,5,yes,x,y\na,1,5,1,x,y\n", r"column 'clicked': 1 of 2 values are no numbers \(row 1: 'yes'\)"),
+        (
+            HEADER + "a,1,5,1,x,y\na,1,5,,x,y\n",
+            r"column 'clicked': 1 of 2 values are missing \(row 2.*missing: history",
+        ),
+        (HEADER + "a,1,5,1,x,y\na,1,,1,x,y\n", r"events\.csv, column 'ts': 1 of 2 values are missing \(row 2"),
+        (HEADER + "a,1,5.0,1,x,y\na,1,nan,1,x,y\n", r"column 'ts': 1 of 2 values are (missing|not finite) \(row 2"),
+        (HEADER + "a,1,noon,1,x,y\n", r"column 'ts': 1 of 1 values are no numbers \(row 1: 'noon'\).*`format`"),
+        (HEADER + "a,1,5,1,x,y\na,1,9999999999,1,x,y\n", r"column 'ts': 1 of 2 values lie in the future \(row 2"),
+        (HEADER + "a,1,1700000000000,1,x,y\n", r"column 'ts': .*outside the years.*time unit in the schema"),
+        (HEADER + "a,1,5,1,x,y\n,1,5,1,x,y\n", r"column 'customer': 1 of 2 values are empty \(row 2"),
+        (HEADER + "a,1,5,1,x,y\na,1,5,1,x,y,z\n", r"events\.csv: .*row 2: Expected 6 columns, got 7"),
+    ],
+)
+def test_bad_files(tmp_path, csv, message):
+    with pytest.raises(ValueError, match=message):
+        load_csv(tmp_path, csv)
+
+
+def test_rows_are_counted_beyond_the_first_block(tmp_path):
+    rows = 700_000
+    csv = HEADER + "someone,123456,5,1,some title,tag\n" * rows + "a,1,5,1,x,y,z\n"
+    assert len(csv) > 1 << 24
+    with pytest.raises(ValueError, match=rf"row {rows + 1}: Expected 6 columns, got 7"):
+        load_csv(tmp_path, csv)
+
+
+def test_bad_parquet_and_json(tmp_path):
+    (tmp_path / "e.parquet").write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match=r"e\.parquet: cannot be read as parquet"):
+        load_log(schema_file(tmp_path, "e.parquet"))
+    (tmp_path / "e.jsonl").write_text('{"customer": ')
+    with pytest.raises(ValueError, match=r"e\.jsonl: cannot be read as jsonl"):
+        load_log(schema_file(tmp_path, "e.jsonl"))
+    write(tmp_path, "f.parquet", {name: values for name, values in ROWS.items() if name != "ts"})
+    with pytest.raises(ValueError, match=r"f\.parquet: no column 'ts'"):
+        load_log(schema_file(tmp_path, "f.parquet"))
+    write(tmp_path, "g.parquet", ROWS | {"clicked": ["a", "b", "c", "d"]})
+    with pytest.raises(ValueError, match=r"g\.parquet, column 'clicked': 4 of 4 values are no numbers"):
+        load_log(schema_file(tmp_path, "g.parquet"))
+    write(tmp_path, "h.parquet", ROWS | {"ts": [1.0, float("nan"), 2.0, 3.0]})
+    with pytest.raises(ValueError, match=r"h\.parquet, column 'ts': 1 of 4 values are not finite \(row 2: nan\)"):
+        load_log(schema_file(tmp_path, "h.parquet"))
+    (tmp_path / "e.dat").write_text("x")
+    with pytest.raises(ValueError, match=r"the format cannot be told from the extension '\.dat'"):
+        load_log(schema_file(tmp_path, "e.dat"))
+
+
+COLUMNS = "{user: customer, item: product, time: ts, label: clicked}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("event: e.csv\n", r"unknown key 'event' in .*schema\.yaml; did you mean 'events'"),
+        ("events: e.csv\ncolumns: {user: u, itm: i}\n", "did you mean 'item'"),
+        ("events: e.csv\n", "the key 'columns' is missing"),
+        (f"columns: {COLUMNS}\n", "the key 'events' is missing"),
+        ("events: e.csv\ncolumns: {user: u, item: i, time: t}\n", "the key 'label' is missing"),
+        ("events: e.csv\nevents: f.csv\n", "the key 'events' stands twice"),
+        ("events: [\n", r"schema\.yaml: not valid YAML"),
+        ("- 1\n", "expected keys"),
+        ("", "expected keys"),
+        (f"events: e.csv\ncolumns: {COLUMNS}\ninfo: {{license: x}}\n", "did you mean 'licence'"),
+        (f"events: {{path: e.csv, delimeter: x}}\ncolumns: {COLUMNS}\n", "did you mean 'delimiter'"),
+        (
+            "events: e.csv\ncolumns: {user: u, item: i, time: {column: t, unit: h}, label: c}\n",
+            "got 'h', accepted: s, ms, us, ns",
+        ),
+        (
+            "events: e.csv\ncolumns: {user: u, item: i, time: {column: t, unit: s, format: x}, label: c}\n",
+            "give one of them",
+        ),
+        (
+            "events: e.csv\ncolumns: {user: u, item: i, time: t, label: {column: c, greater: 3}}\n",
+            "did you mean 'greater_than'",
+        ),
+        (
+            "events: e.csv\ncolumns: {user: u, item: i, time: t, label: {column: c, at_most: 3, equals: 1}}\n",
+            "one rule at most",
+        ),
+        (
+            "events: e.csv\ncolumns: {user: u, item: i, time: t, label: {column: c, at_most: x}}\n",
+            "needs a number, got 'x'",
+        ),
+        ("events: e.csv\ncolumns: {user: u, item: i, time: t, label: {column: c, in: 3}}\n", "needs a list"),
+        ("events: e.csv\ncolumns: {user: u, item: i, time: t, label: 3}\n", "expected keys"),
+        (
+            "events: e.csv\ncolumns: {user: 3, item: i, time: t, label: c}\n",
+            "user in columns of .*expected a name, got 3",
+        ),
+        (f"events: e.csv\ncolumns: {COLUMNS}\ncatalogue: {{item: x}}\n", "'item' belongs to a file of its own"),
+        (f"events: e.csv\ncolumns: {COLUMNS}\ncatalogue: {{}}\n", "give `path`"),
+        (
+            f"events: e.csv\ncolumns: {COLUMNS}\ncatalogue: {{columns: {{a: {{type: date}}}}}}\n",
+            "got 'date', accepted: text",
+        ),
+    ],
+)
+def test_bad_schemas(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        load_log(schema_file(tmp_path, text=text))
+
+
+def test_bad_catalogue_files(tmp_path):
+    write(tmp_path, "events.csv")
+    base = SCHEMA.split("catalogue")[0]
+    write(tmp_path, "items.csv", {"product": [10, 10, 20], "title": ["a", "b", "c"]})
+    with pytest.raises(ValueError, match=r"items\.csv, column 'product': 1 of 3 values repeat an earlier row \(row 2"):
+        load_log(schema_file(tmp_path, text=base + "catalogue: items.csv\n"))
+    write(tmp_path, "items.csv", {"product": [10], "title": ["a"]})
+    with pytest.raises(
+        ValueError, match=r"events\.csv, column 'product': 2 of 4 values are not in the catalogue \(row 2: 20"
+    ):
+        load_log(schema_file(tmp_path, text=base + "catalogue: items.csv\n"))
+    with pytest.raises(ValueError, match=r"items\.csv: no column 'name'"):
+        load_log(schema_file(tmp_path, text=base + "catalogue: {path: items.csv, columns: [name]}\n"))
+    with pytest.raises(FileNotFoundError, match=r"things\.csv: no such file"):
+        load_log(schema_file(tmp_path, text=base + "catalogue: things.csv\n"))
+    write(tmp_path, "items.csv", {"product": [10, 20], "price": ["1.5", "cheap"]})
+    with pytest.raises(ValueError, match=r"items\.csv, column 'price': 1 of 2 values are no numbers .*row 2: 'cheap'"):
+        load_log(schema_file(tmp_path, text=base + "catalogue: {path: items.csv, columns: {price: {type: number}}}\n"))
+
+
+IN_MEMORY = {
+    "columns": {"user": "customer", "item": "product", "time": "ts", "label": "clicked"},
+    "catalogue": {"columns": {"title": "title", "tags": {"separator": "|"}}},
+}
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        pa.table,
+        dict,
+        lambda rows: pa.table(rows).to_pandas(),
+        datasets.Dataset.from_dict,
+        lambda rows: datasets.Dataset.from_dict(rows).to_iterable_dataset(),
+        lambda rows: datasets.Dataset.from_dict(
+            {name: [*reversed(values), values[0]] for name, values in rows.items()}
+        ).select([3, 2, 1, 0]),
+    ],
+    ids=["arrow", "dict", "pandas", "dataset", "stream", "selection"],
+)
+def test_tables_in_memory(convert):
+    check(log_from_table(convert(ROWS), IN_MEMORY))
+
+
+def test_bad_tables_in_memory():
+    with pytest.raises(ValueError, match="data: no column 'ts'"):
+        log_from_table(datasets.Dataset.from_dict({"customer": [1], "product": [1], "clicked": [1]}), IN_MEMORY)
+    with pytest.raises(ValueError, match="DatasetDict holds several parts; pass one of them: 'train'"):
+        log_from_table(datasets.DatasetDict(train=datasets.Dataset.from_dict(ROWS)), IN_MEMORY)
+    with pytest.raises(ValueError, match="data: got int"):
+        log_from_table(3, IN_MEMORY)
+    with pytest.raises(ValueError, match="leave it out"):
+        log_from_table(ROWS, IN_MEMORY | {"events": "x.csv"})
+    with pytest.raises(ValueError, match="pass the table as catalogue="):
+        log_from_table(ROWS, IN_MEMORY | {"catalogue": "x.csv"})
+    with pytest.raises(ValueError, match="the table has no rows"):
+        log_from_table({name: [] for name in ROWS}, IN_MEMORY)
+    with pytest.raises(ValueError, match=r"data, column 'clicked': .*row 2: 5"):
+        log_from_table(ROWS | {"clicked": [1, 5, 0, 0]}, IN_MEMORY)
+    with pytest.raises(ValueError, match="differ in length"):
+        log_from_table(ROWS | {"clicked": [1]}, IN_MEMORY)
+
+
+def test_a_catalogue_given_as_a_table():
+    catalogue = pa.table({"item_id": [20, 10, 5], "title": ["x", "y", None]})
+    log = log_from_table(ROWS, {"columns": IN_MEMORY["columns"]}, catalogue=catalogue)
+    assert log.num_items == 3
+    assert log.item.tolist() == [1, 0, 1, 0]
+
+
+def test_long_history_and_one_user(tmp_path):
+    rows = 10_000
+    table = {"u": ["one"] * rows, "i": np.arange(rows) % 50, "t": np.arange(rows)[::-1], "c": np.arange(rows) % 2}
+    log = log_from_table(table, {"columns": {"user": "u", "item": "i", "time": "t", "label": "c"}})
+    assert log.num_users == 1
+    assert log.history_lengths([rows - 1]).tolist() == [rows - 1]
+    assert log.time[-1] < time.time()
