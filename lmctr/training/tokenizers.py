@@ -88,7 +88,10 @@ def train_tokenizer(
         raise ValueError(f"tokenizer: type must be wordpiece or bpe, got {kind!r}")
     build = _wordpiece if kind == "wordpiece" else _byte_level_bpe
     tokenizer, trainer, special = build(vocab_size, lowercase, min_frequency, use_template)
-    tokenizer.train_from_iterator(texts, trainer)
+    if kind == "wordpiece":
+        tokenizer = _train_wordpiece(tokenizer, trainer, texts)
+    else:
+        tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() > vocab_size:
         raise ValueError(
             f"tokenizer: vocab_size={vocab_size} is smaller than the {tokenizer.get_vocab_size()} characters and "
@@ -128,6 +131,22 @@ def _wordpiece(
         show_progress=False,
     )
     return tokenizer, trainer, special
+
+
+def _train_wordpiece(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: list[str]) -> Tokenizer:
+    """Train so that the same texts always give the same ids.
+
+    The trainer numbers the pieces "##x" in the order of a hash table that differs from run to run, even between two
+    processes of one training. Listed beforehand they have fixed numbers; only the vocabulary is taken from the result,
+    because the trainer would mark them as special tokens.
+    """
+    characters = {char for text in texts for char in tokenizer.normalizer.normalize_str(text) if not char.isspace()}
+    trainer.special_tokens = [*trainer.special_tokens, *(f"##{char}" for char in sorted(characters))]
+    tokenizer.train_from_iterator(texts, trainer)
+    trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(with_added_tokens=True), unk_token="[UNK]"))
+    trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    trained.decoder = tokenizer.decoder
+    return trained
 
 
 def _byte_level_bpe(
