@@ -225,7 +225,7 @@ class Training:
         metrics = {}
         for name in ("validation", "test"):
             output = trainer.predict(datasets[name], metric_key_prefix=name)
-            metrics[name] = _plain_metrics(output.metrics, name)
+            metrics[name] = plain_metrics(output.metrics, name)
             if self.is_first:
                 path = self.folder.path / "predictions" / f"{name}.parquet"
                 write_predictions(path, log, getattr(splits, name), output.label_ids, output.predictions)
@@ -313,7 +313,7 @@ def machine(device: str) -> str:
     return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads, {sys.platform}"
 
 
-def _plain_metrics(metrics: dict[str, float], prefix: str) -> dict[str, float]:
+def plain_metrics(metrics: dict[str, float], prefix: str) -> dict[str, float]:
     """Metrics without prefix and without the trainer's own timing entries."""
     from lmctr.evaluation.evaluator import METRIC_NAMES
 
@@ -322,7 +322,7 @@ def _plain_metrics(metrics: dict[str, float], prefix: str) -> dict[str, float]:
 
 
 def _evaluation(entry: dict[str, float]) -> dict[str, float]:
-    return {"step": entry["step"], "epoch": entry["epoch"], **_plain_metrics(entry, "eval")}
+    return {"step": entry["step"], "epoch": entry["epoch"], **plain_metrics(entry, "eval")}
 
 
 def _check_labels(log: InteractionLog, splits: Splits) -> None:

@@ -236,7 +236,10 @@ class CTRTrainer(Trainer):
         metrics = dict(output.metrics)
         if logits.ndim == 1 and (labels != IGNORED_LABEL).any():
             measured = evaluate_predictions(
-                labels, logits, groups=_column(dataset, "groups"), sample_weight=_column(dataset, "sample_weight")
+                labels.astype(np.float64),
+                logits,
+                groups=_column(dataset, "groups"),
+                sample_weight=_column(dataset, "sample_weight"),
             )
             metrics[f"{metric_key_prefix}_loss"] = measured["log_loss"]
             metrics.update({f"{metric_key_prefix}_{key}": value for key, value in measured.items()})

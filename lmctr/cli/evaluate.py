@@ -1,0 +1,118 @@
+"""`lmctr evaluate RUN --split test`: metrics of a trained run on one part of its data, or of other data."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lmctr.cli.runs import RECIPE, RunFolder, open_run, write_predictions
+
+ACCEPTS_OVERRIDES = True
+# Data keys that may differ from the training: where the data lie and how they are parted, not how a text is built.
+_FREE = ("name", "path", "options", "split", "fractions", "seed", "max_train_samples", "max_eval_samples", "retrieval")
+
+# Training arguments that matter to a measurement.
+_EVALUATION_KEYS = (
+    "per_device_eval_batch_size",
+    "use_cpu",
+    "bf16",
+    "fp16",
+    "bf16_full_eval",
+    "fp16_full_eval",
+    "tf32",
+    "dataloader_num_workers",
+    "dataloader_prefetch_factor",
+    "seed",
+)
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the verb to the command line."""
+    parser = subparsers.add_parser(
+        "evaluate",
+        help="measure a trained run",
+        description="Measure a trained run on a part of its data: exact AUC, logloss, grouped AUC, NE and ECE.",
+        epilog=f"Overrides: --data.KEY for {', '.join(_FREE)}; --training.KEY for {', '.join(_EVALUATION_KEYS)}.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", help="run folder of lmctr train")
+    parser.add_argument("--split", default="test", choices=("train", "validation", "test"), help="default: test")
+    parser.add_argument("--output", help="write the metrics to this JSON file")
+    parser.add_argument("--predictions", help="write the scores to this Parquet file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb."""
+    folder = open_run(args.run)
+    for key, _ in args.overrides:
+        group, name = key.split(".")[:2]
+        if group == "model" or (group == "data" and name not in _FREE):
+            raise ValueError(f"--{key}: the run was trained with its own value; free are data.{', data.'.join(_FREE)}")
+        if group == "training" and name not in _EVALUATION_KEYS:
+            raise ValueError(
+                f"--{key} has no effect on a measurement; free are training.{', '.join(_EVALUATION_KEYS)}"
+            )
+    measured = evaluate_run(folder, args.split, args.overrides, args.predictions)
+    if measured is None:
+        return 0
+    from lmctr.evaluation.evaluator import format_metrics
+    from lmctr.training.checkpoints import write_json
+
+    print(format_metrics({f"{args.split}": measured}))
+    if args.output:
+        write_json(args.output, {"run": str(folder.path), "split": args.split, "metrics": measured})
+    return 0
+
+
+def evaluate_run(
+    folder: RunFolder, split: str, overrides: list[tuple[str, str]], predictions: str | None = None
+) -> dict[str, float] | None:
+    """Metrics of one part; None in processes other than the first.
+
+    Args:
+        folder: a finished run.
+        split: train, validation or test.
+        overrides: (dotted key, value text) pairs over the run's own recipe.
+        predictions: Parquet file for the scores.
+    """
+    import tempfile
+
+    import transformers
+
+    import lmctr  # noqa: F401 (registers the model types)
+    from lmctr.cli import build
+    from lmctr.cli.recipe import load_recipe
+    from lmctr.cli.train import plain_metrics
+    from lmctr.data.text import TextView
+    from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
+    from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+    from lmctr.training.arguments import CTRTrainingArguments
+    from lmctr.training.trainer import CTRTrainer
+
+    transformers.utils.logging.disable_progress_bar()
+    recipe = load_recipe(folder.path / RECIPE, overrides)
+    with tempfile.TemporaryDirectory() as scratch:
+        values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
+        arguments = CTRTrainingArguments(
+            output_dir=scratch, eval_strategy="no", save_strategy="no", disable_tqdm=True, **values
+        )
+        log = build.build_log(recipe.data)
+        splits = build.build_splits(log, recipe.data)
+        events = getattr(splits, split)
+        if not len(events):
+            raise ValueError(f"the {split} part is empty; choose another --split or other data.fractions")
+        processor = CTRSinkProcessor.from_pretrained(folder.path)
+        retrieval = build.build_retrieval_for(processor, log, events, recipe.data, None)
+        view = TextView(log, processor, retrieval=retrieval)
+        trainer = CTRTrainer(
+            model=CTRSinkForCTR.from_pretrained(folder.path),
+            args=arguments,
+            data_collator=build.build_collator(view, arguments.bf16 or arguments.fp16),
+            processing_class=processor,
+        )
+        output = trainer.predict(build.build_datasets(view, splits, (split,))[split], metric_key_prefix=split)
+        if arguments.process_index != 0:
+            return None
+        if predictions:
+            write_predictions(Path(predictions), log, events, output.label_ids, output.predictions)
+        return plain_metrics(output.metrics, split)

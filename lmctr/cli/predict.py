@@ -1,0 +1,222 @@
+"""`lmctr predict RUN --input requests.jsonl --output scores.jsonl`: scores for requests, line by line.
+
+A request is one JSON object per line:
+
+    {"history": [{"text": "Heat (1995)", "time": 1700000000, "feedback": "liked"}, ...],
+     "target": "Casino (1995)", "time": 1700100000}
+
+`history` is the user's full history, oldest first, with texts as the run's prompt writes items; `feedback` only where
+the run uses it; `similarity` where the run's order or signals use it and the folder holds no retriever. `target` is a
+text or {"text": ...}; `candidates` is a list of them, instead of `target`. An `id` is copied to the answer.
+
+An answer is one JSON object per line, in the order of the requests: {"logit", "probability"} for a target,
+{"logits", "probabilities"} for candidates. Memory stays bounded however long the input is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+from lmctr.cli.runs import RunFolder, open_run
+from lmctr.utils.suggest import unknown_key_message
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_KEYS = ("id", "history", "target", "candidates", "time")
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the verb to the command line."""
+    parser = subparsers.add_parser(
+        "predict",
+        help="score requests with a trained run",
+        description="Score requests (JSON lines) with a trained run. Format:\n" + (__doc__ or "").split("\n", 1)[1],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", help="run folder of lmctr train")
+    parser.add_argument("--input", required=True, help="JSON lines file, or - for standard input")
+    parser.add_argument("--output", default="-", help="JSON lines file, or - for standard output (default)")
+    parser.add_argument("--batch_size", type=int, default=64, help="rows (request x candidate) per forward pass")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb."""
+    if args.batch_size < 1:
+        raise ValueError(f"--batch_size must be at least 1, got {args.batch_size}")
+    folder = open_run(args.run)
+    source = _open(args.input, "r")
+    try:
+        scorer = Scorer(folder, args.batch_size, args.device)
+        target = _open(args.output, "w")
+        try:
+            count = 0
+            for answer in scorer.answers(source, "standard input" if args.input == "-" else args.input):
+                target.write(json.dumps(answer, ensure_ascii=False) + "\n")
+                count += 1
+            target.flush()
+        finally:
+            if target is not sys.stdout:
+                target.close()
+    finally:
+        if source is not sys.stdin:
+            source.close()
+    print(f"{count} requests scored", file=sys.stderr)
+    return 0
+
+
+class Scorer:
+    """Scores requests with the model and processor of a run.
+
+    Args:
+        folder: a finished run.
+        batch_size: rows per forward pass.
+        device: torch device, default: cuda where there is one.
+    """
+
+    def __init__(self, folder: RunFolder, batch_size: int, device: str | None = None):
+        import torch
+        import transformers
+
+        from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
+        from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+
+        transformers.utils.logging.disable_progress_bar()
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.processor = CTRSinkProcessor.from_pretrained(folder.path)
+        self.model = CTRSinkForCTR.from_pretrained(folder.path).eval().to(self.device)
+        self.batch_size = batch_size
+        self.retriever = None
+        if self.processor.needs_similarity and folder.retriever.is_dir():
+            from lmctr.data.retrieval import TextRetriever
+
+            self.retriever = TextRetriever.from_pretrained(folder.retriever)
+
+    def answers(self, lines: IO[str], name: str) -> Iterator[dict[str, Any]]:
+        """Answers in the order of the lines; blank lines are skipped.
+
+        Raises:
+            ValueError: a line that is no valid request; the message names the file and the line.
+        """
+        waiting: list[tuple[int, dict[str, Any]]] = []
+        rows = 0
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            request = parse_request(line, f"{name}, line {number}")
+            waiting.append((number, request))
+            rows += len(request["candidates"])
+            if rows >= 8 * self.batch_size:  # enough rows to sort by length
+                yield from self._score(waiting, name)
+                waiting, rows = [], 0
+        yield from self._score(waiting, name)
+
+    def _score(self, waiting: list[tuple[int, dict[str, Any]]], name: str) -> Iterator[dict[str, Any]]:
+        import numpy as np
+
+        rows = [(number, request, target) for number, request in waiting for target in request["candidates"]]
+        if not rows:
+            return
+        sizes = np.array([sum(len(entry.get("text") or "") for entry in row[1]["history"]) for row in rows])
+        order = np.argsort(-sizes, kind="stable")
+        logits = np.empty(len(rows), dtype=np.float64)
+        for start in range(0, len(rows), self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            logits[chosen] = self._forward([rows[index] for index in chosen], name)
+        place = 0
+        for _, request in waiting:
+            values = logits[place : place + len(request["candidates"])]
+            place += len(values)
+            probabilities = 1.0 / (1.0 + np.exp(-values))
+            answer = {"id": request["id"]} if "id" in request else {}
+            if request["single"]:
+                answer |= {"logit": float(values[0]), "probability": float(probabilities[0])}
+            else:
+                answer |= {"logits": values.tolist(), "probabilities": probabilities.tolist()}
+            yield answer
+
+    def _forward(self, rows: list[tuple[int, dict[str, Any], dict[str, Any]]], name: str) -> np.ndarray:
+        import torch
+
+        try:
+            batch = self._process(rows)
+        except ValueError:
+            for row in rows:  # one by one, to name the line
+                try:
+                    self._process([row])
+                except ValueError as error:
+                    raise ValueError(f"{name}, line {row[0]}: {error}") from error
+            raise
+        with torch.inference_mode():
+            return self.model(**batch.to(self.device)).logits.float().cpu().numpy()
+
+    def _process(self, rows: list[tuple[int, dict[str, Any], dict[str, Any]]]) -> Any:
+        return self.processor(
+            histories=[self._with_similarity(request["history"], target) for _, request, target in rows],
+            targets=[target for _, _, target in rows],
+            times=[request["time"] for _, request, _ in rows],
+        )
+
+    def _with_similarity(self, history: list[dict[str, Any]], target: dict[str, Any]) -> list[dict[str, Any]]:
+        if self.retriever is None or all("similarity" in entry for entry in history):
+            return history
+        vectors = self.retriever.encode([entry.get("text") or "" for entry in history] + [target["text"] or ""])
+        cosines = vectors[:-1] @ vectors[-1]
+        return [{**entry, "similarity": float(cosine)} for entry, cosine in zip(history, cosines)]
+
+
+def parse_request(line: str, where: str) -> dict[str, Any]:
+    """One line of input as a checked request with `history`, `time`, `candidates` (a list of targets) and `single`.
+
+    Raises:
+        ValueError: no JSON object, unknown or missing keys, values of the wrong type; starts with `where`.
+    """
+    try:
+        request = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not valid JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise ValueError(f"{where}: a request is a JSON object, got {type(request).__name__}")
+    for key in request:
+        if key not in _KEYS:
+            raise ValueError(f"{where}: {unknown_key_message(key, _KEYS, 'the request')}")
+    for key in ("history", "time"):
+        if key not in request:
+            raise ValueError(f"{where}: the request has no {key!r}")
+    if not isinstance(request["history"], list):
+        raise ValueError(f"{where}: history must be a list of behaviours, oldest first; [] for a new user")
+    if not all(isinstance(entry, dict) for entry in request["history"]):
+        raise ValueError(f'{where}: each behaviour of the history is an object with "text" and "time"')
+    if isinstance(request["time"], bool) or not isinstance(request["time"], (int, float)):
+        raise ValueError(f"{where}: time must be a number of seconds, got {request['time']!r}")
+    if ("target" in request) == ("candidates" in request):
+        raise ValueError(f'{where}: give either "target" (one item) or "candidates" (a list of items)')
+    single = "target" in request
+    targets = [request["target"]] if single else request["candidates"]
+    if not isinstance(targets, list) or not targets:
+        raise ValueError(f"{where}: candidates must be a list of at least one item")
+    request["candidates"] = [_target(value, where) for value in targets]
+    request["single"] = single
+    return request
+
+
+def _target(value: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"text": value}
+    if isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], (str, type(None))):
+        return value
+    raise ValueError(
+        f'{where}: a target is a text or {{"text": ...}}, got {json.dumps(value, ensure_ascii=False)[:80]}'
+    )
+
+
+def _open(path: str, mode: str) -> IO[str]:
+    if path == "-":
+        return sys.stdin if mode == "r" else sys.stdout
+    return open(path, mode, encoding="utf-8")
