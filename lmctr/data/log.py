@@ -341,7 +341,7 @@ class InteractionLog:
             os.replace(directory / f".{name}.npy.part", directory / f"{name}.npy")
         for name, table in {"catalogue": self.catalogue, "users": self.users}.items():
             if table is not None:
-                pq.write_table(table, directory / f".{name}.parquet.part")
+                pq.write_table(table, directory / f".{name}.parquet.part", use_compliant_nested_type=False)
                 os.replace(directory / f".{name}.parquet.part", directory / f"{name}.parquet")
         header = {
             "format_version": FORMAT_VERSION,

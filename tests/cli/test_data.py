@@ -1,0 +1,158 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from lmctr.__main__ import main
+from lmctr.cli.data import describe
+from lmctr.data import InteractionLog, load_log, split_log, synthetic_log, validate_log
+
+SMALL = ["--option", "num_users=20", "--option", "num_items=60", "--option", "events_per_user=30"]
+
+
+def csv_schema(folder, rows, name="toy"):
+    (folder / "events.csv").write_text("u,i,t,c,title\n" + rows)
+    path = folder / "schema.yaml"
+    path.write_text(
+        f"name: {name}\nevents: events.csv\ncolumns: {{user: u, item: i, time: t, label: c}}\n"
+        "catalogue: {columns: [title]}\n"
+    )
+    return str(path)
+
+
+def test_prepare_then_inspect(tmp_path, capsys):
+    folder = tmp_path / "log"
+    assert main(["data", "prepare", "synthetic", *SMALL, "--output", str(folder), "--num-behaviors", "10"]) == 0
+    captured = capsys.readouterr()
+    log = load_log(folder)
+    assert log.num_events == 600
+    assert re.search(r"events\s+600", captured.out)
+    assert re.search(r"train\s+480\s+20\s+0\.\d{4}\s+\d{4}-\d\d-\d\d", captured.out)
+    assert "events at or after the sample's time in its history: 0 of 600 samples" in captured.out
+    assert "0 training samples after the first validation or test sample" in captured.out
+    assert f"best reachable AUC: {log.info.best_auc:.4f}" in captured.out
+    assert re.search(r"written to .*log: .* bytes per event", captured.out)
+    assert "read" in captured.err, "the progress bar"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["counts"]["samples"] == 600
+
+    assert main(["data", "inspect", str(folder), "--num-behaviors", "10", "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == report
+    assert captured.err == ""
+
+
+def test_figures_against_plain_counts():
+    log = synthetic_log(num_users=15, num_items=80, events_per_user=25, events_spread=0.5)
+    splits = split_log(log)
+    figures = describe(log, splits, validate_log(log, splits), None, num_behaviors=8)
+    for name, events in splits.items():
+        lengths = [
+            sum(
+                1
+                for other in range(log.num_events)
+                if log.user[other] == log.user[e] and log.time[other] < log.time[e]
+            )
+            for e in events
+        ]
+        part = figures["split"]["parts"][name]
+        assert part["samples"] == len(events)
+        assert part["label_rate"] == pytest.approx(np.mean([int(log.label[e]) for e in events]))
+        assert (part["first"], part["last"]) == (min(log.time[events]), max(log.time[events]))
+        assert part["history"]["share_truncated"] == pytest.approx(np.mean([length > 8 for length in lengths]))
+        cut = sum(max(0, length - 8) for length in lengths)
+        assert part["history"]["share_of_behaviors_cut"] == pytest.approx(cut / sum(lengths))
+        assert part["history"]["max"] == max(lengths)
+    lengths = log.history_lengths(np.arange(log.num_events))
+    for step in figures["history_lengths"]:
+        assert step["samples"] == sum(step["from"] <= length <= step["to"] for length in lengths)
+    assert sum(step["samples"] for step in figures["history_lengths"]) == log.num_events
+
+
+def test_prepare_does_not_overwrite_by_accident(tmp_path, capsys):
+    folder = tmp_path / "log"
+    arguments = ["data", "prepare", "synthetic", *SMALL, "--output", str(folder), "--quiet"]
+    assert main(arguments) == 0
+    assert main(arguments) == 2
+    assert "holds a log already" in capsys.readouterr().err
+    assert main([*arguments, "--overwrite", "--option", "seed=1"]) == 0
+    assert load_log(folder).info.extra["arguments"]["seed"] == 1
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("keep")
+    arguments[-2] = str(tmp_path / "mine")
+    assert main([*arguments, "--overwrite"]) == 2
+    assert "holds no log" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "keep"
+
+
+def test_split_by_user(capsys):
+    assert main(["data", "inspect", "synthetic", *SMALL, "--split", "user", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "split by user" in out
+    assert "not required" in out
+
+
+def test_a_log_too_small_to_split_is_still_described(tmp_path, capsys):
+    schema = csv_schema(tmp_path, "a,1,5,1,\na,2,6,0,x\n")
+    assert main(["data", "inspect", schema, "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "no split: 2 samples are too few" in out
+    assert "items with empty text   title: 1" in out
+    schema = csv_schema(tmp_path, "a,1,5,1,x\n" * 9)
+    assert main(["data", "inspect", schema, "--quiet"]) == 0
+    assert "leaves the part" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "synthetik"], "Did you mean 'synthetic'"),
+        (["inspect", "synthetic", "--option", "num_user=3"], "did you mean 'num_users'"),
+        (["inspect", "synthetic", "--option", "num_users"], "expected KEY=VALUE"),
+        (["inspect", "synthetic", *SMALL, "--split", "random"], "--split: got 'random'"),
+        (["inspect", "synthetic", *SMALL, "--fractions", "0.8", "0.8", "0.1"], "fractions: got"),
+        (["inspect", "synthetic", *SMALL, "--num-behaviors", "0"], "--num-behaviors: got 0"),
+        (["inspect", "synthetic", *SMALL, "--tokenizer", "x"], "go with --prompt"),
+        (["inspect", "synthetic", *SMALL, "--prompt", "generic/xx"], "generic/xx"),
+        (["inspect", "movielens", "--path", "/nonexistent"], "grouplens.org"),
+        (["inspect", "/nonexistent.yaml"], "no such schema file"),
+    ],
+)
+def test_bad_arguments_end_with_a_message(arguments, message, capsys):
+    assert main(["data", *arguments, "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_bad_data_end_with_a_message(tmp_path, capsys):
+    schema = csv_schema(tmp_path, "a,1,5,1,x\na,2,6,3,x\n")
+    assert main(["data", "prepare", schema, "--output", str(tmp_path / "out"), "--quiet"]) == 2
+    assert re.search(r"events\.csv, column 'c': .*row 2: 3", capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+    log = synthetic_log(num_users=5, num_items=40, events_per_user=10)
+    values = {name: getattr(log, name) for name in log.__dataclass_fields__}
+    InteractionLog(**values | {"time": log.time[::-1].copy()}).save(tmp_path / "unsorted")
+    assert main(["data", "inspect", str(tmp_path / "unsorted"), "--quiet"]) == 2
+    assert "must be sorted by user and time" in capsys.readouterr().err
+
+
+def test_prompt_shows_samples(tmp_path, capsys):
+    rows = "".join(f"a,{i},{i},{i % 2},Film {i}\n" for i in range(1, 13))
+    schema = csv_schema(tmp_path, rows)
+    (tmp_path / "prompt.yaml").write_text(
+        'name: plain\nlanguage: en\nitem: "{title}"\nhead: "Seen: "\nseparator: "; "\ntarget: "Next: {item}?"\n'
+        "feedback: [{name: disliked, word: 'bad ', header: 'Bad: '}, {name: liked, word: 'good ', header: 'Good: '}]\n"
+    )
+    arguments = ["data", "inspect", schema, "--prompt", str(tmp_path / "prompt.yaml"), "--num-behaviors", "2"]
+    arguments += ["--quiet", "--samples", "1"]
+    for feedback, expected in (
+        ("inline", "Seen: good Film 9; bad Film 10; Next: Film 11?"),
+        ("none", "Seen: Film 9; Film 10; Next: Film 11?"),
+        ("groups", "Seen: Bad: Film 8; Film 10; Good: Film 7; Film 9; Next: Film 11?"),
+    ):
+        assert main([*arguments, "--feedback", feedback, "--json", "--fractions", "0.75", "0.1", "0.15"]) == 0
+        assert json.loads(capsys.readouterr().out)["text"]["samples"] == [{"event": 10, "label": 1, "text": expected}]
+    assert main(arguments) == 0
+    assert "samples as the prompt 'plain' writes them (K = 2)" in capsys.readouterr().out
