@@ -6,11 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lmctr.evaluation import metrics
+from lmctr.modeling_utils import IGNORED_LABEL
 
-__all__ = ["IGNORED_LABEL", "METRIC_NAMES", "evaluate_predictions", "evaluate_probabilities", "format_metrics"]
-
-IGNORED_LABEL = -100
-"""Label of filler rows (see the collators): they are dropped before anything is measured."""
+__all__ = ["METRIC_NAMES", "evaluate_predictions", "evaluate_probabilities", "format_metrics"]
 
 METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "normalized_entropy", "expected_calibration_error")
 """Keys of a metrics dict in the order in which they are shown; `num_samples` and `positive_rate` follow them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from lmctr.hub.run_folder import RunFolder, open_run
 
 __all__ = ["RunReport", "split_metrics", "validate_run"]
 
+_SPLIT_METRICS = "split metrics"
 _METRIC_TOLERANCE = 1e-6
 _SHARED_KEYS = ("sink_kind", "sink_signal", "sink_order", "num_sink_buckets", "feedback")
 
@@ -179,9 +179,9 @@ def split_metrics(metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
     Raises:
         ValueError: the file has no such part.
     """
-    splits = metrics.get("split_metrics")
+    splits = metrics.get(_SPLIT_METRICS)
     if not isinstance(splits, dict) or not all(isinstance(values, dict) for values in splits.values()):
         raise ValueError(
-            f"metrics.json has no 'split_metrics' of metrics by split; it holds {json.dumps(list(metrics))}"
+            f"metrics.json has no {_SPLIT_METRICS!r} with a dict of metrics per split; it holds {', '.join(metrics)}"
         )
     return splits

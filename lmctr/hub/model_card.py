@@ -18,7 +18,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from lmctr.hub.checks import split_metrics
-from lmctr.hub.examples import example_call
+from lmctr.hub.examples import example_call, example_rows
 from lmctr.hub.run_folder import RunFolder, open_run
 from lmctr.utils.resources import find_resource
 
@@ -96,7 +96,7 @@ def build_card(
         results=_results_table(runs),
         results_note=_results_note(runs),
         usage=_usage(folder, repo_id),
-        usage_note=_usage_note(folder),
+        usage_note=_usage_note(folder, recipe),
         data_lines=_data_lines(data),
         training_note=_training_note(metrics),
         recipe=yaml.safe_dump(_without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
@@ -253,11 +253,16 @@ def _usage(folder: RunFolder, repo_id: str | None) -> str:
     )
 
 
-def _usage_note(folder: RunFolder) -> str:
+def _usage_note(folder: RunFolder, recipe: dict[str, Any] | None) -> str:
     note = "`histories` are whole histories, oldest first, with times in unix seconds; the processor picks the behaviours."
-    if (folder.path / "retriever").is_dir():
-        note += " `similarity` is the cosine with the target by the encoder in `retriever/`."
-    return note
+    if "similarity" not in example_rows(folder)["histories"][0][0]:
+        return note
+    note += " `similarity` is a behaviour's cosine with the target"
+    if folder.has_retriever:
+        return f"{note}, by the encoder in `retriever/` (`lmctr.data.TextRetriever.from_pretrained`)."
+    retrieval = ((recipe or {}).get("data") or {}).get("retrieval") or {}
+    encoder = retrieval.get("encoder")
+    return f"{note}{f', by the encoder `{_shown(encoder)}`' if encoder else ''}; this repository does not hold the encoder."
 
 
 # Results
@@ -412,16 +417,22 @@ def _value(value: Any, key: str = "") -> str:
             f"{_words(name)} {_bracket(inner, name)}" for name, inner in value.items() if inner is not None
         )
     if isinstance(value, (list, tuple)):
-        return ", ".join(_value(inner) for inner in value)
+        is_range = len(value) == 2 and all(_is_time(inner) for inner in value)
+        return (" to " if is_range else ", ").join(_value(inner) for inner in value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return _shown(value) if isinstance(value, str) else str(value)
     if isinstance(value, int):
-        return _date(value) if 10**8 < value < 10**11 else f"{value:,}"
+        return _date(value) if _is_time(value) else f"{value:,}"
     return f"{value:.4g}"
 
 
 def _bracket(value: Any, name: str) -> str:
     return f"({_value(value, name)})" if isinstance(value, dict) else _value(value, name)
+
+
+def _is_time(value: Any) -> bool:
+    """Whether a number reads as unix seconds (from 2001 on)."""
+    return isinstance(value, int) and 10**9 <= value < 10**11
 
 
 def _date(seconds: int) -> str:
@@ -436,6 +447,8 @@ def _training_note(metrics: dict[str, Any] | None) -> str:
     parts = []
     if metrics and metrics.get("command"):
         parts.append(f"Command: `{_command(metrics['command'])}`.")
+    if metrics and metrics.get("machine"):
+        parts.append(f"Machine: {metrics['machine']}.")
     if metrics and isinstance(metrics.get("samples_per_second"), (int, float)):
         parts.append(f"Training speed: {metrics['samples_per_second']:,.1f} samples/s.")
     if metrics and isinstance(metrics.get("versions"), dict):

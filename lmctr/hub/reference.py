@@ -14,6 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from lmctr.modeling_utils import IGNORED_LABEL
+
 __all__ = ["REFERENCE_FILE", "compare_with_reference", "write_reference"]
 
 REFERENCE_FILE = "reference.safetensors"
@@ -42,7 +44,7 @@ def write_reference(
         raise ValueError(f"batch holds no input tensors, only {', '.join(batch) or 'nothing'}")
     rows = torch.arange(len(next(iter(inputs.values()))))
     if batch.get("labels") is not None:
-        rows = rows[(batch["labels"] != -100).cpu().reshape(len(rows), -1).all(dim=1)]
+        rows = rows[(batch["labels"] != IGNORED_LABEL).cpu().reshape(len(rows), -1).all(dim=1)]
     rows = rows[:num_rows]
     if not len(rows):
         raise ValueError("batch has no rows to keep: every row is a filler (label -100)")

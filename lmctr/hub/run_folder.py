@@ -41,6 +41,8 @@ _UPLOADED_SUFFIXES = (
     ".model",
     ".parquet",
 )  # weights, SentencePiece, vocabularies of feature processors
+_RETRIEVER_FILES = ("retriever.json", "retriever.safetensors")
+_ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _NEVER_UPLOADED = ("reference.safetensors",)
 
 
@@ -78,13 +80,19 @@ class RunFolder:
         """`recipe.yaml`, or None."""
         return _optional(self.path / "recipe.yaml", read_yaml)
 
+    @property
+    def has_retriever(self) -> bool:
+        """Whether the run holds the saved text retriever that its behaviours were chosen with."""
+        return (self.path / "retriever" / _RETRIEVER_FILES[0]).is_file()
+
     def upload_files(self) -> list[Path]:
-        """The files to share, relative to the folder: weights, configurations, tokenizer and a retriever; no checkpoints,
-        predictions, logs or reference rows."""
+        """The files to share, relative to the folder: weights, configurations, tokenizer and a saved retriever; no
+        checkpoints, predictions, caches or reference rows."""
         names = [path for path in self.path.iterdir() if path.is_file() and is_shared(path.name)]
-        retriever = self.path / "retriever"
-        if retriever.is_dir():
-            names += [path for path in retriever.rglob("*") if path.suffix in (".json", ".safetensors", ".parquet")]
+        if self.has_retriever:
+            retriever = self.path / "retriever"
+            names += [path for path in retriever.iterdir() if path.name in _RETRIEVER_FILES]
+            names += [path for path in (retriever / "encoder").rglob("*") if path.suffix in _ENCODER_SUFFIXES]
         return sorted(path.relative_to(self.path) for path in names)
 
 

@@ -38,13 +38,16 @@ def test_only_the_models_files_are_shared(finished_run):
     }
 
 
-def test_a_retriever_is_shared_with_the_model(run_dir):
-    (run_dir / "retriever").mkdir()
-    for name in ("config.json", "model.safetensors", "cache.npy"):
+def test_a_saved_retriever_is_shared_its_caches_are_not(run_dir):
+    shared = ("retriever.json", "retriever.safetensors", "encoder/config.json", "encoder/model.safetensors")
+    caches = ("retrieval-0123/retrieval.json", "retrieval-0123/events.npy", "vectors-45/dense.npy")
+    for name in (*shared[1:], *caches, "encoder/pytorch_model.bin"):
+        (run_dir / "retriever" / name).parent.mkdir(parents=True, exist_ok=True)
         (run_dir / "retriever" / name).write_bytes(b"{}")
-    names = {path.as_posix() for path in open_run(run_dir).upload_files()}
-    assert {"retriever/config.json", "retriever/model.safetensors"} <= names
-    assert "retriever/cache.npy" not in names
+    assert not any("retriever" in str(path) for path in open_run(run_dir).upload_files())  # only caches
+    (run_dir / "retriever/retriever.json").write_bytes(b"{}")
+    names = {path.as_posix() for path in open_run(run_dir).upload_files() if path.parts[0] == "retriever"}
+    assert names == {f"retriever/{name}" for name in shared}
 
 
 def test_without_reference_rows_two_loads_are_compared(run_dir):
@@ -111,7 +114,7 @@ def shard(run):
 
 def change_metric(run):
     metrics = json.loads((run / "metrics.json").read_text())
-    metrics["split_metrics"]["test"]["auc"] += 0.01
+    metrics["split metrics"]["test"]["auc"] += 0.01
     write_json(run / "metrics.json", metrics)
 
 

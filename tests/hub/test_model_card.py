@@ -30,7 +30,7 @@ def test_header_holds_the_runs_metrics(finished_run):
     assert header["language"] == "en"
     assert card.data.model_name == "tiny-ctr"
     found = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}
-    metrics = read(finished_run[0], "metrics.json")["split_metrics"]
+    metrics = read(finished_run[0], "metrics.json")["split metrics"]
     names = {
         "auc": "roc_auc",
         "log_loss": "log_loss",
@@ -45,7 +45,7 @@ def test_header_holds_the_runs_metrics(finished_run):
 def test_results_stand_beside_the_baselines(finished_run):
     card = build_card(finished_run[0])
     metrics = read(finished_run[0], "metrics.json")
-    auc = f"{metrics['split_metrics']['test']['auc']:.4f}"
+    auc = f"{metrics['split metrics']['test']['auc']:.4f}"
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in card.splitlines()
@@ -70,6 +70,10 @@ def test_data_licence_rule_and_dates_are_told(finished_run):
         "Positive label: rating > 3",
         "samples (train 2,000, validation 200, test 300)",
         "validation 2017-07-14 02:40:00 UTC",
+        "times (train 2014-05-13 16:53:20 UTC to 2017-07-14 02:39:59 UTC)",
+        "label rates: train 0.5123",
+        "truncation: train (samples 2,000, share truncated 0.0125)",
+        "Machine: x86_64, 2 CPU cores",
         "may limit what the weights may be used for: research use only",
         "Harper and Konstan 2015",
         "https://arxiv.org/abs/2508.03668",
@@ -111,6 +115,23 @@ def test_loading_lines_run(finished_run, monkeypatch):
     assert float(scope["probability"]) == pytest.approx(float(logits.sigmoid()), abs=1e-6)
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_encoder_of_similarities_is_named(saved, tmp_path):
+    write_run(tmp_path, config={"sink_signal": "similarity", "sink_order": "similarity"})
+    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    recipe["data"]["retrieval"] = {"encoder": "/home/someone/encoders/mini", "k": 5}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    if saved:
+        (tmp_path / "retriever").mkdir()
+        write_json(tmp_path / "retriever/retriever.json", {})
+    card = build_card(tmp_path)
+    assert "'similarity': 0.25" in python_block(card)
+    if saved:
+        assert "by the encoder in `retriever/`" in card
+    else:
+        assert "by the encoder `mini`; this repository does not hold the encoder" in card
+
+
 def test_loading_lines_name_the_repository(finished_run):
     code = python_block(build_card(finished_run[0], repo_id="tester/tiny"))
     assert 'lmctr.AutoModelForCTR.from_pretrained("tester/tiny")' in code
@@ -123,7 +144,7 @@ def test_seeds_give_mean_and_spread(finished_run, tmp_path):
         others.append(tmp_path / f"seed{seed}")
         others[-1].mkdir()
         write_run(others[-1], seed=seed)
-    values = [read(path, "metrics.json")["split_metrics"]["test"]["auc"] for path in (finished_run[0], *others)]
+    values = [read(path, "metrics.json")["split metrics"]["test"]["auc"] for path in (finished_run[0], *others)]
     mean = sum(values) / 3
     spread = (sum((value - mean) ** 2 for value in values) / 2) ** 0.5
     card = build_card(finished_run[0], seed_runs=others)
@@ -173,7 +194,7 @@ def test_pretrained_backbone_is_named(run_dir):
 
 def test_metrics_without_splits_are_an_error(run_dir):
     write_json(run_dir / "metrics.json", {"test_auc": 0.8})
-    with pytest.raises(ValueError, match=r"metrics\.json has no 'split_metrics'"):
+    with pytest.raises(ValueError, match=r"metrics\.json has no 'split metrics'"):
         build_card(run_dir)
 
 

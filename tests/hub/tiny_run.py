@@ -101,13 +101,14 @@ def write_run(path, seed=0, auc_shift=0.0, config=None, processor=None, **model_
     write_json(
         path / "metrics.json",
         {
-            "split_metrics": metrics,
+            "split metrics": metrics,
             "baselines": {
                 "counting": {"test": baseline | {"auc": 0.1}},
                 "gradient_boosting": {"test": baseline, "validation": baseline},
             },
             "seed": seed,
             "samples_per_second": 1234.5,
+            "machine": "x86_64, 2 CPU cores, 1 threads, linux",
             "versions": {"lmctr": "0.1.0", "torch": "2.13.0"},
             "command": "lmctr train recipes/tiny.yaml --data.path /home/someone/private/ml-latest-small",
         },
@@ -132,7 +133,13 @@ def write_run(path, seed=0, auc_shift=0.0, config=None, processor=None, **model_
                 "events": 2500,
                 "samples": {"train": 2000, "validation": 200, "test": 300},
             },
-            "split": {"rule": "time", "boundaries": {"validation": 1_500_000_000, "test": 1_510_000_000}},
+            "split": {
+                "rule": "time",
+                "boundaries": {"validation": 1_500_000_000, "test": 1_510_000_000},
+                "times": {"train": [1_400_000_000, 1_499_999_999]},
+            },
+            "label_rates": {"train": 0.5123456},
+            "truncation": {"train": {"samples": 2000, "max_length": None, "share_truncated": 0.0125}},
         },
     )
     recipe = {
