@@ -21,7 +21,10 @@ def wordpiece(vocab_size=300, max_length=None):
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=False)
+    # The trainer numbers "##x" pieces at random unless they are listed; only the vocabulary is taken from the result.
+    letters = {char for text in CORPUS for char in backend.normalizer.normalize_str(text) if not char.isspace()}
+    listed = special + [f"##{char}" for char in sorted(letters)]
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=listed, show_progress=False)
     backend.train_from_iterator(CORPUS, trainer)
     limit = {} if max_length is None else {"model_max_length": max_length}
     return BertTokenizer(vocab=backend.get_vocab(), **limit)
