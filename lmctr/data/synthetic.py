@@ -1,8 +1,9 @@
 """A generated log with planted effects and a known best AUC, for the quickstart, tests and scaling studies.
 
-Each of `num_users` users likes or dislikes each of `num_topics` topics (s = +1 or -1 with equal chance, never seen by a model).
-The user is shown items, independent of taste, with Zipf popularity inside topics that the user meets more or less often. The
-probability of a positive label is
+Each user likes (s = +1) or dislikes (s = -1) each topic. The shares of users that like a topic differ between topics; a user's own
+tastes are drawn independently and are never seen by a model. The user is shown items independent of taste: often of the topic of the
+event before, else of a topic that the user meets more or less often, and with Zipf popularity inside the topic. The probability of
+a positive label is
 
     p = sigmoid(bias + recency_effect * r + taste_effect * s[topic of the item])
 
@@ -186,8 +187,8 @@ def synthetic_log(
     taste_effect: float = 1.6,
     bias: float = 0.0,
     zipf_exponent: float = 0.8,
-    topic_stickiness: float = 0.5,
-    topic_appeal: float = 0.3,
+    topic_stickiness: float = 0.6,
+    topic_appeal: float = 0.4,
     events_spread: float = 0.0,
     allow_repeats: bool = False,
     start_time: int = 1_577_836_800,
@@ -238,8 +239,8 @@ def generate_synthetic(
     taste_effect: float = 1.6,
     bias: float = 0.0,
     zipf_exponent: float = 0.8,
-    topic_stickiness: float = 0.5,
-    topic_appeal: float = 0.3,
+    topic_stickiness: float = 0.6,
+    topic_appeal: float = 0.4,
     events_spread: float = 0.0,
     allow_repeats: bool = False,
     start_time: int = 1_577_836_800,
@@ -468,7 +469,7 @@ def _with_info(log: InteractionLog, truth: SyntheticTruth, arguments: dict) -> I
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-logits))
+    return 0.5 * (1 + np.tanh(logits / 2))  # no overflow for large logits
 
 
 def _auc(labels: np.ndarray, scores: np.ndarray, events: np.ndarray | None) -> float:
