@@ -27,8 +27,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Push and say what was done."""
+    from transformers.utils import logging
+
     from lmctr.hub.publish import push_run
 
+    logging.disable_progress_bar()  # loading takes moments; the upload has bars of its own
     result = push_run(
         args.run,
         args.repo_id,

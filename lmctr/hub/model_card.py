@@ -404,8 +404,25 @@ def _data_lines(data: dict[str, Any] | None) -> list[str]:
         )
         if info.get(key) is not None
     ]
-    known = {*_INFO_KEYS, "info"}
-    return lines + [f"{_words(key)}: {_value(value)}" for key, value in data.items() if key not in known and value]
+    known = {*_INFO_KEYS, "info", "truncation"}
+    lines += [
+        f"{_words(key).capitalize()}: {_value(value)}" for key, value in data.items() if key not in known and value
+    ]
+    return lines + [f"Length of texts: {_truncation(data['truncation'])}"] * bool(data.get("truncation"))
+
+
+def _truncation(parts: dict[str, dict[str, Any]]) -> str:
+    """Tokens per sample and the share of samples that lost behaviours to the limit, per split."""
+    shown = {
+        "mean_length": lambda value: f"{value:.0f} tokens on average",
+        "longest": lambda value: f"longest {value:,}",
+        "max_length": lambda value: f"limit {value:,}",
+        "share_truncated": lambda value: f"{value:.1%} of samples lost behaviours to the limit",
+    }
+    return "; ".join(
+        f"{split} {', '.join(show(values[key]) for key, show in shown.items() if values.get(key) is not None)}"
+        for split, values in parts.items()
+    )
 
 
 _INFO_KEYS = ("name", "url", "licence", "citation", "label_rule", "language", "notes", "best_auc", "extra")
@@ -506,7 +523,7 @@ def _limits(
         "holds, and was not tested for fairness between groups of users or providers."
     )
     if info.get("licence"):
-        lines.append(f"The data's terms may limit what the weights may be used for: {info['licence']}")
+        lines.append(f"Terms of the data, which may bind the weights too: {info['licence']}")
     return lines
 
 

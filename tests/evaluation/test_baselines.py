@@ -155,6 +155,15 @@ def test_gradient_boosting_learns_runs_and_tastes():
     assert set(result["counting"]["test"]) == keys | {"num_samples", "positive_rate"}
 
 
+@pytest.mark.parametrize("num_train", [300, 1500])
+def test_few_training_samples_do_not_make_it_overconfident(num_train):
+    """Trees that run on to the end of 500 rounds would give a log loss above that of the constant rate."""
+    log = planted_log(seed=2)
+    splits = make_splits(log)
+    splits.train = splits.train[:: len(splits.train) // num_train]
+    assert baselines.baseline_metrics(log, splits)["gradient_boosting"]["test"]["normalized_entropy"] < 0.95
+
+
 def test_a_catalogue_without_genres_or_year_has_fewer_features():
     names = baselines.HISTORY_FEATURES
     log = make_log(catalogue=pa.table({"item_id": list(range(6)), "genres": GENRES}))

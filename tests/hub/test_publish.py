@@ -89,6 +89,7 @@ def load_back(hub, tmp_path, repo, revision="main"):
     return json.loads(done.stdout.splitlines()[-1]), load_file(out)
 
 
+@pytest.mark.slow
 def test_push_and_load_back(hub, finished_run, run_dir, tmp_path):
     _, model, processor = finished_run
     arguments = ["--private", "--commit-message", "First seed", "--licence", "mit"]
@@ -130,6 +131,7 @@ def test_push_and_load_back(hub, finished_run, run_dir, tmp_path):
     assert 0 < probability < 1  # the card's own lines, with the repository's name in them
 
 
+@pytest.mark.slow
 def test_a_branch_holds_its_own_model_and_old_shards_go(hub, finished_run, run_dir, tmp_path):
     """First a sharded model, then one in a single file on a branch: what is left of the shards is deleted there."""
     _, model, _ = finished_run
@@ -154,6 +156,7 @@ def test_a_branch_holds_its_own_model_and_old_shards_go(hub, finished_run, run_d
         torch.testing.assert_close(loaded["logits"], second(**make_batch(processor)).logits, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_hubs_refusals_are_explained(hub, run_dir, tmp_path):
     attempts = [
         {"repo_id": "tester/x", "token": "hf_wrong"},

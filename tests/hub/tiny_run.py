@@ -139,7 +139,9 @@ def write_run(path, seed=0, auc_shift=0.0, config=None, processor=None, **model_
                 "times": {"train": [1_400_000_000, 1_499_999_999]},
             },
             "label_rates": {"train": 0.5123456},
-            "truncation": {"train": {"samples": 2000, "max_length": None, "share_truncated": 0.0125}},
+            "truncation": {
+                "train": {"samples": 2000, "max_length": 128, "mean_length": 87.6, "share_truncated": 0.0125}
+            },
         },
     )
     recipe = {
