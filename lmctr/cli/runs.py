@@ -169,7 +169,8 @@ def write_predictions(
 ) -> None:
     """Write the scores of a part as Parquet.
 
-    Columns: `event` (position in the log), `user` and `item` (original ids), `time` (seconds), `label`, `logit`.
+    Columns: `event` (position in the log), `user` and `item` (original ids), `time` (seconds), `label`, `logit`; `weight`
+    where the log has weights, so that the metrics can be computed again.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -184,6 +185,8 @@ def write_predictions(
             "logit": pa.array(logits, pa.float32()),
         }
     )
+    if log.weight is not None:
+        table = table.append_column("weight", pa.array(log.weight[events], pa.float32()))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     pq.write_table(table, temporary)
