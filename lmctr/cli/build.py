@@ -214,9 +214,18 @@ def max_positions(text_config: Any) -> int | None:
 
 
 def build_retrieval_for(
-    processor: CTRSinkProcessor, log: InteractionLog, events: np.ndarray, data: Mapping[str, Any], folder: Path | None
+    processor: CTRSinkProcessor,
+    log: InteractionLog,
+    events: np.ndarray,
+    data: Mapping[str, Any],
+    folder: Path | None,
+    train_events: np.ndarray,
 ) -> Any:
-    """Similar behaviours of each event, where the processor's order or signals need them; else None."""
+    """Similar behaviours of each event, where the processor's order or signals need them; else None.
+
+    TF-IDF learns from the training part's items only. With a folder, results are cached there and the retriever is saved
+    beside them, so that predictions from raw texts use the same vectors.
+    """
     if not processor.needs_similarity:
         return None
     from lmctr.data.retrieval import build_retrieval
@@ -227,7 +236,18 @@ def build_retrieval_for(
             "data.retrieval is missing: the order or a sink signal of this recipe needs similarities; "
             "set it, for example {encoder: tfidf, k: 50}"
         )
-    return build_retrieval(log, events, encoder=wanted["encoder"], k=wanted["k"], cache_dir=folder)
+    result = build_retrieval(
+        log,
+        events,
+        encoder=resolve_backbone(wanted["encoder"]),
+        k=max(wanted["k"], processor.num_behaviors),
+        cache_dir=folder,
+        train_events=train_events,
+        processor=processor,
+    )
+    if folder is not None:
+        result.retriever.save_pretrained(folder)
+    return result
 
 
 def build_datasets(

@@ -102,7 +102,7 @@ def evaluate_run(
         if not len(events):
             raise ValueError(f"the {split} part is empty; choose another --split or other data.fractions")
         processor = CTRSinkProcessor.from_pretrained(folder.path)
-        retrieval = build.build_retrieval_for(processor, log, events, recipe.data, None)
+        retrieval = build.build_retrieval_for(processor, log, events, recipe.data, None, splits.train)
         view = TextView(log, processor, retrieval=retrieval)
         trainer = CTRTrainer(
             model=CTRSinkForCTR.from_pretrained(folder.path),

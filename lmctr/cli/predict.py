@@ -166,8 +166,7 @@ class Scorer:
     def _with_similarity(self, history: list[dict[str, Any]], target: dict[str, Any]) -> list[dict[str, Any]]:
         if self.retriever is None or all("similarity" in entry for entry in history):
             return history
-        vectors = self.retriever.encode([entry.get("text") or "" for entry in history] + [target["text"] or ""])
-        cosines = vectors[:-1] @ vectors[-1]
+        cosines = self.retriever.similarity([target["text"]], [entry.get("text") for entry in history])[0]
         return [{**entry, "similarity": float(cosine)} for entry, cosine in zip(history, cosines)]
 
 

@@ -201,9 +201,11 @@ class Training:
         events = np.concatenate([part for _, part in splits.items()])
         result = None
         if self.is_first:
-            result = build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever)
+            result = build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever, splits.train)
         self.wait()
-        return result or build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever)
+        return result or build_retrieval_for(
+            processor, log, events, self.recipe.data, self.folder.retriever, splits.train
+        )
 
     # ---- training and after ---------------------------------------------------------------------------------------
 
