@@ -3,11 +3,15 @@
 import json
 import shutil
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_run import make_batch, make_model, write_json
 
+from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.hub.checks import validate_run
 from lmctr.hub.reference import compare_with_reference, write_reference
 from lmctr.hub.run_folder import open_run
@@ -251,3 +255,20 @@ def test_reference_refuses_what_is_no_reference(finished_run, tmp_path):
         write_reference(tmp_path, broken, batch)
     with pytest.raises(FileNotFoundError, match=r"no reference\.safetensors"):
         compare_with_reference(tmp_path, model)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_weighted_metrics_need_the_weights(kept, run_dir):
+    path = run_dir / "predictions/test.parquet"
+    table = pq.read_table(path)
+    weight = np.random.default_rng(0).uniform(0.1, 3, len(table))
+    label, logit, user = (table[name].to_numpy() for name in ("label", "logit", "user"))
+    metrics = json.loads((run_dir / "metrics.json").read_text())
+    metrics["split metrics"]["test"] = evaluate_predictions(label, logit, user, weight)
+    write_json(run_dir / "metrics.json", metrics)
+    if kept:
+        pq.write_table(table.append_column("weight", pa.array(weight)), path)
+        assert "test metrics are those of predictions/test.parquet" in validate_run(run_dir).lines
+    else:
+        with pytest.raises(ValueError, match="come from different evaluations"):
+            validate_run(run_dir)
