@@ -24,6 +24,19 @@ from . import columns
 
 LOG_FILE = "log.json"
 FORMAT_VERSION = 1
+_HEADER_KEYS = frozenset(
+    [
+        "num_users",
+        "num_items",
+        "num_events",
+        "arrays",
+        "extra_labels",
+        "has_users",
+        "feedback_names",
+        "scenario_names",
+        "info",
+    ]
+)
 FEEDBACK_NAMES = ("unknown", "negative", "positive")
 
 
@@ -382,6 +395,9 @@ class InteractionLog:
         try:
             header = json.loads(header_file.read_text(encoding="utf-8"))
             version = header["format_version"]
+            missing = sorted(_HEADER_KEYS - set(header))
+            if version == FORMAT_VERSION and missing:
+                raise ValueError(f"no {', '.join(missing)}")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{header_file}: damaged or not a log header ({error!r}); prepare the log again."

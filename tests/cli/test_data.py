@@ -3,6 +3,10 @@ import re
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from lmctr.__main__ import main
 from lmctr.cli.data import describe
@@ -156,3 +160,26 @@ def test_prompt_shows_samples(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["text"]["samples"] == [{"event": 10, "label": 1, "text": expected}]
     assert main(arguments) == 0
     assert "samples as the prompt 'plain' writes them (K = 2)" in capsys.readouterr().out
+
+
+def test_prompt_with_a_tokenizer_counts_tokens(tmp_path, capsys):
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "film": 4}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "prompt.yaml").write_text(
+        'name: plain\nlanguage: en\nitem: "{title}"\nhead: "seen "\nseparator: "; "\ntarget: "next {item}"\n'
+    )
+    rows = "".join(f"a,{i},{i},{i % 2},film\n" for i in range(1, 13))
+    arguments = ["data", "inspect", csv_schema(tmp_path, rows), "--prompt", str(tmp_path / "prompt.yaml"), "--quiet"]
+    arguments += ["--tokenizer", str(tmp_path / "tokenizer"), "--num-behaviors", "4", "--feedback", "none", "--json"]
+    arguments += ["--fractions", "0.75", "0.1", "0.15"]
+    assert main(arguments) == 0
+    tokens = json.loads(capsys.readouterr().out)["text"]["tokens"]["test"]
+    assert tokens["samples"] == 2
+    assert tokens["behaviors_shown"] == 8
+    assert tokens["behaviors_dropped"] == 0
+    assert main([*arguments, "--max-length", str(tokens["longest"] - 1)]) == 0
+    assert json.loads(capsys.readouterr().out)["text"]["tokens"]["test"]["behaviors_dropped"] == 2

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmctr.data import DatasetInfo, InteractionLog, load_log
@@ -81,6 +81,7 @@ def test_histories_do_not_cross_users():
     assert log.history_lengths(np.arange(3)).tolist() == [0, 0, 1]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=40))
 def test_history_rule_against_a_plain_loop(rows):
     log = make([user for user, _ in rows], [time for _, time in rows], item=list(range(len(rows))))
@@ -188,6 +189,10 @@ def test_load_refuses_missing_and_damaged_files(tmp_path):
     header = json.loads((tmp_path / "log.json").read_text())
     (tmp_path / "log.json").write_text(json.dumps(header | {"format_version": 99}))
     with pytest.raises(ValueError, match="format version 99"):
+        InteractionLog.load(tmp_path)
+    del header["arrays"]
+    (tmp_path / "log.json").write_text(json.dumps(header))
+    with pytest.raises(ValueError, match=r"log\.json: damaged.*no arrays"):
         InteractionLog.load(tmp_path)
     (tmp_path / "log.json").write_text("{")
     with pytest.raises(ValueError, match="damaged"):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lmctr.data import InteractionLog, split_log
@@ -25,6 +25,7 @@ def test_split_by_time():
     assert splits.train.dtype == np.int64
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=12, max_size=80))
 def test_no_second_stands_on_both_sides_of_a_cut(times):
     log = make(times)

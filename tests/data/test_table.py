@@ -244,6 +244,18 @@ def test_rows_are_counted_beyond_the_first_block(tmp_path):
         load_csv(tmp_path, csv)
 
 
+@pytest.mark.parametrize("column", ["customer", "title"])
+def test_text_that_is_not_utf8(tmp_path, column):
+    row = {"customer": "a", "title": "x"}
+    row[column] = "café"
+    csv = HEADER + "b,1,5,1,x,y\n" + f"{row['customer']},1,5,1,{row['title']},y\n"
+    (tmp_path / "events.csv").write_bytes(csv.encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"events\.csv, column '{column}': row 2 is not UTF-8 text"):
+        load_log(schema_file(tmp_path))
+    (tmp_path / "events.csv").write_bytes(csv.encode("utf-8-sig"))
+    assert load_log(schema_file(tmp_path)).num_events == 2
+
+
 def test_bad_parquet_and_json(tmp_path):
     (tmp_path / "e.parquet").write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match=r"e\.parquet: cannot be read as parquet"):

@@ -175,8 +175,11 @@ def read_delimited(
                 except pa.ArrowInvalid as located:
                     error = located if "Row #" in str(located) else error
         raise ValueError(f"{path}: {_with_row(error, header=not names)}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error}).") from None
+    except UnicodeDecodeError as error:  # in the header line
+        raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
+    for name in table.column_names:
+        if pa.types.is_binary(table[name].type):  # what pyarrow makes of text that is not UTF-8
+            _require_utf8(table[name], name, str(path))
     return _with_rows(table, str(path))
 
 
@@ -196,9 +199,10 @@ def _find_bad_value(
     stream: BinaryIO, types: Mapping[str, pa.DataType], read: pacsv.ReadOptions, parse: pacsv.ParseOptions, source: str
 ) -> None:
     """Raises for the first value that cannot be read as its column's type."""
-    strings = pacsv.ConvertOptions(column_types={name: pa.string() for name in types}, include_columns=list(types))
-    table = pacsv.read_csv(stream, read_options=read, parse_options=parse, convert_options=strings)
+    raw = pacsv.ConvertOptions(column_types={name: pa.binary() for name in types}, include_columns=list(types))
+    table = pacsv.read_csv(stream, read_options=read, parse_options=parse, convert_options=raw)
     for name, kind in types.items():
+        _require_utf8(table[name], name, source)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             continue
         pattern = (
@@ -206,7 +210,7 @@ def _find_bad_value(
             if pa.types.is_integer(kind)
             else r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?\s*$"
         )
-        values = table[name].combine_chunks()
+        values = table[name].cast(pa.large_string()).combine_chunks()
         bad = pc.and_(pc.invert(pc.match_substring_regex(values, pattern, ignore_case=True)), pc.not_equal(values, ""))
         rows = pc.indices_nonzero(bad)
         if len(rows):
@@ -215,6 +219,20 @@ def _find_bad_value(
                 f"{source}, column {name!r}: {len(rows)} of {len(values)} values are no numbers of type {kind} "
                 f"(row {row + 1}: {values[row].as_py()!r})."
             )
+
+
+def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
+    """Raises for the first value of a binary column that is no UTF-8 text."""
+    try:
+        column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        for row, value in enumerate(column):
+            try:
+                value.as_py().decode("utf-8")
+            except UnicodeDecodeError:
+                raise ValueError(
+                    f"{source}, column {name!r}: row {row + 1} is not UTF-8 text ({value.as_py()!r}); convert the file to UTF-8."
+                ) from None
 
 
 def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: str) -> None:

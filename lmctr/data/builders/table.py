@@ -19,13 +19,13 @@ columns:
 catalogue:                         # optional: a file of its own, or `columns` of the event table
   path: products.parquet
   item: product
-  columns: [title, {...}]          # default: all; or names with {column, type: text|integer|number, separator: "|"}
+  columns: {title: name, genres: {column: tags, separator: "|"}, price: {type: number}}   # default: all; or [title, price]
 users: {path: customers.csv, user: customer}       # optional, likewise
 info: {url: ..., licence: ..., citation: ..., language: en, notes: ...}
 ```
 
 Rows may come in any order. Feedback code 0 means unknown (a missing value); the names count from 1. Text columns of the catalogue may
-be null or empty; a column with a separator becomes a list. Errors name the file, the column and the row.
+be null or empty; a column with a separator becomes a list; `type` is text, integer or number (default: as the reader finds it). Errors name the file, the column and the row.
 """
 
 from __future__ import annotations
