@@ -300,7 +300,7 @@ def test_no_tokenizer_call_per_batch(tokenizers, log, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("the tokenizer was called")
 
-    monkeypatch.setattr(type(view.processor), "_tokenize", refuse)
+    monkeypatch.setattr("lmctr.models.ctr_sink.processing_ctr_sink.tokenize", refuse)
     monkeypatch.setattr(type(view.processor.tokenizer), "__call__", refuse)
     view.batch(log.sample_events())
     view.lengths(log.sample_events())

@@ -20,18 +20,19 @@ from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
 from lmctr.utils.suggest import nearest, unknown_key_message
 
-from .assembly import AssemblySettings, Candidates, EventTable, Pieces, RowError, Samples, assemble, make_plan
+from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
 from .configuration_ctr_sink import FEEDBACK_MODES, SINK_KINDS, SINK_ORDERS, SINK_SIGNALS
+from .piece_tokens import drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
+from .raw_rows import check_behavior, check_times, feedback_code, seconds, similarity_of, target_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["CTRSinkProcessor"]
 
-_BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "similarity")
 _NO_LIMIT = 10**6  # tokenizers without a limit of their own report a huge one
-_CHUNK = 8192  # texts per tokenizer call, rows per plan
+_CHUNK = 8192  # texts per tokenizer call
 
 
 class CTRSinkProcessor(ProcessorMixin):
@@ -290,15 +291,17 @@ class CTRSinkProcessor(ProcessorMixin):
         Returns:
             The items' and the prompt's token ids, as `assemble` and `plan_lengths` take them.
         """
-        space = " " if self._item_follows_space else ""
+        blank = " " if self._blanks["item"] else ""
         clean = [str(text).strip() if text is not None else "" for text in texts]
         rows: list[list[int]] = []
         for begin in range(0, len(clean), _CHUNK):
-            rows.extend(self._tokenize([space + text if text else "" for text in clean[begin : begin + _CHUNK]]))
+            rows.extend(
+                tokenize(self.tokenizer, [blank + text if text else "" for text in clean[begin : begin + _CHUNK]])
+            )
         tail = [*self._prompt_ids["separator"], *([] if self.settings.sink_id is None else [self.settings.sink_id])]
         prefix, suffix = self._special_layout
         return Pieces.build(
-            self._without_special(Ragged.from_rows(rows, dtype=np.int32)),
+            drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id),
             head=[*prefix, *self._prompt_ids["head"]],
             empty=self._prompt_ids["empty_history"],
             prefix=self._prompt_ids["target_prefix"],
@@ -309,107 +312,17 @@ class CTRSinkProcessor(ProcessorMixin):
             headers=[[], *(self._prompt_ids[f"header {i}"] for i in range(len(self.prompt.feedback)))],
         )
 
-    def _tokenize(self, texts: list[str], split_special_tokens: bool = True) -> list[list[int]]:
-        if not texts:
-            return []
-        return self.tokenizer(
-            texts,
-            add_special_tokens=False,
-            split_special_tokens=split_special_tokens,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            padding=False,
-            truncation=False,
-            verbose=False,
-        )["input_ids"]
-
-    def _without_special(self, rows: Ragged) -> Ragged:
-        """Drop special ids that a tokenizer yields for plain text all the same (one that splits at blanks only finds
-        "[SEP]" as a word of its vocabulary). The unknown token stays."""
-        tokenizer = self.tokenizer
-        named = ("bos_token_id", "eos_token_id", "sep_token_id", "pad_token_id", "cls_token_id", "mask_token_id")
-        special = {*tokenizer.all_special_ids, self.sink_token_id} - {tokenizer.unk_token_id, None}
-        special |= {getattr(tokenizer, name) for name in named} - {None}
-        wrong = np.isin(rows.values, list(special))
-        if not wrong.any():
-            return rows
-        row = np.repeat(np.arange(len(rows)), rows.lengths)[~wrong]
-        return Ragged(rows.values[~wrong], offsets_from_lengths(np.bincount(row, minlength=len(rows))))
-
     @cached_property
     def _special_layout(self) -> tuple[list[int], list[int]]:
-        """Ids that the tokenizer's template puts before and after a text."""
-        for probe in ("a", "1", "x y"):
-            plain = self.tokenizer(probe, add_special_tokens=False)["input_ids"]
-            whole = self.tokenizer(probe, add_special_tokens=True)["input_ids"]
-            for start in range(len(whole) - len(plain) + 1):
-                if plain and whole[start : start + len(plain)] == plain:
-                    return list(whole[:start]), list(whole[start + len(plain) :])
-        raise ValueError(
-            f"{type(self.tokenizer).__name__} changes a text's own tokens when it adds special tokens; such a tokenizer "
-            f"cannot be used piece by piece"
-        )
+        return special_layout(self.tokenizer)
 
     @cached_property
-    def _prompt_spaces(self) -> dict[str, bool]:
-        """Whether a blank stands before each piece of the prompt, by the end of what precedes it."""
-        prompt, feedback = self.prompt, self.prompt.feedback
-        words = [f"word {i}" for i in range(len(feedback))] if self.feedback == "inline" else []
-        headers = [f"header {i}" for i in range(len(feedback))] if self.feedback == "groups" else []
-        texts = {"head": prompt.head, "separator": prompt.separator, "empty_history": prompt.empty_history}
-        texts |= {f"word {i}": entry.word for i, entry in enumerate(feedback)}
-        texts |= {f"header {i}": entry.header for i, entry in enumerate(feedback)}
-        before_behavior = headers if headers else ["head", "separator"]
-        followed_by = {
-            "empty_history": ["head"],
-            "item": [*before_behavior, *words, *(["separator"] if headers else [])],
-            "target_prefix": ["separator", "empty_history"],
-        }
-        followed_by |= dict.fromkeys(words, before_behavior)
-        followed_by |= {header: ["head", "separator"] for header in headers}
-        if not prompt.target_prefix:
-            followed_by["item"] = [*followed_by["item"], "empty_history"]
-        texts["target_prefix"] = prompt.target_prefix
-        followed_by["item"] = [*followed_by["item"], "target_prefix"]
-        spaces = {}
-        for piece, befores in followed_by.items():
-            ends = {before: texts[before].endswith(" ") for before in befores if texts[before]}
-            if len(set(ends.values())) > 1:
-                listed = ", ".join(f"{before} {texts[before]!r}" for before in ends)
-                raise ValueError(
-                    f"prompt {prompt.name!r}: {piece} can follow texts of which some end with a blank and some do not "
-                    f"({listed}); end all of them with a blank, or none"
-                )
-            spaces[piece] = any(ends.values())
-        return spaces
-
-    @property
-    def _item_follows_space(self) -> bool:
-        return self._prompt_spaces["item"]
+    def _blanks(self) -> dict[str, bool]:
+        return piece_blanks(self.prompt, self.feedback)
 
     @cached_property
     def _prompt_ids(self) -> dict[str, list[int]]:
-        """Token ids of the prompt's pieces. Unlike item texts they may hold the tokenizer's own special tokens."""
-        prompt = self.prompt
-        texts = {
-            "head": prompt.head,
-            "separator": prompt.separator,
-            "empty_history": prompt.empty_history,
-            "target_prefix": prompt.target_prefix,
-            "target_suffix": prompt.target_suffix,
-        }
-        texts |= {f"word {i}": entry.word for i, entry in enumerate(prompt.feedback)}
-        texts |= {f"header {i}": entry.header for i, entry in enumerate(prompt.feedback)}
-        for key, text in texts.items():
-            if self.sink_token in text:
-                raise ValueError(
-                    f"prompt {prompt.name!r}: {key} holds the sink token {self.sink_token!r}; take it out"
-                )
-            if key != "target_suffix" and text.endswith(" "):  # goes to the front of the following piece
-                text = text[:-1]
-            texts[key] = " " + text if text and self._prompt_spaces.get(key) else text
-        ids = self._tokenize(list(texts.values()), split_special_tokens=False)
-        return {key: list(row) if texts[key] else [] for key, row in zip(texts, ids)}
+        return encode_prompt(self.tokenizer, self.prompt, self._blanks, self.sink_token)
 
     # batches
 
@@ -508,21 +421,23 @@ class CTRSinkProcessor(ProcessorMixin):
         offsets = offsets_from_lengths(counts)
         flat = [(b, i, entry) for b, history in enumerate(histories) for i, entry in enumerate(history)]
         for b, i, entry in flat:
-            _check_behavior(entry, b, i)
-        target_time = np.array([_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
-        time = np.array([_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
-        _check_times(time, target_time, offsets)
-        texts = [entry["text"] for _, _, entry in flat] + [_target_text(t, b) for b, t in enumerate(targets)]
+            check_behavior(entry, b, i)
+        target_time = np.array([seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
+        time = np.array([seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
+        check_times(time, target_time, offsets)
+        texts = [entry["text"] for _, _, entry in flat] + [target_text(t, b) for b, t in enumerate(targets)]
         unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         pieces = self.encode_items(list(unique))
         item = np.array([unique[text] for text in texts], dtype=np.int64)
         feedback = None
         if self.needs_feedback:
-            feedback = np.array([self._feedback_code(e, b, i) for b, i, e in flat], dtype=np.int64)
+            feedback = np.array(
+                [feedback_code(e, self.prompt.feedback_names, b, i) for b, i, e in flat], dtype=np.int64
+            )
         events = self.event_table(item[: len(flat)], time, feedback)
         candidates = None
         if self.needs_similarity:
-            similarity = [_similarity(entry, b, i) for b, i, entry in flat]
+            similarity = [similarity_of(entry, b, i) for b, i, entry in flat]
             candidates = Candidates(
                 offsets, ragged_arange(offsets[:-1], counts), np.array(similarity, dtype=np.float64)
             )
@@ -540,97 +455,7 @@ class CTRSinkProcessor(ProcessorMixin):
             del batch["num_dropped"]
         return BatchFeature(batch, tensor_type=return_tensors)
 
-    def _feedback_code(self, entry: Mapping[str, Any], row: int, number: int) -> int:
-        if "group" in entry and "feedback" in entry:
-            raise ValueError(f"histories[{row}][{number}] has both 'feedback' and 'group'; give one of them")
-        value = entry.get("feedback", entry.get("group"))
-        names = self.prompt.feedback_names
-        if value is None:
-            return 0
-        if isinstance(value, (bool, np.bool_)) and len(names) == 3:
-            return 2 if value else 1
-        if (
-            isinstance(value, (int, np.integer))
-            and not isinstance(value, (bool, np.bool_))
-            and 0 <= value < len(names)
-        ):
-            return int(value)
-        if isinstance(value, str):
-            if value in names:
-                return names.index(value)
-            if len(names) == 3 and value in ("negative", "positive"):
-                return 1 + (value == "positive")
-        accepted = f"a code from 0 to {len(names) - 1}, a name ({', '.join(names)}) or None"
-        accepted += ", or True / False" if len(names) == 3 else ""
-        raise ValueError(f"histories[{row}][{number}]: feedback {value!r} is not accepted; use {accepted}")
-
 
 def _settings_names() -> list[str]:
     init = CTRSinkProcessor.__init__.__code__
     return [name for name in init.co_varnames[1 : init.co_argcount] if name != "tokenizer"]
-
-
-def _check_behavior(entry: Any, row: int, number: int) -> None:
-    where = f"histories[{row}][{number}]"
-    if not isinstance(entry, Mapping):
-        raise ValueError(f"{where} must hold 'text' and 'time', got {entry!r}")
-    for key in entry:
-        if key not in _BEHAVIOR_KEYS:
-            raise ValueError(unknown_key_message(key, _BEHAVIOR_KEYS, where))
-    for key in ("text", "time"):
-        if key not in entry:
-            raise ValueError(f"{where} has no {key!r}; a behaviour needs 'text' and 'time'")
-    if entry["text"] is not None and not isinstance(entry["text"], str):
-        raise ValueError(f"{where}: text must be a text or None, got {entry['text']!r}")
-
-
-def _target_text(target: Any, row: int) -> str | None:
-    text = target
-    if isinstance(target, Mapping):
-        for key in target:
-            if key != "text":
-                raise ValueError(unknown_key_message(key, ["text"], f"targets[{row}]"))
-        if "text" not in target:
-            raise ValueError(f"targets[{row}] has no 'text'")
-        text = target["text"]
-    if text is not None and not isinstance(text, str):
-        raise ValueError(f"targets[{row}]: text must be a text or None, got {text!r}")
-    return text
-
-
-def _seconds(value: Any, where: str) -> int:
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, (float, np.floating)) and np.isfinite(value):
-        return int(np.floor(value))
-    raise ValueError(f"{where} must be a number of seconds, got {value!r}")
-
-
-def _similarity(entry: Mapping[str, Any], row: int, number: int) -> float:
-    value = entry.get("similarity")
-    if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)):
-        raise ValueError(
-            f"histories[{row}][{number}]: 'similarity' must be a cosine with the target, got {value!r}; the order or a sink "
-            f"signal of this processor needs it"
-        )
-    return float(value)
-
-
-def _check_times(time: np.ndarray, target_time: np.ndarray, offsets: np.ndarray) -> None:
-    row = np.repeat(np.arange(len(target_time)), np.diff(offsets))
-    late = time >= target_time[row]
-    if late.any():
-        wrong = int(np.argmax(late))
-        raise RowError(
-            int(row[wrong]),
-            f"behaviour {wrong - int(offsets[row[wrong]])} of the history has time {int(time[wrong])}, not before the "
-            f"target's time {int(target_time[row[wrong]])}; a history may hold earlier behaviours only",
-        )
-    falls = (time[1:] < time[:-1]) & (row[1:] == row[:-1])
-    if falls.any():
-        wrong = int(np.argmax(falls)) + 1
-        raise RowError(
-            int(row[wrong]),
-            f"behaviour {wrong - int(offsets[row[wrong]])} of the history has time {int(time[wrong])}, before the one "
-            f"ahead of it ({int(time[wrong - 1])}); sort the history by time, oldest first",
-        )

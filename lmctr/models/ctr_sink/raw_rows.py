@@ -1,0 +1,108 @@
+"""Checks of the rows that users hand to the processor; messages name row and behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lmctr.utils.suggest import unknown_key_message
+
+from .assembly import RowError
+
+__all__ = ["check_behavior", "check_times", "feedback_code", "seconds", "similarity_of", "target_text"]
+
+BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "similarity")
+
+
+def feedback_code(entry: Mapping[str, Any], names: Sequence[str], row: int, number: int) -> int:
+    """Code of a behaviour's `feedback` or `group`; `names` are the prompt's, code 0 being unknown."""
+    if "group" in entry and "feedback" in entry:
+        raise ValueError(f"histories[{row}][{number}] has both 'feedback' and 'group'; give one of them")
+    value = entry.get("feedback", entry.get("group"))
+    if value is None:
+        return 0
+    if isinstance(value, (bool, np.bool_)) and len(names) == 3:
+        return 2 if value else 1
+    if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)) and 0 <= value < len(names):
+        return int(value)
+    if isinstance(value, str):
+        if value in names:
+            return names.index(value)
+        if len(names) == 3 and value in ("negative", "positive"):
+            return 1 + (value == "positive")
+    accepted = f"a code from 0 to {len(names) - 1}, a name ({', '.join(names)}) or None"
+    accepted += ", or True / False" if len(names) == 3 else ""
+    raise ValueError(f"histories[{row}][{number}]: feedback {value!r} is not accepted; use {accepted}")
+
+
+def check_behavior(entry: Any, row: int, number: int) -> None:
+    """Raise `ValueError` unless a behaviour has the keys and the text that it must have."""
+    where = f"histories[{row}][{number}]"
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"{where} must hold 'text' and 'time', got {entry!r}")
+    for key in entry:
+        if key not in BEHAVIOR_KEYS:
+            raise ValueError(unknown_key_message(key, BEHAVIOR_KEYS, where))
+    for key in ("text", "time"):
+        if key not in entry:
+            raise ValueError(f"{where} has no {key!r}; a behaviour needs 'text' and 'time'")
+    if entry["text"] is not None and not isinstance(entry["text"], str):
+        raise ValueError(f"{where}: text must be a text or None, got {entry['text']!r}")
+
+
+def target_text(target: Any, row: int) -> str | None:
+    """Text of a target given as `{"text": ...}` or as a text."""
+    text = target
+    if isinstance(target, Mapping):
+        for key in target:
+            if key != "text":
+                raise ValueError(unknown_key_message(key, ["text"], f"targets[{row}]"))
+        if "text" not in target:
+            raise ValueError(f"targets[{row}] has no 'text'")
+        text = target["text"]
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"targets[{row}]: text must be a text or None, got {text!r}")
+    return text
+
+
+def seconds(value: Any, where: str) -> int:
+    """A time as whole seconds; fractions are cut off."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, (float, np.floating)) and np.isfinite(value):
+        return int(np.floor(value))
+    raise ValueError(f"{where} must be a number of seconds, got {value!r}")
+
+
+def similarity_of(entry: Mapping[str, Any], row: int, number: int) -> float:
+    """A behaviour's `similarity`."""
+    value = entry.get("similarity")
+    if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)):
+        raise ValueError(
+            f"histories[{row}][{number}]: 'similarity' must be a cosine with the target, got {value!r}; the order or a sink "
+            f"signal of this processor needs it"
+        )
+    return float(value)
+
+
+def check_times(time: np.ndarray, target_time: np.ndarray, offsets: np.ndarray) -> None:
+    """Raise unless the histories [offsets[b], offsets[b + 1]) ascend in time and end before their targets."""
+    row = np.repeat(np.arange(len(target_time)), np.diff(offsets))
+    late = time >= target_time[row]
+    if late.any():
+        wrong = int(np.argmax(late))
+        raise RowError(
+            int(row[wrong]),
+            f"behaviour {wrong - int(offsets[row[wrong]])} of the history has time {int(time[wrong])}, not before the "
+            f"target's time {int(target_time[row[wrong]])}; a history may hold earlier behaviours only",
+        )
+    falls = (time[1:] < time[:-1]) & (row[1:] == row[:-1])
+    if falls.any():
+        wrong = int(np.argmax(falls)) + 1
+        raise RowError(
+            int(row[wrong]),
+            f"behaviour {wrong - int(offsets[row[wrong]])} of the history has time {int(time[wrong])}, before the one "
+            f"ahead of it ({int(time[wrong - 1])}); sort the history by time, oldest first",
+        )
