@@ -1,0 +1,229 @@
+import pytest
+import yaml
+
+from lmctr.cli.main import split_overrides
+from lmctr.cli.recipe import RecipeError, compare_recipes, load_recipe, parse_yaml
+from lmctr.utils.resources import list_resources
+
+MINIMAL = """
+data:
+  name: synthetic
+model:
+  backbone: some/model
+training:
+  stage2_epochs: 1
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_defaults_are_filled_in(write):
+    recipe = load_recipe(write(MINIMAL))
+    assert recipe.data["num_behaviors"] == 50
+    assert recipe.data["fractions"] == [0.8, 0.1, 0.1]
+    assert recipe.model["family"] == "ctr_sink"
+    assert recipe.model["num_sink_buckets"] == 100
+    assert recipe.training == {"stage2_epochs": 1}
+    assert recipe.resolved()["training"]["weight_decay"] == 5e-5
+
+
+def test_resolved_recipe_reads_back_as_itself(write, tmp_path):
+    recipe = load_recipe(write(MINIMAL + "  learning_rate: 1e-3\n  early_stopping_patience: 2\n"))
+    recipe.save(tmp_path / "resolved.yaml")
+    again = load_recipe(tmp_path / "resolved.yaml")
+    assert again.resolved() == recipe.resolved()
+    assert compare_recipes(yaml.safe_load((tmp_path / "resolved.yaml").read_text()), recipe.resolved()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "stage2_epochs: 1",
+            "lerning_rate: 1",
+            r"unknown key 'lerning_rate' in training \(.*recipe.yaml\); did you mean 'learning_rate'",
+        ),
+        ("name: synthetic", "name: synthetic\n  num_behavior: 5", "did you mean 'num_behaviors'"),
+        ("backbone: some/model", "backbone: some/model\n  sink_knd: cls", "did you mean 'sink_kind'"),
+        ("training:", "trainings:", "unknown key 'trainings' in .*recipe.yaml; did you mean 'training'"),
+        ("stage2_epochs: 1", "learning_rate: fast", r"training.learning_rate is 'fast' \(text\), accepted: a number"),
+        (
+            "stage2_epochs: 1",
+            "stage2_epochs: 1.5",
+            r"training.stage2_epochs is 1.5 \(a number\), accepted: a whole number",
+        ),
+        (
+            "stage2_epochs: 1",
+            "stage2_epochs: true",
+            r"training.stage2_epochs is True \(true or false\), accepted: a whole",
+        ),
+        ("stage2_epochs: 1", "bf16: yes", r"training.bf16 is 'yes' \(text\), accepted: true or false"),
+        (
+            "stage2_epochs: 1",
+            "num_train_epochs: 3",
+            "num_train_epochs is not set in a recipe; set training.stage1_epochs",
+        ),
+        ("stage2_epochs: 1", "hub_token: abc", "lmctr push"),
+        ("name: synthetic", "num_behaviors: 5", "data.name is missing; accepted: text"),
+        (
+            "name: synthetic",
+            "name: synthetic\n  num_behaviors: 0",
+            "data.num_behaviors is 0, accepted: a whole number from 1",
+        ),
+        ("name: synthetic", "name: synthetic\n  fractions: [0.5, 0.1, 0.1]", "add up to 1"),
+        ("name: synthetic", "name: synthetic\n  fractions: 0.5", r"accepted: a list of a number"),
+        ("name: synthetic", "name: synthetic\n  order: newest", "accepted: recent, similarity, time"),
+        ("name: synthetic", "name: synthetic\n  order: similarity", "set data.retrieval"),
+        ("name: synthetic", "name: synthetic\n  retrieval: {encodr: tfidf}", "unknown key 'encodr' in data.retrieval"),
+        ("name: synthetic", "name: synthetic\n  path: x\n  options: {path: y}", "both set"),
+        (
+            "name: synthetic",
+            "name: synthetic\n  max_length: None",
+            r"'None' \(text\), accepted: a whole number or null",
+        ),
+        ("backbone: some/model", "family: dnn\n  backbone: x", "accepted: ctr_sink"),
+        (
+            "backbone: some/model",
+            "sink_order: recent\n  backbone: x",
+            "model.sink_order is not set in a recipe; set data.order",
+        ),
+        ("backbone: some/model", "backbone: {hidden_size: 3}\n  tokenizer: x", "without model_type"),
+        ("backbone: some/model", "backbone: {model_type: bert}", "model.tokenizer is missing"),
+        ("backbone: some/model", "backbone: x\n  tokenizer: {type: bpe}", "knows only its own ids"),
+        ("backbone: some/model", "backbone: {model_type: bert}\n  tokenizer: {type: spm}", "accepted: wordpiece, bpe"),
+        ("data:", "data: 5\nmore:", "unknown key 'more'"),
+        ("  name: synthetic", "  - synthetic", "group data must be a mapping"),
+        ("name: synthetic", "name: synthetic\n  name: movielens", "line 4: not valid YAML: key 'name' is given twice"),
+        ("name: synthetic", "name: [synthetic", "not valid YAML"),
+    ],
+)
+def test_errors_name_key_file_value_and_what_is_accepted(write, old, new, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(MINIMAL.replace(old, new, 1)))
+
+
+def test_missing_recipe_offers_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="did you mean 'ctr_sink/quickstart'"):
+        load_recipe("recipes/ctr_sink/quickstrat.yaml")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        load_recipe(tmp_path / "none.yaml")
+    with pytest.raises(RecipeError, match="is a folder"):
+        load_recipe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("-2E5", -2e5),
+        (".5", 0.5),
+        ("3.", 3.0),
+        ("no", "no"),
+        ("on", "on"),
+        ("true", True),
+        ("2020-01-01", "2020-01-01"),
+        ("1_000", 1000),
+        ("[recency, feedback]", ["recency", "feedback"]),
+        ("null", None),
+        ("none", "none"),
+        ("v1e3", "v1e3"),
+    ],
+)
+def test_yaml_scalars(text, value):
+    parsed = parse_yaml(text, "here")
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+def test_overrides_are_typed_and_reach_nested_keys(write):
+    overrides = [
+        ("training.learning_rate", "1e-3"),
+        ("data.options.num_users", "7"),
+        ("data.path", "some/where"),
+        ("model.sink_signal", "[recency, feedback]"),
+        ("model.backbone", "{model_type: bert, hidden_size: 8}"),
+        ("model.tokenizer.type", "bpe"),
+        ("data.max_length", "null"),
+    ]
+    recipe = load_recipe(write(MINIMAL), overrides)
+    assert recipe.training["learning_rate"] == 1e-3
+    assert recipe.data["options"] == {"num_users": 7}
+    assert recipe.data["path"] == "some/where"
+    assert recipe.model["sink_signal"] == ["recency", "feedback"]
+    assert recipe.model["tokenizer"] == {"type": "bpe", "vocab_size": 8192, "lowercase": True, "min_frequency": 1}
+
+
+def test_whole_numbers_are_fine_where_numbers_are_wanted(write):
+    value = load_recipe(write(MINIMAL), [("training.learning_rate", "1")]).training["learning_rate"]
+    assert value == 1.0
+    assert isinstance(value, float)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (("training.learning_rat", "1"), r"in training \(the command line\); did you mean 'learning_rate'"),
+        (("training.learning_rate", "fast"), "the command line: training.learning_rate is 'fast'"),
+        (
+            ("model.backbone.hidden_size", "8"),
+            "model.backbone is 'some/model' .* not a group of keys; set --model.backbone",
+        ),
+        (("data.options", "[1"), "--data.options.* not valid YAML"),
+        (("data..x", "1"), "empty key"),
+    ],
+)
+def test_bad_overrides(write, override, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(MINIMAL), [override])
+
+
+def test_overrides_are_taken_out_of_the_command_line():
+    words, overrides = split_overrides(
+        [
+            "train",
+            "--data.path",
+            "a b",
+            "r.yaml",
+            "--training.seed=3",
+            "--resume",
+            "--training.weight_decay",
+            "-1",
+            "--x.y",
+            "z",
+        ]
+    )
+    assert words == ["train", "r.yaml", "--resume", "--x.y", "z"]
+    assert overrides == [("data.path", "a b"), ("training.seed", "3"), ("training.weight_decay", "-1")]
+    with pytest.raises(ValueError, match=r"--data\.path needs a value"):
+        split_overrides(["train", "--data.path", "--resume"])
+    with pytest.raises(ValueError, match=r"--data\.path needs a value"):
+        split_overrides(["train", "--data.path"])
+
+
+def test_changed_keys_are_named(write):
+    before = load_recipe(write(MINIMAL)).resolved()
+    now = load_recipe(write(MINIMAL), [("training.learning_rate", "0.5"), ("data.seed", "1")]).resolved()
+    assert compare_recipes(before, now) == [
+        "data.seed: 0 before, 1 now",
+        "training.learning_rate: 0.0001 before, 0.5 now",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in list_resources("recipes") if not name.startswith("accelerate/")])
+def test_shipped_recipes_are_valid(name, tmp_path):
+    from lmctr.training.arguments import CTRTrainingArguments
+
+    recipe = load_recipe(name)
+    values = {key: value for key, value in recipe.training.items() if key not in ("bf16", "fp16", "use_cpu")}
+    args = CTRTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **values)
+    if recipe.model["sink_kind"] == "none":
+        assert args.stage1_epochs == 0

@@ -1,0 +1,70 @@
+import pytest
+
+from lmctr.utils.resources import find_resource, list_resources, resource_dir
+from lmctr.utils.suggest import nearest, unknown_key_message
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("lerning_rate", "learning_rate"),
+        ("Learning-Rate", "learning_rate"),
+        ("seeds", "seed"),
+        ("something_else_entirely", None),
+    ],
+)
+def test_nearest(given, expected):
+    assert nearest(given, ["learning_rate", "seed", "weight_decay"]) == expected
+
+
+def test_unknown_key_message():
+    message = unknown_key_message("lerning_rate", ["seed", "learning_rate"], "training")
+    assert message == (
+        "unknown key 'lerning_rate' in training; did you mean 'learning_rate'? known keys: learning_rate, seed"
+    )
+    assert unknown_key_message("xyz", [], "it") == "unknown key 'xyz' in it; known keys: (none)"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ctr_sink/quickstart",
+        "ctr_sink/quickstart.yaml",
+        "recipes/ctr_sink/quickstart.yaml",
+        "./recipes/ctr_sink/quickstart",
+    ],
+)
+def test_find_resource_accepts_the_usual_spellings(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_resource("recipes", name) == resource_dir("recipes") / "ctr_sink" / "quickstart.yaml"
+
+
+def test_unknown_resource_offers_the_nearest():
+    with pytest.raises(FileNotFoundError, match="did you mean 'ctr_sink/quickstart'"):
+        find_resource("recipes", "ctr_sink/quikstart.yaml")
+    assert "ctr_sink/quickstart" in list_resources("recipes")
+
+
+@pytest.mark.parametrize("name", ["../pyproject.toml", "/etc/passwd"])
+def test_resources_stay_inside_their_folder(name):
+    with pytest.raises(ValueError, match="stays inside its folder"):
+        find_resource("recipes", name)
+
+
+def test_unknown_kind():
+    with pytest.raises(ValueError, match="kind must be one of recipes, prompts, model_cards, got 'recipe'"):
+        find_resource("recipe", "x")
+
+
+def test_wheel_layout(tmp_path, monkeypatch):
+    """In a wheel the files lie under lmctr/_resources."""
+    from lmctr.utils import resources
+
+    package = tmp_path / "site-packages" / "lmctr"
+    (package / "utils").mkdir(parents=True)
+    (package / "_resources" / "prompts" / "movielens").mkdir(parents=True)
+    (package / "_resources" / "prompts" / "movielens" / "en.yaml").write_text("x: 1")
+    monkeypatch.setattr(resources, "__file__", str(package / "utils" / "resources.py"))
+    assert find_resource("prompts", "movielens/en").read_text() == "x: 1"
+    with pytest.raises(FileNotFoundError, match="has no recipes folder"):
+        find_resource("recipes", "ctr_sink/quickstart")
