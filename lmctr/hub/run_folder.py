@@ -182,6 +182,11 @@ def _refuse_pickles(path: Path) -> None:
 def _weight_files(path: Path) -> tuple[str, ...]:
     if (path / WEIGHTS).is_file():
         return (WEIGHTS,)
+    if not (path / WEIGHTS_INDEX).is_file() and (path / "adapter_model.safetensors").is_file():
+        raise FileNotFoundError(
+            f"{path} holds a PEFT adapter without the model that it belongs to; merge it (merge_and_unload) and save the "
+            "whole model with save_pretrained"
+        )
     if not (path / WEIGHTS_INDEX).is_file():
         raise FileNotFoundError(f"{path} has no {WEIGHTS} (nor {WEIGHTS_INDEX}): the model was not saved there")
     index = read_json(path / WEIGHTS_INDEX)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny_run import make_batch, make_model, write_json
 
 from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.hub import checks
 from lmctr.hub.checks import validate_run
 from lmctr.hub.reference import compare_with_reference, write_reference
 from lmctr.hub.run_folder import open_run
@@ -57,6 +58,21 @@ def test_a_saved_retriever_is_shared_its_caches_are_not(run_dir):
 def test_without_reference_rows_two_loads_are_compared(run_dir):
     (run_dir / "reference.safetensors").unlink()
     assert any("two independent loads give equal logits" in line for line in validate_run(run_dir).lines)
+
+
+def test_loads_that_differ_are_found_without_reference_rows(run_dir, monkeypatch):
+    """A weight that is drawn anew on each load, because no file holds it."""
+    (run_dir / "reference.safetensors").unlink()
+    load = checks._load_model
+
+    def load_with_a_random_weight(folder):
+        model = load(folder)
+        torch.nn.init.normal_(next(p for name, p in model.named_parameters() if "head" in name and p.ndim > 1))
+        return model
+
+    monkeypatch.setattr(checks, "_load_model", load_with_a_random_weight)
+    with pytest.raises(ValueError, match="two loads of the same folder give different logits"):
+        validate_run(run_dir)
 
 
 @pytest.mark.parametrize("feedback", ["groups", "inline", "none"])
@@ -158,6 +174,10 @@ BROKEN = {
         "cannot load the model|of another shape",
     ),
     "no weights": (lambda run: (run / "model.safetensors").unlink(), "has no model.safetensors"),
+    "an adapter only": (
+        lambda run: (run / "model.safetensors").rename(run / "adapter_model.safetensors"),
+        "holds a PEFT adapter without the model",
+    ),
     "weights cut off": (
         lambda run: truncate(run / "model.safetensors", 0.7),
         "model.safetensors is cut off: its header",
