@@ -318,7 +318,7 @@ def _catalogue(rng: np.random.Generator, topic: np.ndarray, num_topics: int) -> 
             person=_PEOPLE[person[row]],
             place=_PLACES[place[row]],
         )
-        titles.append(f"{title} ({year[row]})")
+        titles.append(title)
         genres.append([names[topic[row]]] + ([_KINDS[kind[row]]] if kind[row] < len(_KINDS) else []))
     return pa.table(
         {
