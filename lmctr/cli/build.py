@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -155,6 +156,29 @@ def build_model(recipe: Recipe, processor: CTRSinkProcessor) -> CTRSinkForCTR:
     return CTRSinkForCTR(config)
 
 
+def load_run(folder: Path) -> tuple[CTRSinkForCTR, CTRSinkProcessor]:
+    """Model and processor of a run folder.
+
+    Raises:
+        ValueError: a file is missing, damaged, or lacks weights; nothing is left at its initial value.
+    """
+    for name in ("config.json", "model.safetensors", "processor_config.json"):
+        if not (folder / name).is_file() and not (folder / f"{name}.index.json").is_file():
+            raise ValueError(f"{folder / name} is missing: the run folder is not complete; train the run again")
+    processor = CTRSinkProcessor.from_pretrained(folder)
+    try:
+        model, info = CTRSinkForCTR.from_pretrained(folder, output_loading_info=True)
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise ValueError(f"{folder / 'model.safetensors'} is damaged and cannot be read: {error}") from error
+    missing = sorted(map(str, info["missing_keys"])) + sorted(map(str, info.get("mismatched_keys") or ()))
+    if missing:
+        raise ValueError(
+            f"{folder / 'model.safetensors'} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])}, ...): "
+            "it does not belong to this config.json, or is damaged"
+        )
+    return model, processor
+
+
 def build_text_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Any:
     """The backbone's configuration, without its weights."""
     backbone = recipe.model["backbone"]
@@ -220,10 +244,11 @@ def build_retrieval_for(
     data: Mapping[str, Any],
     folder: Path | None,
     train_events: np.ndarray,
+    retriever: Any = None,
 ) -> Any:
     """Similar behaviours of each event, where the processor's order or signals need them; else None.
 
-    TF-IDF learns from the training part's items only. With a folder, results are cached there and the retriever is saved
+    TF-IDF learns from the training part's items only, unless a fitted `retriever` is given. With a folder, results are cached there and the retriever is saved
     beside them, so that predictions from raw texts use the same vectors.
     """
     if not processor.needs_similarity:
@@ -239,7 +264,7 @@ def build_retrieval_for(
     result = build_retrieval(
         log,
         events,
-        encoder=resolve_backbone(wanted["encoder"]),
+        encoder=resolve_backbone(wanted["encoder"]) if retriever is None else retriever,
         k=max(wanted["k"], processor.num_behaviors),
         cache_dir=folder,
         train_events=train_events,

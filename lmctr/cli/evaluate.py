@@ -83,9 +83,8 @@ def evaluate_run(
     from lmctr.cli import build
     from lmctr.cli.recipe import load_recipe
     from lmctr.cli.train import plain_metrics
+    from lmctr.data.retrieval import TextRetriever
     from lmctr.data.text import TextView
-    from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
-    from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
     from lmctr.training.arguments import CTRTrainingArguments
     from lmctr.training.trainer import CTRTrainer
 
@@ -101,11 +100,14 @@ def evaluate_run(
         events = getattr(splits, split)
         if not len(events):
             raise ValueError(f"the {split} part is empty; choose another --split or other data.fractions")
-        processor = CTRSinkProcessor.from_pretrained(folder.path)
-        retrieval = build.build_retrieval_for(processor, log, events, recipe.data, None, splits.train)
+        model, processor = build.load_run(folder.path)
+        retriever = None
+        if processor.needs_similarity and folder.retriever.is_dir():
+            retriever = TextRetriever.from_pretrained(folder.retriever)
+        retrieval = build.build_retrieval_for(processor, log, events, recipe.data, None, splits.train, retriever)
         view = TextView(log, processor, retrieval=retrieval)
         trainer = CTRTrainer(
-            model=CTRSinkForCTR.from_pretrained(folder.path),
+            model=model,
             args=arguments,
             data_collator=build.build_collator(view, arguments.bf16 or arguments.fp16),
             processing_class=processor,

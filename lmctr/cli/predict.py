@@ -84,13 +84,12 @@ class Scorer:
         import torch
         import transformers
 
-        from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
-        from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+        from lmctr.cli.build import load_run
 
         transformers.utils.logging.disable_progress_bar()
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.processor = CTRSinkProcessor.from_pretrained(folder.path)
-        self.model = CTRSinkForCTR.from_pretrained(folder.path).eval().to(self.device)
+        model, self.processor = load_run(folder.path)
+        self.model = model.eval().to(self.device)
         self.batch_size = batch_size
         self.retriever = None
         if self.processor.needs_similarity and folder.retriever.is_dir():

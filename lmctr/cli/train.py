@@ -203,9 +203,9 @@ class Training:
         if self.is_first:
             result = build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever, splits.train)
         self.wait()
-        return result or build_retrieval_for(
-            processor, log, events, self.recipe.data, self.folder.retriever, splits.train
-        )
+        if result is None:
+            result = build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever, splits.train)
+        return result
 
     # ---- training and after ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,238 @@
+import io
+import json
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from lmctr.cli.main import main
+from lmctr.cli.predict import parse_request
+from lmctr.data import load_log
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+# ---- evaluate -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_evaluate_gives_the_metrics_of_the_training(tiny_run, tmp_path, capsys, split):
+    words = [
+        "evaluate",
+        tiny_run,
+        "--split",
+        split,
+        "--output",
+        tmp_path / "m.json",
+        "--predictions",
+        tmp_path / "p.parquet",
+    ]
+    assert main([str(word) for word in words]) == 0
+    expected = read(tiny_run, "metrics.json")["split metrics"][split]
+    measured = read(tmp_path, "m.json")
+    assert measured["split"] == split
+    for key, value in expected.items():
+        assert measured["metrics"][key] == pytest.approx(value, abs=1e-5)
+    assert f"{expected['auc']:.4f}" in capsys.readouterr().out
+    logits = pq.read_table(tmp_path / "p.parquet")["logit"].to_numpy()
+    trained = pq.read_table(tiny_run / "predictions" / f"{split}.parquet")["logit"].to_numpy()
+    np.testing.assert_allclose(logits, trained, atol=1e-5)
+
+
+def test_evaluate_other_data(tiny_run, tmp_path):
+    words = [
+        "evaluate",
+        tiny_run,
+        "--data.options.seed",
+        "5",
+        "--data.max_eval_samples",
+        "60",
+        "--output",
+        tmp_path / "m.json",
+    ]
+    assert main([str(word) for word in words]) == 0
+    metrics = read(tmp_path, "m.json")["metrics"]
+    assert metrics["num_samples"] == 60
+    assert metrics["auc"] != read(tiny_run, "metrics.json")["split metrics"]["test"]["auc"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data.num_behaviors", "3"], "--data.num_behaviors: the run was trained with its own value"),
+        (["--model.sink_kind", "none"], "--model.sink_kind: the run was trained with its own value"),
+        (["--training.learning_rate", "1"], "has no effect on a measurement"),
+        (["--data.options.seeed", "5"], "did you mean 'seed'"),
+    ],
+)
+def test_evaluate_bad_overrides(tiny_run, capsys, words, message):
+    assert main(["evaluate", str(tiny_run), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unfinished_and_absent_runs(tmp_path, capsys):
+    for verb in (["evaluate"], ["predict", "--input", "x"]):
+        assert main([*verb, str(tmp_path / "none")]) == 2
+        assert "does not exist" in capsys.readouterr().err
+        assert main([*verb, str(tmp_path)]) == 2
+        assert "is no run folder" in capsys.readouterr().err
+    (tmp_path / "recipe.yaml").write_text("data: {}")
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert "is not finished; continue it with `lmctr train RECIPE --resume`" in capsys.readouterr().err
+
+
+def test_damaged_run_is_a_clear_error(tiny_run, tmp_path, capsys):
+    import shutil
+
+    folder = tmp_path / "damaged"
+    shutil.copytree(tiny_run, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    request = tmp_path / "r.jsonl"
+    request.write_text('{"history": [], "target": "a", "time": 1}\n')
+    assert main(["predict", str(folder), "--input", str(request)]) == 2
+    assert "model.safetensors is damaged and cannot be read" in capsys.readouterr().err
+    weights = load_file(tiny_run / "model.safetensors")
+    weights.pop("head.out.weight")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert main(["predict", str(folder), "--input", str(request)]) == 2
+    assert "lacks 1 of the model's weights (head.out.weight" in capsys.readouterr().err
+    for name in ("model.safetensors", "processor_config.json", "config.json"):
+        (folder / name).rename(folder / "away")
+        for words in (["predict", str(folder), "--input", str(request)], ["evaluate", str(folder)]):
+            assert main(words) == 2
+            assert f"{name} is missing" in capsys.readouterr().err
+        (folder / "away").rename(folder / name)
+
+
+# ---- predict ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def log():
+    return load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
+
+
+def request_of(log, event, **more):
+    """The request that describes a sample of the log in raw texts."""
+    titles = log.catalogue["title"].to_pylist()
+    start, end = (int(bound[0]) for bound in log.history_bounds([event]))
+    words = (None, "skipped", "chosen")
+    history = [
+        {"text": titles[log.item[row]], "time": int(log.time[row]), "feedback": words[log.feedback[row]]}
+        for row in range(start, end)
+    ]
+    return {"history": history, "target": titles[log.item[event]], "time": int(log.time[event]), **more}
+
+
+def predict(run, tmp_path, requests, *words):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(request) + "\n" for request in requests))
+    assert main(["predict", str(run), "--input", str(source), "--output", str(target), *words]) == 0
+    return [json.loads(line) for line in target.read_text().splitlines()]
+
+
+def test_predict_reproduces_the_scores_of_the_training_in_order(tiny_run, tmp_path, log):
+    """Raw texts through the command line give what the cached catalogue gave in training."""
+    table = pq.read_table(tiny_run / "predictions" / "test.parquet")
+    events = table["event"].to_pylist()
+    answers = predict(tiny_run, tmp_path, [request_of(log, event, id=event) for event in events], "--batch_size", "3")
+    assert [answer["id"] for answer in answers] == events
+    logits = np.array([answer["logit"] for answer in answers])
+    np.testing.assert_allclose(logits, table["logit"].to_numpy(), atol=1e-4)
+    np.testing.assert_allclose([answer["probability"] for answer in answers], 1 / (1 + np.exp(-logits)), atol=1e-9)
+
+
+def test_predict_candidates_equal_single_targets(tiny_run, tmp_path, log):
+    titles = log.catalogue["title"].to_pylist()[:7]
+    request = request_of(log, 19)
+    single = [{**request, "target": title} for title in titles]
+    request.pop("target")
+    many = {**request, "candidates": [titles[0], *({"text": title} for title in titles[1:])]}
+    answers = predict(tiny_run, tmp_path, [many, *single, {**many, "history": []}], "--batch_size", "4")
+    np.testing.assert_allclose(answers[0]["logits"], [answer["logit"] for answer in answers[1:8]], atol=1e-5)
+    assert len(answers[8]["probabilities"]) == 7
+    assert "id" not in answers[0]
+
+
+def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
+    """Answers come before the input has ended, and blank lines are skipped."""
+    from lmctr.cli.predict import Scorer
+    from lmctr.cli.runs import open_run
+
+    line = json.dumps(request_of(log, 5)) + "\n"
+    read_lines = []
+
+    def endless():
+        while True:
+            read_lines.append(1)
+            yield line
+            yield "\n"
+
+    answers = Scorer(open_run(tiny_run), batch_size=2).answers(endless(), "pipe")
+    first = [next(answers) for _ in range(20)]
+    assert len({answer["logit"] for answer in first}) == 1
+    assert len(read_lines) <= 40
+    monkeypatch.setattr(sys, "stdin", io.StringIO(line))
+    assert main(["predict", str(tiny_run), "--input", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["logit"] == pytest.approx(first[0]["logit"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: "{" + json.dumps(r), "not valid JSON"),
+        (lambda r: "[1]", "a request is a JSON object, got list"),
+        (lambda r: json.dumps({**r, "hystory": []}), "unknown key 'hystory' in the request; did you mean 'history'"),
+        (lambda r: json.dumps({"target": "a", "time": 1}), "the request has no 'history'"),
+        (lambda r: json.dumps({**r, "candidates": ["a"]}), 'either "target"'),
+        (lambda r: json.dumps({"history": [], "time": 1}), 'either "target"'),
+        (lambda r: json.dumps({"history": [], "time": 1, "candidates": []}), "at least one item"),
+        (lambda r: json.dumps({**r, "time": "now"}), "time must be a number of seconds, got 'now'"),
+        (lambda r: json.dumps({**r, "target": 5}), "a target is a text"),
+        (lambda r: json.dumps({**r, "history": "none"}), "history must be a list of behaviours"),
+        (lambda r: json.dumps({**r, "history": ["a"]}), "each behaviour of the history is an object"),
+        (lambda r: json.dumps({**r, "time": 0}), "not before the target's time"),
+        (lambda r: json.dumps({**r, "history": r["history"][::-1]}), "sort the history by time"),
+        (lambda r: json.dumps({**r, "history": [{**r["history"][0], "feedback": "loved"}]}), "feedback 'loved'"),
+        (lambda r: json.dumps({**r, "history": [{"time": 1}]}), "has no 'text'"),
+    ],
+)
+def test_predict_errors_name_the_line(tiny_run, tmp_path, log, capsys, change, message):
+    good = request_of(log, 15)
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps(good) + "\n\n" + change(good) + "\n" + json.dumps(good) + "\n")
+    assert main(["predict", str(tiny_run), "--input", str(source), "--output", str(tmp_path / "out.jsonl")]) == 2
+    error = capsys.readouterr().err
+    assert f"{source}, line 3: " in error
+    assert message in error
+
+
+def test_predict_odd_but_legal_requests(tiny_run, tmp_path, log):
+    """Empty and null texts, no history, special tokens in the text, a very long history."""
+    behaviour = {"text": "x", "time": 1, "feedback": None}
+    long_history = [{**behaviour, "time": time} for time in range(10_000)]
+    requests = [
+        {"history": [], "target": "", "time": 1},
+        {"history": [{**behaviour, "text": None}], "target": "a", "time": 2},
+        {"history": [{**behaviour, "text": "[SINK] [CLS] [SEP]"}], "target": "[PAD]", "time": 2},
+        {"history": long_history, "target": "a", "time": 10_000},
+    ]
+    answers = predict(tiny_run, tmp_path, requests)
+    assert all(np.isfinite(answer["logit"]) for answer in answers)
+
+
+def test_parse_request_marks_single_targets():
+    assert parse_request('{"history": [], "target": "a", "time": 1.5}', "x")["single"] is True
+    request = parse_request('{"history": [], "candidates": ["a", {"text": null}], "time": 1}', "x")
+    assert request["candidates"] == [{"text": "a"}, {"text": None}]
+    assert request["single"] is False
+
+
+def test_missing_input_file(tiny_run, capsys):
+    assert main(["predict", str(tiny_run), "--input", "/nowhere/at/all.jsonl"]) == 2
+    assert "/nowhere/at/all.jsonl" in capsys.readouterr().err
