@@ -138,9 +138,11 @@ def _train_wordpiece(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: lis
 
     The trainer numbers the pieces "##x" in the order of a hash table that differs from run to run, even between two
     processes of one training. Listed beforehand they have fixed numbers; only the vocabulary is taken from the result,
-    because the trainer would mark them as special tokens.
+    because the trainer would mark them as special tokens. All letters and digits are among them, so that a word of a
+    later item is spelt where it would otherwise be unknown.
     """
     characters = {char for text in texts for char in tokenizer.normalizer.normalize_str(text) if not char.isspace()}
+    characters |= {char for char in trainer.initial_alphabet if char.isalnum()}
     trainer.special_tokens = [*trainer.special_tokens, *(f"##{char}" for char in sorted(characters))]
     tokenizer.train_from_iterator(texts, trainer)
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(with_added_tokens=True), unk_token="[UNK]"))

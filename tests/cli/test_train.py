@@ -293,3 +293,44 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
             for name in ("one", "two")
         ]
         np.testing.assert_allclose(*scores, atol=1e-3)
+
+
+# ---- retrieval ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_retrieved_histories(recipe_file, tmp_path, capsys):
+    """Train, evaluate and predict agree when behaviours are chosen by similarity; the run keeps its retriever."""
+    folder = tmp_path / "run"
+    words = ["train", str(recipe_file), "--output_dir", str(folder), "--data.baselines", "false"]
+    words += [
+        "--data.order",
+        "similarity",
+        "--data.retrieval",
+        "{encoder: tfidf, k: 6}",
+        "--model.sink_signal",
+        "similarity",
+    ]
+    words += ["--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
+    assert main(words) == 0
+    assert (folder / "retriever").is_dir()
+    assert main(["evaluate", str(folder), "--output", str(tmp_path / "m.json")]) == 0
+    expected = read(folder, "metrics.json")["split metrics"]["test"]
+    assert read(tmp_path, "m.json")["metrics"]["auc"] == pytest.approx(expected["auc"], abs=1e-9)
+    log = load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
+    titles = log.catalogue["title"].to_pylist()
+    table = pq.read_table(folder / "predictions" / "test.parquet").slice(0, 8)
+    requests = []
+    for event in table["event"].to_pylist():
+        start, end = (int(bound[0]) for bound in log.history_bounds([event]))
+        words = (None, "skipped", "chosen")
+        history = [
+            {"text": titles[log.item[row]], "time": int(log.time[row]), "feedback": words[log.feedback[row]]}
+            for row in range(start, end)
+        ]
+        requests.append({"history": history, "target": titles[log.item[event]], "time": int(log.time[event])})
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    capsys.readouterr()
+    assert main(["predict", str(folder), "--input", str(tmp_path / "in.jsonl")]) == 0
+    logits = [json.loads(line)["logit"] for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(logits, table["logit"].to_numpy(), atol=1e-4)
