@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoProcessor
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from lmctr.configuration_utils import CTRConfig
 from lmctr.evaluation.evaluator import METRIC_NAMES, evaluate_predictions
@@ -68,7 +67,7 @@ def validate_run(run_dir: str | Path) -> RunReport:
 def _check_model_type(folder: RunFolder) -> None:
     import lmctr  # registers the families with the Auto classes
 
-    families = sorted(name for name in CONFIG_MAPPING if _is_family(name))
+    families = sorted(_model_types(CTRConfig))
     if folder.model_type not in families:
         raise ValueError(
             f"{folder.path / 'config.json'}: model_type is {folder.model_type!r}, which is no CTR model of lmctr "
@@ -80,10 +79,10 @@ def _check_model_type(folder: RunFolder) -> None:
         raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error}") from error
 
 
-def _is_family(model_type: str) -> bool:
-    # transformers' own types are looked up lazily; only those registered from outside are worth importing
-    config_class = CONFIG_MAPPING._extra_content.get(model_type)
-    return config_class is not None and issubclass(config_class, CTRConfig)
+def _model_types(base: type[CTRConfig]) -> set[str]:
+    """Model types of all configurations below `base`, those of other packages included."""
+    found = {base.model_type} - {""}
+    return found.union(*(_model_types(kind) for kind in base.__subclasses__()))
 
 
 def _check_agreement(folder: RunFolder) -> None:
