@@ -6,18 +6,25 @@ A number that is not in the run is not in the card; a file that the run lacks is
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from lmctr.hub.checks import split_metrics
+from lmctr.hub.card_data import data_lines, dataset_info, shown, without_paths
+from lmctr.hub.card_results import (
+    METRICS,
+    better_baselines,
+    common_splits,
+    mean,
+    results_note,
+    results_table,
+    seed_metrics,
+)
 from lmctr.hub.examples import example_call, example_rows
 from lmctr.hub.run_folder import RunFolder, open_run
 from lmctr.utils.resources import find_resource
@@ -26,18 +33,6 @@ __all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
 
 CARD_FILE = "README.md"
 _MARK = re.compile(r"\n<!-- written by lmctr, content ([0-9a-f]{16}) -->\n\Z")
-
-_METRICS = {  # key: (title, metric type in the card's metadata)
-    "auc": ("AUC", "roc_auc"),
-    "log_loss": ("logloss", "log_loss"),
-    "grouped_auc": ("gAUC", "grouped_roc_auc"),
-    "normalized_entropy": ("NE", "normalized_entropy"),
-    "expected_calibration_error": ("ECE", "expected_calibration_error"),
-}
-_BASELINES = {
-    "counting": "counting (user and item rate)",
-    "gradient_boosting": "gradient boosting (history features)",
-}
 
 
 @dataclass(frozen=True)
@@ -84,8 +79,8 @@ def build_card(
         raise ValueError(f"{folder.path}: no card is known for model_type {folder.model_type!r}")
     family = _FAMILIES[folder.model_type]
     metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()
-    info = _dataset_info(data)
-    runs = _seed_metrics(folder, recipe, metrics, seed_runs)
+    info = dataset_info(data)
+    runs = seed_metrics(folder, recipe, metrics, seed_runs)
     citations = [family.citation, *([info["citation"]] if info.get("citation") else [])]
     text = ModelCard.from_template(
         card_data=_header(folder, family, recipe, info, runs, repo_id, licence),
@@ -93,13 +88,13 @@ def build_card(
         title=repo_id.split("/")[-1] if repo_id else f"{family.title} on {info.get('name', 'a CTR log')}",
         summary=family.summary.format(variant=_variant(folder.config)),
         facts=_facts(folder, recipe),
-        results=_results_table(runs),
-        results_note=_results_note(runs),
+        results=results_table(runs),
+        results_note=results_note(runs),
         usage=_usage(folder, repo_id),
         usage_note=_usage_note(folder, recipe),
-        data_lines=_data_lines(data),
+        data_lines=data_lines(data),
         training_note=_training_note(metrics),
-        recipe=yaml.safe_dump(_without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
+        recipe=yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
         limits=_limits(folder, data, info, runs),
         citations=citations,
     ).content.strip()
@@ -159,11 +154,11 @@ def _header(
             dataset_split=split,
             metric_type=metric_type,
             metric_name=title,
-            metric_value=_mean([run["splits"][split][key] for run in runs]),
+            metric_value=mean([run["splits"][split][key] for run in runs]),
             metric_args={"seeds": [run["seed"] for run in runs]},
         )
-        for split in _splits(runs)
-        for key, (title, metric_type) in _METRICS.items()
+        for split in common_splits(runs)
+        for key, (title, metric_type) in METRICS.items()
         if all(key in run["splits"][split] for run in runs)
     ]
     language = info.get("language")
@@ -204,7 +199,7 @@ def _facts(folder: RunFolder, recipe: dict[str, Any] | None) -> list[tuple[str, 
     config, text = folder.config, folder.config.get("text_config") or {}
     backbone = ((recipe or {}).get("model") or {}).get("backbone")
     if isinstance(backbone, str):
-        origin = f", started from `{_shown(backbone)}`"
+        origin = f", started from `{shown(backbone)}`"
     else:
         origin = ", trained from scratch" if isinstance(backbone, dict) else ""
     size = ", ".join(
@@ -262,202 +257,10 @@ def _usage_note(folder: RunFolder, recipe: dict[str, Any] | None) -> str:
         return f"{note}, by the encoder in `retriever/` (`lmctr.data.TextRetriever.from_pretrained`)."
     retrieval = ((recipe or {}).get("data") or {}).get("retrieval") or {}
     encoder = retrieval.get("encoder")
-    return f"{note}{f', by the encoder `{_shown(encoder)}`' if encoder else ''}; this repository does not hold the encoder."
+    return f"{note}{f', by the encoder `{shown(encoder)}`' if encoder else ''}; this repository does not hold the encoder."
 
 
-# Results
-
-
-def _seed_metrics(
-    folder: RunFolder, recipe: dict[str, Any] | None, metrics: dict[str, Any] | None, seed_runs: Sequence[str | Path]
-) -> list[dict[str, Any]]:
-    """One dict {seed, splits, baselines} per run; empty where the run holds no metrics."""
-    if metrics is None:
-        if seed_runs:
-            raise ValueError(f"{folder.path} has no metrics.json, so its seeds cannot be compared; evaluate it first")
-        return []
-    runs = [_one_run(folder.path, metrics)]
-    for other in seed_runs:
-        second = open_run(other)
-        other_metrics = second.metrics()
-        if other_metrics is None:
-            raise ValueError(f"{second.path} has no metrics.json; evaluate it first")
-        differing = _differing_keys(recipe, second.recipe())
-        if differing:
-            raise ValueError(
-                f"{second.path} is no other seed of {folder.path}: their recipes differ in {', '.join(differing)}"
-            )
-        runs.append(_one_run(second.path, other_metrics))
-    seeds = [run["seed"] for run in runs]
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(f"the runs have the seeds {seeds}: give runs of different seeds")
-    return runs
-
-
-def _one_run(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
-    try:
-        splits = split_metrics(metrics)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return {"seed": metrics.get("seed"), "splits": splits, "baselines": metrics.get("baselines") or {}}
-
-
-def _differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
-    left, right = _flat(left or {}), _flat(right or {})
-    ignored = {"training.seed", "training.data_seed", "training.output_dir", "training.run_name"}
-    return sorted(key for key in (left.keys() | right.keys()) - ignored if left.get(key) != right.get(key))
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    return {
-        k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
-    }
-
-
-def _splits(runs: list[dict[str, Any]]) -> list[str]:
-    """Splits that every run has, the test split first."""
-    common = [split for split in (runs[0]["splits"] if runs else {}) if all(split in run["splits"] for run in runs)]
-    return sorted(common, key=lambda split: (split != "test", split != "validation"))
-
-
-def _results_table(runs: list[dict[str, Any]]) -> str:
-    splits = _splits(runs)
-    rows = []
-    for split in splits:
-        own = [run["splits"][split] for run in runs]
-        rows.append([split, "**this model**", *_cells(own), _count(own[0])])
-        for name in runs[0]["baselines"]:
-            per_run = [run["baselines"].get(name, {}).get(split) for run in runs]
-            if all(per_run):
-                rows.append([split, _BASELINES.get(name, name), *_cells(per_run), _count(per_run[0])])
-    if not rows:
-        return ""
-    titles = ["split", "", *(title for title, _ in _METRICS.values()), "samples"]
-    lines = [titles, ["---"] * 2 + ["---:"] * (len(titles) - 2), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cells(per_run: list[dict[str, float]]) -> list[str]:
-    cells = []
-    for key in _METRICS:
-        values = [run[key] for run in per_run if run.get(key) is not None]
-        if len(values) < len(per_run):
-            cells.append("-")
-        elif len(values) == 1 or max(values) == min(values):
-            cells.append(f"{values[0]:.4f}")
-        else:
-            cells.append(f"{_mean(values):.4f} ± {_spread(values):.4f}")
-    return cells
-
-
-def _count(metrics: dict[str, float]) -> str:
-    return f"{metrics['num_samples']:,}" if "num_samples" in metrics else "-"
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _spread(values: list[float]) -> float:
-    return math.sqrt(sum((value - _mean(values)) ** 2 for value in values) / (len(values) - 1))
-
-
-def _results_note(runs: list[dict[str, Any]]) -> str:
-    if not runs:
-        return ""
-    seeds = ", ".join(str(run["seed"]) for run in runs)
-    note = (
-        f"One run, seed {seeds}."
-        if len(runs) == 1
-        else f"Mean and standard deviation over {len(runs)} runs, seeds {seeds}; the weights here are those of the first."
-    )
-    note += " AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user."
-    if runs[0]["baselines"]:
-        note += " The baselines were computed in the same run, on the same samples."
-    return note
-
-
-# Data, training, limits
-
-
-def _dataset_info(data: dict[str, Any] | None) -> dict[str, Any]:
-    data = data or {}
-    return data["info"] if isinstance(data.get("info"), dict) else data
-
-
-def _data_lines(data: dict[str, Any] | None) -> list[str]:
-    if not data:
-        return []
-    info = _dataset_info(data)
-    lines = [
-        f"{title}: {info[key]}"
-        for key, title in (
-            ("name", "Data set"),
-            ("url", "Source"),
-            ("licence", "Licence of the data"),
-            ("label_rule", "Positive label"),
-            ("language", "Language"),
-            ("notes", "Notes"),
-            ("best_auc", "Best reachable AUC"),
-        )
-        if info.get(key) is not None
-    ]
-    known = {*_INFO_KEYS, "info", "truncation"}
-    lines += [
-        f"{_words(key).capitalize()}: {_value(value)}" for key, value in data.items() if key not in known and value
-    ]
-    return lines + [f"Length of texts: {_truncation(data['truncation'])}"] * bool(data.get("truncation"))
-
-
-def _truncation(parts: dict[str, dict[str, Any]]) -> str:
-    """Tokens per sample and the share of samples that lost behaviours to the limit, per split."""
-    shown = {
-        "mean_length": lambda value: f"{value:.0f} tokens on average",
-        "longest": lambda value: f"longest {value:,}",
-        "max_length": lambda value: f"limit {value:,}",
-        "share_truncated": lambda value: f"{value:.1%} of samples lost behaviours to the limit",
-    }
-    return "; ".join(
-        f"{split} {', '.join(show(values[key]) for key, show in shown.items() if values.get(key) is not None)}"
-        for split, values in parts.items()
-    )
-
-
-_INFO_KEYS = ("name", "url", "licence", "citation", "label_rule", "language", "notes", "best_auc", "extra")
-
-
-def _value(value: Any, key: str = "") -> str:
-    if isinstance(value, dict):
-        return ", ".join(
-            f"{_words(name)} {_bracket(inner, name)}" for name, inner in value.items() if inner is not None
-        )
-    if isinstance(value, (list, tuple)):
-        is_range = len(value) == 2 and all(_is_time(inner) for inner in value)
-        return (" to " if is_range else ", ").join(_value(inner) for inner in value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return _shown(value) if isinstance(value, str) else str(value)
-    if isinstance(value, int):
-        return _date(value) if _is_time(value) else f"{value:,}"
-    return f"{value:.4g}"
-
-
-def _bracket(value: Any, name: str) -> str:
-    return f"({_value(value, name)})" if isinstance(value, dict) else _value(value, name)
-
-
-def _is_time(value: Any) -> bool:
-    """Whether a number reads as unix seconds (from 2001 on)."""
-    return isinstance(value, int) and 10**9 <= value < 10**11
-
-
-def _date(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _words(key: Any) -> str:
-    return str(key).replace("_", " ")
+# Training, limits
 
 
 def _training_note(metrics: dict[str, Any] | None) -> str:
@@ -475,24 +278,7 @@ def _training_note(metrics: dict[str, Any] | None) -> str:
 
 def _command(command: str) -> str:
     """The command without folders of the machine that it ran on."""
-    return " ".join(_shown(word) for word in command.split())
-
-
-def _shown(text: str) -> str:
-    """Text with an absolute (or home) path cut down to its last part; `key=/path` too."""
-    head, equals, tail = text.rpartition("=")
-    path = tail if equals else text
-    if re.match(r"^(/|~|[A-Za-z]:\\|\.\./)", path):
-        path = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
-    return f"{head}{equals}{path}"
-
-
-def _without_paths(recipe: Any) -> Any:
-    if isinstance(recipe, dict):
-        return {key: _without_paths(value) for key, value in recipe.items()}
-    if isinstance(recipe, list):
-        return [_without_paths(value) for value in recipe]
-    return _shown(recipe) if isinstance(recipe, str) else recipe
+    return " ".join(shown(word) for word in command.split())
 
 
 def _limits(
@@ -505,7 +291,7 @@ def _limits(
         f"It was trained{f' on {name}' if name else ''}{rule} and predicts that label; its probabilities hold for samples like "
         "those only."
     )
-    behind = _better_baselines(runs)
+    behind = better_baselines(runs)
     if behind:
         lines.append(f"It does not beat every baseline: by AUC on the test split it is behind {' and '.join(behind)}.")
     if len(runs) == 1:
@@ -525,15 +311,3 @@ def _limits(
     if info.get("licence"):
         lines.append(f"Terms of the data, which may bind the weights too: {info['licence']}")
     return lines
-
-
-def _better_baselines(runs: list[dict[str, Any]]) -> list[str]:
-    if "test" not in _splits(runs):
-        return []
-    own = _mean([run["splits"]["test"].get("auc", math.nan) for run in runs])
-    found = []
-    for name in runs[0]["baselines"]:
-        values = [run["baselines"].get(name, {}).get("test", {}).get("auc") for run in runs]
-        if all(value is not None for value in values) and own < _mean(values):
-            found.append(f"{_BASELINES.get(name, name)}, {own:.4f} against {_mean(values):.4f}")
-    return found

@@ -1,0 +1,107 @@
+"""What a model card says of a run's data, and texts without the folders of the machine that the run was made on."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import Any
+
+__all__ = ["data_lines", "dataset_info", "shown", "without_paths"]
+
+
+def dataset_info(data: dict[str, Any] | None) -> dict[str, Any]:
+    """Origin, licence and label rule out of a run's `data.json`; empty without the file."""
+    data = data or {}
+    return data["info"] if isinstance(data.get("info"), dict) else data
+
+
+def data_lines(data: dict[str, Any] | None) -> list[str]:
+    """One line per thing that `data.json` says; keys that are not known here are shown as they are."""
+    if not data:
+        return []
+    info = dataset_info(data)
+    lines = [
+        f"{title}: {info[key]}"
+        for key, title in (
+            ("name", "Data set"),
+            ("url", "Source"),
+            ("licence", "Licence of the data"),
+            ("label_rule", "Positive label"),
+            ("language", "Language"),
+            ("notes", "Notes"),
+            ("best_auc", "Best reachable AUC"),
+        )
+        if info.get(key) is not None
+    ]
+    known = {*_INFO_KEYS, "info", "truncation"}
+    lines += [
+        f"{_words(key).capitalize()}: {_value(value)}" for key, value in data.items() if key not in known and value
+    ]
+    return lines + [f"Length of texts: {_truncation(data['truncation'])}"] * bool(data.get("truncation"))
+
+
+def _truncation(parts: dict[str, dict[str, Any]]) -> str:
+    """Tokens per sample and the share of samples that lost behaviours to the limit, per split."""
+    facts = {
+        "mean_length": lambda value: f"{value:.0f} tokens on average",
+        "longest": lambda value: f"longest {value:,}",
+        "max_length": lambda value: f"limit {value:,}",
+        "share_truncated": lambda value: f"{value:.1%} of samples lost behaviours to the limit",
+    }
+    return "; ".join(
+        f"{split} {', '.join(show(values[key]) for key, show in facts.items() if values.get(key) is not None)}"
+        for split, values in parts.items()
+    )
+
+
+_INFO_KEYS = ("name", "url", "licence", "citation", "label_rule", "language", "notes", "best_auc", "extra")
+
+
+def _value(value: Any, key: str = "") -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{_words(name)} {_bracket(inner, name)}" for name, inner in value.items() if inner is not None
+        )
+    if isinstance(value, (list, tuple)):
+        is_range = len(value) == 2 and all(_is_time(inner) for inner in value)
+        return (" to " if is_range else ", ").join(_value(inner) for inner in value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return shown(value) if isinstance(value, str) else str(value)
+    if isinstance(value, int):
+        return _date(value) if _is_time(value) else f"{value:,}"
+    return f"{value:.4g}"
+
+
+def _bracket(value: Any, name: str) -> str:
+    return f"({_value(value, name)})" if isinstance(value, dict) else _value(value, name)
+
+
+def _is_time(value: Any) -> bool:
+    """Whether a number reads as unix seconds (from 2001 on)."""
+    return isinstance(value, int) and 10**9 <= value < 10**11
+
+
+def _date(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _words(key: Any) -> str:
+    return str(key).replace("_", " ")
+
+
+def shown(text: str) -> str:
+    """Text with an absolute (or home) path cut down to its last part; `key=/path` too."""
+    head, equals, tail = text.rpartition("=")
+    path = tail if equals else text
+    if re.match(r"^(/|~|[A-Za-z]:\\|\.\./)", path):
+        path = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+    return f"{head}{equals}{path}"
+
+
+def without_paths(recipe: Any) -> Any:
+    """A recipe whose texts went through `shown`."""
+    if isinstance(recipe, dict):
+        return {key: without_paths(value) for key, value in recipe.items()}
+    if isinstance(recipe, list):
+        return [without_paths(value) for value in recipe]
+    return shown(recipe) if isinstance(recipe, str) else recipe

@@ -1,0 +1,152 @@
+"""The results of a model card: the run's metrics beside its baselines, over one or more seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lmctr.hub.checks import split_metrics
+from lmctr.hub.run_folder import RunFolder, open_run
+
+__all__ = ["METRICS", "better_baselines", "common_splits", "mean", "results_note", "results_table", "seed_metrics"]
+
+METRICS = {  # key: (title, metric type in the card's metadata)
+    "auc": ("AUC", "roc_auc"),
+    "log_loss": ("logloss", "log_loss"),
+    "grouped_auc": ("gAUC", "grouped_roc_auc"),
+    "normalized_entropy": ("NE", "normalized_entropy"),
+    "expected_calibration_error": ("ECE", "expected_calibration_error"),
+}
+_BASELINES = {
+    "counting": "counting (user and item rate)",
+    "gradient_boosting": "gradient boosting (history features)",
+}
+
+
+def seed_metrics(
+    folder: RunFolder, recipe: dict[str, Any] | None, metrics: dict[str, Any] | None, seed_runs: Sequence[str | Path]
+) -> list[dict[str, Any]]:
+    """One dict {seed, splits, baselines} per run; empty where the run holds no metrics."""
+    if metrics is None:
+        if seed_runs:
+            raise ValueError(f"{folder.path} has no metrics.json, so its seeds cannot be compared; evaluate it first")
+        return []
+    runs = [_one_run(folder.path, metrics)]
+    for other in seed_runs:
+        second = open_run(other)
+        other_metrics = second.metrics()
+        if other_metrics is None:
+            raise ValueError(f"{second.path} has no metrics.json; evaluate it first")
+        differing = _differing_keys(recipe, second.recipe())
+        if differing:
+            raise ValueError(
+                f"{second.path} is no other seed of {folder.path}: their recipes differ in {', '.join(differing)}"
+            )
+        runs.append(_one_run(second.path, other_metrics))
+    seeds = [run["seed"] for run in runs]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"the runs have the seeds {seeds}: give runs of different seeds")
+    return runs
+
+
+def _one_run(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
+    try:
+        splits = split_metrics(metrics)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return {"seed": metrics.get("seed"), "splits": splits, "baselines": metrics.get("baselines") or {}}
+
+
+def _differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
+    left, right = _flat(left or {}), _flat(right or {})
+    ignored = {"training.seed", "training.data_seed", "training.output_dir", "training.run_name"}
+    return sorted(key for key in (left.keys() | right.keys()) - ignored if left.get(key) != right.get(key))
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {
+        k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+def common_splits(runs: list[dict[str, Any]]) -> list[str]:
+    """Splits that every run has, the test split first."""
+    common = [split for split in (runs[0]["splits"] if runs else {}) if all(split in run["splits"] for run in runs)]
+    return sorted(common, key=lambda split: (split != "test", split != "validation"))
+
+
+def results_table(runs: list[dict[str, Any]]) -> str:
+    """A Markdown table: model and baselines by split; mean and spread where there are several runs."""
+    splits = common_splits(runs)
+    rows = []
+    for split in splits:
+        own = [run["splits"][split] for run in runs]
+        rows.append([split, "**this model**", *_cells(own), _count(own[0])])
+        for name in runs[0]["baselines"]:
+            per_run = [run["baselines"].get(name, {}).get(split) for run in runs]
+            if all(per_run):
+                rows.append([split, _BASELINES.get(name, name), *_cells(per_run), _count(per_run[0])])
+    if not rows:
+        return ""
+    titles = ["split", "", *(title for title, _ in METRICS.values()), "samples"]
+    lines = [titles, ["---"] * 2 + ["---:"] * (len(titles) - 2), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cells(per_run: list[dict[str, float]]) -> list[str]:
+    cells = []
+    for key in METRICS:
+        values = [run[key] for run in per_run if run.get(key) is not None]
+        if len(values) < len(per_run):
+            cells.append("-")
+        elif len(values) == 1 or max(values) == min(values):
+            cells.append(f"{values[0]:.4f}")
+        else:
+            cells.append(f"{mean(values):.4f} ± {_spread(values):.4f}")
+    return cells
+
+
+def _count(metrics: dict[str, float]) -> str:
+    return f"{metrics['num_samples']:,}" if "num_samples" in metrics else "-"
+
+
+def mean(values: list[float]) -> float:
+    """Arithmetic mean."""
+    return sum(values) / len(values)
+
+
+def _spread(values: list[float]) -> float:
+    return math.sqrt(sum((value - mean(values)) ** 2 for value in values) / (len(values) - 1))
+
+
+def results_note(runs: list[dict[str, Any]]) -> str:
+    """What the table's numbers are."""
+    if not runs:
+        return ""
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    note = (
+        f"One run, seed {seeds}."
+        if len(runs) == 1
+        else f"Mean and standard deviation over {len(runs)} runs, seeds {seeds}; the weights here are those of the first."
+    )
+    note += " AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user."
+    if runs[0]["baselines"]:
+        note += " The baselines were computed in the same run, on the same samples."
+    return note
+
+
+def better_baselines(runs: list[dict[str, Any]]) -> list[str]:
+    """The baselines whose AUC on the test split is above the model's, with both numbers."""
+    if "test" not in common_splits(runs):
+        return []
+    own = mean([run["splits"]["test"].get("auc", math.nan) for run in runs])
+    found = []
+    for name in runs[0]["baselines"]:
+        values = [run["baselines"].get(name, {}).get("test", {}).get("auc") for run in runs]
+        if all(value is not None for value in values) and own < mean(values):
+            found.append(f"{_BASELINES.get(name, name)}, {own:.4f} against {mean(values):.4f}")
+    return found
