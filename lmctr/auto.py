@@ -1,0 +1,46 @@
+"""The Auto classes of the library: the only place that registers anything, from one literal table."""
+
+from collections import OrderedDict
+
+from transformers import AutoConfig, AutoModel, AutoProcessor
+from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
+from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
+from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+
+__all__ = ["AutoModelForCTR", "list_models"]
+
+
+class AutoModelForCTR(_BaseAutoModelClass):
+    """Loads any CTR model of the library.
+
+    Example:
+
+    ```python
+    >>> model = lmctr.AutoModelForCTR.from_pretrained("user/name")
+    ```
+    """
+
+    _model_mapping = _LazyAutoMapping(CONFIG_MAPPING_NAMES, OrderedDict())
+
+
+# One row per family: configuration, base model, model with the CTR head, processor.
+_FAMILIES = ((CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),)
+
+
+def list_models() -> list[str]:
+    """The `model_type` of every family of the library, sorted."""
+    return sorted(config.model_type for config, *_ in _FAMILIES)
+
+
+def _register() -> None:
+    for config, base, ctr, processor in _FAMILIES:
+        AutoConfig.register(config.model_type, config)
+        AutoModel.register(config, base)
+        AutoModelForCTR.register(config, ctr)
+        AutoProcessor.register(config, processor)
+
+
+_register()
