@@ -70,6 +70,9 @@ class CTRTrainingArguments(TrainingArguments):
     train_sampling_strategy: str = field(
         default="group_by_length", metadata={"help": "group_by_length, random or sequential."}
     )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "The families use every parameter in every step."}
+    )
     label_names: list[str] | None = field(
         default_factory=lambda: ["labels"], metadata={"help": "Without it metrics would vanish silently."}
     )

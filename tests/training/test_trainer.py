@@ -258,7 +258,9 @@ def test_metrics_are_exact_and_in_the_dataset_order(tmp_path):
             expected.append(trainer.model.eval()(**batch)["logits"].item())
     np.testing.assert_allclose(output.predictions, expected, atol=1e-5)
     np.testing.assert_array_equal(output.label_ids, dataset.labels)
-    measured = evaluate_predictions(dataset.labels, output.predictions, dataset.groups, dataset.sample_weight)
+    measured = evaluate_predictions(
+        dataset.labels.astype(np.float64), output.predictions, dataset.groups, dataset.sample_weight
+    )
     for key, value in measured.items():
         assert output.metrics[f"test_{key}"] == value
     assert output.metrics["test_loss"] == measured["log_loss"]
