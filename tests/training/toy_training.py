@@ -143,6 +143,8 @@ def main():
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--weighted", action="store_true")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--optim", default="adamw_torch_fused")
+    parser.add_argument("--learning-rate", type=float, default=1e-2)
     args = parser.parse_args()
     torch.set_num_threads(1)
     arguments = {}
@@ -164,6 +166,8 @@ def main():
         per_device_train_batch_size=args.batch,
         gradient_accumulation_steps=args.accumulation,
         load_best_model_at_end=False,
+        optim=args.optim,
+        learning_rate=args.learning_rate,
         **arguments,
     )
     trainer.train(resume_from_checkpoint=args.resume)
