@@ -156,6 +156,11 @@ def build_model(recipe: Recipe, processor: CTRSinkProcessor) -> CTRSinkForCTR:
     return CTRSinkForCTR(config)
 
 
+def plain_model(model: Any) -> Any:
+    """The model inside a PEFT wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def load_run(folder: Path) -> tuple[CTRSinkForCTR, CTRSinkProcessor]:
     """Model and processor of a run folder.
 

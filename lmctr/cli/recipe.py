@@ -107,6 +107,7 @@ _ALWAYS_WRITTEN = (
     "metric_for_best_model",
     "early_stopping_patience",
     "early_stopping_threshold",
+    "lora",
     "bf16",
     "fp16",
     "seed",

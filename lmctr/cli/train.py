@@ -171,6 +171,10 @@ class Training:
         self.wait()
         set_seed(args.seed)
         model = build.build_model(recipe, processor)
+        if args.lora is not None:
+            from lmctr.training.lora import add_lora
+
+            model = add_lora(model, args.lora)
         trainer = CTRTrainer(
             model=model,
             args=args,
@@ -184,7 +188,7 @@ class Training:
         total = sum(parameter.numel() for parameter in model.parameters())
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self.say(
-            f"{type(model).__name__} on {model.config.text_config.model_type}: {total:,} parameters, {trained:,} trained; "
+            f"{type(build.plain_model(model)).__name__} on {model.config.text_config.model_type}: {total:,} parameters, {trained:,} trained; "
             f"{args.total_train_batch_size} samples per step, {args.stage1_epochs} + {args.stage2_epochs} epochs, "
             f"{args.world_size} process{'es' if self._several else ''} on {args.device.type}"
         )
@@ -231,11 +235,9 @@ class Training:
             if self.is_first:
                 path = self.folder.path / "predictions" / f"{name}.parquet"
                 write_predictions(path, log, getattr(splits, name), output.label_ids, output.predictions)
-        trainer.save_model(str(self.folder.path))
+        self._save_model(trainer)
         if not self.is_first:
             return
-        # The arguments are in recipe.yaml; a pickle has no place beside a model that people share.
-        (self.folder.path / "training_args.bin").unlink(missing_ok=True)
         baselines = {}
         if self.recipe.data["baselines"]:
             from lmctr.evaluation.baselines import baseline_metrics
@@ -264,6 +266,18 @@ class Training:
         }
         self.say(results_table(result))
         write_json(self.folder.path / METRICS, result)
+
+    def _save_model(self, trainer: Any) -> None:
+        """Write model and processor where `from_pretrained` reads them; adapters are merged into the weights."""
+        if self.args.lora is None:
+            trainer.save_model(str(self.folder.path))
+        elif self.is_first:
+            from lmctr.training.lora import merge_lora
+
+            merge_lora(trainer.accelerator.unwrap_model(trainer.model)).save_pretrained(self.folder.path)
+        if self.is_first:
+            # The arguments are in recipe.yaml; a pickle has no place beside a model that people share.
+            (self.folder.path / "training_args.bin").unlink(missing_ok=True)
 
     def _close(self) -> None:
         import shutil

@@ -30,6 +30,9 @@ class CTRTrainingArguments(TrainingArguments):
             Stop after this many stage-2 evaluations in a row without improvement of `metric_for_best_model`.
         early_stopping_threshold (`float`, defaults to 0.0):
             Smallest change that counts as an improvement.
+        lora (`dict`, *optional*):
+            `{r, alpha, dropout}`: adapt the language model by LoRA instead of training it whole; `lmctr train` applies
+            it with [`~lmctr.training.lora.add_lora`] and saves the merged model.
 
     Raises:
         ValueError: negative stages, no epoch at all, values that contradict each other.
@@ -50,6 +53,8 @@ class CTRTrainingArguments(TrainingArguments):
         default=None, metadata={"help": "Stop after this many stage-2 evaluations without improvement."}
     )
     early_stopping_threshold: float = field(default=0.0, metadata={"help": "Smallest change that is improvement."})
+
+    lora: dict | None = field(default=None, metadata={"help": "LoRA of the language model: {r, alpha, dropout}."})
 
     # Defaults that differ from the parent's.
     learning_rate: float = field(default=1e-4, metadata={"help": "Peak learning rate."})

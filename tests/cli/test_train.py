@@ -334,3 +334,15 @@ def test_retrieved_histories(recipe_file, tmp_path, capsys):
     assert main(["predict", str(folder), "--input", str(tmp_path / "in.jsonl")]) == 0
     logits = [json.loads(line)["logit"] for line in capsys.readouterr().out.splitlines()]
     np.testing.assert_allclose(logits, table["logit"].to_numpy(), atol=1e-4)
+
+
+def test_lora_run_leaves_a_plain_model(recipe_file, tmp_path):
+    folder = tmp_path / "run"
+    words = ["train", str(recipe_file), "--output_dir", str(folder), "--data.baselines", "false"]
+    words += ["--training.lora", "{r: 4}", "--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
+    assert main(words) == 0
+    assert not any("lora" in name for name in load_file(folder / "model.safetensors"))
+    assert not (folder / "adapter_config.json").exists()
+    assert main(["evaluate", str(folder), "--output", str(tmp_path / "m.json")]) == 0
+    expected = read(folder, "metrics.json")["split metrics"]["test"]
+    assert read(tmp_path, "m.json")["metrics"]["log_loss"] == pytest.approx(expected["log_loss"], abs=1e-6)

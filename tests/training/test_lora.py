@@ -1,0 +1,67 @@
+import pytest
+import torch
+from toy_training import make_model, make_trainer
+
+from lmctr.training.lora import add_lora, merge_lora
+
+
+def test_new_modules_are_trained_whole_and_the_language_model_by_adapters(tmp_path):
+    model = add_lora(make_model(), {"r": 4})
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    trainer = make_trainer(tmp_path, model=model, learning_rate=1e-2, load_best_model_at_end=False)
+    trainer.train()
+    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert changed == trained
+    for part in ("sink_embedding", "sink_bias", "head"):
+        ours = [name for name in before if f".{part}.modules_to_save" in name]
+        assert ours
+        assert set(ours) <= trained
+    language = {name for name in trained if ".language_model." in name}
+    assert language
+    assert all("lora_" in name for name in language)
+    for layer in ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"):
+        assert any(layer in name for name in language)
+
+
+def test_checkpoints_and_merging_keep_the_scores(tmp_path):
+    """The best checkpoint is loaded back with the sinks and the head, and the merged model scores as the wrapped one."""
+    trainer = make_trainer(tmp_path, model=add_lora(make_model(), {"r": 4, "alpha": 8, "dropout": 0.0}))
+    trainer.train()
+    wrapped = trainer.predict(trainer.eval_dataset)
+    best = max(
+        entry["eval_auc"] for entry in trainer.state.log_history if entry.get("epoch", 0) > 1 and "eval_auc" in entry
+    )
+    assert wrapped.metrics["test_auc"] == best
+    again = make_trainer(tmp_path / "again", model=add_lora(make_model(seed=5), {"r": 4, "alpha": 8, "dropout": 0.0}))
+    again.model.base_model.model.model.language_model.load_state_dict(
+        trainer.model.base_model.model.model.language_model.state_dict()
+    )
+    again._load_from_checkpoint(trainer.state.best_model_checkpoint)
+    torch.testing.assert_close(
+        torch.tensor(again.predict(trainer.eval_dataset).predictions),
+        torch.tensor(wrapped.predictions),
+        atol=1e-5,
+        rtol=1e-4,
+    )
+    plain = merge_lora(trainer.model)
+    assert type(plain).__name__ == "CTRSinkForCTR"
+    assert not any("lora" in name for name in plain.state_dict())
+    merged = make_trainer(tmp_path / "merged", model=plain).predict(trainer.eval_dataset)
+    torch.testing.assert_close(
+        torch.tensor(merged.predictions), torch.tensor(wrapped.predictions), atol=1e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rank": 4}, "unknown key 'rank' in training.lora"),
+        ({"r": 0}, "training.lora.r is 0"),
+        ({"alpha": 1.5}, "training.lora.alpha is 1.5"),
+        ({"dropout": 1.0}, "training.lora.dropout is 1.0"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        add_lora(make_model(), settings)
