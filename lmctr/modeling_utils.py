@@ -1,9 +1,10 @@
-"""What the model families share besides layers: the loss."""
+"""What the model families share besides layers: the base class and the loss."""
 
 import torch
 import torch.nn.functional as F
+from transformers import PreTrainedModel
 
-__all__ = ["IGNORED_LABEL", "ctr_loss"]
+__all__ = ["IGNORED_LABEL", "CTRPreTrainedModel", "ctr_loss"]
 
 IGNORED_LABEL = -100
 """A row with this label counts nowhere: the collators use it for filler rows in distributed batches."""
@@ -43,3 +44,14 @@ def ctr_loss(
     if num_items_in_batch is None:
         num_items_in_batch = weight.sum().clamp_min(torch.finfo(torch.float32).tiny)
     return loss / num_items_in_batch
+
+
+class CTRPreTrainedModel(PreTrainedModel):
+    """Base of every lmctr model: `PreTrainedModel` that reads weights from safetensors only, never from pickles."""
+
+    @classmethod
+    def from_pretrained(cls, *args, use_safetensors: bool = True, **kwargs) -> "CTRPreTrainedModel":
+        """As `PreTrainedModel.from_pretrained`. Raises `ValueError` for `use_safetensors=False`."""
+        if not use_safetensors:
+            raise ValueError("use_safetensors=False is not accepted: lmctr reads no pickled weights")
+        return super().from_pretrained(*args, use_safetensors=True, **kwargs)

@@ -13,12 +13,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
 from ...modeling_outputs import CTROutput
-from ...modeling_utils import ctr_loss
+from ...modeling_utils import CTRPreTrainedModel, ctr_loss
 from .backbone import load_backbone, new_backbone, position_ids_from_mask
 from .configuration_ctr_sink import CTRSinkConfig
 
@@ -45,6 +44,18 @@ def locate_sinks(is_sink: torch.Tensor, num_sinks: int) -> SinkContext:
     return SinkContext(order * valid, valid)
 
 
+class SinkTable(nn.Embedding):
+    """One signal's embedding table; a class of its own because it is initialised differently from words."""
+
+
+class SinkProjection(nn.Linear):
+    """The linear layer of Eq. 4; a class of its own because it is initialised differently."""
+
+    def __init__(self, in_features: int, out_features: int, num_signals: int):
+        super().__init__(in_features, out_features)
+        self.num_signals = num_signals
+
+
 class SinkEmbedding(nn.Module):
     """Eq. 4: the input embedding of a sink, Linear(sum over signals of Emb_s[bucket_s]).
 
@@ -55,9 +66,11 @@ class SinkEmbedding(nn.Module):
     def __init__(self, config: CTRSinkConfig):
         super().__init__()
         self.tables = nn.ModuleList(
-            [nn.Embedding(config.num_sink_buckets, config.sink_embedding_dim) for _ in config.signals]
+            [SinkTable(config.num_sink_buckets, config.sink_embedding_dim) for _ in config.signals]
         )
-        self.projection = nn.Linear(config.sink_embedding_dim, config.text_config.hidden_size)
+        self.projection = SinkProjection(
+            config.sink_embedding_dim, config.text_config.hidden_size, len(config.signals)
+        )
 
     def forward(self, buckets: torch.Tensor) -> torch.Tensor:
         """(B, N, S) buckets, all in range, to (B, N, H)."""
@@ -150,7 +163,7 @@ def add_bias_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, is_causal: b
     return mask.to(bias.dtype) + bias
 
 
-class CTRSinkPreTrainedModel(PreTrainedModel):
+class CTRSinkPreTrainedModel(CTRPreTrainedModel):
     """Loading, saving and initialisation of the CTR-Sink models."""
 
     config_class = CTRSinkConfig
@@ -167,17 +180,17 @@ class CTRSinkPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, SinkEmbedding):
-            # Decided: tables of unit variance and a projection that brings a sink to the scale of a word embedding.
-            std = self.config.initializer_range
-            for table in module.tables:
-                init.normal_(table.weight, std=1.0)
-            init.normal_(
-                module.projection.weight, std=std / (module.projection.in_features * len(module.tables)) ** 0.5
-            )
+        # Decided: tables of unit variance and a projection that brings a sink to the scale of a word embedding.
+        if isinstance(module, SinkTable):
+            init.normal_(module.weight, std=1.0)
+        elif isinstance(module, SinkProjection):
+            fan_in = module.in_features * module.num_signals
+            init.normal_(module.weight, std=self.config.initializer_range / fan_in**0.5)
+            init.zeros_(module.bias)
         elif isinstance(module, SinkBiasLayer):
             init.constant_(module.scale, module.scale_init)
+        else:
+            super()._init_weights(module)
 
 
 class CTRSinkModel(CTRSinkPreTrainedModel):

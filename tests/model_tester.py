@@ -1,0 +1,167 @@
+"""The test suite that every model family passes; a family's test class inherits it and says how to build a tiny model."""
+
+import copy
+import math
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+import lmctr
+
+ROW_TOLERANCE = 1e-5
+
+
+class CTRModelTesterMixin:
+    """Subclasses give `make_config(**values)` and `make_batch(config, seed)` (a dict of tensors with `labels`)."""
+
+    config_class: type
+    model_class: type
+    base_class: type
+    changing_key = ("head_hidden_size", 8)  # a config key and a value of it that is no default
+
+    def make_config(self, **values):
+        raise AssertionError("a family's test class must say how to build its tiny config")
+
+    def make_batch(self, config, seed=0):
+        raise AssertionError("a family's test class must say how to build a batch")
+
+    def make_model(self, **values):
+        torch.manual_seed(0)
+        return self.model_class(self.make_config(**values)).eval()
+
+    def logits(self, model, batch):
+        with torch.no_grad():
+            return model(**{k: v for k, v in batch.items() if k != "labels"}).logits
+
+    def test_output_contract(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        output = model(**batch)
+        assert isinstance(output, lmctr.CTROutput)
+        assert output.logits.shape == batch["labels"].shape
+        assert output.logits.dtype == torch.float32
+        reference = torch.nn.functional.binary_cross_entropy_with_logits(
+            output.logits.double(), batch["labels"].double()
+        )
+        torch.testing.assert_close(output.loss.double(), reference, atol=1e-6, rtol=1e-6)
+
+    def test_ignored_rows_and_weights_in_the_loss(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        logits = self.logits(model, batch)
+        labels = batch["labels"].clone()
+        labels[0] = -100
+        weight = torch.linspace(0.5, 2.0, len(labels))
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels.clamp_min(0), reduction="none")
+        expected = (losses * weight)[1:].sum() / weight[1:].sum()
+        found = model(**{**batch, "labels": labels}, sample_weight=weight).loss
+        torch.testing.assert_close(found, expected)
+
+    def test_round_trip_through_auto_classes(self, tmp_path):
+        key, value = self.changing_key
+        model = self.make_model(**{key: value})
+        batch = self.make_batch(model.config)
+        model.save_pretrained(tmp_path)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+        expected = self.logits(model, batch)
+        config = AutoConfig.from_pretrained(tmp_path)
+        assert isinstance(config, self.config_class)
+        assert getattr(config, key) == value
+        for loader in (self.model_class, lmctr.AutoModelForCTR):
+            loaded = loader.from_pretrained(tmp_path).eval()
+            assert type(loaded) is self.model_class
+            assert torch.equal(self.logits(loaded, batch), expected)
+        base, info = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+        assert isinstance(base, self.base_class)
+        assert not info["missing_keys"]
+
+    def test_same_seed_same_model(self):
+        first, second = self.make_model(), self.make_model()
+        for (name, one), (_, two) in zip(first.named_parameters(), second.named_parameters(), strict=True):
+            assert torch.equal(one, two), name
+        batch = self.make_batch(first.config)
+        assert torch.equal(self.logits(first, batch), self.logits(second, batch))
+        assert torch.equal(self.logits(first, batch), self.logits(first, batch))
+
+    def test_a_copy_is_independent(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        expected = self.logits(model, batch)
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1.0)
+        assert torch.equal(self.logits(twin, batch), expected)
+
+    def test_a_row_does_not_depend_on_its_batch(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        together = self.logits(model, batch)
+        for row in range(len(together)):
+            alone = self.logits(model, {k: v[row : row + 1] for k, v in batch.items()})
+            torch.testing.assert_close(alone[0], together[row], atol=ROW_TOLERANCE, rtol=0)
+
+    def test_every_parameter_gets_a_gradient(self):
+        model = self.make_model().train()
+        model(**self.make_batch(model.config)).loss.backward()
+        without = [n for n, p in model.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all()]
+        assert without == []
+
+    def test_overfits_one_batch(self):
+        model = self.make_model().train()
+        batch = self.make_batch(model.config)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+        for _ in range(100):
+            loss = model(**batch).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        assert loss.item() < 0.05
+
+    @pytest.mark.parametrize("autocast", [False, True], ids=["bf16 weights", "bf16 autocast"])
+    def test_bf16_is_finite(self, autocast):
+        model = self.make_model().train()
+        batch = self.make_batch(model.config)
+        if autocast:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                output = model(**batch)
+        else:
+            output = model.to(torch.bfloat16)(**batch)
+        output.loss.backward()
+        assert math.isfinite(output.loss.item())
+        assert output.logits.dtype == torch.float32
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+    def test_meta_device_init(self, tmp_path):
+        """Weights that a checkpoint lacks are initialised, not left as they come from the meta device."""
+        torch.manual_seed(0)
+        with torch.device("meta"):
+            model = self.model_class(self.make_config())
+        assert all(p.device.type == "meta" for p in model.parameters())
+        whole = self.make_model()
+        whole.model.save_pretrained(tmp_path)
+        torch.manual_seed(3)
+        loaded, info = self.model_class.from_pretrained(tmp_path, output_loading_info=True)
+        assert info["missing_keys"]
+        assert all(p.device.type == "cpu" and torch.isfinite(p).all() for p in loaded.parameters())
+        reference = dict(whole.named_parameters())
+        for name in info["missing_keys"]:
+            found, fresh = dict(loaded.named_parameters())[name], reference[name]
+            assert found.std(correction=0) <= 3 * fresh.std(correction=0) + 1e-6, name
+
+    def test_activation_checkpointing_gives_the_same_gradients(self):
+        plain, checkpointed = self.make_model().train(), self.make_model().train()
+        checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        assert checkpointed.is_gradient_checkpointing
+        batch = self.make_batch(plain.config)
+        for model in (plain, checkpointed):
+            torch.manual_seed(7)
+            model(**batch).loss.backward()
+        for (name, one), (_, two) in zip(plain.named_parameters(), checkpointed.named_parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad, atol=1e-6, rtol=1e-4, msg=name)
+
+    def test_unknown_config_key(self):
+        key, value = self.changing_key
+        with pytest.raises(ValueError, match=key):
+            self.make_config(**{key + "x": value})

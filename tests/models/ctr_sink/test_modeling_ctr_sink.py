@@ -1,0 +1,187 @@
+"""The common suite for the four backbones, and CTR-Sink's own behaviour around the equations."""
+
+import pytest
+import torch
+from model_tester import CTRModelTesterMixin
+from tiny_models import BACKBONES, batch_of, pad, rows, sink_config, text_config
+
+from lmctr import CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
+
+
+class CTRSinkTester(CTRModelTesterMixin):
+    config_class, model_class, base_class = CTRSinkConfig, CTRSinkForCTR, CTRSinkModel
+    backbone = None
+
+    def make_config(self, **values):
+        return sink_config(self.backbone, **({"sink_signal": ["recency", "feedback"]} | values))
+
+    def make_batch(self, config, seed=0):
+        return {**batch_of(config, seed=seed), "labels": torch.tensor([1.0, 0.0, 1.0])}
+
+
+class TestBert(CTRSinkTester):
+    backbone = "bert"
+
+
+class TestRoberta(CTRSinkTester):
+    backbone = "roberta"
+
+
+class TestQwen2(CTRSinkTester):
+    backbone = "qwen2"
+
+
+class TestQwen3(CTRSinkTester):
+    backbone = "qwen3"
+
+
+def model_of(backbone, implementation="sdpa", seed=0, **values):
+    torch.manual_seed(seed)
+    return CTRSinkForCTR(sink_config(backbone, implementation, **values)).eval()
+
+
+def score(model, batch, **values):
+    with torch.no_grad():
+        return model(**batch, **values).logits
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("kind", ["none", "cls", "sink"])
+def test_left_and_right_padding_agree(backbone, kind):
+    model = model_of(backbone, sink_kind=kind, **({"sink_bias_layers": "all"} if kind != "none" else {}))
+    right, left = (score(model, batch_of(model.config, side)) for side in ("right", "left"))
+    torch.testing.assert_close(left, right, atol=1e-5, rtol=0)
+    assert len(set(right.tolist())) == 3
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_sdpa_equals_eager(backbone):
+    batch = None
+    logits = []
+    for implementation in ("sdpa", "eager"):
+        model = model_of(backbone, implementation, sink_bias_layers="all")
+        batch = batch_of(model.config)
+        logits.append(score(model, batch))
+    torch.testing.assert_close(*logits, atol=1e-5 if backbone in ("bert", "roberta") else 1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_no_padding_and_padding_agree(backbone, implementation):
+    """Without padding the backbone passes no mask at all; the bias must still obey causality."""
+    model = model_of(backbone, implementation, sink_bias_layers="all")
+    row = rows()[:1]
+    bare, padded = pad(row), pad(row, extra=5)
+    torch.testing.assert_close(score(model, bare), score(model, padded), atol=1e-5, rtol=0)
+    del bare["attention_mask"]
+    torch.testing.assert_close(score(model, bare), score(model, padded), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("backbone", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_prefix_does_not_see_what_follows_unless_asked(backbone, causal):
+    model = model_of(backbone, sink_bias_layers="all", sink_bias_causal=causal)
+    batch = pad(rows()[:1])
+    changed = {name: value.clone() for name, value in batch.items()}
+    changed["sink_buckets"][0, 9] = (batch["sink_buckets"][0, 9] + 1) % 10
+    with torch.no_grad():
+        before, after = (
+            model.model(**{k: v for k, v in b.items() if k != "target_mask"}).last_hidden_state[0, :9]
+            for b in (batch, changed)
+        )
+    assert torch.equal(before, after) is causal
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_sink_bias_changes_the_score_and_scale_zero_removes_it(backbone):
+    with_bias = model_of(backbone, sink_bias_layers="all")
+    without = model_of(backbone, sink_bias_layers=[])
+    without.load_state_dict(with_bias.state_dict(), strict=False)
+    batch = batch_of(with_bias.config)
+    assert (score(with_bias, batch) - score(without, batch)).abs().max() > 1e-4
+    with torch.no_grad():
+        for layer in with_bias.model.sink_bias.layers:
+            layer.scale.zero_()
+    torch.testing.assert_close(score(with_bias, batch), score(without, batch), atol=1e-5, rtol=0)
+
+
+def test_cls_sinks_use_the_backbones_own_embedding():
+    """[CLS] in the sink places is an ordinary token: without bias the buckets change nothing but the pooling."""
+    model = model_of("bert", sink_kind="cls", sink_bias_layers=[])
+    assert not any("sink" in name for name, _ in model.named_parameters())
+    batch = batch_of(model.config)
+    plain = {**batch, "sink_buckets": torch.full_like(batch["sink_buckets"], -1)}
+    assert torch.equal(score(model, batch), score(model, plain))
+    assert not torch.equal(score(model, batch, pooling="sinks")[:2], score(model, plain, pooling="sinks")[:2])
+
+
+def test_pooling_sets():
+    """Eq. 5: all real tokens; Eq. 6: sinks, or the target's tokens in a row without sinks."""
+    model = model_of("bert").double()
+    batch = batch_of(model.config)
+    with torch.no_grad():
+        states = model.model(**{k: v for k, v in batch.items() if k != "target_mask"}).last_hidden_state
+    head = model.head
+    lengths, sinks = (13, 8, 5), ((3, 6, 9), (4,), (2, 3))  # the last row: its target's tokens
+    for pooling, chosen in (("all", [range(n) for n in lengths]), ("sinks", sinks)):
+        expected = []
+        for row, tokens in enumerate(chosen):
+            mean = sum(states[row, token] for token in tokens) / len(tokens)
+            hidden = head.dense.weight @ mean + head.dense.bias
+            hidden = torch.where(hidden > 0, hidden, 0.01 * hidden)
+            expected.append((head.out.weight @ hidden + head.out.bias).item())
+        found = score(model, batch, pooling=pooling)
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float32), atol=1e-6, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"pooling='first'.*all, sinks"):
+        score(model, batch, pooling="first")
+    with pytest.raises(ValueError, match="target_mask"):
+        model(**{k: v for k, v in batch.items() if k != "target_mask"}, pooling="sinks")
+
+
+@pytest.mark.parametrize(("backbone", "layers", "scale"), [
+    ("bert", (0, 1), 10.0), ("roberta", (0, 1), 10.0), ("qwen2", (0, 1, 2), 1.0), ("qwen3", (0, 1), 1.0),
+])  # fmt: skip
+def test_default_layers_and_scales(backbone, layers, scale):
+    config = CTRSinkConfig(text_config=text_config(backbone, num_hidden_layers=6))
+    assert config.resolved_sink_bias_layers == layers
+    model = CTRSinkForCTR(config)
+    assert [layer.scale.item() for layer in model.model.sink_bias.layers] == [scale] * len(layers)
+    assert CTRSinkConfig(text_config=text_config(backbone), sink_bias_layers="all").resolved_sink_bias_layers == (
+        0,
+        1,
+        2,
+    )
+    assert CTRSinkConfig(text_config=text_config(backbone), sink_kind="none").resolved_sink_bias_layers == ()
+    assert CTRSinkConfig(text_config=text_config(backbone), sink_bias_scale_init=3).resolved_sink_bias_scale_init == 3
+
+
+def test_no_attention_tensor_per_head_in_the_bias():
+    """The bias is one (B, 1, N, N) mask for all heads."""
+    model = model_of("bert", sink_bias_layers=[0])
+    seen = []
+    attention = model.model.language_model.encoder.layer[0].attention.self
+    attention.register_forward_pre_hook(lambda m, a, k: seen.append(k["attention_mask"].shape), with_kwargs=True)
+    score(model, batch_of(model.config))
+    assert seen == [(3, 1, 13, 13)]
+
+
+def test_lora_trains_and_saves_the_new_modules_whole(tmp_path):
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    model = model_of("qwen2")
+    batch = batch_of(model.config)
+    options = LoraConfig(
+        r=4, target_modules=["q_proj", "v_proj"], modules_to_save=list(CTRSinkForCTR.peft_modules_to_save)
+    )
+    tuned = get_peft_model(model, options).train()
+    before = {name: p.detach().clone() for name, p in tuned.named_parameters() if p.requires_grad}
+    assert {"sink_embedding", "sink_bias", "head"} <= {part for name in before for part in name.split(".")}
+    optimizer = torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], lr=1.0)
+    for _ in range(2):  # LoRA's A moves from the second step on, once B is no longer zero
+        optimizer.zero_grad()
+        tuned(**batch, labels=torch.tensor([1.0, 0.0, 1.0])).loss.backward()
+        optimizer.step()
+    assert [name for name, p in tuned.named_parameters() if p.requires_grad and torch.equal(p, before[name])] == []
+    tuned.eval().save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(model_of("qwen2"), tmp_path).eval()
+    torch.testing.assert_close(score(again, batch), score(tuned, batch))
