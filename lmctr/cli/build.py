@@ -79,7 +79,11 @@ def training_texts(log: InteractionLog, splits: Splits, prompt: Prompt) -> list[
     seen = np.cumsum(change[:-1]) > 0
     seen[splits.train] = True
     items = np.unique(log.item[seen])
-    texts = [text for text in prompt.item_texts(log.catalogue.take(items)) if text]
+    catalogue = log.catalogue.take(items)
+    texts = prompt.item_texts(catalogue)
+    if prompt.behavior_item is not None:
+        texts += prompt.behavior_texts(catalogue)
+    texts = [text for text in texts if text]
     values = prompt.to_dict()
     pieces = [values[key] for key in ("head", "separator", "target", "empty_history") if values.get(key)]
     for entry in values.get("feedback") or ():

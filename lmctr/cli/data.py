@@ -409,7 +409,7 @@ def _sample_text(log: InteractionLog, prompt: Any, event: int, args: argparse.Na
     text = prompt.head
     for header, members in groups:
         members = members[-args.num_behaviors :]
-        titles = prompt.item_texts(log.catalogue.take(log.item[members].astype(np.int64))) if len(members) else []
+        titles = prompt.behavior_texts(log.catalogue.take(log.item[members].astype(np.int64))) if len(members) else []
         text += header if len(members) else ""
         for member, title in zip(members, titles):
             word = words.get(int(log.feedback[member])) if args.feedback == "inline" else None

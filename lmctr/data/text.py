@@ -50,7 +50,10 @@ class TextView:
         self.log = log
         self.processor = processor
         self.retrieval = retrieval if processor.needs_similarity else None
-        self.pieces = processor.encode_items(processor.item_texts(log.catalogue))
+        behaviors, targets = processor.behavior_texts(log.catalogue), processor.item_texts(log.catalogue)
+        is_shared = behaviors == targets
+        self.pieces = processor.encode_items(targets if is_shared else behaviors + targets)
+        self._target_offset = 0 if is_shared else log.num_items
         feedback = None
         if processor.needs_feedback:
             described = processor.prompt.feedback_names
@@ -149,7 +152,7 @@ class TextView:
         start, end = self.log.history_bounds(events)
         if self.retrieval is not None:
             options["candidates"] = self.retrieval.candidates(events)
-        target, time = self.log.item[events], self.log.time[events]
+        target, time = self.log.item[events] + self._target_offset, self.log.time[events]
         try:
             return method(self.pieces, self.events, start=start, end=end, target=target, time=time, **options)
         except ValueError as error:

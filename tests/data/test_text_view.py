@@ -20,17 +20,17 @@ KEYS = ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
 
 def raw_batch(log, processor, events, retrieval=None, **options):
     """The same samples through the processor's texts, with histories written out from the log's definition."""
-    texts = processor.item_texts(log.catalogue)
+    texts, behavior_texts = processor.item_texts(log.catalogue), processor.behavior_texts(log.catalogue)
     histories = []
     for event in events:
+        before = [e for e in range(log.num_events) if log.user[e] == log.user[event] and log.time[e] < log.time[event]]
         history = [
-            {"text": texts[log.item[e]], "time": int(log.time[e]), "feedback": int(log.feedback[e])}
-            for e in range(log.num_events)
-            if log.user[e] == log.user[event] and log.time[e] < log.time[event]
+            {"text": behavior_texts[log.item[e]], "time": int(log.time[e]), "feedback": int(log.feedback[e])}
+            for e in before
         ]
         if processor.needs_similarity:
             vectors = retrieval.retriever
-            cosines = vectors.similarity([texts[log.item[event]]], [b["text"] for b in history] or [""])[0]
+            cosines = vectors.similarity([texts[log.item[event]]], [texts[log.item[e]] for e in before] or [""])[0]
             for behaviour, cosine in zip(history, cosines):
                 behaviour["similarity"] = float(cosine)
         histories.append(history)
@@ -69,6 +69,7 @@ VARIANTS = [
     {"sink_signal": "similarity"},
     {"sink_signal": "similarity", "feedback": "groups"},
     {"sink_signal": "random", "max_length": 70},
+    {"prompt": {"base": "generic/en", "item": "{title} {title}", "behavior_item": "{title}"}},
 ]
 
 

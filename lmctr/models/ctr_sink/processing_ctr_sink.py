@@ -281,6 +281,10 @@ class CTRSinkProcessor(ProcessorMixin):
         """Texts of a catalogue's items by the prompt's item template."""
         return self.prompt.item_texts(catalogue)
 
+    def behavior_texts(self, catalogue: pa.Table) -> list[str]:
+        """Texts of a catalogue's items as behaviours, by the prompt's template for them."""
+        return self.prompt.behavior_texts(catalogue)
+
     def encode_items(self, texts: Sequence[str | None]) -> Pieces:
         """Tokenise item texts once.
 

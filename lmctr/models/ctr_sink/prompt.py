@@ -132,6 +132,7 @@ class Prompt:
         target: text of the target with one `{item}` in it.
         empty_history: stands in the place of the behaviours when a history is empty.
         feedback: texts of the feedback codes 1, 2, ... (code 0 is "unknown" and has no text).
+        behavior_item: template of an item's text in the history, for example a shorter one; default: `item`.
 
     Raises:
         ValueError: unknown or missing keys, values of a wrong type, `target` without `{item}`, repeated feedback names.
@@ -145,6 +146,7 @@ class Prompt:
     target: str
     empty_history: str = ""
     feedback: tuple[FeedbackText, ...] = ()
+    behavior_item: str | None = None
 
     def __post_init__(self) -> None:
         for key in ("name", "language", "item", "head", "separator", "target", "empty_history"):
@@ -157,6 +159,10 @@ class Prompt:
         if len(set(names)) != len(names) or "unknown" in names:
             raise ValueError(f"prompt {self.name!r}: feedback names must differ and not be 'unknown', got {names}")
         ItemTemplate(self.item)
+        if self.behavior_item is not None:
+            if not isinstance(self.behavior_item, str):
+                raise ValueError(f"prompt {self.name!r}: behavior_item must be a text, got {self.behavior_item!r}")
+            ItemTemplate(self.behavior_item)
 
     @property
     def target_prefix(self) -> str:
@@ -176,6 +182,10 @@ class Prompt:
     def item_texts(self, table: pa.Table) -> list[str]:
         """Texts of a catalogue's items by the `item` template."""
         return ItemTemplate(self.item).render_table(table)
+
+    def behavior_texts(self, table: pa.Table) -> list[str]:
+        """Texts of a catalogue's items as behaviours, by the `behavior_item` template (by `item` when there is none)."""
+        return ItemTemplate(self.behavior_item or self.item).render_table(table)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `from_dict` takes them."""

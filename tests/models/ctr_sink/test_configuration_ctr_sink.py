@@ -78,7 +78,7 @@ def test_saved_values_come_back(tmp_path):
     saved = json.loads((tmp_path / "config.json").read_text())
     saved["sink_singal"] = "recency"
     (tmp_path / "config.json").write_text(json.dumps(saved))
-    with pytest.raises(ValueError, match="'sink_singal'.*did you mean 'sink_signal'"):
+    with pytest.raises(ValueError, match=r"'sink_singal'.*did you mean 'sink_signal'"):
         CTRSinkConfig.from_pretrained(tmp_path)
 
 
@@ -152,17 +152,17 @@ def test_bad_inputs_of_the_model():
     batch = batch_of(model.config)
     high = batch["sink_buckets"].clone()
     high[0, 3] = 10
-    with pytest.raises(ValueError, match="bucket 10 is out of range.*num_sink_buckets=10"):
+    with pytest.raises(ValueError, match=r"bucket 10 is out of range.*num_sink_buckets=10"):
         model(**change(batch, sink_buckets=high))
     two = batch["sink_buckets"][..., None].expand(-1, -1, 2)
-    with pytest.raises(ValueError, match="2 signals per position.*'recency'"):
+    with pytest.raises(ValueError, match=r"2 signals per position.*'recency'"):
         model(**change(batch, sink_buckets=two))
     with pytest.raises(ValueError, match=r"sink_buckets: shape \(3, 12\)"):
         model(**change(batch, sink_buckets=batch["sink_buckets"][:, 1:]))
     with pytest.raises(ValueError, match=r"labels: shape \(2,\)"):
         model(**batch, labels=torch.zeros(2))
     long = torch.ones(1, 65, dtype=torch.long)
-    with pytest.raises(ValueError, match="65 tokens.*positions for 64.*max_length=64"):
+    with pytest.raises(ValueError, match=r"65 tokens.*positions for 64.*max_length=64"):
         model(long)
     plain = CTRSinkForCTR(sink_config("bert", sink_kind="none"))
     with pytest.raises(ValueError, match='sink_kind="none"'):
@@ -175,5 +175,5 @@ def test_bad_inputs_of_the_model():
 def test_attention_implementations_that_cannot_carry_the_bias():
     model = CTRSinkForCTR(sink_config("qwen2"))
     model.model.language_model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="flash_attention_2.*sdpa"):
+    with pytest.raises(ValueError, match=r"flash_attention_2.*sdpa"):
         model(**batch_of(model.config))
