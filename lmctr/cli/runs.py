@@ -4,6 +4,7 @@ RUN/config.json model.safetensors processor_config.json tokenizer*   the best ch
 RUN/recipe.yaml               every value of the recipe
 RUN/data.json                 origin, licence, counts, split, label rates, truncation
 RUN/metrics.json              metrics, baselines, seed, versions; written last: its presence means "finished"
+RUN/reference.safetensors     a few test samples and the model's logits; `lmctr push` compares with them
 RUN/predictions/*.parquet     event, user, item, time, label, logit of validation and test
 RUN/checkpoints/              the trainer's checkpoints
 RUN/retriever/                only where histories are retrieved
@@ -33,6 +34,7 @@ _OWN = (
     "config.json",
     "processor_config.json",
     "model*.safetensors*",
+    "reference.safetensors",
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",

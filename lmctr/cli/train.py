@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lmctr.training.arguments import CTRTrainingArguments
 
 ACCEPTS_OVERRIDES = True
+_REFERENCE_ROWS = 8
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -235,7 +236,7 @@ class Training:
             if self.is_first:
                 path = self.folder.path / "predictions" / f"{name}.parquet"
                 write_predictions(path, log, getattr(splits, name), output.label_ids, output.predictions)
-        self._save_model(trainer)
+        self._save_model(trainer, datasets["test"])
         if not self.is_first:
             return
         baselines = {}
@@ -267,17 +268,28 @@ class Training:
         self.say(results_table(result))
         write_json(self.folder.path / METRICS, result)
 
-    def _save_model(self, trainer: Any) -> None:
-        """Write model and processor where `from_pretrained` reads them; adapters are merged into the weights."""
+    def _save_model(self, trainer: Any, samples: Any) -> None:
+        """Write model and processor where `from_pretrained` reads them; adapters are merged into the weights.
+
+        A few rows of `samples` and the model's logits for them stay beside it, for `lmctr push` to compare with.
+        """
         if self.args.lora is None:
             trainer.save_model(str(self.folder.path))
-        elif self.is_first:
+        if not self.is_first:
+            return
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if self.args.lora is not None:
             from lmctr.training.lora import merge_lora
 
-            merge_lora(trainer.accelerator.unwrap_model(trainer.model)).save_pretrained(self.folder.path)
-        if self.is_first:
-            # The arguments are in recipe.yaml; a pickle has no place beside a model that people share.
-            (self.folder.path / "training_args.bin").unlink(missing_ok=True)
+            model = merge_lora(model)
+            model.save_pretrained(self.folder.path)
+        # The arguments are in recipe.yaml; a pickle has no place beside a model that people share.
+        (self.folder.path / "training_args.bin").unlink(missing_ok=True)
+        if not trainer.is_fsdp_enabled:  # there no process holds the whole model
+            from lmctr.hub.publish import write_reference
+
+            rows = [samples[row] for row in range(min(_REFERENCE_ROWS, len(samples)))]
+            write_reference(self.folder.path, model, trainer.data_collator(rows))
 
     def _close(self) -> None:
         import shutil

@@ -1,13 +1,15 @@
 import json
+import shutil
 import signal
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from lmctr.cli.main import main
+from lmctr.cli.runs import RunFolder
 from lmctr.data import load_log
 from lmctr.data.splits import split_log
 from lmctr.evaluation.evaluator import evaluate_predictions
@@ -107,6 +109,26 @@ def test_saved_model_gives_the_written_scores(tiny_run):
     np.testing.assert_allclose(logits, table["logit"].to_numpy(), atol=1e-5)
 
 
+def test_reference_rows_are_those_of_the_test_split(tiny_run):
+    reference = load_file(tiny_run / "reference.safetensors")
+    table = pq.read_table(tiny_run / "predictions" / "test.parquet").slice(0, 8)
+    assert "input.labels" not in reference
+    np.testing.assert_allclose(reference["logits"], table["logit"].to_numpy(), atol=1e-5)
+
+
+def test_push_compares_a_run_with_its_reference(tiny_run, tmp_path, capsys):
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_run, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    assert main(["push", str(folder), "tester/tiny", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "ok: logits of 8 reference rows are the run's own" in printed
+    assert "reference.safetensors" not in printed
+    weights = load_file(folder / "model.safetensors")
+    weights["head.out.bias"] = weights["head.out.bias"] + 1
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "gives other logits than the run did" in error_of(capsys, "push", folder, "tester/tiny", "--dry-run")
+
+
 def test_printed_output(tiny_run):
     printed = (tiny_run.parent / "printed.txt").read_text()
     for text in (
@@ -166,6 +188,13 @@ def test_overwrite_keeps_files_that_a_run_did_not_write(recipe_file, tmp_path, c
     assert main([str(word) for word in [*words, "--training.seed", "7", "--overwrite"]]) == 0
     assert read(tmp_path / "run", "metrics.json")["seed"] == 7
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_deletes_all_that_a_run_wrote(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    RunFolder(tmp_path / "run").clear()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
 # ---- bad input ----------------------------------------------------------------------------------------------------
@@ -245,8 +274,6 @@ def test_kill_before_the_first_checkpoint(tiny_run, recipe_file, tmp_path, lmctr
 
 
 def test_resuming_on_changed_data_is_an_error(tiny_run, recipe_file, tmp_path, capsys):
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(tiny_run, folder)
     (folder / "metrics.json").unlink()
