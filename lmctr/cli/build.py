@@ -45,7 +45,7 @@ def build_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
     A smaller part is drawn at random with `data.seed` (not the training seed, so that runs with different seeds see
     the same samples) and keeps its order in time.
     """
-    splits = split_log(log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
+    splits = _whole_splits(log, data)
     limits = {
         "train": data["max_train_samples"],
         "validation": data["max_eval_samples"],
@@ -58,6 +58,19 @@ def build_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
             chosen = np.random.default_rng([data["seed"], number]).permutation(len(events))[:limit]
             parts[name] = events[np.sort(chosen)]
     return dataclasses.replace(splits, **parts)
+
+
+def baseline_splits(log: InteractionLog, splits: Splits, data: Mapping[str, Any]) -> Splits:
+    """What the baselines get: the same validation and test samples, and the whole training part to fit on.
+
+    A limit on the model's training samples saves the model's time; counting and boosted trees need no such limit, and
+    would look worse than they are with it.
+    """
+    return dataclasses.replace(splits, train=_whole_splits(log, data).train)
+
+
+def _whole_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
+    return split_log(log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
 
 
 def fingerprint(log: InteractionLog, splits: Splits) -> str:

@@ -239,11 +239,14 @@ class Training:
         self._save_model(trainer, datasets["test"])
         if not self.is_first:
             return
-        baselines = {}
+        baselines, num_fitted = {}, {"model": len(splits.train)}
         if self.recipe.data["baselines"]:
+            from lmctr.cli.build import baseline_splits
             from lmctr.evaluation.baselines import baseline_metrics
 
-            measured = baseline_metrics(log, splits, seed=self.args.seed)
+            parts = baseline_splits(log, splits, self.recipe.data)
+            measured = baseline_metrics(log, parts, seed=self.args.seed)
+            num_fitted["baselines"] = len(parts.train)
             baselines = {
                 name: {part: values[part] for part in ("validation", "test") if part in values}
                 for name, values in measured.items()
@@ -252,6 +255,7 @@ class Training:
         result = {
             "split metrics": metrics,
             "baselines": baselines,
+            "training_samples": num_fitted,
             "best_auc": log.info.best_auc,
             "seed": self.args.seed,
             "best_step": state.best_global_step or state.global_step,
@@ -312,6 +316,9 @@ def results_table(result: dict[str, Any]) -> str:
         rows = {"model": values}
         rows |= {name.replace("_", " "): parts[part] for name, parts in result["baselines"].items() if part in parts}
         lines += ["", part, format_metrics(rows)]
+    fitted = result["training_samples"]
+    if "baselines" in fitted:
+        lines += ["", f"training samples: model {fitted['model']:,}, baselines {fitted['baselines']:,}"]
     best, reached = result.get("best_auc"), result["split metrics"]["test"]["auc"]
     if best is not None:
         share = (reached - 0.5) / (best - 0.5)

@@ -28,7 +28,7 @@ _BASELINES = {
 def seed_metrics(
     folder: RunFolder, recipe: dict[str, Any] | None, metrics: dict[str, Any] | None, seed_runs: Sequence[str | Path]
 ) -> list[dict[str, Any]]:
-    """One dict {seed, splits, baselines} per run; empty where the run holds no metrics."""
+    """One dict {seed, splits, baselines, training_samples} per run; empty where the run holds no metrics."""
     if metrics is None:
         if seed_runs:
             raise ValueError(f"{folder.path} has no metrics.json, so its seeds cannot be compared; evaluate it first")
@@ -56,7 +56,12 @@ def _one_run(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
         splits = split_metrics(metrics)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return {"seed": metrics.get("seed"), "splits": splits, "baselines": metrics.get("baselines") or {}}
+    return {
+        "seed": metrics.get("seed"),
+        "splits": splits,
+        "baselines": metrics.get("baselines") or {},
+        "training_samples": metrics.get("training_samples") or {},
+    }
 
 
 def _differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
@@ -135,7 +140,11 @@ def results_note(runs: list[dict[str, Any]]) -> str:
     )
     note += " AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user."
     if runs[0]["baselines"]:
-        note += " The baselines were computed in the same run, on the same samples."
+        note += " The baselines were computed in the same run, on the same samples"
+        fitted = runs[0]["training_samples"]
+        if "model" in fitted and "baselines" in fitted:
+            note += f", after fitting on {fitted['baselines']:,} training samples (the model: {fitted['model']:,})"
+        note += "."
     return note
 
 

@@ -12,7 +12,8 @@ from lmctr.cli.main import main
 from lmctr.cli.runs import RunFolder
 from lmctr.data import load_log
 from lmctr.data.splits import split_log
-from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.evaluation.baselines import gradient_boosting_baseline
+from lmctr.evaluation.evaluator import evaluate_predictions, evaluate_probabilities
 from lmctr.training.checkpoints import MARKER, list_checkpoints
 
 
@@ -144,6 +145,23 @@ def test_printed_output(tiny_run):
     assert f"{read(tiny_run, 'metrics.json')['split metrics']['validation']['auc']:.4f}" in line
 
 
+def test_baselines_are_fitted_on_the_whole_training_part(tiny_run, recipe_file, tmp_path, capsys):
+    """Limits on the model's samples leave the baselines' training alone, and both are measured on the same samples."""
+    words = ["train", recipe_file, "--output_dir", tmp_path / "run", "--data.max_train_samples", "100"]
+    words += ["--data.max_eval_samples", "50", "--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
+    assert main([str(word) for word in words]) == 0
+    assert "training samples: model 100, baselines 640" in capsys.readouterr().out
+    metrics = read(tmp_path / "run", "metrics.json")
+    assert metrics["training_samples"] == {"model": 100, "baselines": 640}
+    log = load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
+    scores = gradient_boosting_baseline(log, split_log(log), seed=42)["test"]
+    events = pq.read_table(tmp_path / "run" / "predictions" / "test.parquet")["event"].to_numpy()
+    assert len(events) == 50
+    scores = scores[[split_log(log).test.tolist().index(event) for event in events]]
+    expected = evaluate_probabilities(log.label[events], scores, log.user[events])
+    assert metrics["baselines"]["gradient_boosting"]["test"] == pytest.approx(expected, abs=1e-12)
+
+
 # ---- folders that are in use --------------------------------------------------------------------------------------
 
 
@@ -222,7 +240,7 @@ def test_overwrite_deletes_all_that_a_run_wrote(tiny_run, tmp_path):
     ],
 )
 def test_bad_values_are_one_clear_line(recipe_file, tmp_path, capsys, monkeypatch, overrides, message):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     error = error_of(capsys, "train", recipe_file, "--output_dir", tmp_path / "run", *overrides)
     assert message in error
     assert not (tmp_path / "run" / "metrics.json").exists()

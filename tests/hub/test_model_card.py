@@ -60,6 +60,7 @@ def test_results_stand_beside_the_baselines(finished_run):
     assert "One run, seed 0." in card
     assert f"behind gradient boosting (history features), {auc} against 0.9000" in card
     assert "behind counting" not in card
+    assert "on the same samples, after fitting on 2,000 training samples (the model: 1,500)." in card
 
 
 def test_data_licence_rule_and_dates_are_told(finished_run):

@@ -106,6 +106,7 @@ def write_run(path, seed=0, auc_shift=0.0, config=None, processor=None, **model_
                 "counting": {"test": baseline | {"auc": 0.1}},
                 "gradient_boosting": {"test": baseline, "validation": baseline},
             },
+            "training_samples": {"model": 1500, "baselines": 2000},
             "seed": seed,
             "samples_per_second": 1234.5,
             "machine": "x86_64, 2 CPU cores, 1 threads, linux",
