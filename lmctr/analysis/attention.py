@@ -1,0 +1,379 @@
+"""Attention on sinks: Eq. 7 and Eq. 8 of CTR-Sink (arXiv 2508.03668), and attention maps (its Figs. 1, 3, 6).
+
+Shapes: B batch, N tokens, A heads, L layers, S samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lmctr.modeling_utils import IGNORED_LABEL
+from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
+
+__all__ = ["AttentionMap", "SinkAttention", "attention_map", "sink_attention", "token_labels"]
+
+_INPUTS = ("input_ids", "attention_mask", "sink_buckets", "position_ids")
+
+
+@dataclass(frozen=True, eq=False)
+class SinkAttention:
+    """Shares of attention that go to sinks, per sample and layer.
+
+    Attributes:
+        to_sinks: (S, L) float64, Eq. 7: attention mass on sinks, mean over heads and over the sample's real tokens as queries. 0 in a
+            sample without sinks.
+        between_sinks: (S, L) float64, Eq. 8: the same with the sample's sinks as queries only. NaN in a sample without sinks.
+        uniform_to_sinks, uniform_between_sinks: (S,) float64, what the two would be if every query spread its attention evenly over
+            the tokens that it may see (causal models: itself and earlier ones). The level to compare with; not in the paper.
+        num_sinks, num_tokens: (S,) int64 of each sample, padding not counted.
+    """
+
+    to_sinks: np.ndarray
+    between_sinks: np.ndarray
+    uniform_to_sinks: np.ndarray
+    uniform_between_sinks: np.ndarray
+    num_sinks: np.ndarray
+    num_tokens: np.ndarray
+
+    @property
+    def num_samples(self) -> int:
+        """Samples measured."""
+        return len(self.num_sinks)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers L of the language model."""
+        return self.to_sinks.shape[1]
+
+    @property
+    def num_without_sinks(self) -> int:
+        """Samples without sinks (empty histories, `sink_kind="none"`): 0 in Eq. 7, left out of Eq. 8."""
+        return int((self.num_sinks == 0).sum())
+
+    @property
+    def mean_to_sinks(self) -> np.ndarray:
+        """(L,) Eq. 7 averaged over all samples, each sample counting once whatever its length."""
+        return self.to_sinks.mean(0)
+
+    @property
+    def mean_between_sinks(self) -> np.ndarray:
+        """(L,) Eq. 8 averaged over the samples with sinks; NaN when there is none."""
+        return _mean_or_nan(self.between_sinks[self.num_sinks > 0])
+
+    @property
+    def mean_uniform_to_sinks(self) -> float:
+        """`uniform_to_sinks` averaged as Eq. 7 is."""
+        return float(self.uniform_to_sinks.mean())
+
+    @property
+    def mean_uniform_between_sinks(self) -> float:
+        """`uniform_between_sinks` averaged as Eq. 8 is; NaN when no sample has sinks."""
+        return float(_mean_or_nan(self.uniform_between_sinks[self.num_sinks > 0, None])[0])
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap:
+    """Attention inside one sample, without its padding. n is the sample's number of tokens.
+
+    Attributes:
+        weights: (n, n) float32; row = query, column = key; each row sums to 1.
+        tokens: n labels (texts of the tokens, or their ids when no tokenizer was given).
+        is_sink, is_target: (n,) bool, the sinks and the target item's tokens.
+        buckets: n tuples of sink buckets, one number per signal; empty where the token is no sink.
+        layer, head: what the map shows: an index, or "mean" for the mean over all.
+    """
+
+    weights: np.ndarray
+    tokens: list[str]
+    is_sink: np.ndarray
+    is_target: np.ndarray
+    buckets: list[tuple[int, ...]]
+    layer: int | str
+    head: int | str
+
+
+@torch.no_grad()
+def sink_attention(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor]]) -> SinkAttention:
+    """Measure how much attention goes to sinks (Eq. 7) and from sinks to sinks (Eq. 8) in every layer.
+
+    The language model runs with eager attention and without dropout, whatever it was set to; both are put back afterwards. Each
+    layer's attention is reduced to (B,) numbers before the next layer runs, so one (B, A, N, N) tensor is held at a time. (Types of
+    language models without a known place of their attention return the layers of a batch together.) Sinks are the positions with a
+    bucket >= 0; for `sink_kind="cls"` these are the inserted [CLS] tokens, not the one that opens the text.
+
+    Args:
+        model: `CTRSinkForCTR` or `CTRSinkModel`, or a PEFT model around one. It stays on its device.
+        batches: batches as the model takes them: `input_ids`, `attention_mask`, `sink_buckets` (others are ignored). Rows whose
+            `labels` are -100 (filler rows) are left out.
+
+    Returns:
+        `SinkAttention` with the samples in the order of the batches.
+
+    Raises:
+        ValueError: another kind of model, no rows, or a language model that cannot run eager attention.
+
+    Example:
+
+    ```python
+    >>> measured = sink_attention(model, [view.batch(events[:8]), view.batch(events[8:16])])
+    >>> measured.mean_to_sinks  # one share per layer
+    ```
+    """
+    base = _base_model(model)
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in SinkAttention.__dataclass_fields__}
+    with _eager_attention(base):
+        for batch in batches:
+            keep = np.ones(len(batch["input_ids"]), dtype=bool)
+            if batch.get("labels") is not None:
+                keep = (batch["labels"] != IGNORED_LABEL).cpu().numpy()
+            for name, values in _measure(base, _inputs(base, batch)).items():
+                columns[name].append(values[keep])
+    if not columns["num_sinks"] or not sum(map(len, columns["num_sinks"])):
+        raise ValueError("batches: no rows to measure; give at least one batch with a row that is no filler")
+    return SinkAttention(**{name: np.concatenate(values) for name, values in columns.items()})
+
+
+@torch.no_grad()
+def attention_map(
+    model: nn.Module,
+    batch: Mapping[str, torch.Tensor],
+    row: int,
+    layer: int | None = None,
+    head: int | str = "mean",
+    tokenizer: Any = None,
+) -> AttentionMap:
+    """Attention from every token of a sample to every other one.
+
+    Args:
+        model: as in [`sink_attention`]; runs in the same way.
+        batch: a batch as the model takes it.
+        row: which row of the batch.
+        layer: layer index, 0 = first, -1 = last; None: the mean over all layers.
+        head: head index, or "mean".
+        tokenizer: tokenizer or processor that made the batch, for the labels; None: token ids as labels.
+
+    Returns:
+        `AttentionMap` without padding.
+
+    Raises:
+        ValueError: `row`, `layer` or `head` out of range, another kind of model, no eager attention.
+    """
+    base = _base_model(model)
+    size = len(batch["input_ids"])
+    row = _index("row", row, size, f"the batch has {size} rows")
+    config = base.config.text_config
+    if layer is not None:
+        count = config.num_hidden_layers
+        layer = _index("layer", layer, count, f"the language model has {count} layers")
+    if head != "mean":
+        count = config.num_attention_heads
+        head = _index("head", head, count, f"the language model has {count} heads", ', or "mean"')
+    # The row alone: a row's attention does not depend on its batch.
+    single = {name: values[row : row + 1] for name, values in batch.items() if torch.is_tensor(values)}
+    inputs = _inputs(base, single)
+    real = inputs["attention_mask"][0].bool()
+    found: list[torch.Tensor] = []
+
+    def visit(index: int, weights: torch.Tensor) -> None:
+        if layer is None or index == layer:
+            part = weights[0].mean(0, dtype=_wide(weights)) if head == "mean" else weights[0, head].to(_wide(weights))
+            found.append(part[real][:, real])
+
+    with _eager_attention(base):
+        _each_layer(base, inputs, visit)
+    weights = torch.stack(found).mean(0).float().cpu().numpy()
+    ids = inputs["input_ids"][0][real].tolist()
+    buckets = inputs["sink_buckets"][0][real].reshape(len(ids), -1).tolist()
+    target = single.get("target_mask")
+    is_target = np.zeros(len(ids), dtype=bool)
+    if target is not None:
+        is_target = target[0].bool().cpu()[real.cpu()].numpy()
+    return AttentionMap(
+        weights=weights,
+        tokens=[str(number) for number in ids] if tokenizer is None else token_labels(tokenizer, ids),
+        is_sink=np.array([entry[0] >= 0 for entry in buckets], dtype=bool),
+        is_target=is_target,
+        buckets=[tuple(entry) if entry[0] >= 0 else () for entry in buckets],
+        layer="mean" if layer is None else layer,
+        head=head,
+    )
+
+
+def token_labels(tokenizer: Any, ids: list[int]) -> list[str]:
+    """Readable texts of token ids, one per token.
+
+    Byte-level tokenizers may cut a character into several tokens: the first of them gets the character, the others "·".
+
+    Args:
+        tokenizer: a tokenizer, or a processor that holds one.
+        ids: token ids of one text.
+    """
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    labels: list[str] = []
+    place = 0
+    while place < len(ids):
+        if ids[place] in special:
+            labels.append(str(tokenizer.convert_ids_to_tokens(ids[place])))
+            place += 1
+            continue
+        # A character of UTF-8 has at most four bytes, so at most four tokens.
+        for count in range(1, min(4, len(ids) - place) + 1):
+            text = tokenizer.decode(ids[place : place + count], clean_up_tokenization_spaces=False)
+            if not text.endswith("\ufffd"):
+                break
+        else:
+            count, text = 1, tokenizer.decode(ids[place : place + 1], clean_up_tokenization_spaces=False)
+        labels += [text.strip() or text, *["·"] * (count - 1)]
+        place += count
+    return labels
+
+
+def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """The columns of `SinkAttention` for one batch, a row per row of the batch."""
+    real = inputs["attention_mask"].bool()
+    buckets = inputs["sink_buckets"]
+    is_sink = (buckets if buckets.dim() == 2 else buckets[..., 0]) >= 0
+    is_sink = is_sink & real
+    num_tokens, num_sinks = real.sum(1), is_sink.sum(1)
+
+    def over_queries(share: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+        """(B, N) share of each query to its mean over the row's `queries`, NaN where there are none."""
+        return share.double().masked_fill(~queries, 0.0).sum(1) / queries.sum(1)
+
+    to_sinks: list[torch.Tensor] = []
+    between_sinks: list[torch.Tensor] = []
+
+    def visit(index: int, weights: torch.Tensor) -> None:
+        mean = weights.mean(1, dtype=_wide(weights))  # (B, N, N)
+        share = mean.masked_fill(~is_sink[:, None, :], 0.0).sum(-1)
+        to_sinks.append(over_queries(share, real))
+        between_sinks.append(over_queries(share, is_sink))
+
+    _each_layer(base, inputs, visit)
+    if base.is_causal:
+        seen, sinks_seen = real.cumsum(1), is_sink.cumsum(1)
+    else:
+        seen, sinks_seen = num_tokens[:, None], num_sinks[:, None].expand_as(real)
+    uniform = sinks_seen.double() / seen.clamp_min(1)
+    columns = {
+        "to_sinks": torch.stack(to_sinks, 1),
+        "between_sinks": torch.stack(between_sinks, 1),
+        "uniform_to_sinks": over_queries(uniform, real),
+        "uniform_between_sinks": over_queries(uniform, is_sink),
+        "num_sinks": num_sinks,
+        "num_tokens": num_tokens,
+    }
+    return {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def _each_layer(
+    base: CTRSinkModel, inputs: dict[str, torch.Tensor], visit: Callable[[int, torch.Tensor], None]
+) -> None:
+    """Run the model and call `visit(layer index, weights (B, A, N, N))` for each layer, first to last."""
+    spec = base.config.backbone_spec
+    if spec is None:  # the place of the attention modules is not known
+        attentions = base(**inputs, output_attentions=True).attentions
+        if not attentions or any(weights is None for weights in attentions):
+            raise ValueError(_no_weights(base))
+        for index, weights in enumerate(attentions):
+            visit(index, weights)
+        return
+
+    def hook_of(index: int) -> Callable:
+        def hook(module: nn.Module, args: tuple, output: Any) -> None:
+            if not isinstance(output, tuple) or len(output) < 2 or output[1] is None:
+                raise ValueError(_no_weights(base))
+            visit(index, output[1])
+
+        return hook
+
+    hooks = []
+    try:
+        for index, layer in enumerate(attrgetter(spec.layers_path)(base.language_model)):
+            hooks.append(attrgetter(spec.attention_path)(layer).register_forward_hook(hook_of(index)))
+        base(**inputs)
+    finally:
+        for handle in hooks:
+            handle.remove()
+
+
+def _no_weights(base: CTRSinkModel) -> str:
+    return (
+        f"{type(base.language_model).__name__} returns no attention weights under eager attention; "
+        "attention can be analysed for bert, roberta, qwen2, qwen3 and other types that return them"
+    )
+
+
+@contextmanager
+def _eager_attention(base: CTRSinkModel) -> Iterator[None]:
+    """Eager attention and evaluation mode inside the block; what was set before afterwards.
+
+    Raises:
+        ValueError: the language model cannot switch to eager attention.
+    """
+    language_model = base.language_model
+    before = language_model.config._attn_implementation
+    modes = [(module, module.training) for module in base.modules()]
+    try:
+        if before != "eager":
+            language_model.set_attn_implementation("eager")
+        if language_model.config._attn_implementation != "eager":
+            raise ValueError(
+                f"{type(language_model).__name__} runs {before!r} attention and cannot switch to eager attention, which "
+                'returns the weights; load the model with attn_implementation="eager"'
+            )
+        base.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        if language_model.config._attn_implementation != before:
+            language_model.set_attn_implementation(before)
+
+
+def _base_model(model: nn.Module) -> CTRSinkModel:
+    if hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    if isinstance(model, CTRSinkForCTR):
+        return model.model
+    if isinstance(model, CTRSinkModel):
+        return model
+    raise ValueError(
+        f"model: attention on sinks is measured in CTRSinkForCTR or CTRSinkModel, got {type(model).__name__}"
+    )
+
+
+def _inputs(base: CTRSinkModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What the model reads of a batch, on its device, with defaults filled in."""
+    if "input_ids" not in batch:
+        raise ValueError(f"batches: a batch needs input_ids, got the keys {', '.join(sorted(batch))}")
+    device = base.get_input_embeddings().weight.device
+    inputs = {name: batch[name].to(device) for name in _INPUTS if batch.get(name) is not None}
+    inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
+    inputs.setdefault("sink_buckets", torch.full_like(inputs["input_ids"], -1))
+    return inputs
+
+
+def _wide(weights: torch.Tensor) -> torch.dtype:
+    """float32 at least: sums in half precision would lose the small weights."""
+    return torch.promote_types(weights.dtype, torch.float32)
+
+
+def _index(name: str, value: int, count: int, has: str, also: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -count <= value < count:
+        raise ValueError(f"{name}={value!r} is out of range: {has}; use {-count} to {count - 1}{also}")
+    return value % count
+
+
+def _mean_or_nan(values: np.ndarray) -> np.ndarray:
+    """Mean over the first axis; NaN when it is empty."""
+    return values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
