@@ -1,4 +1,7 @@
-"""`lmctr evaluate RUN --split test`: metrics of a trained run on one part of its data, or of other data."""
+"""`lmctr evaluate RUN --split test`: metrics of a trained run on one part of its data, or of other data.
+
+Several runs, or `--compare`: their stored scores side by side (`lmctr.cli.compare`).
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,31 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "evaluate",
         help="measure a trained run",
-        description="Measure a trained run on a part of its data: exact AUC, logloss, grouped AUC, NE and ECE.",
-        epilog=f"Overrides: --data.KEY for {', '.join(_FREE)}; --training.KEY for {', '.join(_EVALUATION_KEYS)}.",
+        description="Measure a trained run on a part of its data: exact AUC, logloss, grouped AUC, NE and ECE. Several "
+        "runs (seeds of one recipe): mean and standard deviation of what their stored scores give, without loading "
+        "model or data; with --compare also paired tests against other runs of the same seeds.",
+        epilog=f"Overrides, for one run: --data.KEY for {', '.join(_FREE)}; --training.KEY for {', '.join(_EVALUATION_KEYS)}. "
+        "Seeds: for s in 0 1 2; do lmctr train RECIPE --training.seed $s --output_dir runs/a-$s; done; likewise runs/b-$s "
+        "with another value; then lmctr evaluate runs/a-* --compare runs/b-* --output comparison.md.",
         allow_abbrev=False,
     )
-    parser.add_argument("run", help="run folder of lmctr train")
+    parser.add_argument("run", nargs="+", metavar="RUN", help="run folder of lmctr train")
     parser.add_argument("--split", default="test", choices=("train", "validation", "test"), help="default: test")
-    parser.add_argument("--output", help="write the metrics to this JSON file")
-    parser.add_argument("--predictions", help="write the scores to this Parquet file")
+    parser.add_argument(
+        "--compare", nargs="+", default=[], metavar="RUN", help="runs of the same seeds to test against"
+    )
+    parser.add_argument("--resamples", type=int, metavar="N", help="draws of users per bootstrap (default: 1000)")
+    parser.add_argument("--output", help="write the result to this file: .json; for several runs also .md")
+    parser.add_argument("--predictions", help="write the scores to this Parquet file (one run)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb."""
-    folder = open_run(args.run)
+    if len(args.run) > 1 or args.compare:
+        return _stored(args)
+    if args.resamples is not None:
+        raise ValueError("--resamples belongs to --compare")
+    folder = open_run(args.run[0])
     for key, _ in args.overrides:
         group, name = key.split(".")[:2]
         if group == "model" or (group == "data" and name not in _FREE):
@@ -61,6 +76,27 @@ def run(args: argparse.Namespace) -> int:
     print(format_metrics({f"{args.split}": measured}))
     if args.output:
         write_json(args.output, {"run": str(folder.path), "split": args.split, "metrics": measured})
+    return 0
+
+
+def _stored(args: argparse.Namespace) -> int:
+    """Several runs: what their stored scores say."""
+    from lmctr.cli.compare import compare_runs, write_comparison
+
+    if args.overrides:
+        raise ValueError(
+            f"--{args.overrides[0][0]}: several runs are compared by their stored scores, nothing is run anew"
+        )
+    if args.predictions:
+        raise ValueError("--predictions writes the scores of one run; several runs keep theirs in RUN/predictions")
+    if args.resamples is not None and not args.compare:
+        raise ValueError("--resamples belongs to --compare")
+    if args.output and Path(args.output).suffix not in (".md", ".json"):
+        raise ValueError(f"--output {args.output}: give a file that ends in .md or .json")
+    comparison = compare_runs(args.run, args.compare, args.split, 1000 if args.resamples is None else args.resamples)
+    print(comparison.text())
+    if args.output:
+        write_comparison(comparison, args.output, args.command)
     return 0
 
 

@@ -8,10 +8,28 @@ from numpy.typing import ArrayLike
 from lmctr.evaluation import metrics
 from lmctr.modeling_utils import IGNORED_LABEL
 
-__all__ = ["METRIC_NAMES", "evaluate_predictions", "evaluate_probabilities", "format_metrics"]
+__all__ = [
+    "METRIC_NAMES",
+    "METRIC_TITLES",
+    "evaluate_predictions",
+    "evaluate_probabilities",
+    "format_metrics",
+    "format_table",
+]
 
 METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "normalized_entropy", "expected_calibration_error")
 """Keys of a metrics dict in the order in which they are shown; `num_samples` and `positive_rate` follow them."""
+
+METRIC_TITLES = {
+    "auc": "AUC",
+    "log_loss": "logloss",
+    "grouped_auc": "gAUC",
+    "normalized_entropy": "NE",
+    "expected_calibration_error": "ECE",
+    "num_samples": "samples",
+    "positive_rate": "positive",
+}
+"""What tables call the entries of a metrics dict."""
 
 
 def evaluate_predictions(
@@ -59,24 +77,20 @@ def format_metrics(rows: dict[str, dict[str, float | int]]) -> str:
     Args:
         rows: name (a model, a baseline, a split) to metrics dict. Values that a dict lacks are shown as "-".
     """
-    titles = {
-        "auc": "AUC",
-        "log_loss": "logloss",
-        "grouped_auc": "gAUC",
-        "normalized_entropy": "NE",
-        "expected_calibration_error": "ECE",
-        "num_samples": "samples",
-        "positive_rate": "positive",
-    }
-    columns = [key for key in titles if any(key in values for values in rows.values())]
+    columns = [key for key in METRIC_TITLES if any(key in values for values in rows.values())]
 
     def cell(value: float | int | None) -> str:
         if value is None:
             return "-"
         return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
-    table = [["", *(titles[key] for key in columns)]]
+    table = [["", *(METRIC_TITLES[key] for key in columns)]]
     table += [[name, *(cell(values.get(key)) for key in columns)] for name, values in rows.items()]
+    return format_table(table)
+
+
+def format_table(table: list[list[str]]) -> str:
+    """Cells as aligned plain text, the first column to the left and the others to the right."""
     widths = [max(len(line[index]) for line in table) for index in range(len(table[0]))]
     lines = [
         "  ".join([line[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(line[1:], widths[1:]))])

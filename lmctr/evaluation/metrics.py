@@ -12,7 +12,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["auc", "expected_calibration_error", "grouped_auc", "log_loss", "normalized_entropy"]
+__all__ = [
+    "UndefinedMetricError",
+    "auc",
+    "expected_calibration_error",
+    "grouped_auc",
+    "log_loss",
+    "normalized_entropy",
+]
+
+
+class UndefinedMetricError(ValueError):
+    """The metric has no value on these samples: all are of one class."""
 
 
 def auc(labels: ArrayLike, scores: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -56,7 +67,7 @@ def grouped_auc(
     per_group, impressions = _auc_per_group(labels, scores, codes, num_groups, weight)
     defined = ~np.isnan(per_group)
     if not defined.any():
-        raise ValueError(
+        raise UndefinedMetricError(
             f"grouped_auc is not defined: none of the {num_groups} groups has both a positive and a negative sample; "
             "give more samples per group or use auc"
         )
@@ -280,7 +291,7 @@ def _require_both_classes(labels: np.ndarray, weight: np.ndarray | None, name: s
     positives = int(counted.sum())
     if positives in (0, len(counted)):
         only = "positive" if positives else "negative"
-        raise ValueError(
+        raise UndefinedMetricError(
             f"{name} is not defined on one class: all {len(counted)} samples are {only}; "
             "evaluate on samples of both classes"
         )

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from lmctr.evaluation.metrics import _check, _encode_groups, _require_both_classes, auc
+from lmctr.evaluation.metrics import UndefinedMetricError, _check, _encode_groups, _require_both_classes, auc
 
 __all__ = ["PairedTest", "cluster_bootstrap_test", "delong_test", "paired_bootstrap_test", "paired_t_test"]
 
@@ -125,7 +125,7 @@ def cluster_bootstrap_test(
         seed: seed of the draws.
 
     The p value is twice the smaller share of draws on one side of 0 (ties half), at least 1 / (num_resamples + 1). Draws
-    on which the metric is not defined (one class) are drawn again; ValueError where more than half are so.
+    on which the metric is not defined (`UndefinedMetricError`: one class) are drawn again; ValueError where more than half are so.
 
     Raises:
         ValueError: fewer than two clusters, and what `metric` refuses.
@@ -144,17 +144,16 @@ def cluster_bootstrap_test(
     failures = 0
     while len(differences) < num_resamples:
         draw = generator.multinomial(num_clusters, np.full(num_clusters, 1.0 / num_clusters))[codes].astype(np.float64)
-        drawn = checked[draw > 0]
-        if drawn.min() == drawn.max():
+        try:
+            differences.append(
+                metric(checked, scores_a, sample_weight=draw) - metric(checked, scores_b, sample_weight=draw)
+            )
+        except UndefinedMetricError:
             failures += 1
             if failures > num_resamples:
                 raise ValueError(
                     f"most draws of {num_clusters} clusters hold one class only: the data is too small for this test"
-                )
-            continue
-        differences.append(
-            metric(checked, scores_a, sample_weight=draw) - metric(checked, scores_b, sample_weight=draw)
-        )
+                ) from None
     return _bootstrap_result(
         "cluster bootstrap", value_a, value_b, np.asarray(differences), confidence, num_pairs=num_clusters
     )

@@ -10,7 +10,16 @@ from typing import Any
 from lmctr.hub.checks import split_metrics
 from lmctr.hub.run_folder import RunFolder, open_run
 
-__all__ = ["METRICS", "better_baselines", "common_splits", "mean", "results_note", "results_table", "seed_metrics"]
+__all__ = [
+    "METRICS",
+    "better_baselines",
+    "common_splits",
+    "differing_keys",
+    "mean",
+    "results_note",
+    "results_table",
+    "seed_metrics",
+]
 
 METRICS = {  # key: (title, metric type in the card's metadata)
     "auc": ("AUC", "roc_auc"),
@@ -39,7 +48,7 @@ def seed_metrics(
         other_metrics = second.metrics()
         if other_metrics is None:
             raise ValueError(f"{second.path} has no metrics.json; evaluate it first")
-        differing = _differing_keys(recipe, second.recipe())
+        differing = differing_keys(recipe, second.recipe())
         if differing:
             raise ValueError(
                 f"{second.path} is no other seed of {folder.path}: their recipes differ in {', '.join(differing)}"
@@ -64,7 +73,8 @@ def _one_run(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
+def differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
+    """Dotted keys that two recipes differ in, other than the seed and the name of the run."""
     left, right = _flat(left or {}), _flat(right or {})
     ignored = {"training.seed", "training.data_seed", "training.output_dir", "training.run_name"}
     return sorted(key for key in (left.keys() | right.keys()) - ignored if left.get(key) != right.get(key))

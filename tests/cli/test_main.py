@@ -58,7 +58,8 @@ def test_help_lists_all_verbs(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     printed = capsys.readouterr().out
-    assert all(f"    {verb} " in printed for verb in VERBS)
+    listed = {line.split()[0] for line in printed.splitlines() if line.startswith("    ") and line.split()}
+    assert set(VERBS) <= listed
 
 
 def test_verb_modules_import_nothing_heavy():

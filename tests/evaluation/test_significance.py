@@ -142,3 +142,24 @@ def test_cluster_bootstrap_takes_any_metric(scores):
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_draws_without_a_value_are_drawn_again():
+    """Two of three users hold one class only: many draws have no grouped AUC, and those are left out."""
+    labels = [1, 0, 1, 1, 0, 0]
+    users = [0, 0, 1, 1, 2, 2]
+    metric = partial(metrics.grouped_auc, groups=users)
+    result = significance.cluster_bootstrap_test(
+        labels, [2, 1, 0, 0, 0, 0], [1, 2, 0, 0, 0, 0], users, metric, num_resamples=200
+    )
+    assert (result.difference, result.confidence_interval) == (1.0, (1.0, 1.0))
+
+
+def test_a_metric_that_most_draws_do_not_define_is_an_error():
+    def metric(labels, scores, sample_weight=None):
+        if sample_weight is not None and sample_weight[0] < 2:
+            raise metrics.UndefinedMetricError
+        return metrics.auc(labels, scores)
+
+    with pytest.raises(ValueError, match="most draws of 6 clusters hold one class only"):
+        significance.cluster_bootstrap_test([1, 0, 1, 0, 1, 0], range(6), range(6), range(6), metric, 100)

@@ -1,0 +1,204 @@
+"""Stored scores of several runs side by side, as text, Markdown or JSON: what `lmctr evaluate RUN RUN --compare RUN RUN` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lmctr.evaluation.comparison import (
+    COMPARED_METRICS,
+    RunPredictions,
+    SeedTest,
+    check_group,
+    compare_groups,
+    mean_and_spread,
+    read_predictions,
+)
+from lmctr.evaluation.evaluator import METRIC_TITLES, format_table
+from lmctr.hub.card_results import differing_keys
+from lmctr.hub.run_folder import read_yaml
+
+_NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the samples themselves are compared
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Groups of runs by name (one, or the runs and those to compare with), the tests between them, and what their recipes
+    differ in (None where a run keeps no recipe)."""
+
+    split: str
+    groups: dict[str, list[RunPredictions]]
+    tests: list[SeedTest]
+    recipe_differences: list[str] | None
+
+    def text(self) -> str:
+        """Plain text for a terminal."""
+        return "\n\n".join([*self._heading(), *(format_table(table) for table in self._tables())])
+
+    def markdown(self, command: str) -> str:
+        """A Markdown document; `command` is quoted in it."""
+        tables = ["\n".join(f"| {' | '.join(row)} |" for row in _with_rule(table)) for table in self._tables()]
+        notes = [
+            "Mean ± sample standard deviation over seeds. AUC is exact (ties count half), gAUC the impression-weighted mean of "
+            "the AUC per user, ECE has 10 uniform bins. Intervals are 95 %, p values two-sided and not corrected for the "
+            "number of tests."
+        ]
+        if self.tests:
+            notes.append(
+                "DeLong takes the test samples as independent; the cluster bootstrap draws users; the paired t test takes the "
+                "seeds as the sample and the test set as given."
+            )
+        return "\n\n".join([*self._heading(), *tables, *notes, f"```\n{command}\n```"]) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain types."""
+        return {
+            "split": self.split,
+            "groups": {name: _group_dict(runs) for name, runs in self.groups.items()},
+            "recipe_differences": self.recipe_differences,
+            "tests": [
+                {"metric": entry.metric, "seed": entry.seed, **dataclasses.asdict(entry.test)} for entry in self.tests
+            ],
+        }
+
+    def _heading(self) -> list[str]:
+        runs = next(iter(self.groups.values()))
+        samples, users = len(runs[0].users), len(set(runs[0].users.tolist()))
+        lines = [f"{self.split} split: {samples:,} samples of {users:,} users"]
+        if len(self.groups) == 2 and self.recipe_differences:
+            first, second = self.groups
+            lines.append(f"the recipes of {first} and {second} differ in: {', '.join(self.recipe_differences)}")
+        return lines
+
+    def _tables(self) -> list[list[list[str]]]:
+        rows = [["run", "seed", *(METRIC_TITLES[name] for name in COMPARED_METRICS)]]
+        for name, runs in self.groups.items():
+            for run in runs:
+                values = {key: (run.metrics[key], None) for key in COMPARED_METRICS if key in run.metrics}
+                rows.append([str(run.path), str(run.seed), *_cells(values)])
+            if len(runs) > 1:
+                rows.append([f"mean of {name}", f"{len(runs)} seeds", *_cells(mean_and_spread(runs))])
+        runs = next(iter(self.groups.values()))
+        for name in runs[0].baselines:
+            if all(name in run.baselines for run in runs):
+                means = mean_and_spread([run.baselines[name] for run in runs])
+                rows.append([f"{name.replace('_', ' ')} baseline", "", *_cells(means)])
+        if not self.tests:
+            return [rows]
+        first, second = self.groups
+        tests = [["metric", "seed", first, second, "difference", "interval", "p", "test"]]
+        for entry in self.tests:
+            test = entry.test
+            low, high = test.confidence_interval
+            tests.append(
+                [
+                    METRIC_TITLES[entry.metric],
+                    "all" if entry.seed is None else str(entry.seed),
+                    f"{test.value_a:.4f}",
+                    f"{test.value_b:.4f}",
+                    f"{test.difference:+.4f}",
+                    f"{low:+.4f} to {high:+.4f}",
+                    f"{test.p_value:.2g}",
+                    f"{test.method}, n = {test.num_pairs:,}",
+                ]
+            )
+        return [rows, tests]
+
+
+def compare_runs(
+    runs: Sequence[str], others: Sequence[str] = (), split: str = "test", num_resamples: int = 1000
+) -> Comparison:
+    """Read the stored scores of runs and compare them.
+
+    Args:
+        runs: run folders, seeds of one recipe.
+        others: run folders of another recipe with the same seeds; none: only mean and spread of `runs`.
+        split: "validation" or "test".
+        num_resamples: draws of users per bootstrap.
+
+    Raises:
+        FileNotFoundError, ValueError: a run that is not finished, damaged files, scores of different samples, groups with
+            other seeds, recipes that differ inside a group in more than the seed.
+    """
+    if split == "train":
+        raise ValueError("--split train: runs keep scores of validation and test only; choose one of them")
+    names = _group_names(runs, others) if others else [_group_name(runs) or "runs"]
+    groups = {name: [read_predictions(path, split) for path in paths] for name, paths in zip(names, (runs, others))}
+    for group in groups.values():
+        check_group(group)
+        for other in group[1:]:
+            differing = _recipe_differences(group[0], other)
+            if differing:
+                raise ValueError(
+                    f"{other.path} is no other seed of {group[0].path}: their recipes differ in {', '.join(differing)}"
+                )
+    tests, differences = [], None
+    if others:
+        first, second = groups.values()
+        tests = compare_groups(first, second, num_resamples)
+        differences = _recipe_differences(first[0], second[0])
+    return Comparison(split, groups, tests, differences)
+
+
+def write_comparison(comparison: Comparison, path: str | Path, command: str) -> None:
+    """Write the comparison as Markdown (.md) or JSON (.json), with the command that made it."""
+    from lmctr.training.checkpoints import write_json
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".md":
+        path.write_text(comparison.markdown(command), encoding="utf-8")
+    else:
+        write_json(path, {**comparison.to_dict(), "command": command})
+
+
+def _recipe_differences(run: RunPredictions, other: RunPredictions) -> list[str] | None:
+    recipes = [entry.path / "recipe.yaml" for entry in (run, other)]
+    if not all(path.is_file() for path in recipes):
+        return None
+    return [key for key in differing_keys(*map(read_yaml, recipes)) if key not in _NOT_COMPARED]
+
+
+def _group_names(runs: Sequence[str], others: Sequence[str]) -> list[str]:
+    """What the groups' folders have in common (runs/sink-0 runs/sink-1: "sink"); else "runs" and "compared"."""
+    names = [_group_name(runs), _group_name(others)]
+    return names if all(names) and names[0] != names[1] else ["runs", "compared"]
+
+
+def _group_name(paths: Sequence[str]) -> str:
+    names = [Path(path).resolve().name for path in paths]
+    return names[0] if len(names) == 1 else _common_start(names).rstrip("-_. ")
+
+
+def _common_start(names: list[str]) -> str:
+    first, last = min(names), max(names)
+    length = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), min(len(first), len(last)))
+    return first[:length]
+
+
+def _group_dict(runs: list[RunPredictions]) -> dict[str, Any]:
+    summary = mean_and_spread(runs)
+    return {
+        "runs": [
+            {"run": str(run.path), "seed": run.seed, "metrics": run.metrics, "baselines": run.baselines}
+            for run in runs
+        ],
+        "mean": {name: value for name, (value, _) in summary.items()},
+        "standard_deviation": {name: spread for name, (_, spread) in summary.items()},
+    }
+
+
+def _cells(values: dict[str, tuple[float, float | None]]) -> list[str]:
+    def cell(name: str) -> str:
+        if name not in values:
+            return "-"
+        value, spread = values[name]
+        return f"{value:.4f}" if spread is None else f"{value:.4f} ± {spread:.4f}"
+
+    return [cell(name) for name in COMPARED_METRICS]
+
+
+def _with_rule(table: list[list[str]]) -> list[list[str]]:
+    return [table[0], ["---", *["---:"] * (len(table[0]) - 1)], *table[1:]]

@@ -1,0 +1,240 @@
+"""Runs side by side: mean and spread over seeds, and paired tests between two groups of runs of the same seeds.
+
+Only what a run folder keeps of its scores is read, `metrics.json` and `predictions/<split>.parquet`: no model, no data set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lmctr.evaluation import metrics
+from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.evaluation.significance import PairedTest, cluster_bootstrap_test, delong_test, paired_t_test
+
+__all__ = [
+    "COMPARED_METRICS",
+    "RunPredictions",
+    "SeedTest",
+    "check_group",
+    "compare_groups",
+    "mean_and_spread",
+    "read_predictions",
+]
+
+COMPARED_METRICS = ("auc", "log_loss", "grouped_auc", "expected_calibration_error")
+"""Metrics that runs are compared by, in the order in which they are shown."""
+
+_SAME = ("event", "user", "item", "time", "label")
+
+
+@dataclass(frozen=True, eq=False)
+class RunPredictions:
+    """Scores of one run on one split: the result of `read_predictions`.
+
+    Attributes:
+        path: the run folder.
+        seed: seed of the training.
+        columns: event, user, item, time, label, logit and, for weighted logs, weight: (S,) each, sorted by event.
+        baselines: metrics of the run's baselines on this split, by name.
+    """
+
+    path: Path
+    seed: int
+    columns: dict[str, np.ndarray]
+    baselines: dict[str, dict[str, float]]
+
+    @property
+    def weight(self) -> np.ndarray | None:
+        """(S,) sample weights, or None."""
+        return self.columns.get("weight")
+
+    @cached_property
+    def users(self) -> np.ndarray:
+        """(S,) user of each sample as a number."""
+        return np.unique(self.columns["user"], return_inverse=True)[1].reshape(-1)
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """`evaluate_predictions` of the scores, with users as groups."""
+        return evaluate_predictions(self.columns["label"], self.columns["logit"], self.users, self.weight)
+
+
+@dataclass(frozen=True)
+class SeedTest:
+    """A paired test of one metric: `seed` is the pair's seed, or None for a test over all seeds."""
+
+    metric: str
+    seed: int | None
+    test: PairedTest
+
+
+def read_predictions(run_dir: str | Path, split: str = "test") -> RunPredictions:
+    """Read the scores that a run keeps.
+
+    Raises:
+        FileNotFoundError: no such folder, no `metrics.json` in it, no stored scores of this split.
+        ValueError: a file is damaged, lacks a column, names no seed, or holds an event twice.
+    """
+    folder = Path(run_dir)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"run folder {run_dir} does not exist")
+    path = folder / "metrics.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} has no metrics.json: it holds no finished run of `lmctr train`")
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # bad JSON or bad UTF-8
+        raise ValueError(f"{path} is not valid JSON ({error})") from error
+    seed = written.get("seed") if isinstance(written, dict) else None
+    if not isinstance(seed, int):
+        raise ValueError(f"{path}: seed is {seed!r}; it must be the whole number that the run was trained with")
+    path = folder / "predictions" / f"{split}.parquet"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: the run keeps no scores of the {split} split")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is damaged and cannot be read ({error})") from error
+    missing = [name for name in (*_SAME, "logit") if name not in table.column_names]
+    if missing:
+        raise ValueError(f"{path} has no column {missing[0]!r}; it holds {', '.join(table.column_names)}")
+    columns = {name: table[name].to_numpy() for name in (*_SAME, "logit", "weight") if name in table.column_names}
+    order = np.argsort(columns["event"], kind="stable")
+    columns = {name: values[order] for name, values in columns.items()}
+    repeated = np.flatnonzero(columns["event"][1:] == columns["event"][:-1])
+    if len(repeated):
+        raise ValueError(f"{path} holds event {columns['event'][repeated[0]]} more than once")
+    baselines = {
+        name: parts[split]
+        for name, parts in (written.get("baselines") or {}).items()
+        if isinstance(parts, dict) and isinstance(parts.get(split), dict)
+    }
+    return RunPredictions(folder, seed, columns, baselines)
+
+
+def check_group(runs: Sequence[RunPredictions]) -> None:
+    """Check that runs can be averaged: different seeds, scores of the same samples.
+
+    Raises:
+        ValueError: two runs of one seed; events, users, items, times, labels or weights that differ.
+    """
+    by_seed: dict[int, RunPredictions] = {}
+    for run in runs:
+        if run.seed in by_seed:
+            raise ValueError(
+                f"{by_seed[run.seed].path} and {run.path} are both of seed {run.seed}; give runs of different seeds"
+            )
+        by_seed[run.seed] = run
+    for run in runs[1:]:
+        _check_same_samples(runs[0], run)
+
+
+def mean_and_spread(runs: Sequence[RunPredictions | dict[str, float]]) -> dict[str, tuple[float, float | None]]:
+    """Mean and sample standard deviation (None for one run) of each metric that all runs (or metrics dicts) have."""
+    found = [run.metrics if isinstance(run, RunPredictions) else run for run in runs]
+    result = {}
+    for name in COMPARED_METRICS:
+        values = [run[name] for run in found if run.get(name) is not None]
+        if values and len(values) == len(found):
+            result[name] = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return result
+
+
+def compare_groups(
+    runs: Sequence[RunPredictions], others: Sequence[RunPredictions], num_resamples: int = 1000
+) -> list[SeedTest]:
+    """Paired tests of `runs` against `others`: for each metric one test per seed and draw of the test samples, then one
+    over the seeds. Differences are runs - others.
+
+    Raises:
+        ValueError: groups of different seeds, and what `check_group` refuses.
+    """
+    check_group(runs)
+    check_group(others)
+    _check_same_samples(runs[0], others[0])
+    first, second = {run.seed: run for run in runs}, {run.seed: run for run in others}
+    if first.keys() != second.keys():
+        raise ValueError(
+            f"the runs have the seeds {_listed(first)}, those to compare with {_listed(second)}; runs are compared in "
+            "pairs of one seed: give the same seeds on both sides"
+        )
+    pairs = [(first[seed], second[seed]) for seed in sorted(first)]
+    tests = []
+    for name in COMPARED_METRICS:
+        if all(name in run.metrics for pair in pairs for run in pair):
+            for run, other in pairs:
+                tests += [SeedTest(name, run.seed, test) for test in _tests_of_a_seed(name, run, other, num_resamples)]
+            if len(pairs) > 1:
+                tests.append(SeedTest(name, None, _test_over_seeds(name, pairs)))
+    return tests
+
+
+def _tests_of_a_seed(
+    metric: str, run: RunPredictions, other: RunPredictions, num_resamples: int = 1000
+) -> list[PairedTest]:
+    """Tests of two runs on the same samples: DeLong for the AUC (samples independent; not for weighted logs), and for
+    every metric a bootstrap that draws users."""
+    labels, logits, against = run.columns["label"], run.columns["logit"], other.columns["logit"]
+    tests = [delong_test(labels, logits, against)] if metric == "auc" and run.weight is None else []
+    measure = partial(_weighted, _metric(metric, run.users), run.weight)
+    tests.append(cluster_bootstrap_test(labels, logits, against, run.users, measure, num_resamples))
+    return tests
+
+
+def _test_over_seeds(metric: str, pairs: Sequence[tuple[RunPredictions, RunPredictions]]) -> PairedTest:
+    """Paired t test over runs of the same seeds."""
+    return paired_t_test([run.metrics[metric] for run, _ in pairs], [other.metrics[metric] for _, other in pairs])
+
+
+def _metric(name: str, users: np.ndarray) -> Callable[..., float]:
+    if name == "grouped_auc":
+        return partial(metrics.grouped_auc, groups=users)
+    function = getattr(metrics, name)
+    return function if name == "auc" else partial(function, from_logits=True)
+
+
+def _weighted(
+    function: Callable[..., float],
+    weight: np.ndarray | None,
+    labels: np.ndarray,
+    logits: np.ndarray,
+    sample_weight: np.ndarray | None = None,
+) -> float:
+    """A metric of the weighted samples, under a draw of the bootstrap."""
+    if weight is not None:
+        sample_weight = weight if sample_weight is None else weight * sample_weight
+    return function(labels, logits, sample_weight=sample_weight)
+
+
+def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
+    mine, theirs = run.columns, other.columns
+    if not np.array_equal(mine["event"], theirs["event"]):
+        only_mine = np.setdiff1d(mine["event"], theirs["event"])
+        only_theirs = np.setdiff1d(theirs["event"], mine["event"])
+        raise ValueError(
+            f"{run.path} and {other.path} were not scored on the same samples: {len(only_mine)} of {len(mine['event'])} "
+            f"events are only in the first, {len(only_theirs)} of {len(theirs['event'])} only in the second; train both "
+            "with the same data, split and data.max_eval_samples"
+        )
+    for name in (*_SAME[1:], "weight"):
+        if (name in mine) != (name in theirs):
+            raise ValueError(f"{(run if name in mine else other).path} has sample weights, the other run has none")
+        if name in mine and not np.array_equal(mine[name], theirs[name]):
+            row = int(np.flatnonzero(mine[name] != theirs[name])[0]) if len(mine[name]) == len(theirs[name]) else 0
+            raise ValueError(
+                f"{run.path} and {other.path} were not scored on the same samples: event {mine['event'][row]} has the "
+                f"{name} {mine[name][row]} in the first and {theirs[name][row]} in the second; train both on the same data"
+            )
+
+
+def _listed(seeds: Sequence[Any]) -> str:
+    return ", ".join(map(str, sorted(seeds)))
