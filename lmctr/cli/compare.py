@@ -18,7 +18,7 @@ from lmctr.evaluation.comparison import (
 )
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_table
 from lmctr.hub.card_results import differing_keys
-from lmctr.hub.run_folder import read_yaml
+from lmctr.utils.files import read_yaml, write_json
 
 _NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the samples themselves are compared
 
@@ -144,8 +144,6 @@ def compare_runs(
 
 def write_comparison(comparison: Comparison, path: str | Path, command: str) -> None:
     """Write the comparison as Markdown (.md) or JSON (.json), with the command that made it."""
-    from lmctr.training.checkpoints import write_json
-
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".md":

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from lmctr.cli.runs import RECIPE, RunFolder, open_run, write_predictions
+from lmctr.utils.files import write_json
 
 ACCEPTS_OVERRIDES = True
 # Data keys that may differ from the training: where the data lie and how they are parted, not how a text is built.
@@ -71,7 +72,6 @@ def run(args: argparse.Namespace) -> int:
     if measured is None:
         return 0
     from lmctr.evaluation.evaluator import format_metrics
-    from lmctr.training.checkpoints import write_json
 
     print(format_metrics({f"{args.split}": measured}))
     if args.output:

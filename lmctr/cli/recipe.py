@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-import re
 import sys
 import types
 import typing
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 import yaml
 
+from lmctr.utils import files
 from lmctr.utils.resources import find_resource
 from lmctr.utils.suggest import unknown_key_message
 
@@ -164,7 +164,7 @@ def load_recipe(
     """
     path = find_recipe(name)
     source = str(name)
-    groups = read_yaml(path)
+    groups = _read_yaml(path)
     if groups is None:
         groups = {}
     if not isinstance(groups, dict):
@@ -245,59 +245,19 @@ def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 # ---- YAML ---------------------------------------------------------------------------------------------------------
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader with the scalars of YAML 1.2 (`1e-3` is a number, `no` is a word) and without doubled keys."""
-
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
-        seen: dict[Any, yaml.Node] = {}
-        if isinstance(node, yaml.MappingNode):
-            for key_node, _ in node.value:
-                key = self.construct_object(key_node, deep=True)
-                if isinstance(key, (str, int, float, bool, type(None))) and key in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key!r} is given twice", key_node.start_mark
-                    )
-                if isinstance(key, (str, int, float, bool, type(None))):
-                    seen[key] = key_node
-        return super().construct_mapping(node, deep=deep)
-
-
-_REPLACED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-_StrictLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
-        r"|[-+]?\.[0-9]+(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-    ),
-    list("-+0123456789."),
-)
-
-
-def read_yaml(path: str | Path) -> Any:
-    """Read one YAML file strictly. Raises `RecipeError` that names the file and the line."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is not UTF-8 text: {error}") from error
-    return parse_yaml(text, str(path))
-
-
 def parse_yaml(text: str, where: str) -> Any:
-    """Read YAML text strictly: numbers as in YAML 1.2, no doubled keys."""
+    """YAML text, read strictly. Raises `RecipeError`."""
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise RecipeError(f"{where}{line}: not valid YAML: {problem}") from error
+        return files.parse_yaml(text, where)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        return files.read_yaml(path)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
 
 
 def _apply_override(groups: dict[str, Any], dotted: str, text: str) -> None:

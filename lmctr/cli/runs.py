@@ -12,7 +12,6 @@ RUN/retriever/                only where histories are retrieved
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,18 +92,6 @@ class RunFolder:
                 else:
                     path.unlink()
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """Read `metrics.json` or `data.json`.
-
-        Raises:
-            FileNotFoundError, ValueError: the file is absent, or no valid JSON.
-        """
-        path = self.path / name
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is not valid JSON ({error}); train the run again with --overwrite") from error
-
 
 def open_run(path: str | Path) -> RunFolder:
     """A finished run.
@@ -154,7 +141,8 @@ def check_resume(run: RunFolder, resolved: dict[str, Any]) -> None:
     Raises:
         ValueError: nothing to resume, or a recipe that differs; the message names the keys.
     """
-    from lmctr.cli.recipe import compare_recipes, read_yaml
+    from lmctr.cli.recipe import compare_recipes
+    from lmctr.utils.files import read_yaml
 
     if not run.started:
         raise ValueError(f"there is no run to resume in {run.path}; leave --resume out to start one")

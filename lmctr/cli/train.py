@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.cli.runs import DATA, METRICS, RECIPE, RunFolder, check_new_run, check_resume, write_predictions
+from lmctr.utils.files import read_json, write_json
 
 if TYPE_CHECKING:
     from lmctr.cli.recipe import Recipe
@@ -142,7 +143,6 @@ class Training:
         from lmctr.data.log import InteractionLog
         from lmctr.data.text import TextView
         from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
-        from lmctr.training.checkpoints import write_json
         from lmctr.training.trainer import CTRTrainer
 
         recipe, args = self.recipe, self.args
@@ -161,7 +161,7 @@ class Training:
         if self.is_first:
             description = build.describe_data(log, splits, view, self.say)
             if self.folder.prepared:
-                before = self.folder.read_json(DATA).get("fingerprint")
+                before = read_json(self.folder.path / DATA).get("fingerprint")
                 if before != description["fingerprint"]:
                     raise ValueError(
                         f"the data are not those that the run in {self.folder.path} was started with (checksum "
@@ -227,8 +227,6 @@ class Training:
 
     def _finish(self, trainer: Any, outcome: Any, log: InteractionLog, splits: Splits, datasets: dict) -> None:
         """Measure the best checkpoint and write the run's files; metrics.json comes last."""
-        from lmctr.training.checkpoints import write_json
-
         metrics = {}
         for name in ("validation", "test"):
             output = trainer.predict(datasets[name], metric_key_prefix=name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import scipy.sparse as sp
 from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
+from ..utils.files import write_json
 from .log import InteractionLog
 from .text_encoders import TextRetriever, Vectors, cached_vectors
 
@@ -121,7 +121,7 @@ class Retrieval:
 
     def _write_meta(self, folder: Path) -> None:
         keys = ("k", "selection", "per_feedback", "log_fingerprint", "encoder")
-        _write_json(folder / _META, {"format_version": _FORMAT_VERSION} | {key: getattr(self, key) for key in keys})
+        write_json(folder / _META, {"format_version": _FORMAT_VERSION} | {key: getattr(self, key) for key in keys})
 
     @classmethod
     def load(cls, directory: str | Path) -> Retrieval:
@@ -318,7 +318,7 @@ class _Plan:
     def _save_progress(folder: Path, history: np.ndarray, similarity: np.ndarray, done: int) -> None:
         history.flush()
         similarity.flush()
-        _write_json(folder / _PROGRESS, {"done": done})
+        write_json(folder / _PROGRESS, {"done": done})
 
     def _blocks(self, begin: int, stop: int) -> list[tuple[int, int]]:
         """Ranges of one user's samples whose similarities fit into a block."""
@@ -397,10 +397,3 @@ def _catalogue_texts(catalogue: pa.Table) -> list[str]:
         words = [" ".join(filter(None, value)) if isinstance(value, list) else value for value in row]
         joined.append(" ".join(filter(None, words)))
     return joined
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    """Replace a file in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(values, indent=1), encoding="utf-8")
-    temporary.replace(path)

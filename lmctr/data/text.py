@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..modeling_utils import IGNORED_LABEL
 from .log import InteractionLog
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TextDataset", "TextView"]
 
-IGNORED_LABEL = -100
 _CHUNK = 8192  # rows planned at once; bounds the memory of `lengths`
 
 

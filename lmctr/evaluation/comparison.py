@@ -5,7 +5,6 @@ Only what a run folder keeps of its scores is read, `metrics.json` and `predicti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from lmctr.evaluation import metrics
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.evaluation.significance import PairedTest, cluster_bootstrap_test, delong_test, paired_t_test
+from lmctr.utils.files import read_json
 
 __all__ = [
     "COMPARED_METRICS",
@@ -90,11 +90,8 @@ def read_predictions(run_dir: str | Path, split: str = "test") -> RunPredictions
     path = folder / "metrics.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no metrics.json: it holds no finished run of `lmctr train`")
-    try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # bad JSON or bad UTF-8
-        raise ValueError(f"{path} is not valid JSON ({error})") from error
-    seed = written.get("seed") if isinstance(written, dict) else None
+    written = read_json(path)
+    seed = written.get("seed")
     if not isinstance(seed, int):
         raise ValueError(f"{path}: seed is {seed!r}; it must be the whole number that the run was trained with")
     path = folder / "predictions" / f"{split}.parquet"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def _cells(per_run: list[dict[str, float]]) -> list[str]:
         elif len(values) == 1 or max(values) == min(values):
             cells.append(f"{values[0]:.4f}")
         else:
-            cells.append(f"{mean(values):.4f} ± {_spread(values):.4f}")
+            cells.append(f"{mean(values):.4f} ± {statistics.stdev(values):.4f}")
     return cells
 
 
@@ -131,11 +132,7 @@ def _count(metrics: dict[str, float]) -> str:
 
 def mean(values: list[float]) -> float:
     """Arithmetic mean."""
-    return sum(values) / len(values)
-
-
-def _spread(values: list[float]) -> float:
-    return math.sqrt(sum((value - mean(values)) ** 2 for value in values) / (len(values) - 1))
+    return statistics.fmean(values)
 
 
 def results_note(runs: list[dict[str, Any]]) -> str:

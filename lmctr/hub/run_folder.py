@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from lmctr.utils.files import read_json, read_yaml
 
 __all__ = ["RunFolder", "is_shared", "open_run"]
 
@@ -78,7 +78,7 @@ class RunFolder:
 
     def recipe(self) -> dict[str, Any] | None:
         """`recipe.yaml`, or None."""
-        return _optional(self.path / "recipe.yaml", read_yaml)
+        return _optional(self.path / "recipe.yaml", read_recipe)
 
     @property
     def has_retriever(self) -> bool:
@@ -133,27 +133,9 @@ def open_run(run_dir: str | Path) -> RunFolder:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises ValueError with the file and the place of the mistake."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); it may be cut off"
-        ) from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}")
-    return value
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_recipe(path: Path) -> dict[str, Any]:
     """A YAML mapping. Raises ValueError with the file and the place of the mistake."""
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    value = read_yaml(path)
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a YAML mapping, got {type(value).__name__}")
     return value

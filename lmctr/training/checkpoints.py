@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 from pathlib import Path
+
+from lmctr.utils.files import read_json, write_json
 
 MARKER = "checkpoint_complete.json"
 _NAME = re.compile(r"^checkpoint-(\d+)$")
@@ -45,7 +45,7 @@ def read_marker(checkpoint: str | Path) -> dict:
     """
     checkpoint = Path(checkpoint)
     try:
-        marker = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
+        marker = read_json(checkpoint / MARKER)
         files = dict(marker["files"])
     except FileNotFoundError:
         raise ValueError(f"{checkpoint} is not complete: it has no {MARKER}") from None
@@ -96,15 +96,3 @@ def rotate(folder: str | Path, limit: int | None, best: str | Path | None) -> No
         if path.name not in keep:
             (path / MARKER).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
-
-
-def write_json(path: str | Path, value: object) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half of it."""
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from lmctr.utils.files import read_yaml
 from lmctr.utils.suggest import unknown_key_message
 
 from ..log import DatasetInfo
@@ -119,27 +118,7 @@ def read_schema(path: str | os.PathLike) -> Schema:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such schema file.")
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    return parse_schema(values, str(path), needs_events=True)
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key may stand once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            if isinstance(key, str):
-                seen.add(key)
-        return super().construct_mapping(node, deep)
+    return parse_schema(read_yaml(path), str(path), needs_events=True)
 
 
 def parse_schema(values: Any, where: str = "schema", needs_events: bool = False) -> Schema:

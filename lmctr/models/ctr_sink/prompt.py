@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from lmctr.utils.files import read_yaml
 from lmctr.utils.resources import find_resource
 from lmctr.utils.suggest import unknown_key_message
 
@@ -232,11 +231,7 @@ class Prompt:
         path = Path(source)
         if not (path.suffix in (".yaml", ".yml") and path.is_file()):
             path = find_resource("prompts", str(source))
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            raise ValueError(f"the prompt file {path} is not valid YAML: {error}") from error
-        return cls.from_dict(values, f"the prompt file {path}")
+        return cls.from_dict(read_yaml(path), f"the prompt file {path}")
 
 
 def _feedback_from(entries: Sequence[Any], where: str) -> tuple[FeedbackText, ...]:

@@ -84,5 +84,5 @@ def test_bad_prompts(values, message):
 def test_a_file_that_is_no_yaml(tmp_path):
     path = tmp_path / "broken.yaml"
     path.write_text("a: [1", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"broken\.yaml is not valid YAML"):
+    with pytest.raises(ValueError, match=r"broken\.yaml, line 1: not valid YAML"):
         Prompt.load(path)

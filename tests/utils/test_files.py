@@ -1,0 +1,45 @@
+import pytest
+
+from lmctr.utils.files import parse_yaml, read_json, read_yaml, write_json
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1', r"file is not valid JSON \(line 1, column 8: .*\); it may be cut off"),
+        (b"[1]", "file must hold a JSON object, got list"),
+        (b'{"a": "\xff"}', "file is not UTF-8 text .* at byte 7"),
+    ],
+)
+def test_bad_json_names_the_file_and_the_place(tmp_path, content, message):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_json(tmp_path / "file")
+
+
+def test_json_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file.json"
+    write_json(path, {"name": "é"})
+    with pytest.raises(TypeError):
+        write_json(path, {"name": object()})
+    assert read_json(path) == {"name": "é"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: 1\nb: [", "file, line 2: not valid YAML"),
+        (b"a:\n  b: 1\n  b: 2", "file, line 3: not valid YAML: key 'b' is given twice"),
+        (b"a: !!python/object:os.system {}", "file, line 1: not valid YAML: could not determine a constructor"),
+        (b"\xff", "file is not UTF-8 text"),
+    ],
+)
+def test_bad_yaml_names_the_file_and_the_line(tmp_path, content, message):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_yaml(tmp_path / "file")
+
+
+def test_yaml_scalars_are_those_of_version_1_2():
+    text = "{rate: 1e-3, answer: no, day: 2020-01-01, on: true, half: .5}"
+    assert parse_yaml(text, "here") == {"rate": 0.001, "answer": "no", "day": "2020-01-01", "on": True, "half": 0.5}
