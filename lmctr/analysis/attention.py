@@ -131,10 +131,11 @@ def sink_attention(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor
     columns: dict[str, list[np.ndarray]] = {name: [] for name in SinkAttention.__dataclass_fields__}
     with _eager_attention(base):
         for batch in batches:
-            keep = np.ones(len(batch["input_ids"]), dtype=bool)
+            inputs = _inputs(base, batch)
+            keep = np.ones(len(inputs["input_ids"]), dtype=bool)
             if batch.get("labels") is not None:
                 keep = (batch["labels"] != IGNORED_LABEL).cpu().numpy()
-            for name, values in _measure(base, _inputs(base, batch)).items():
+            for name, values in _measure(base, inputs).items():
                 columns[name].append(values[keep])
     if not columns["num_sinks"] or not sum(map(len, columns["num_sinks"])):
         raise ValueError("batches: no rows to measure; give at least one batch with a row that is no filler")
@@ -167,7 +168,8 @@ def attention_map(
         ValueError: `row`, `layer` or `head` out of range, another kind of model, no eager attention.
     """
     base = _base_model(model)
-    size = len(batch["input_ids"])
+    inputs = _inputs(base, batch)
+    size = len(inputs["input_ids"])
     row = _index("row", row, size, f"the batch has {size} rows")
     config = base.config.text_config
     if layer is not None:
@@ -177,8 +179,7 @@ def attention_map(
         count = config.num_attention_heads
         head = _index("head", head, count, f"the language model has {count} heads", ', or "mean"')
     # The row alone: a row's attention does not depend on its batch.
-    single = {name: values[row : row + 1] for name, values in batch.items() if torch.is_tensor(values)}
-    inputs = _inputs(base, single)
+    inputs = {name: values[row : row + 1] for name, values in inputs.items()}
     real = inputs["attention_mask"][0].bool()
     found: list[torch.Tensor] = []
 
@@ -192,10 +193,10 @@ def attention_map(
     weights = torch.stack(found).mean(0).float().cpu().numpy()
     ids = inputs["input_ids"][0][real].tolist()
     buckets = inputs["sink_buckets"][0][real].reshape(len(ids), -1).tolist()
-    target = single.get("target_mask")
+    target = batch.get("target_mask")
     is_target = np.zeros(len(ids), dtype=bool)
     if target is not None:
-        is_target = target[0].bool().cpu()[real.cpu()].numpy()
+        is_target = target[row].bool().cpu()[real.cpu()].numpy()
     return AttentionMap(
         weights=weights,
         tokens=[str(number) for number in ids] if tokenizer is None else token_labels(tokenizer, ids),
@@ -208,7 +209,7 @@ def attention_map(
 
 
 def token_labels(tokenizer: Any, ids: list[int]) -> list[str]:
-    """Readable texts of token ids, one per token.
+    """Readable texts of token ids, one per token; a blank that belongs to a token is kept.
 
     Byte-level tokenizers may cut a character into several tokens: the first of them gets the character, the others "·".
 
@@ -232,7 +233,7 @@ def token_labels(tokenizer: Any, ids: list[int]) -> list[str]:
                 break
         else:
             count, text = 1, tokenizer.decode(ids[place : place + 1], clean_up_tokenization_spaces=False)
-        labels += [text.strip() or text, *["·"] * (count - 1)]
+        labels += [text, *["·"] * (count - 1)]
         place += count
     return labels
 
@@ -259,7 +260,7 @@ def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, n
         between_sinks.append(over_queries(share, is_sink))
 
     _each_layer(base, inputs, visit)
-    if base.is_causal:
+    if _is_causal(base):
         seen, sinks_seen = real.cumsum(1), is_sink.cumsum(1)
     else:
         seen, sinks_seen = num_tokens[:, None], num_sinks[:, None].expand_as(real)
@@ -273,6 +274,12 @@ def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, n
         "num_tokens": num_tokens,
     }
     return {name: values.cpu().numpy() for name, values in columns.items()}
+
+
+def _is_causal(base: CTRSinkModel) -> bool:
+    if base.config.backbone_spec is not None:
+        return base.is_causal
+    return any(getattr(module, "is_causal", False) for module in base.language_model.modules())
 
 
 def _each_layer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ __all__ = ["plot_attention_map", "plot_layer_curves", "require_matplotlib"]
 
 _SINK_COLOUR = "#c1272d"
 _TARGET_COLOUR = "#0b6e4f"
+_SATURATED = 0.995  # weights above this quantile share the darkest colour
 # Fonts with Chinese, Japanese and Korean characters, used after the default one where they are installed.
 _CJK_FONTS = (
     "Noto Sans CJK SC",
@@ -49,15 +51,15 @@ def plot_attention_map(
 ) -> Path:
     """Heat map of one sample's attention as an image file (the paper's Figs. 1, 3, 6).
 
-    Rows are queries, columns keys; colours follow the square root of the weight, so that small weights show; what a causal model
-    cannot see stays white. A text of up to `max_labels` tokens has a label at every token; a longer one at its sinks, each with the
-    text of its behaviour, and at the target. Sinks are red, the target green.
+    Rows are queries, columns keys. Colours follow the square root of the weight, so that small weights show, and the largest half
+    percent of the weights share the darkest one; what a causal model cannot see stays white. A text of up to `max_labels` tokens has a label at every token; a longer one at its sinks, each with the
+    text of its behaviour, and at the target. Sinks are red, followed by their buckets where these differ, the target green.
 
     Args:
         attention: the result of [`attention_map`].
         path: image file; the suffix decides the format (`.png`, `.pdf`, `.svg`). Folders are made.
         title: default: layer and head.
-        max_labels: most labels per axis; beyond it every second, third, ... sink is labelled.
+        max_labels: most labels per axis; sinks closer to a labelled one than 1 / max_labels of the text have no label.
 
     Returns:
         `path`.
@@ -73,32 +75,38 @@ def plot_attention_map(
     count = len(attention.tokens)
     places, labels = _labels(attention, max_labels)
     with rc_context({"font.family": _fonts()}):
-        side = float(np.clip(0.17 * max(len(places), 24), 5.0, 10.0))
-        figure = Figure(figsize=(side + 3.2, side + 2.2), layout="constrained")
-        axes = figure.add_subplot()
+        # Wide enough for labels of 7 points at the places that are closest to each other, within bounds.
+        slots = count / min(np.diff(places), default=count)
+        side = float(np.clip(0.15 * slots, 5.0, 10.0))
+        # The axes fill the figure; labels, title and bar lie outside, and the image is cut to what is drawn.
+        figure = Figure(figsize=(side, side))
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         weights = attention.weights.astype(np.float64)
         if not np.triu(weights, 1).any():
             weights = np.ma.masked_array(weights, np.triu(np.ones_like(weights, dtype=bool), 1))
-        norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(weights.max()), 1e-9))
-        image = axes.imshow(weights, cmap="magma_r", norm=norm, interpolation="nearest", aspect="equal")
-        size = float(np.clip(side * 72 * 0.8 / max(len(places), 1), 4.5, 8.0))
+        # The few largest weights (of the first token, mostly) would leave the rest pale.
+        top = float(np.quantile(np.ma.compressed(weights), _SATURATED))
+        norm = PowerNorm(0.5, vmin=0.0, vmax=max(top, 1e-9))
+        image = axes.imshow(weights, cmap="Blues", norm=norm, interpolation="nearest", aspect="auto")
+        size = float(np.clip(side * 72 / slots * 0.68, 4.0, 8.0))
         axes.set_xticks(places, labels, rotation=90, fontsize=size)
         axes.set_yticks(places, labels, fontsize=size)
         axes.tick_params(length=2, pad=2)
         for place, *ticks in zip(places, axes.get_xticklabels(), axes.get_yticklabels()):
             for tick in ticks:
                 if attention.is_sink[place]:
-                    tick.set(color=_SINK_COLOUR, fontweight="bold")
+                    tick.set_color(_SINK_COLOUR)
                 elif attention.is_target[place]:
-                    tick.set(color=_TARGET_COLOUR, fontweight="bold")
+                    tick.set_color(_TARGET_COLOUR)
         _mark(axes, np.flatnonzero(attention.is_sink), _SINK_COLOUR)
         _mark(axes, np.flatnonzero(attention.is_target), _TARGET_COLOUR)
         axes.set_xlim(-0.5, count - 0.5)
         axes.set_ylim(count - 0.5, -0.5)
-        axes.set_xlabel("key (attended to)")
+        note = "; numbers after a sink are its buckets" if _buckets_differ(attention) else ""
+        axes.set_xlabel(f"key (attended to){note}")
         axes.set_ylabel("query")
         axes.set_title(title if title is not None else _map_title(attention), fontsize=10, pad=12)
-        bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
+        bar = figure.colorbar(image, cax=axes.inset_axes((1 + 0.35 / side, 0.15, 0.2 / side, 0.7)), extend="max")
         bar.set_label("attention weight (square-root scale)", fontsize=8)
         bar.ax.tick_params(labelsize=7)
         return _save(figure, path)
@@ -142,37 +150,49 @@ def plot_layer_curves(
     with rc_context({"font.family": _fonts()}):
         figure = Figure(figsize=(9.5, 4.2), layout="constrained")
         for axes, (name, curve, level) in zip(figure.subplots(1, 2), panels):
+            levels = [getattr(m, level) for m in runs.values() if m.num_without_sinks < m.num_samples]
+            one_level = not levels or max(levels) - min(levels) < 1e-3
             for number, (run, measured) in enumerate(runs.items()):
                 values, colour = getattr(measured, curve), colours[number % len(colours)]
                 axes.plot(range(len(values)), values, color=colour, linewidth=1.6)
                 biased = set((bias_layers or {}).get(run, ()))
                 faces = [colour if layer in biased else "white" for layer in range(len(values))]
-                axes.scatter(range(len(values)), values, s=26, c=faces, edgecolors=[colour], linewidths=1.3, zorder=3)
-                if np.isfinite(getattr(measured, level)):
+                axes.scatter(
+                    range(len(values)),
+                    values,
+                    s=26,
+                    c=faces,
+                    edgecolors=[colour],
+                    linewidths=1.3,
+                    zorder=3,
+                    clip_on=False,
+                )
+                if not one_level and measured.num_without_sinks < measured.num_samples:
                     axes.axhline(getattr(measured, level), color=colour, linewidth=1.0, linestyle=":")
+            if one_level and levels:
+                axes.axhline(levels[0], color="0.4", linewidth=1.0, linestyle=":")
             if not any(np.isfinite(getattr(measured, curve)).any() for measured in runs.values()):
                 axes.text(0.5, 0.5, "no sinks", transform=axes.transAxes, ha="center", color="0.4")
             axes.set_title(name, fontsize=10)
             axes.set_xlabel("layer (0 = first)")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-            axes.set_ylim(bottom=0.0)
+            shown = [getattr(measured, key) for measured in runs.values() for key in (curve, level)]
+            top = np.nanmax(np.concatenate([[0.0], *map(np.atleast_1d, shown)]))
+            axes.set_ylim(0.0, 1.08 * top if top > 0 else 1.0)
             axes.grid(color="0.9", linewidth=0.8)
             axes.set_axisbelow(True)
             for side in ("top", "right"):
                 axes.spines[side].set_visible(False)
-        handles = [
-            Line2D([], [], color=colours[number % len(colours)], marker="o", markersize=5, label=run)
-            for number, run in enumerate(runs)
-        ]
+        handles = [Line2D([], [], color=colours[number % len(colours)], label=run) for number, run in enumerate(runs)]
         handles.append(Line2D([], [], color="0.4", linestyle=":", label="evenly spread attention"))
         if any((bias_layers or {}).values()):
             handles.append(
                 Line2D([], [], color="0.4", linestyle="", marker="o", markersize=5, label="layer with sink bias")
             )
-        figure.legend(
-            handles=handles, loc="outside lower center", ncols=min(len(handles), 3), fontsize=8, frameon=False
-        )
+        longest = max(len(handle.get_label()) for handle in handles)
+        columns = max(1, min(len(handles), 170 // (8 + longest)))
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
         if title:
             figure.suptitle(title, fontsize=11)
         return _save(figure, path)
@@ -182,41 +202,51 @@ def _labels(attention: AttentionMap, max_labels: int) -> tuple[list[int], list[s
     """Places and texts of the labels of both axes."""
     count = len(attention.tokens)
     texts = [_short(text) for text in attention.tokens]
-    for place in np.flatnonzero(attention.is_sink):
+    for place in np.flatnonzero(attention.is_sink) if _buckets_differ(attention) else ():
         texts[place] = f"{texts[place]} {','.join(map(str, attention.buckets[place]))}"
     if count <= max_labels:
         return list(range(count)), texts
     sinks = np.flatnonzero(attention.is_sink).tolist()
     target = np.flatnonzero(attention.is_target).tolist()
-    if sinks:
-        places = sinks[:: -(-len(sinks) // max(max_labels - 1, 1))]
-        before = dict(zip(sinks, [-1, *sinks[:-1]]))
-        for place in places:
-            texts[place] = f"{_span(attention.tokens, before[place] + 1, place)} {texts[place]}".strip()
-    else:
-        places = list(range(0, count, -(-count // max_labels)))
+    places = target[:1]
     if target:
-        first = target[0]
-        texts[first] = f"target: {_span(attention.tokens, first, target[-1] + 1)}"
-        space = max(count // max_labels, 1)
-        places = sorted([place for place in places if abs(place - first) >= space] + [first])
+        texts[target[0]] = f"target: {_span(attention.tokens[target[0] : target[-1] + 1])}"
+    behaviour = dict(zip(sinks, [0, *(place + 1 for place in sinks[:-1])]))
+    for place, start in behaviour.items():
+        # What stands before the first sink opens with the prompt's head, so its end is shown.
+        text = _span(attention.tokens[start:place], keep_end=place == sinks[0])
+        texts[place] = f"{text} {texts[place]}".strip()
+    space = -(-count // max_labels)
+    for place in reversed(sinks if sinks else range(0, count, space)):  # from the target back
+        if all(abs(place - other) >= space for other in places):
+            places.append(place)
+    places.sort()
     return places, [texts[place] for place in places]
 
 
-def _span(tokens: list[str], start: int, stop: int) -> str:
-    """The text of a span of tokens, cut to be a label."""
-    text = ""
-    for token in tokens[start:stop]:
-        if token == "·":
-            continue
-        glued = token.startswith("##") or not text or (ord(token[0]) > 0x2E7F and ord(text[-1]) > 0x2E7F)
-        text += token.removeprefix("##") if glued else f" {token}"
-    return _short(text, 22)
+def _buckets_differ(attention: AttentionMap) -> bool:
+    """Whether the buckets tell one sink from another (those of [CLS] tokens are all 0)."""
+    return len(set(attention.buckets) - {()}) > 1
 
 
-def _short(text: str, most: int = 14) -> str:
-    text = text.replace("\n", "\\n").replace("$", r"\$")  # a pair of dollars would start a formula
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _span(tokens: list[str], keep_end: bool = False) -> str:
+    """The text of some tokens in a row, cut to be a label."""
+    tokens = [token for token in tokens if token != "·"]
+    if any(token.startswith(" ") for token in tokens):  # byte-level tokens bring their blanks along
+        text = "".join(tokens).strip()
+    else:
+        text = " ".join(tokens).replace(" ##", "")
+        text = re.sub(r" (?=[),.:;!?'’])|(?<=[('’]) ", "", text)
+        text = re.sub(r"(?<=[\u2e80-\uffef]) (?=[\u2e80-\uffef])", "", text)
+    return _short(text, 22, keep_end)
+
+
+def _short(text: str, most: int = 14, keep_end: bool = False) -> str:
+    """At most `most` characters of a text, in a form that is not read as a formula."""
+    text = (text.strip() or text).replace("\n", "\\n")
+    if len(text) > most:
+        text = "…" + text[len(text) - most + 1 :] if keep_end else text[: most - 1] + "…"
+    return text.replace("$", r"\$")
 
 
 def _mark(axes: Axes, places: np.ndarray, colour: str) -> None:
@@ -242,5 +272,5 @@ def _fonts() -> list[str]:
 def _save(figure: Any, path: str | Path) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12)
     return path
