@@ -1,8 +1,12 @@
 """Making and loading the language model inside CTR-Sink, whatever its type."""
 
 import inspect
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
+from safetensors import SafetensorError
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 __all__ = ["load_backbone", "new_backbone", "position_ids_from_mask"]
@@ -53,20 +57,27 @@ def load_backbone(
         if not hasattr(config, key):
             raise ValueError(f"text_config_values: {config.model_type} has no configuration key {key!r}")
         setattr(config, key, value)
-    try:
-        model, info = AutoModel.from_pretrained(
-            name_or_path,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            **_constructor_options(config),
-            **hub,
-        )
-    except OSError as error:
-        raise ValueError(
-            f"backbone: the weights of {name_or_path!r} cannot be read as safetensors ({error})"
-        ) from error
+    options = _constructor_options(config)
+    with _held_back_report() as report:
+        try:
+            model, info = AutoModel.from_pretrained(
+                name_or_path,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
+                **hub,
+            )
+        except (OSError, SafetensorError) as error:
+            raise ValueError(
+                f"backbone: the weights of {name_or_path!r} cannot be read as safetensors ({error})"
+            ) from error
+        except RuntimeError as error:
+            raise ValueError(
+                f"backbone: the weights of {name_or_path!r} do not fit its configuration ({error}); leave out the "
+                "text_config_values that change a shape"
+            ) from error
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
         shown = ", ".join(missing[:5])
@@ -74,8 +85,48 @@ def load_backbone(
             f"backbone: {name_or_path!r} lacks {len(missing)} of the weights that {type(model).__name__} needs ({shown}); "
             "they would stay random. Use a complete checkpoint of this type"
         )
+    if _surplus_inside(model, info["unexpected_keys"]):
+        _print(report)
     model.config.dtype = None
     return model.config, model.state_dict()
+
+
+@contextmanager
+def _held_back_report() -> Iterator[list[logging.LogRecord]]:
+    """Keep transformers' table of missing and unexpected weights from being printed; the records are in the list.
+
+    Nearly every encoder is published with a pooler or an LM head, which CTR-Sink has no use for. An error lets the table out.
+    """
+    held: list[logging.LogRecord] = []
+
+    def hold(record: logging.LogRecord) -> bool:
+        if "LOAD REPORT" not in record.getMessage():
+            return True
+        held.append(record)
+        return False
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(hold)
+    try:
+        yield held
+    except BaseException:
+        logger.removeFilter(hold)
+        _print(held)
+        raise
+    finally:
+        logger.removeFilter(hold)
+
+
+def _print(records: Iterable[logging.LogRecord]) -> None:
+    for record in records:
+        logging.getLogger(record.name).handle(record)
+
+
+def _surplus_inside(model: PreTrainedModel, unexpected: Iterable[str]) -> bool:
+    """Whether weights were left over inside the backbone's own modules (further layers), not only beside them (a head)."""
+    own = {name for name, _ in model.named_children()}
+    names = [str(name).removeprefix(f"{model.base_model_prefix}.") for name in unexpected]
+    return any(name.split(".")[0] in own and not name.endswith(".position_ids") for name in names)
 
 
 def position_ids_from_mask(attention_mask: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
