@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from cli_helpers import error_of, read
 from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -56,16 +57,11 @@ def groups(tmp_path):
     )
 
 
-def error_of(capsys, *words):
-    assert main(["evaluate", *map(str, words)]) == 2
-    return capsys.readouterr().err
-
-
 def test_mean_spread_and_tests_over_seeds(groups, tmp_path, capsys):
     first, second = groups
     output = tmp_path / "comparison.json"
     assert main(["evaluate", *first, "--compare", *second, "--output", str(output), "--resamples", "200"]) == 0
-    result = json.loads(output.read_text())
+    result = read(tmp_path, output.name)
     assert set(result["groups"]) == {"sink", "plain"}
     assert result["recipe_differences"] == ["model.sink_kind"]
     measures = {
@@ -116,7 +112,7 @@ def test_weighted_logs_are_measured_with_their_weights(tmp_path):
     second = [write_run(tmp_path / f"b{seed}", seed, 1.0, weight=weight) for seed in (0, 1)]
     output = tmp_path / "out.json"
     assert main(["evaluate", *first, "--compare", *second, "--output", str(output), "--resamples", "100"]) == 0
-    result = json.loads(output.read_text())
+    result = read(tmp_path, output.name)
     auc = [roc_auc_score(LABELS, scores(1.5, seed), sample_weight=weight) for seed in (0, 1)]
     assert result["groups"]["a"]["mean"]["auc"] == pytest.approx(np.mean(auc), abs=1e-9)
     tests = [test for test in result["tests"] if test["metric"] == "auc"]
@@ -148,7 +144,7 @@ def test_one_group_is_averaged_without_tests(groups, capsys):
 def test_real_runs(tiny_run, capsys):
     """Stored scores of `lmctr train` give the metrics that it wrote."""
     assert main(["evaluate", str(tiny_run), "--compare", str(tiny_run), "--resamples", "100"]) == 0
-    expected = json.loads((tiny_run / "metrics.json").read_text())["split metrics"]["test"]
+    expected = read(tiny_run, "metrics.json")["split metrics"]["test"]
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(str(tiny_run)))
     assert line.split()[2:5] == [f"{expected[key]:.4f}" for key in ("auc", "log_loss", "grouped_auc")]
 
@@ -160,53 +156,57 @@ def test_other_samples_are_an_error(groups, tmp_path, capsys):
     flipped = LABELS.astype(np.int8).copy()
     flipped[4] = 1 - flipped[4]
     other = write_run(tmp_path / "other", 3, 1.0, event=events)
-    message = error_of(capsys, *first, other)
+    message = error_of(capsys, "evaluate", *first, other)
     assert "were not scored on the same samples: 1 of 300 events are only in the first" in message
     assert "data.max_eval_samples" in message
     other = write_run(tmp_path / "flipped", 0, 1.0, label=flipped)
-    message = error_of(capsys, first[0], "--compare", other)
+    message = error_of(capsys, "evaluate", first[0], "--compare", other)
     assert f"event 12 has the label {LABELS[4]} in the first and {flipped[4]} in the second" in message
     other = write_run(tmp_path / "weighted", 0, 1.0, weight=np.ones(SAMPLES))
-    assert "has sample weights, the other run has none" in error_of(capsys, first[0], "--compare", other)
+    assert "has sample weights, the other run has none" in error_of(capsys, "evaluate", first[0], "--compare", other)
 
 
 def test_seeds_and_recipes_must_fit(groups, tmp_path, capsys):
     first, second = groups
-    assert "are both of seed 0; give runs of different seeds" in error_of(capsys, first[0], first[0])
-    message = error_of(capsys, *first, "--compare", *second[:2])
+    assert "are both of seed 0; give runs of different seeds" in error_of(capsys, "evaluate", first[0], first[0])
+    message = error_of(capsys, "evaluate", *first, "--compare", *second[:2])
     assert "the runs have the seeds 0, 1, 2, those to compare with 0, 2" in message
-    message = error_of(capsys, first[0], second[0])
+    message = error_of(capsys, "evaluate", first[0], second[0])
     assert f"{second[0]} is no other seed of {first[0]}: their recipes differ in model.sink_kind" in message
 
 
 def test_unreadable_runs(groups, tmp_path, capsys):
     first, _ = groups
-    assert "nowhere does not exist" in error_of(capsys, first[0], tmp_path / "nowhere")
+    assert "nowhere does not exist" in error_of(capsys, "evaluate", first[0], tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    assert "has no metrics.json: it holds no finished run" in error_of(capsys, first[0], tmp_path / "empty")
-    assert "keeps no scores of the validation split" in error_of(capsys, *first, "--split", "validation")
+    assert "has no metrics.json: it holds no finished run" in error_of(
+        capsys, "evaluate", first[0], tmp_path / "empty"
+    )
+    assert "keeps no scores of the validation split" in error_of(capsys, "evaluate", *first, "--split", "validation")
     assert "--split train: runs keep scores of validation and test only" in error_of(
-        capsys, *first, "--split", "train"
+        capsys, "evaluate", *first, "--split", "train"
     )
     broken = write_run(tmp_path / "broken", 9, 1.0)
     stored = tmp_path / "broken" / "predictions" / "test.parquet"
     stored.write_bytes(stored.read_bytes()[:200])
-    assert "test.parquet is damaged and cannot be read" in error_of(capsys, first[0], broken)
+    assert "test.parquet is damaged and cannot be read" in error_of(capsys, "evaluate", first[0], broken)
     lacking = write_run(tmp_path / "lacking", 9, 1.0, logit=None)
-    assert "has no column 'logit'; it holds event, user" in error_of(capsys, first[0], lacking)
+    assert "has no column 'logit'; it holds event, user" in error_of(capsys, "evaluate", first[0], lacking)
     twice = write_run(tmp_path / "twice", 9, 1.0, event=np.arange(SAMPLES) // 2)
-    assert "holds event 0 more than once" in error_of(capsys, first[0], twice)
+    assert "holds event 0 more than once" in error_of(capsys, "evaluate", first[0], twice)
     for text, message in (("{", "is not valid JSON"), ("{}", "seed is None; it must be")):
         (tmp_path / "broken" / "metrics.json").write_text(text)
-        assert message in error_of(capsys, first[0], broken)
+        assert message in error_of(capsys, "evaluate", first[0], broken)
 
 
 def test_options_that_do_not_fit(groups, capsys):
     first, second = groups
-    assert "give a file that ends in .md or .json" in error_of(capsys, *first, "--output", "table.csv")
-    assert "--predictions writes the scores of one run" in error_of(capsys, *first, "--predictions", "p.parquet")
-    assert "--resamples belongs to --compare" in error_of(capsys, *first, "--resamples", "100")
-    assert "--resamples belongs to --compare" in error_of(capsys, first[0], "--resamples", "100")
-    assert "nothing is run anew" in error_of(capsys, *first, "--data.path", "elsewhere")
-    message = error_of(capsys, *first, "--compare", *second, "--resamples", "5")
+    assert "give a file that ends in .md or .json" in error_of(capsys, "evaluate", *first, "--output", "table.csv")
+    assert "--predictions writes the scores of one run" in error_of(
+        capsys, "evaluate", *first, "--predictions", "p.parquet"
+    )
+    assert "--resamples belongs to --compare" in error_of(capsys, "evaluate", *first, "--resamples", "100")
+    assert "--resamples belongs to --compare" in error_of(capsys, "evaluate", first[0], "--resamples", "100")
+    assert "nothing is run anew" in error_of(capsys, "evaluate", *first, "--data.path", "elsewhere")
+    message = error_of(capsys, "evaluate", *first, "--compare", *second, "--resamples", "5")
     assert "num_resamples must be at least 100, got 5" in message

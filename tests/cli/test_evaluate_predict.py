@@ -5,16 +5,11 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from cli_helpers import predict, read, request_of, tiny_log
 from safetensors.numpy import load_file, save_file
 
 from lmctr.cli.main import main
 from lmctr.cli.predict import parse_request
-from lmctr.data import load_log
-
-
-def read(folder, name):
-    return json.loads((folder / name).read_text())
-
 
 # ---- evaluate -----------------------------------------------------------------------------------------------------
 
@@ -114,26 +109,7 @@ def test_damaged_run_is_a_clear_error(tiny_run, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def log():
-    return load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
-
-
-def request_of(log, event, **more):
-    """The request that describes a sample of the log in raw texts."""
-    titles = log.catalogue["title"].to_pylist()
-    start, end = (int(bound[0]) for bound in log.history_bounds([event]))
-    words = (None, "skipped", "chosen")
-    history = [
-        {"text": titles[log.item[row]], "time": int(log.time[row]), "feedback": words[log.feedback[row]]}
-        for row in range(start, end)
-    ]
-    return {"history": history, "target": titles[log.item[event]], "time": int(log.time[event]), **more}
-
-
-def predict(run, tmp_path, requests, *words):
-    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("".join(json.dumps(request) + "\n" for request in requests))
-    assert main(["predict", str(run), "--input", str(source), "--output", str(target), *words]) == 0
-    return [json.loads(line) for line in target.read_text().splitlines()]
+    return tiny_log()
 
 
 def test_predict_reproduces_the_scores_of_the_training_in_order(tiny_run, tmp_path, log):

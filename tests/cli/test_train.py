@@ -6,25 +6,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from cli_helpers import error_of, predict, read, request_of, tiny_log
 from safetensors.numpy import load_file, save_file
 
 from lmctr.cli.main import main
 from lmctr.cli.runs import RunFolder
-from lmctr.data import load_log
 from lmctr.data.splits import split_log
 from lmctr.evaluation.baselines import gradient_boosting_baseline
 from lmctr.evaluation.evaluator import evaluate_predictions, evaluate_probabilities
 from lmctr.training.checkpoints import MARKER, list_checkpoints
-
-
-def read(folder, name):
-    return json.loads((folder / name).read_text())
-
-
-def error_of(capsys, *words):
-    assert main([str(word) for word in words]) == 2
-    return capsys.readouterr().err
-
 
 # ---- what a run leaves --------------------------------------------------------------------------------------------
 
@@ -78,7 +68,7 @@ def test_best_checkpoint_is_the_best_stage_two_evaluation(tiny_run):
 
 
 def test_predictions_reproduce_the_metrics(tiny_run):
-    log = load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
+    log = tiny_log()
     splits = split_log(log)
     for part in ("validation", "test"):
         table = pq.read_table(tiny_run / "predictions" / f"{part}.parquet")
@@ -100,7 +90,7 @@ def test_saved_model_gives_the_written_scores(tiny_run):
     from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
     from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 
-    log = load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
+    log = tiny_log()
     view = TextView(log, CTRSinkProcessor.from_pretrained(tiny_run))
     model = CTRSinkForCTR.from_pretrained(tiny_run).eval()
     table = pq.read_table(tiny_run / "predictions" / "test.parquet").slice(0, 9)
@@ -153,7 +143,7 @@ def test_baselines_are_fitted_on_the_whole_training_part(tiny_run, recipe_file, 
     assert "training samples: model 100, baselines 640" in capsys.readouterr().out
     metrics = read(tmp_path / "run", "metrics.json")
     assert metrics["training_samples"] == {"model": 100, "baselines": 640}
-    log = load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
+    log = tiny_log()
     scores = gradient_boosting_baseline(log, split_log(log), seed=42)["test"]
     events = pq.read_table(tmp_path / "run" / "predictions" / "test.parquet")["event"].to_numpy()
     assert len(events) == 50
@@ -344,7 +334,7 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
 
 
 @pytest.mark.slow
-def test_retrieved_histories(recipe_file, tmp_path, capsys):
+def test_retrieved_histories(recipe_file, tmp_path):
     """Train, evaluate and predict agree when behaviours are chosen by similarity; the run keeps its retriever."""
     folder = tmp_path / "run"
     words = ["train", str(recipe_file), "--output_dir", str(folder), "--data.baselines", "false"]
@@ -362,23 +352,10 @@ def test_retrieved_histories(recipe_file, tmp_path, capsys):
     assert main(["evaluate", str(folder), "--output", str(tmp_path / "m.json")]) == 0
     expected = read(folder, "metrics.json")["split metrics"]["test"]
     assert read(tmp_path, "m.json")["metrics"]["auc"] == pytest.approx(expected["auc"], abs=1e-9)
-    log = load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
-    titles = log.catalogue["title"].to_pylist()
+    log = tiny_log()
     table = pq.read_table(folder / "predictions" / "test.parquet").slice(0, 8)
-    requests = []
-    for event in table["event"].to_pylist():
-        start, end = (int(bound[0]) for bound in log.history_bounds([event]))
-        words = (None, "skipped", "chosen")
-        history = [
-            {"text": titles[log.item[row]], "time": int(log.time[row]), "feedback": words[log.feedback[row]]}
-            for row in range(start, end)
-        ]
-        requests.append({"history": history, "target": titles[log.item[event]], "time": int(log.time[event])})
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
-    capsys.readouterr()
-    assert main(["predict", str(folder), "--input", str(tmp_path / "in.jsonl")]) == 0
-    logits = [json.loads(line)["logit"] for line in capsys.readouterr().out.splitlines()]
-    np.testing.assert_allclose(logits, table["logit"].to_numpy(), atol=1e-4)
+    answers = predict(folder, tmp_path, [request_of(log, event) for event in table["event"].to_pylist()])
+    np.testing.assert_allclose([answer["logit"] for answer in answers], table["logit"].to_numpy(), atol=1e-4)
 
 
 def test_lora_run_leaves_a_plain_model(recipe_file, tmp_path):

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from lmctr.training.checkpoints import (
@@ -9,7 +7,6 @@ from lmctr.training.checkpoints import (
     newest_complete_checkpoint,
     read_marker,
     rotate,
-    write_json,
 )
 
 
@@ -82,11 +79,3 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path, limit, best, kept):
     write(tmp_path, 25, complete=False)
     rotate(tmp_path, limit, None if best is None else tmp_path / f"checkpoint-{best}")
     assert [path.name for path in list_checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in kept]
-
-
-def test_json_is_replaced_whole(tmp_path):
-    path = tmp_path / "x.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    assert json.loads(path.read_text()) == {"a": 1}
