@@ -215,7 +215,7 @@ def _table(result: _Measured) -> str:
 
 
 def _write_numbers(output: Path, stem: str, results: list[_Measured], args: argparse.Namespace) -> list[Path]:
-    from lmctr.training.checkpoints import write_json
+    from lmctr.utils.files import write_json
 
     output.mkdir(parents=True, exist_ok=True)
     entries = []

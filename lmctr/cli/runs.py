@@ -8,6 +8,7 @@ RUN/reference.safetensors     a few test samples and the model's logits; `lmctr 
 RUN/predictions/*.parquet     event, user, item, time, label, logit of validation and test
 RUN/checkpoints/              the trainer's checkpoints
 RUN/retriever/                only where histories are retrieved
+RUN/analysis/                 what `lmctr analyze` wrote
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _OWN = (
     "checkpoints",
     "predictions",
     "retriever",
+    "analysis",
     ".cache",
 )
 

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,26 @@ def test_model_is_left_as_it_was(backbone):
         assert model(**batch).attentions is None
     eager = model_of(backbone, sink_bias_dropout=0.5)
     np.testing.assert_allclose(sink_attention(eager, [batch]).to_sinks, first.to_sinks, atol=1e-5)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_one_layer_is_held_at_a_time(backbone):
+    model = model_of(backbone, num_sink_buckets=10)
+    language_model = model.model.language_model
+    if backbone.startswith("qwen"):
+        modules = [layer.self_attn for layer in language_model.layers]
+    else:
+        modules = [layer.attention.self for layer in language_model.encoder.layer]
+    made, alive = [], []
+
+    def hook(module, args, output):
+        alive.append(sum(reference() is not None for reference in made))
+        made.append(weakref.ref(output[1]))
+
+    for module in modules:
+        module.register_forward_hook(hook)
+    sink_attention(model, [batch_of(model.config)] * 2)
+    assert alive == [0] * 6
 
 
 def test_half_precision_model():

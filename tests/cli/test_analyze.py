@@ -9,6 +9,7 @@ import pytest
 from lmctr.analysis import sink_attention
 from lmctr.cli import build
 from lmctr.cli.main import main
+from lmctr.cli.runs import RunFolder
 from lmctr.data import TextView, load_log, split_log
 
 
@@ -71,6 +72,9 @@ def test_files_and_table_of_one_run(copy_of, capsys):
     assert [row["run"] for row in rows] == ["run", "run"]
     assert float(rows[1]["between_sinks"]) == entry["layers"][1]["between_sinks"]
     assert rows[0]["sink_bias"] == "True"
+
+    RunFolder(run).clear()  # training again with --overwrite leaves no stale analysis
+    assert not folder.exists()
 
 
 def test_runs_side_by_side(copy_of, tmp_path, capsys):
@@ -156,7 +160,6 @@ def test_runs_of_the_same_name_are_told_apart():
     from pathlib import Path
 
     from lmctr.cli.analyze import _names
-    from lmctr.cli.runs import RunFolder
 
     assert _names([RunFolder(Path("/x/a/run")), RunFolder(Path("/x/b/run"))]) == ["a/run", "b/run"]
     assert _names([RunFolder(Path("/x/a/run"))]) == ["run"]
