@@ -1,13 +1,13 @@
 """Making and loading the language model inside CTR-Sink, whatever its type."""
 
 import inspect
-import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 from safetensors import SafetensorError
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+
+from ...utils.load_report import held_load_report, print_load_report
 
 __all__ = ["load_backbone", "new_backbone", "position_ids_from_mask"]
 
@@ -34,6 +34,12 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
         raise ValueError(
             f"text_config: {type(model).__name__} takes no inputs_embeds, which the sinks need; use another backbone"
         )
+    width = model.get_input_embeddings().embedding_dim
+    if width != config.hidden_size:
+        raise ValueError(
+            f"text_config: {type(model).__name__} has word embeddings of width {width} and hidden states of width "
+            f"{config.hidden_size}; the sinks need backbones where both are equal"
+        )
     return model
 
 
@@ -58,7 +64,8 @@ def load_backbone(
             raise ValueError(f"text_config_values: {config.model_type} has no configuration key {key!r}")
         setattr(config, key, value)
     options = _constructor_options(config)
-    with _held_back_report() as report:
+    # Nearly every encoder is published with a pooler or an LM head, which CTR-Sink has no use for: no table for these.
+    with held_load_report() as report:
         try:
             model, info = AutoModel.from_pretrained(
                 name_or_path,
@@ -74,6 +81,7 @@ def load_backbone(
                 f"backbone: the weights of {name_or_path!r} cannot be read as safetensors ({error})"
             ) from error
         except RuntimeError as error:
+            print_load_report(report)
             raise ValueError(
                 f"backbone: the weights of {name_or_path!r} do not fit its configuration ({error}); leave out the "
                 "text_config_values that change a shape"
@@ -86,40 +94,9 @@ def load_backbone(
             "they would stay random. Use a complete checkpoint of this type"
         )
     if _surplus_inside(model, info["unexpected_keys"]):
-        _print(report)
+        print_load_report(report)
     model.config.dtype = None
     return model.config, model.state_dict()
-
-
-@contextmanager
-def _held_back_report() -> Iterator[list[logging.LogRecord]]:
-    """Keep transformers' table of missing and unexpected weights from being printed; the records are in the list.
-
-    Nearly every encoder is published with a pooler or an LM head, which CTR-Sink has no use for. An error lets the table out.
-    """
-    held: list[logging.LogRecord] = []
-
-    def hold(record: logging.LogRecord) -> bool:
-        if "LOAD REPORT" not in record.getMessage():
-            return True
-        held.append(record)
-        return False
-
-    logger = logging.getLogger("transformers.modeling_utils")
-    logger.addFilter(hold)
-    try:
-        yield held
-    except BaseException:
-        logger.removeFilter(hold)
-        _print(held)
-        raise
-    finally:
-        logger.removeFilter(hold)
-
-
-def _print(records: Iterable[logging.LogRecord]) -> None:
-    for record in records:
-        logging.getLogger(record.name).handle(record)
 
 
 def _surplus_inside(model: PreTrainedModel, unexpected: Iterable[str]) -> bool:

@@ -42,6 +42,8 @@ def test_sink_bias_on_an_unknown_backbone_type():
               "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 60}  # fmt: skip
     with pytest.raises(ValueError, match=r"'albert'; set sink_bias_layers=\[\]"):
         CTRSinkConfig(text_config=albert, sink_bias_layers=[0])
+    with pytest.raises(ValueError, match="width 16 and hidden states of width 32"):
+        CTRSinkForCTR(CTRSinkConfig(text_config=albert))
     distilbert = {
         "model_type": "distilbert",
         "dim": 32,
