@@ -64,7 +64,7 @@ def dat_folder(folder, encoding, users=True):
 
 def test_csv_format(tmp_path):
     log = load_log("movielens", path=csv_folder(tmp_path), min_user_events=1)
-    assert log.catalogue.to_pylist() == [
+    assert log.catalogue.select(["item_id", "title", "genres", "year"]).to_pylist() == [
         {"item_id": 1, "title": "Toy Story (1995)", "genres": ["Adventure", "Animation", "Children"], "year": 1995},
         {"item_id": 2, "title": "Matrix, The (1999)", "genres": ["Action", "Sci-Fi"], "year": 1999},
         {"item_id": 3, "title": "Misérables, Les (1995)", "genres": ["Drama"], "year": 1995},
@@ -119,6 +119,26 @@ def test_filters(tmp_path):
     assert load_log("movielens", path=folder, positive_above=4.0).label.tolist() == [0] * 4
     with pytest.raises(ValueError, match=r"none of 59 ratings is left with min_user_events=21"):
         load_log("movielens", path=folder, min_user_events=21)
+
+
+def test_reception_comes_from_ratings_before_the_log_only(tmp_path):
+    """Movie 1: five earlier ratings, all positive; movie 2: one, negative; movie 3: rated inside the window only.
+
+    Shares smoothed by three ratings of the overall 5/6: movie 2 (0 + 2.5) / 4 = 0.625, movie 1 (5 + 2.5) / 8 = 0.94.
+    """
+    old = [(u, 1, 5.0, NOW - 11 * YEAR + u) for u in range(5)] + [(1, 2, 1.0, NOW - 11 * YEAR)]
+    movies = "movieId,title,genres\n" + "".join(f"{i},Film {i} (2000),Drama\n" for i in (3, 2, 1))
+    for label in (1.0, 5.0):  # what happens inside the window changes nothing
+        new = [(1, 3, label, NOW), (7, 1, label, NOW - 5), (8, 2, label, NOW - 9)]
+        log = load_log("movielens", path=csv_folder(tmp_path / str(label), old + new, movies), min_user_events=1)
+        assert log.num_events == 3
+        assert log.catalogue["item_id"].to_pylist() == [3, 2, 1]
+        assert log.catalogue["earlier_ratings"].to_pylist() == [0, 1, 5]
+        assert log.catalogue["reception"].to_pylist() == [None, "rare liked", "known loved"]
+    whole = load_log(
+        "movielens", path=csv_folder(tmp_path / "all", old + new, movies), min_user_events=1, last_years=None
+    )
+    assert whole.catalogue["reception"].to_pylist() == [None] * 3
 
 
 def test_the_window_ends_at_the_newest_rating(tmp_path):

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from .. import columns
 from ..log import DatasetInfo, InteractionLog
 from .reading import read_delimited
+from .reception import earlier_reception
 
 URL = "https://grouplens.org/datasets/movielens/"
 LICENCE = (
@@ -113,7 +114,9 @@ def load_movielens(
 
     Returns:
         A log whose catalogue has the columns `item_id`, `title` (as in the file: "Matrix, The (1999)"), `genres` (list of strings,
-        empty for "(no genres listed)") and `year` (from the title, null where it has none), every movie of the file included.
+        empty for "(no genres listed)"), `year` (from the title, null where it has none), and from the file's ratings before the
+        log's first event: `earlier_ratings` (their number) and `reception` (words such as "popular praised", null without
+        earlier ratings; see [`earlier_reception`]). Every movie of the file is included.
         The 1M variant also has `users` (gender, age, occupation, zip). Feedback comes from the label.
 
     Raises:
@@ -164,6 +167,7 @@ def load_movielens(
             f"{ratings_file}: none of {num_ratings} ratings is left with min_user_events={min_user_events} and "
             f"last_years={last_years}. Lower the first or raise the second."
         )
+    catalogue = _with_reception(catalogue, arrays, keep, positive_above)
     arrays = {key: values[keep] for key, values in arrays.items()}
     variant = variant or _variant_name(source, num_ratings)
     info = DatasetInfo(
@@ -210,6 +214,18 @@ def _catalogue(source: _Source, key: str, progress: bool) -> pa.Table:
     return pa.table(
         {"item_id": ids, "title": titles, "genres": lists, "year": pc.struct_field(year, "year").cast(pa.int16())}
     )
+
+
+def _with_reception(
+    catalogue: pa.Table, arrays: dict[str, np.ndarray], keep: np.ndarray, positive_above: float
+) -> pa.Table:
+    """The catalogue with what the ratings before the log's first event say of each movie."""
+    earlier = arrays["time"] < arrays["time"][keep].min()
+    ids = catalogue["item_id"].to_numpy()
+    order = np.argsort(ids)
+    rows = order[np.searchsorted(ids, arrays["item"][earlier], sorter=order)]
+    counts, words = earlier_reception(rows, arrays["rating"][earlier] > positive_above, len(ids))
+    return catalogue.append_column("earlier_ratings", counts).append_column("reception", words)
 
 
 def _users(source: _Source) -> pa.Table:
