@@ -118,10 +118,11 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
     from lmctr.cli.recipe import load_recipe
     from lmctr.data.retrieval import TextRetriever
     from lmctr.data.text import TextView
+    from lmctr.hub.loading import load_run
 
     transformers.utils.logging.disable_progress_bar()
     recipe = load_recipe(folder.path / RECIPE, args.overrides)
-    model, processor = build.load_run(folder.path)
+    model, processor = load_run(folder.path)
     config = model.config
     for option, count in (
         ("layer", config.text_config.num_hidden_layers),

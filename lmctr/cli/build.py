@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -73,6 +72,17 @@ def _whole_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
     return split_log(log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
 
 
+def check_labels(log: InteractionLog, name: str, events: np.ndarray) -> None:
+    """A part with one class cannot be measured: say so before anything expensive."""
+    found = np.unique(log.label[events])
+    if len(found) < 2:
+        shown = f"only the label {int(found[0])}" if len(found) else "no samples"
+        raise ValueError(
+            f"the {name} part ({len(events)} samples) has {shown}; AUC needs positives and negatives: "
+            "change data.fractions, data.split, data.max_eval_samples or the label rule"
+        )
+
+
 def fingerprint(log: InteractionLog, splits: Splits) -> str:
     """Checksum of events and samples: a resumed run must see the data that it started with."""
     value = 0
@@ -117,19 +127,30 @@ def build_tokenizer(recipe: Recipe, log: InteractionLog, splits: Splits) -> PreT
             min_frequency=wanted["min_frequency"],
             use_template=model_type in _ABSOLUTE_POSITIONS or wanted["type"] == "wordpiece",
         )
-    name = resolve_backbone(wanted if wanted is not None else backbone)
+    if isinstance(backbone, str):
+        pretrained_text_config(recipe)  # an unknown backbone is told as such, not as one without tokenizer
+    key, name = ("model.backbone", backbone) if wanted is None else ("model.tokenizer", wanted)
     try:
-        return AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(resolve_backbone(name))
     except (OSError, ValueError, KeyError) as error:
-        key = "model.tokenizer" if wanted is not None else "model.backbone"
         raise ValueError(f"{key}: no tokenizer can be loaded from {name!r} ({error})") from error
+    if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_ids):  # what transformers makes of a folder without one
+        raise ValueError(f"{key}: {name!r} holds no tokenizer (its vocabulary would be empty); set model.tokenizer")
+    return tokenizer
 
 
 def build_processor(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> CTRSinkProcessor:
     """The processor of a recipe; texts are cut to what the backbone has positions for."""
     data, model = recipe.data, recipe.model
     max_length = data["max_length"]
-    positions = max_positions(build_text_config(recipe, tokenizer))
+    text_config = build_text_config(recipe, tokenizer)
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= text_config.vocab_size:
+        raise ValueError(
+            f"model.tokenizer: its token ids go up to {largest}, but the backbone {model['backbone']!r} has embeddings for "
+            f"{text_config.vocab_size} tokens; leave model.tokenizer out, or name the one that the backbone was trained with"
+        )
+    positions = max_positions(text_config)
     if positions is not None:
         if max_length is not None and max_length > positions:
             raise ValueError(
@@ -178,38 +199,24 @@ def plain_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def load_run(folder: Path) -> tuple[CTRSinkForCTR, CTRSinkProcessor]:
-    """Model and processor of a run folder.
-
-    Raises:
-        ValueError: a file is missing, damaged, or lacks weights; nothing is left at its initial value.
-    """
-    for name in ("config.json", "model.safetensors", "processor_config.json"):
-        if not (folder / name).is_file() and not (folder / f"{name}.index.json").is_file():
-            raise ValueError(f"{folder / name} is missing: the run folder is not complete; train the run again")
-    processor = CTRSinkProcessor.from_pretrained(folder)
-    try:
-        model, info = CTRSinkForCTR.from_pretrained(folder, output_loading_info=True)
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise ValueError(f"{folder / 'model.safetensors'} is damaged and cannot be read: {error}") from error
-    missing = sorted(map(str, info["missing_keys"])) + sorted(map(str, info.get("mismatched_keys") or ()))
-    if missing:
-        raise ValueError(
-            f"{folder / 'model.safetensors'} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])}, ...): "
-            "it does not belong to this config.json, or is damaged"
-        )
-    return model, processor
-
-
 def build_text_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Any:
     """The backbone's configuration, without its weights."""
     backbone = recipe.model["backbone"]
     if isinstance(backbone, dict):
         values = scratch_text_config(backbone, tokenizer)
         return CONFIG_MAPPING[values.pop("model_type")](**values)
-    name = resolve_backbone(backbone)
+    return pretrained_text_config(recipe)
+
+
+def pretrained_text_config(recipe: Recipe) -> Any:
+    """The configuration of a named backbone, with the recipe's changes.
+
+    Raises:
+        ValueError: no such backbone.
+    """
+    backbone = recipe.model["backbone"]
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(resolve_backbone(backbone))
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
             f"model.backbone: {backbone!r} is neither a model id on the Hub, nor a folder with a config.json of a known "

@@ -121,6 +121,7 @@ def evaluate_run(
     from lmctr.cli.train import plain_metrics
     from lmctr.data.retrieval import TextRetriever
     from lmctr.data.text import TextView
+    from lmctr.hub.loading import load_run
     from lmctr.training.arguments import CTRTrainingArguments
     from lmctr.training.trainer import CTRTrainer
 
@@ -134,9 +135,8 @@ def evaluate_run(
         log = build.build_log(recipe.data)
         splits = build.build_splits(log, recipe.data)
         events = getattr(splits, split)
-        if not len(events):
-            raise ValueError(f"the {split} part is empty; choose another --split or other data.fractions")
-        model, processor = build.load_run(folder.path)
+        build.check_labels(log, split, events)
+        model, processor = load_run(folder.path)
         retriever = None
         if processor.needs_similarity and folder.retriever.is_dir():
             retriever = TextRetriever.from_pretrained(folder.retriever)

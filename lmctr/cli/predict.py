@@ -84,7 +84,7 @@ class Scorer:
         import torch
         import transformers
 
-        from lmctr.cli.build import load_run
+        from lmctr.hub.loading import load_run
 
         transformers.utils.logging.disable_progress_bar()
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

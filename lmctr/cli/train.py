@@ -110,14 +110,15 @@ class Training:
 
     def _prepare(self) -> None:
         """Build the log once, train the tokenizer once, and write the recipe and the description of the data."""
-        from lmctr.cli.build import build_log, build_processor, build_splits, build_tokenizer
+        from lmctr.cli.build import build_log, build_processor, build_splits, build_tokenizer, check_labels
         from lmctr.cli.recipe import RecipeError
         from lmctr.data.validation import validate_log
 
         log = build_log(self.recipe.data)
         splits = build_splits(log, self.recipe.data)
         report = validate_log(log, splits)
-        _check_labels(log, splits)
+        for name, events in splits.items():
+            check_labels(log, name, events)
         if not self.folder.prepared:
             tokenizer = build_tokenizer(self.recipe, log, splits)
             processor = build_processor(self.recipe, tokenizer)
@@ -142,6 +143,7 @@ class Training:
         from lmctr.cli.progress import ProgressLines
         from lmctr.data.log import InteractionLog
         from lmctr.data.text import TextView
+        from lmctr.hub.loading import check_tokenizer_files
         from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
         from lmctr.training.trainer import CTRTrainer
 
@@ -154,6 +156,7 @@ class Training:
         else:  # a resumed run of one process
             log = build.build_log(recipe.data)
             splits = build.build_splits(log, recipe.data)
+        check_tokenizer_files(self.folder.path)
         processor = CTRSinkProcessor.from_pretrained(self.folder.path)
         retrieval = self._retrieval(processor, log, splits)
         view = TextView(log, processor, retrieval=retrieval)
@@ -356,17 +359,3 @@ def plain_metrics(metrics: dict[str, float], prefix: str) -> dict[str, float]:
 
 def _evaluation(entry: dict[str, float]) -> dict[str, float]:
     return {"step": entry["step"], "epoch": entry["epoch"], **plain_metrics(entry, "eval")}
-
-
-def _check_labels(log: InteractionLog, splits: Splits) -> None:
-    """A part with one class cannot be measured: say so before anything expensive."""
-    import numpy as np
-
-    for name, events in splits.items():
-        found = np.unique(log.label[events])
-        if len(found) < 2:
-            shown = f"only the label {int(found[0])}" if len(found) else "no samples"
-            raise ValueError(
-                f"the {name} part ({len(events)} samples) has {shown}; AUC needs positives and negatives: "
-                "change data.fractions, data.split, data.max_eval_samples or the label rule"
-            )

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoProcessor
 
-from lmctr.configuration_utils import CTRConfig
 from lmctr.evaluation.evaluator import METRIC_NAMES, evaluate_predictions
 from lmctr.hub.examples import example_batch
+from lmctr.hub.loading import load_folder
 from lmctr.hub.reference import REFERENCE_FILE, compare_with_reference
 from lmctr.hub.run_folder import RunFolder, open_run
 
@@ -19,7 +18,6 @@ __all__ = ["RunReport", "split_metrics", "validate_run"]
 
 _SPLIT_METRICS = "split metrics"
 _METRIC_TOLERANCE = 1e-6
-_SHARED_KEYS = ("sink_kind", "sink_signal", "sink_order", "num_sink_buckets", "feedback")
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ def validate_run(run_dir: str | Path) -> RunReport:
         FileNotFoundError, ValueError: what is wrong, in which file, and what to do about it.
     """
     folder = open_run(run_dir)
-    _check_model_type(folder)
-    _check_agreement(folder)
-    model, processor = _load_model(folder), _load_processor(folder)
+    model, processor = load_folder(folder)
     total = sum(folder.num_parameters.values())
     lines = [
         f"{', '.join(folder.weight_files)}: {total:,} parameters in safetensors, all finite",
@@ -64,74 +60,9 @@ def validate_run(run_dir: str | Path) -> RunReport:
     return RunReport(folder=folder, lines=tuple(lines))
 
 
-def _check_model_type(folder: RunFolder) -> None:
-    import lmctr  # registers the families with the Auto classes
-
-    families = sorted(_model_types(CTRConfig))
-    if folder.model_type not in families:
-        raise ValueError(
-            f"{folder.path / 'config.json'}: model_type is {folder.model_type!r}, which is no CTR model of lmctr "
-            f"{lmctr.__version__}; its models are {', '.join(families)}"
-        )
-    try:
-        AutoConfig.from_pretrained(folder.path)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error}") from error
-
-
-def _model_types(base: type[CTRConfig]) -> set[str]:
-    """Model types of all configurations below `base`, those of other packages included."""
-    found = {base.model_type} - {""}
-    return found.union(*(_model_types(kind) for kind in base.__subclasses__()))
-
-
-def _check_agreement(folder: RunFolder) -> None:
-    """What the configuration and the processor both state must be the same: the model would read other buckets or texts."""
-    for key in _SHARED_KEYS:
-        if key in folder.config and key in folder.processor and folder.config[key] != folder.processor[key]:
-            raise ValueError(
-                f"{folder.path}: {key} is {folder.config[key]!r} in config.json and {folder.processor[key]!r} in the "
-                "processor's file; they come from different runs"
-            )
-
-
-def _load_model(folder: RunFolder) -> torch.nn.Module:
-    import lmctr
-
-    try:
-        model, info = lmctr.AutoModelForCTR.from_pretrained(folder.path, output_loading_info=True)
-    except Exception as error:  # whatever a damaged file leads to, the user needs the folder's name
-        raise ValueError(f"{folder.path}: AutoModelForCTR cannot load the model: {error}") from error
-    for key, what in (
-        ("missing_keys", "lacks weights of the model"),
-        ("unexpected_keys", "holds weights that the model does not have"),
-        ("mismatched_keys", "holds weights of another shape"),
-    ):
-        names = sorted(str(name) for name in info.get(key) or ())
-        if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            raise ValueError(
-                f"{folder.path}: {', '.join(folder.weight_files)} {what}: {', '.join(names[:5])}{more}; "
-                "config.json and the weights do not belong together"
-            )
-    for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise ValueError(f"{folder.path}: the weight {name} holds NaN or infinite values; the training diverged")
-    return model.eval()
-
-
-def _load_processor(folder: RunFolder) -> Any:
-    try:
-        return AutoProcessor.from_pretrained(folder.path)
-    except Exception as error:
-        raise ValueError(
-            f"{folder.path}: AutoProcessor cannot load the processor: {error}; save it with processor.save_pretrained"
-        ) from error
-
-
 def _compare_two_loads(folder: RunFolder, model: torch.nn.Module, processor: Any) -> str:
     logits = []
-    for loaded_model, loaded_processor in ((model, processor), (_load_model(folder), _load_processor(folder))):
+    for loaded_model, loaded_processor in ((model, processor), load_folder(folder)):
         with torch.no_grad():
             logits.append(loaded_model(**example_batch(folder, loaded_processor)).logits.float())
     if not torch.isfinite(logits[0]).all():

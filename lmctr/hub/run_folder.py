@@ -96,8 +96,12 @@ class RunFolder:
         return sorted(path.relative_to(self.path) for path in names)
 
 
-def open_run(run_dir: str | Path) -> RunFolder:
+def open_run(run_dir: str | Path, refuse_pickles: bool = True) -> RunFolder:
     """Check that a folder holds a complete model in safetensors, and read its small files.
+
+    Args:
+        run_dir: the folder.
+        refuse_pickles: whether pickle files beside the model are an error (nothing ever reads them).
 
     Raises:
         FileNotFoundError: the folder, `config.json`, the processor's or the weight files are not there.
@@ -119,7 +123,8 @@ def open_run(run_dir: str | Path) -> RunFolder:
     config = read_json(path / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise ValueError(f"{path / 'config.json'} has no model_type; save the model with save_pretrained")
-    _refuse_pickles(path)
+    if refuse_pickles:
+        _refuse_pickles(path)
     weight_files = _weight_files(path)
     num_parameters: dict[str, int] = {}
     for name in weight_files:
@@ -218,7 +223,10 @@ def _product(shape: Iterator[int]) -> int:
 def _read_processor(path: Path) -> dict[str, Any]:
     for name in PROCESSOR_FILES:
         if (path / name).is_file():
-            return read_json(path / name)
+            values = read_json(path / name)
+            if name == PROCESSOR_FILES[0] and not isinstance(values.get("processor_class"), str):
+                raise ValueError(f"{path / name} has no processor_class; save it with processor.save_pretrained")
+            return values
     raise FileNotFoundError(
         f"{path} has no {PROCESSOR_FILES[0]}: without the processor nobody can make inputs for the model; "
         "save it with processor.save_pretrained"

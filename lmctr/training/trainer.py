@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainerCallback
@@ -274,6 +277,18 @@ class CTRTrainer(Trainer):
                     )
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args, **kwargs) -> None:
+        with _damage_named(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _damage_named(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _damage_named(checkpoint):
+            super()._load_rng_state(checkpoint)
+
     def _check_labels(self, name: str, dataset: Any) -> None:
         labels = _column(dataset, "labels") if dataset is not None else None
         if labels is None:
@@ -332,6 +347,29 @@ class CTRTrainer(Trainer):
                 folder, global_batch_size=self.args.total_train_batch_size, num_processes=self.args.world_size
             )
             rotate(folder.parent, limit, self.state.best_model_checkpoint)
+
+
+@contextmanager
+def _damage_named(checkpoint: str | None) -> Iterator[None]:
+    """Errors of unreadable files become a `ValueError` that names the checkpoint."""
+    try:
+        yield
+    except UnpicklingError as error:  # torch's own text proposes to unpickle the file without checks
+        raise _damaged(checkpoint, "a file of the optimiser's or scheduler's state is corrupt") from error
+    except (SafetensorError, EOFError, OSError) as error:
+        raise _damaged(checkpoint, error) from error
+    except RuntimeError as error:
+        if not any(sign in str(error) for sign in ("PytorchStreamReader", "Error(s) in loading state_dict")):
+            raise
+        raise _damaged(checkpoint, error) from error
+
+
+def _damaged(checkpoint: str | None, reason: object) -> ValueError:
+    first_line = (str(reason) or type(reason).__name__).splitlines()[0]
+    return ValueError(
+        f"{checkpoint} is damaged and cannot be read ({first_line}); delete this folder and resume from an earlier "
+        "checkpoint, or train again"
+    )
 
 
 def _unwrap(model: nn.Module) -> nn.Module:

@@ -5,6 +5,36 @@ import json
 from lmctr.cli.main import main
 from lmctr.data import load_log
 
+TINY = {
+    "data": {
+        "name": "synthetic",
+        "options": {"num_users": 40, "num_items": 60, "events_per_user": 20},
+        "num_behaviors": 5,
+        "feedback": "inline",
+        "prompt": "generic/en",
+    },
+    "model": {
+        "backbone": {
+            "model_type": "bert",
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "max_position_embeddings": 128,
+        },
+        "tokenizer": {"type": "wordpiece", "vocab_size": 300},
+        "num_sink_buckets": 8,
+        "sink_embedding_dim": 8,
+    },
+    "training": {
+        "stage1_epochs": 1,
+        "stage2_epochs": 2,
+        "learning_rate": 1e-3,
+        "per_device_train_batch_size": 16,
+        "use_cpu": True,
+    },
+}
+
 
 def read(folder, name):
     return json.loads((folder / name).read_text())

@@ -90,17 +90,17 @@ def test_damaged_run_is_a_clear_error(tiny_run, tmp_path, capsys):
     request = tmp_path / "r.jsonl"
     request.write_text('{"history": [], "target": "a", "time": 1}\n')
     assert main(["predict", str(folder), "--input", str(request)]) == 2
-    assert "model.safetensors is damaged and cannot be read" in capsys.readouterr().err
+    assert "model.safetensors is cut off: its header declares" in capsys.readouterr().err
     weights = load_file(tiny_run / "model.safetensors")
     weights.pop("head.out.weight")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert main(["predict", str(folder), "--input", str(request)]) == 2
-    assert "lacks 1 of the model's weights (head.out.weight" in capsys.readouterr().err
+    assert "model.safetensors lacks weights of the model: head.out.weight" in capsys.readouterr().err
     for name in ("model.safetensors", "processor_config.json", "config.json"):
         (folder / name).rename(folder / "away")
         for words in (["predict", str(folder), "--input", str(request)], ["evaluate", str(folder)]):
             assert main(words) == 2
-            assert f"{name} is missing" in capsys.readouterr().err
+            assert f"{folder} has no {name}" in capsys.readouterr().err
         (folder / "away").rename(folder / name)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny_run import make_batch, make_model, write_json
 
 from lmctr.evaluation.evaluator import evaluate_predictions
-from lmctr.hub import checks
+from lmctr.hub import loading
 from lmctr.hub.checks import validate_run
 from lmctr.hub.reference import compare_with_reference, write_reference
 from lmctr.hub.run_folder import open_run
@@ -63,14 +63,14 @@ def test_without_reference_rows_two_loads_are_compared(run_dir):
 def test_loads_that_differ_are_found_without_reference_rows(run_dir, monkeypatch):
     """A weight that is drawn anew on each load, because no file holds it."""
     (run_dir / "reference.safetensors").unlink()
-    load = checks._load_model
+    load = loading._load_model
 
     def load_with_a_random_weight(folder):
         model = load(folder)
         torch.nn.init.normal_(next(p for name, p in model.named_parameters() if "head" in name and p.ndim > 1))
         return model
 
-    monkeypatch.setattr(checks, "_load_model", load_with_a_random_weight)
+    monkeypatch.setattr(loading, "_load_model", load_with_a_random_weight)
     with pytest.raises(ValueError, match="two loads of the same folder give different logits"):
         validate_run(run_dir)
 
@@ -200,6 +200,10 @@ BROKEN = {
     "no processor": (lambda run: (run / "processor_config.json").unlink(), "has no processor_config.json"),
     "no tokenizer": (
         lambda run: [path.unlink() for path in run.glob("tokenizer*")],
+        "has no tokenizer.json: the processor cannot read text without its tokenizer",
+    ),
+    "an odd tokenizer": (
+        lambda run: write_json(run / "tokenizer.json", {}),
         "AutoProcessor cannot load the processor",
     ),
     "processor cut off": (

@@ -65,8 +65,8 @@ def load_backbone(
         setattr(config, key, value)
     options = _constructor_options(config)
     # Nearly every encoder is published with a pooler or an LM head, which CTR-Sink has no use for: no table for these.
-    with held_load_report() as report:
-        try:
+    try:
+        with held_load_report() as report:
             model, info = AutoModel.from_pretrained(
                 name_or_path,
                 config=config,
@@ -76,16 +76,16 @@ def load_backbone(
                 **options,
                 **hub,
             )
-        except (OSError, SafetensorError) as error:
-            raise ValueError(
-                f"backbone: the weights of {name_or_path!r} cannot be read as safetensors ({error})"
-            ) from error
-        except RuntimeError as error:
-            print_load_report(report)
-            raise ValueError(
-                f"backbone: the weights of {name_or_path!r} do not fit its configuration ({error}); leave out the "
-                "text_config_values that change a shape"
-            ) from error
+    except (OSError, SafetensorError) as error:
+        raise ValueError(
+            f"backbone: the weights of {name_or_path!r} cannot be read as safetensors ({error})"
+        ) from error
+    except RuntimeError as error:
+        print_load_report(report)
+        raise ValueError(
+            f"backbone: the weights of {name_or_path!r} do not fit its configuration ({error}); leave out the "
+            "text_config_values that change a shape"
+        ) from error
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
         shown = ", ".join(missing[:5])

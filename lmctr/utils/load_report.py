@@ -1,0 +1,34 @@
+"""transformers' table of missing and unexpected weights, which it prints while it loads a model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["held_load_report", "print_load_report"]
+
+
+@contextmanager
+def held_load_report() -> Iterator[list[logging.LogRecord]]:
+    """Keep the table from being printed; its records are in the list."""
+    held: list[logging.LogRecord] = []
+
+    def hold(record: logging.LogRecord) -> bool:
+        if "LOAD REPORT" not in record.getMessage():
+            return True
+        held.append(record)
+        return False
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(hold)
+    try:
+        yield held
+    finally:
+        logger.removeFilter(hold)
+
+
+def print_load_report(records: list[logging.LogRecord]) -> None:
+    """Print what was held back, after the block of `held_load_report`."""
+    for record in list(records):
+        logging.getLogger(record.name).handle(record)
