@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from lmctr.analysis import sink_attention
-from lmctr.cli import build
 from lmctr.cli.main import main
 from lmctr.cli.runs import RunFolder
 from lmctr.data import TextView, load_log, split_log
+from lmctr.hub.loading import load_run
 
 
 def analyze(*words):
@@ -53,7 +53,7 @@ def test_files_and_table_of_one_run(copy_of, capsys):
     assert entry["sink_bias_layers"] == [0, 1]
 
     # The numbers are those of the model and of the test part's samples, in one batch.
-    model, processor = build.load_run(run)
+    model, processor = load_run(run)
     log = load_log("synthetic", num_users=40, num_items=60, events_per_user=20)
     events = entry["samples"]["event"]
     assert len(set(events)) == 12
