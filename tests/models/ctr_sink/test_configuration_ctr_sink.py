@@ -179,3 +179,11 @@ def test_attention_implementations_that_cannot_carry_the_bias():
     model.model.language_model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match=r"flash_attention_2.*sdpa"):
         model(**batch_of(model.config))
+
+
+def test_ids_that_a_trainer_writes_are_read_back(tmp_path):
+    """transformers 5.17's Trainer puts the tokenizer's special ids into the outermost config."""
+    config = CTRSinkConfig(text_config=text_config("bert"))
+    config.pad_token_id, config.bos_token_id, config.eos_token_id = 0, None, 2
+    config.save_pretrained(tmp_path)
+    assert CTRSinkConfig.from_pretrained(tmp_path).text_config.to_dict() == config.text_config.to_dict()
