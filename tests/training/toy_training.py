@@ -178,6 +178,9 @@ def main():
     if rank == 0:
         (folder / "metrics.json").write_text(json.dumps(metrics))
         torch.save(trainer.accelerator.unwrap_model(trainer.model).state_dict(), folder / "weights.pt")
+    if torch.distributed.is_initialized():  # a process that leaves without it may abort in gloo's threads
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
