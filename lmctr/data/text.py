@@ -50,10 +50,10 @@ class TextView:
         self.log = log
         self.processor = processor
         self.retrieval = retrieval if processor.needs_similarity else None
-        behaviors, targets = processor.behavior_texts(log.catalogue), processor.item_texts(log.catalogue)
-        is_shared = behaviors == targets
-        self.pieces = processor.encode_items(targets if is_shared else behaviors + targets)
-        self._target_offset = 0 if is_shared else log.num_items
+        texts, self._target_offset = processor.item_texts(log.catalogue), 0
+        if processor.prompt.behavior_item is not None:  # behaviours first, so that an event's item is its row
+            texts, self._target_offset = processor.behavior_texts(log.catalogue) + texts, log.num_items
+        self.pieces = processor.encode_items(texts)
         feedback = None
         if processor.needs_feedback:
             described = processor.prompt.feedback_names

@@ -303,8 +303,10 @@ def test_no_tokenizer_call_per_batch(tokenizers, log, monkeypatch):
 
     monkeypatch.setattr("lmctr.models.ctr_sink.processing_ctr_sink.tokenize", refuse)
     monkeypatch.setattr(type(view.processor.tokenizer), "__call__", refuse)
-    view.batch(log.sample_events())
-    view.lengths(log.sample_events())
+    events = log.sample_events()
+    assert len(view.batch(events)["labels"]) == len(view.lengths(events)) == len(events)
+    with pytest.raises(AssertionError, match="the tokenizer was called"):
+        view.processor.encode_items(["any text"])
 
 
 def test_assembly_is_much_faster_than_tokenising():
