@@ -20,6 +20,7 @@ from ...modeling_outputs import CTROutput
 from ...modeling_utils import CTRPreTrainedModel, ctr_loss
 from .backbone import load_backbone, new_backbone, position_ids_from_mask
 from .configuration_ctr_sink import CTRSinkConfig
+from .sink_cache import SinkCache
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
@@ -30,11 +31,13 @@ class SinkContext(NamedTuple):
     """Where the sinks of a batch are. Travels to the attention layers as a keyword of the call, never as state.
 
     index (B, M) int64: positions of each row's sinks in text order, 0 where the row has fewer;
-    valid (B, M) bool: which entries are sinks.
+    valid (B, M) bool: which entries are sinks;
+    cache: the sinks of the positions before these, where a row is encoded in parts.
     """
 
     index: torch.Tensor
     valid: torch.Tensor
+    cache: SinkCache | None = None
 
 
 def locate_sinks(is_sink: torch.Tensor, num_sinks: int) -> SinkContext:
@@ -98,8 +101,11 @@ class SinkBiasLayer(nn.Module):
         self.scale = nn.Parameter(torch.full((), self.scale_init))
         self.dropout = nn.Dropout(config.sink_bias_dropout)
 
-    def forward(self, hidden_states: torch.Tensor, sinks: SinkContext) -> torch.Tensor:
-        """Hidden states (B, N, H) that enter the attention; returns s * scatter(B), (B, N, N)."""
+    def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, slot: int = 0) -> torch.Tensor:
+        """Hidden states (B, N, H) that enter the attention; returns s * scatter(B), (B, N, N).
+
+        With a cache of P earlier positions the columns begin with theirs: (1, N, P + N). `slot` is the layer's place there.
+        """
         batch, length, hidden_size = hidden_states.shape
         num_sinks = sinks.index.shape[1]
         states = hidden_states.gather(1, sinks.index[..., None].expand(-1, -1, hidden_size))
@@ -107,27 +113,35 @@ class SinkBiasLayer(nn.Module):
         split = (batch, num_sinks, self.num_heads, -1)
         query = self.query(states).view(split).transpose(1, 2)
         key = self.key(states).view(split).transpose(1, 2)
+        seen = sinks  # the sinks that stand in the columns
+        if sinks.cache is not None:
+            key, seen = sinks.cache.append(slot, key, sinks)
+        num_seen = seen.index.shape[1]
         scores = (query @ key.transpose(-1, -2)) * self.scaling
         # Padded sinks leave before the softmax, so that a row's bias does not depend on its batch.
-        visible = sinks.valid[:, None, None, :]
+        visible = seen.valid[:, None, None, :]
         if self.is_causal:
-            visible = visible & torch.ones(num_sinks, num_sinks, dtype=torch.bool, device=scores.device).tril()
+            causal = torch.ones(num_sinks, num_seen, dtype=torch.bool, device=scores.device)
+            visible = visible & causal.tril(num_seen - num_sinks)
         scores = scores.float().masked_fill(~visible, torch.finfo(torch.float32).min)
         bias = scores.softmax(-1).mean(1).to(hidden_states.dtype)
         bias = self.dropout(bias) * self.scale.to(hidden_states.dtype)
-        bias = bias * (sinks.valid[:, :, None] & sinks.valid[:, None, :])
-        return scatter_sinks(bias, sinks, length)
+        bias = bias * (sinks.valid[:, :, None] & seen.valid[:, None, :])
+        return scatter_sinks(bias, sinks, seen, length)
 
 
-def scatter_sinks(bias: torch.Tensor, sinks: SinkContext, length: int) -> torch.Tensor:
-    """(B, M, M) values between sinks to a (B, N, N) matrix of zeros at the sinks' rows and columns.
+def scatter_sinks(bias: torch.Tensor, sinks: SinkContext, seen: SinkContext, length: int) -> torch.Tensor:
+    """(B, M, S) values of sinks towards the sinks they see to a (B, N, P + N) matrix of zeros at their rows and columns.
 
-    Entries of padded sinks go to an extra row and column that is cut off, so no two entries meet.
+    P is the number of cached positions. Entries of padded sinks go to an extra row and column that is cut off, so no two
+    entries meet.
     """
-    position = torch.where(sinks.valid, sinks.index, length)
-    cells = position[:, :, None] * (length + 1) + position[:, None, :]
-    full = bias.new_zeros(bias.shape[0], (length + 1) ** 2).scatter(1, cells.flatten(1), bias.flatten(1))
-    return full.view(-1, length + 1, length + 1)[:, :length, :length]
+    width = length + (sinks.cache.length if sinks.cache is not None else 0)
+    row = torch.where(sinks.valid, sinks.index, length)
+    column = torch.where(seen.valid, seen.index, width)
+    cells = row[:, :, None] * (width + 1) + column[:, None, :]
+    full = bias.new_zeros(bias.shape[0], (length + 1) * (width + 1)).scatter(1, cells.flatten(1), bias.flatten(1))
+    return full.view(-1, length + 1, width + 1)[:, :length, :width]
 
 
 class SinkBias(nn.Module):
@@ -139,7 +153,8 @@ class SinkBias(nn.Module):
         self.layers = nn.ModuleList([SinkBiasLayer(config, is_causal) for _ in self.slots])
 
     def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, layer_idx: int) -> torch.Tensor:
-        return self.layers[self.slots[layer_idx]](hidden_states, sinks)
+        slot = self.slots[layer_idx]
+        return self.layers[slot](hidden_states, sinks, slot)
 
 
 def add_bias_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> torch.Tensor:
@@ -287,6 +302,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         sink_buckets: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
+        sink_cache: SinkCache | None = None,
         **kwargs,
     ) -> BaseModelOutput:
         """Encode a batch.
@@ -296,6 +312,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             attention_mask: (B, N), 1 for real tokens; default: all real. Padding may be on either side.
             sink_buckets: (B, N) or (B, N, S) int64, -1 where the position is no sink; default: no sinks.
             position_ids: (B, N) int64; default: counted over the real tokens.
+            sink_cache: the sinks of cached positions, with `past_key_values` in causal backbones; needs `position_ids` and a
+                float mask (1, 1, N, P + N), and gets this call's sinks appended.
             kwargs: passed to the backbone (`output_hidden_states`, `output_attentions`).
 
         Returns:
@@ -316,7 +334,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             sink_embeds = self.sink_embedding(sink_buckets.clamp_min(0)).to(inputs_embeds.dtype)
             inputs_embeds = torch.where(is_sink, sink_embeds, inputs_embeds)
         if self.sink_bias is not None:
-            kwargs["sink_context"] = sinks
+            kwargs["sink_context"] = sinks._replace(cache=sink_cache)
         if self.is_causal:
             kwargs.setdefault("use_cache", False)
         outputs = self.language_model(
