@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli.evaluate import _FREE as FREE_DATA_KEYS
 from lmctr.cli.runs import RECIPE, RunFolder, open_run
+from lmctr.cli.views.base import COMMON_DATA_KEYS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lmctr.analysis import AttentionMap, SinkAttention
 
 ACCEPTS_OVERRIDES = True
+FREE_DATA_KEYS = (*COMMON_DATA_KEYS, "retrieval")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -114,8 +115,8 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
 
     import lmctr  # noqa: F401 (registers the model types)
     from lmctr.analysis import attention_map, sink_attention
-    from lmctr.cli import build
     from lmctr.cli.recipe import load_recipe
+    from lmctr.cli.views import text_build as build
     from lmctr.data.retrieval import TextRetriever
     from lmctr.data.text import TextView
     from lmctr.hub.loading import load_run

@@ -9,12 +9,10 @@ import argparse
 from pathlib import Path
 
 from lmctr.cli.runs import RECIPE, RunFolder, open_run, write_predictions
+from lmctr.cli.views.base import COMMON_DATA_KEYS
 from lmctr.utils.files import write_json
 
 ACCEPTS_OVERRIDES = True
-# Data keys that may differ from the training: where the data lie and how they are parted, not how a text is built.
-_FREE = ("name", "path", "options", "split", "fractions", "seed", "max_train_samples", "max_eval_samples", "retrieval")
-
 # Training arguments that matter to a measurement.
 _EVALUATION_KEYS = (
     "per_device_eval_batch_size",
@@ -38,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         description="Measure a trained run on a part of its data: exact AUC, logloss, grouped AUC, NE and ECE. Several "
         "runs (seeds of one recipe): mean and standard deviation of what their stored scores give, without loading "
         "model or data; with --compare also paired tests against other runs of the same seeds.",
-        epilog=f"Overrides, for one run: --data.KEY for {', '.join(_FREE)}; --training.KEY for {', '.join(_EVALUATION_KEYS)}. "
+        epilog=f"Overrides, for one run: --data.KEY for {', '.join(COMMON_DATA_KEYS)} and what else only says where data lie; --training.KEY for {', '.join(_EVALUATION_KEYS)}. "
         "Seeds: for s in 0 1 2; do lmctr train RECIPE --training.seed $s --output_dir runs/a-$s; done; likewise runs/b-$s "
         "with another value; then lmctr evaluate runs/a-* --compare runs/b-* --output comparison.md.",
         allow_abbrev=False,
@@ -60,14 +58,6 @@ def run(args: argparse.Namespace) -> int:
     if args.resamples is not None:
         raise ValueError("--resamples belongs to --compare")
     folder = open_run(args.run[0])
-    for key, _ in args.overrides:
-        group, name = key.split(".")[:2]
-        if group == "model" or (group == "data" and name not in _FREE):
-            raise ValueError(f"--{key}: the run was trained with its own value; free are data.{', data.'.join(_FREE)}")
-        if group == "training" and name not in _EVALUATION_KEYS:
-            raise ValueError(
-                f"--{key} has no effect on a measurement; free are training.{', '.join(_EVALUATION_KEYS)}"
-            )
     measured = evaluate_run(folder, args.split, args.overrides, args.predictions)
     if measured is None:
         return 0
@@ -116,41 +106,53 @@ def evaluate_run(
     import transformers
 
     import lmctr  # noqa: F401 (registers the model types)
-    from lmctr.cli import build
     from lmctr.cli.recipe import load_recipe
     from lmctr.cli.train import plain_metrics
-    from lmctr.data.retrieval import TextRetriever
-    from lmctr.data.text import TextView
+    from lmctr.cli.views import view_of
     from lmctr.hub.loading import load_run
     from lmctr.training.arguments import CTRTrainingArguments
     from lmctr.training.trainer import CTRTrainer
 
     transformers.utils.logging.disable_progress_bar()
+    view = view_of(load_recipe(folder.path / RECIPE))
+    check_overrides(overrides, view.free_data_keys)
     recipe = load_recipe(folder.path / RECIPE, overrides)
+    view = view_of(recipe)
     with tempfile.TemporaryDirectory() as scratch:
         values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
         arguments = CTRTrainingArguments(
             output_dir=scratch, eval_strategy="no", save_strategy="no", disable_tqdm=True, **values
         )
-        log = build.build_log(recipe.data)
-        splits = build.build_splits(log, recipe.data)
-        events = getattr(splits, split)
-        build.check_labels(log, split, events)
+        view.load()
+        view.check((split,))
         model, processor = load_run(folder.path)
-        retriever = None
-        if processor.needs_similarity and folder.retriever.is_dir():
-            retriever = TextRetriever.from_pretrained(folder.retriever)
-        retrieval = build.build_retrieval_for(processor, log, events, recipe.data, None, splits.train, retriever)
-        view = TextView(log, processor, retrieval=retrieval)
+        view.open(processor, parts=(split,), folder=folder.path)
         trainer = CTRTrainer(
             model=model,
             args=arguments,
-            data_collator=build.build_collator(view, arguments.bf16 or arguments.fp16),
+            data_collator=view.collator(arguments.bf16 or arguments.fp16),
             processing_class=processor,
         )
-        output = trainer.predict(build.build_datasets(view, splits, (split,))[split], metric_key_prefix=split)
+        output = trainer.predict(view.dataset(split), metric_key_prefix=split)
         if arguments.process_index != 0:
             return None
         if predictions:
-            write_predictions(Path(predictions), log, events, output.label_ids, output.predictions)
+            write_predictions(Path(predictions), view.identify(split), output.label_ids, output.predictions)
         return plain_metrics(output.metrics, split)
+
+
+def check_overrides(overrides: list[tuple[str, str]], free_data_keys: tuple[str, ...]) -> None:
+    """Only what leaves the model and its inputs as they were trained may be overridden.
+
+    Raises:
+        ValueError: an override of another key.
+    """
+    for key, _ in overrides:
+        group, name = key.split(".")[:2]
+        if group == "model" or (group == "data" and name not in free_data_keys):
+            free = ", data.".join(free_data_keys)
+            raise ValueError(f"--{key}: the run was trained with its own value; free are data.{free}")
+        if group == "training" and name not in _EVALUATION_KEYS:
+            raise ValueError(
+                f"--{key} has no effect on a measurement; free are training.{', '.join(_EVALUATION_KEYS)}"
+            )

@@ -26,42 +26,6 @@ from lmctr.utils.suggest import unknown_key_message
 
 GROUPS = ("data", "model", "training")
 
-# Keys of the data group: type and default. `...` marks a key that the recipe must give.
-DATA_KEYS: dict[str, tuple[Any, Any]] = {
-    "name": (str, ...),
-    "path": (str | None, None),
-    "options": (dict, {}),
-    "split": (str, "time"),
-    "fractions": (list[float], [0.8, 0.1, 0.1]),
-    "seed": (int, 0),
-    "max_train_samples": (int | None, None),
-    "max_eval_samples": (int | None, None),
-    "prompt": (str | dict, "generic/en"),
-    "num_behaviors": (int, 50),
-    "order": (Literal["recent", "similarity", "time"], "recent"),
-    "feedback": (Literal["none", "groups", "inline", "sink"], "none"),
-    "trailing_sink": (bool, True),
-    "max_length": (int | None, None),
-    "retrieval": (dict | None, None),
-    "baselines": (bool, True),
-}
-RETRIEVAL_KEYS: dict[str, tuple[Any, Any]] = {"encoder": (str, "tfidf"), "k": (int, 50)}
-MODEL_KEYS: dict[str, tuple[Any, Any]] = {
-    "family": (Literal["ctr_sink"], "ctr_sink"),
-    "backbone": (str | dict, ...),
-    "tokenizer": (str | dict | None, None),
-    "sink_token": (str, "[SINK]"),
-    "text_config_values": (dict, {}),
-    "attn_implementation": (Literal["sdpa", "eager"] | None, None),
-}
-TOKENIZER_KEYS: dict[str, tuple[Any, Any]] = {
-    "type": (Literal["wordpiece", "bpe"], ...),
-    "vocab_size": (int, 8192),
-    "lowercase": (bool, True),
-    "min_frequency": (int, 1),
-}
-# Config keys that the data group sets, because the processor and the model must agree on them.
-SET_BY_DATA = {"sink_order": "order", "feedback": "feedback", "num_behaviors": "num_behaviors"}
 # Training arguments that lmctr decides itself, and where a user should look instead.
 SET_BY_LMCTR = {
     "num_train_epochs": "set training.stage1_epochs and training.stage2_epochs; their sum is trained",
@@ -162,6 +126,8 @@ def load_recipe(
         RecipeError: unknown or missing key, wrong type, YAML that cannot be read.
         FileNotFoundError: no such file and no such shipped recipe.
     """
+    from lmctr.cli.views import DEFAULT_FAMILY, FAMILIES, view_class
+
     path = find_recipe(name)
     source = str(name)
     groups = _read_yaml(path)
@@ -186,15 +152,20 @@ def load_recipe(
     def where(key: str) -> str:
         return "the command line" if key in origin else source
 
-    data = _check_group("data", groups["data"], DATA_KEYS, where, require_all)
-    if data.get("retrieval") is not None:
-        data["retrieval"] = _check_group("data.retrieval", data["retrieval"], RETRIEVAL_KEYS, where, require_all)
+    family = groups["model"].get("family", DEFAULT_FAMILY)
+    if family not in FAMILIES:
+        raise RecipeError(f"{where('model.family')}: model.family is {_show(family)}, accepted: {', '.join(FAMILIES)}")
+    view = view_class(family)
+    data = _check_group("data", groups["data"], view.data_keys, where, require_all)
+    keys = {"family": (str, DEFAULT_FAMILY), **view.model_keys(family)}
+    model = _check_group("model", groups["model"], keys, where, require_all, view.set_elsewhere(family))
+    for dotted, known in view.nested_keys.items():
+        group, _, key = dotted.partition(".")
+        values = {"data": data, "model": model}[group]
+        if isinstance(values.get(key), dict):
+            values[key] = _check_group(dotted, values[key], known, where, require_all)
     _check_data(data, where)
-    family = groups["model"].get("family", MODEL_KEYS["family"][1])
-    model = _check_group("model", groups["model"], model_keys(family), where, require_all, SET_BY_DATA)
-    if isinstance(model.get("tokenizer"), dict):
-        model["tokenizer"] = _check_group("model.tokenizer", model["tokenizer"], TOKENIZER_KEYS, where, require_all)
-    _check_model(model, where)
+    view.check_recipe(data, model, where)
     training = _check_group("training", groups["training"], training_keys(), where, False, SET_BY_LMCTR, fill=False)
     return Recipe(data=data, model=model, training=training, source=source)
 
@@ -211,23 +182,11 @@ def find_recipe(name: str | Path) -> Path:
     return find_resource("recipes", str(name))
 
 
-def model_keys(family: Any) -> dict[str, tuple[Any, Any]]:
-    """Keys of the model group for one family: the common ones and the family's own configuration keys."""
-    if family != "ctr_sink":
-        return dict(MODEL_KEYS)  # the check of `family` itself reports the wrong name
-    from transformers import PreTrainedConfig
-
-    from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
-
-    base = {field.name for field in fields(PreTrainedConfig)}
-    return {**MODEL_KEYS, **_dataclass_keys(CTRSinkConfig, base | {"text_config", *SET_BY_DATA})}
-
-
 def training_keys() -> dict[str, tuple[Any, Any]]:
     """Keys of the training group: the fields of `CTRTrainingArguments` that a user may set."""
     from lmctr.training.arguments import CTRTrainingArguments
 
-    return _dataclass_keys(CTRTrainingArguments, set(SET_BY_LMCTR))
+    return dataclass_keys(CTRTrainingArguments, set(SET_BY_LMCTR))
 
 
 def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -295,8 +254,7 @@ def _check_group(
     for key, value in given.items():
         name = f"{group}.{key}"
         if elsewhere and key in elsewhere:
-            hint = elsewhere[key] if elsewhere is not SET_BY_DATA else f"set data.{elsewhere[key]}"
-            raise RecipeError(f"{where(name)}: {name} is not set in a recipe; {hint}")
+            raise RecipeError(f"{where(name)}: {name} is not set in a recipe; {elsewhere[key]}")
         if key not in known:
             raise RecipeError(unknown_key_message(key, known, f"{group} ({where(name)})"))
         hint = known[key][0]
@@ -317,7 +275,7 @@ def _check_group(
 def _check_data(data: dict[str, Any], where: typing.Callable[[str], str]) -> None:
     if data["path"] is not None and "path" in data["options"]:
         raise RecipeError(f"{where('data.path')}: data.path and data.options.path are both set; keep one")
-    for key in ("num_behaviors", "max_train_samples", "max_eval_samples", "max_length"):
+    for key in ("max_train_samples", "max_eval_samples"):
         if data[key] is not None and data[key] < 1:
             raise RecipeError(f"{where(f'data.{key}')}: data.{key} is {data[key]}, accepted: a whole number from 1")
     fractions = data["fractions"]
@@ -325,35 +283,6 @@ def _check_data(data: dict[str, Any], where: typing.Callable[[str], str]) -> Non
         raise RecipeError(
             f"{where('data.fractions')}: data.fractions is {fractions}, accepted: three positive numbers "
             "(train, validation, test) that add up to 1"
-        )
-    if data["order"] != "recent" and data["retrieval"] is None:
-        raise RecipeError(
-            f"{where('data.order')}: data.order is {data['order']!r}, which places retrieved behaviours: "
-            "set data.retrieval, for example {encoder: tfidf, k: 50}"
-        )
-
-
-def _check_model(model: dict[str, Any], where: typing.Callable[[str], str]) -> None:
-    backbone = model.get("backbone")
-    if isinstance(backbone, dict) and not isinstance(backbone.get("model_type"), str):
-        raise RecipeError(
-            f"{where('model.backbone')}: model.backbone is a config from scratch without model_type; "
-            "accepted: a model name, a folder, package:NAME, or a mapping such as {model_type: bert, hidden_size: 128}"
-        )
-    if isinstance(backbone, dict) and model["text_config_values"]:
-        raise RecipeError(
-            f"{where('model.text_config_values')}: model.text_config_values changes a pretrained backbone's config; "
-            "model.backbone is a config itself: put the values there"
-        )
-    if isinstance(backbone, dict) and model.get("tokenizer") is None:
-        raise RecipeError(
-            f"{where('model.tokenizer')}: model.tokenizer is missing; a backbone from scratch needs a tokenizer name, "
-            "or {type: wordpiece, vocab_size: 8192} to train one on the training part's item texts"
-        )
-    if isinstance(backbone, str) and isinstance(model.get("tokenizer"), dict):
-        raise RecipeError(
-            f"{where('model.tokenizer')}: model.tokenizer trains a new tokenizer, but the pretrained backbone "
-            f"{backbone!r} knows only its own ids; leave model.tokenizer out, or give the backbone as a mapping"
         )
 
 
@@ -420,7 +349,8 @@ def describe(hint: Any) -> str:
     return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def _dataclass_keys(cls: type, hidden: set[str]) -> dict[str, tuple[Any, Any]]:
+def dataclass_keys(cls: type, hidden: set[str]) -> dict[str, tuple[Any, Any]]:
+    """Fields of a dataclass as keys of a recipe, without the hidden ones: type and default."""
     keys = {}
     for field in fields(cls):
         if field.name in hidden or not field.init or field.name.startswith("_"):

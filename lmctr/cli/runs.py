@@ -14,14 +14,13 @@ RUN/analysis/                 what `lmctr analyze` wrote
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from lmctr.data.log import InteractionLog
 
 RECIPE = "recipe.yaml"
 METRICS = "metrics.json"
@@ -156,30 +155,19 @@ def check_resume(run: RunFolder, resolved: dict[str, Any]) -> None:
         )
 
 
-def write_predictions(
-    path: Path, log: InteractionLog, events: np.ndarray, labels: np.ndarray, logits: np.ndarray
-) -> None:
-    """Write the scores of a part as Parquet.
+def write_predictions(path: Path, columns: Mapping[str, Any], labels: np.ndarray, logits: np.ndarray) -> None:
+    """Write the scores of a part as Parquet: the view's identifying `columns`, then `label` and `logit`.
 
-    Columns: `event` (position in the log), `user` and `item` (original ids), `time` (seconds), `label`, `logit`; `weight`
-    where the log has weights, so that the metrics can be computed again.
+    A `weight` column goes last, so that the metrics can be computed again.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.table(
-        {
-            "event": pa.array(events, pa.int64()),
-            "user": pa.array(log.user_ids[log.user[events]]),
-            "item": log.catalogue["item_id"].take(pa.array(log.item[events])),
-            "time": pa.array(log.time[events], pa.int64()),
-            "label": pa.array(labels.astype("int8")),
-            "logit": pa.array(logits, pa.float32()),
-        }
-    )
-    if log.weight is not None:
-        table = table.append_column("weight", pa.array(log.weight[events], pa.float32()))
+    ordered = {key: values for key, values in columns.items() if key != "weight"}
+    ordered |= {"label": pa.array(labels.astype("int8")), "logit": pa.array(logits, pa.float32())}
+    if "weight" in columns:
+        ordered["weight"] = columns["weight"]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(table, temporary)
+    pq.write_table(pa.table(ordered), temporary)
     temporary.replace(path)

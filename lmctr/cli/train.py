@@ -14,8 +14,7 @@ from lmctr.utils.files import read_json, write_json
 
 if TYPE_CHECKING:
     from lmctr.cli.recipe import Recipe
-    from lmctr.data.log import InteractionLog
-    from lmctr.data.splits import Splits
+    from lmctr.cli.views.base import View
     from lmctr.training.arguments import CTRTrainingArguments
 
 ACCEPTS_OVERRIDES = True
@@ -59,11 +58,14 @@ class Training:
     def __init__(self, recipe: Recipe, folder: RunFolder, resume: bool, overwrite: bool, command: str):
         import transformers
 
+        from lmctr.cli.views import view_of
         from lmctr.training.arguments import CTRTrainingArguments
 
         transformers.utils.logging.disable_progress_bar()
         self.recipe, self.folder, self.resume, self.overwrite = recipe, folder, resume, overwrite
         self.command = command
+        self.view: View = view_of(recipe)
+        self._loaded = False
         values = {"disable_tqdm": True, **recipe.training}
         self.args: CTRTrainingArguments = CTRTrainingArguments(output_dir=str(folder.checkpoints), **values)
         self.is_first = self.args.process_index == 0
@@ -87,9 +89,9 @@ class Training:
             self.say(f"{self.folder.path} holds a finished run: nothing to resume")
             self._close()
             return 0
-        trainer, log, splits, datasets = self._build()
+        trainer = self._build()
         outcome = self._train(trainer)
-        self._finish(trainer, outcome, log, splits, datasets)
+        self._finish(trainer, outcome)
         self.say(f"run folder: {self.folder.path}  ({time.monotonic() - began:.0f} s)")
         self._close()
         return 0
@@ -109,60 +111,42 @@ class Training:
         return self.args.world_size > 1
 
     def _prepare(self) -> None:
-        """Build the log once, train the tokenizer once, and write the recipe and the description of the data."""
-        from lmctr.cli.build import build_log, build_processor, build_splits, build_tokenizer, check_labels
+        """Read the data once, fit the processor once, and write the recipe."""
         from lmctr.cli.recipe import RecipeError
-        from lmctr.data.validation import validate_log
 
-        log = build_log(self.recipe.data)
-        splits = build_splits(log, self.recipe.data)
-        report = validate_log(log, splits)
-        for name, events in splits.items():
-            check_labels(log, name, events)
+        self.view.load()
+        self._loaded = True
+        lines = self.view.check()
         if not self.folder.prepared:
-            tokenizer = build_tokenizer(self.recipe, log, splits)
-            processor = build_processor(self.recipe, tokenizer)
+            processor = self.view.make_processor()
             self.folder.path.mkdir(parents=True, exist_ok=True)
             try:
                 self.recipe.save(self.folder.path / RECIPE)
             except Exception as error:
                 raise RecipeError(f"the recipe cannot be written: {error}") from error
             processor.save_pretrained(self.folder.path)
-            for line in report.lines():
+            for line in lines:
                 self.say(line)
         if self._several:
-            log.save(self.folder.cache / "log")
-        self._log, self._splits = log, splits
+            self.view.share(self.folder.cache)
 
-    def _build(self) -> tuple[Any, InteractionLog, Splits, dict]:
-        """Log, splits, view and trainer, in each process."""
+    def _build(self) -> Any:
+        """The trainer, with data and model, in each process."""
         from transformers import set_seed
         from transformers.trainer_callback import PrinterCallback
 
-        from lmctr.cli import build
         from lmctr.cli.progress import ProgressLines
-        from lmctr.data.log import InteractionLog
-        from lmctr.data.text import TextView
-        from lmctr.hub.loading import check_tokenizer_files
-        from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
         from lmctr.training.trainer import CTRTrainer
 
-        recipe, args = self.recipe, self.args
+        view, args = self.view, self.args
         if self._several:
-            log = InteractionLog.load(self.folder.cache / "log")
-            splits = build.build_splits(log, recipe.data)
-        elif hasattr(self, "_log"):
-            log, splits = self._log, self._splits
-        else:  # a resumed run of one process
-            log = build.build_log(recipe.data)
-            splits = build.build_splits(log, recipe.data)
-        check_tokenizer_files(self.folder.path)
-        processor = CTRSinkProcessor.from_pretrained(self.folder.path)
-        retrieval = self._retrieval(processor, log, splits)
-        view = TextView(log, processor, retrieval=retrieval)
-        datasets = build.build_datasets(view, splits)
+            view.load_shared(self.folder.cache)
+        elif not self._loaded:  # a resumed run of one process
+            view.load()
+        processor = view.load_processor(self.folder.path)
+        view.open(processor, folder=self.folder.path, is_first=self.is_first, wait=self.wait, writes=True)
         if self.is_first:
-            description = build.describe_data(log, splits, view, self.say)
+            description = view.describe(self.say)
             if self.folder.prepared:
                 before = read_json(self.folder.path / DATA).get("fingerprint")
                 if before != description["fingerprint"]:
@@ -174,7 +158,7 @@ class Training:
                 write_json(self.folder.path / DATA, description)
         self.wait()
         set_seed(args.seed)
-        model = build.build_model(recipe, processor)
+        model = view.model(processor)
         if args.lora is not None:
             from lmctr.training.lora import add_lora
 
@@ -182,9 +166,9 @@ class Training:
         trainer = CTRTrainer(
             model=model,
             args=args,
-            data_collator=build.build_collator(view, args.bf16 or args.fp16),
-            train_dataset=datasets["train"],
-            eval_dataset=datasets["validation"],
+            data_collator=view.collator(args.bf16 or args.fp16),
+            train_dataset=view.dataset("train"),
+            eval_dataset=view.dataset("validation"),
             processing_class=processor,
         )
         trainer.remove_callback(PrinterCallback)
@@ -192,28 +176,11 @@ class Training:
         total = sum(parameter.numel() for parameter in model.parameters())
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self.say(
-            f"{type(build.plain_model(model)).__name__} on {model.config.text_config.model_type}: {total:,} parameters, {trained:,} trained; "
+            f"{view.describe_model(model)}: {total:,} parameters, {trained:,} trained; "
             f"{args.total_train_batch_size} samples per step, {args.stage1_epochs} + {args.stage2_epochs} epochs, "
             f"{args.world_size} process{'es' if self._several else ''} on {args.device.type}"
         )
-        return trainer, log, splits, datasets
-
-    def _retrieval(self, processor: Any, log: InteractionLog, splits: Splits) -> Any:
-        """Retrieved behaviours of all samples; the first process computes and stores them."""
-        import numpy as np
-
-        from lmctr.cli.build import build_retrieval_for
-
-        if not processor.needs_similarity:
-            return None
-        events = np.concatenate([part for _, part in splits.items()])
-        result = None
-        if self.is_first:
-            result = build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever, splits.train)
-        self.wait()
-        if result is None:
-            result = build_retrieval_for(processor, log, events, self.recipe.data, self.folder.retriever, splits.train)
-        return result
+        return trainer
 
     # ---- training and after ---------------------------------------------------------------------------------------
 
@@ -228,26 +195,21 @@ class Training:
             self.say(f"resuming from {checkpoint}" if checkpoint else "no complete checkpoint: starting from step 0")
         return trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
-    def _finish(self, trainer: Any, outcome: Any, log: InteractionLog, splits: Splits, datasets: dict) -> None:
+    def _finish(self, trainer: Any, outcome: Any) -> None:
         """Measure the best checkpoint and write the run's files; metrics.json comes last."""
-        metrics = {}
+        view, metrics = self.view, {}
         for name in ("validation", "test"):
-            output = trainer.predict(datasets[name], metric_key_prefix=name)
+            output = trainer.predict(view.dataset(name), metric_key_prefix=name)
             metrics[name] = plain_metrics(output.metrics, name)
             if self.is_first:
                 path = self.folder.path / "predictions" / f"{name}.parquet"
-                write_predictions(path, log, getattr(splits, name), output.label_ids, output.predictions)
-        self._save_model(trainer, datasets["test"])
+                write_predictions(path, view.identify(name), output.label_ids, output.predictions)
+        self._save_model(trainer, view.dataset("test"))
         if not self.is_first:
             return
-        baselines, num_fitted = {}, {"model": len(splits.train)}
+        baselines, num_fitted = {}, {"model": view.num_samples("train")}
         if self.recipe.data["baselines"]:
-            from lmctr.cli.build import baseline_splits
-            from lmctr.evaluation.baselines import baseline_metrics
-
-            parts = baseline_splits(log, splits, self.recipe.data)
-            measured = baseline_metrics(log, parts, seed=self.args.seed)
-            num_fitted["baselines"] = len(parts.train)
+            measured, num_fitted["baselines"] = view.baselines(self.args.seed)
             baselines = {
                 name: {part: values[part] for part in ("validation", "test") if part in values}
                 for name, values in measured.items()
@@ -257,7 +219,7 @@ class Training:
             "split metrics": metrics,
             "baselines": baselines,
             "training_samples": num_fitted,
-            "best_auc": log.info.best_auc,
+            "best_auc": view.best_auc,
             "seed": self.args.seed,
             "best_step": state.best_global_step or state.global_step,
             "steps": state.global_step,

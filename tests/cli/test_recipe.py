@@ -89,7 +89,7 @@ def test_resolved_recipe_reads_back_as_itself(write, tmp_path):
             "name: synthetic\n  max_length: None",
             r"'None' \(text\), accepted: a whole number or null",
         ),
-        ("backbone: some/model", "family: dnn\n  backbone: x", "accepted: ctr_sink"),
+        ("backbone: some/model", "family: dnm\n  backbone: x", "accepted: ctr_sink"),
         (
             "backbone: some/model",
             "sink_order: recent\n  backbone: x",

@@ -1,4 +1,4 @@
-"""From a recipe to the things that training and evaluation need: log, splits, processor, model, datasets."""
+"""From a recipe of the text view to the things that training and evaluation need: log, splits, processor, model."""
 
 from __future__ import annotations
 
@@ -7,24 +7,34 @@ import inspect
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from lmctr.cli.recipe import MODEL_KEYS, Recipe
+from lmctr.cli.recipe import Recipe
+from lmctr.cli.views.base import draw
 from lmctr.data.collators import TextCollator
 from lmctr.data.load import load_log
 from lmctr.data.log import InteractionLog
 from lmctr.data.splits import Splits, split_log
-from lmctr.data.text import TextDataset, TextView
+from lmctr.data.text import TextView
 from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.suggest import unknown_key_message
+
+# Keys of the model group besides the configuration's own: type and default.
+MODEL_KEYS: dict[str, tuple[Any, Any]] = {
+    "backbone": (str | dict, ...),
+    "tokenizer": (str | dict | None, None),
+    "sink_token": (str, "[SINK]"),
+    "text_config_values": (dict, {}),
+    "attn_implementation": (Literal["sdpa", "eager"] | None, None),
+}
 
 # Backbones whose position table is fixed; RoBERTa numbers from pad_token_id + 1.
 _ABSOLUTE_POSITIONS = ("bert", "roberta")
@@ -50,12 +60,7 @@ def build_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
         "validation": data["max_eval_samples"],
         "test": data["max_eval_samples"],
     }
-    parts = {}
-    for number, (name, limit) in enumerate(limits.items()):
-        events = getattr(splits, name)
-        if limit is not None and len(events) > limit:
-            chosen = np.random.default_rng([data["seed"], number]).permutation(len(events))[:limit]
-            parts[name] = events[np.sort(chosen)]
+    parts = {name: draw(getattr(splits, name), limit, data["seed"], name) for name, limit in limits.items()}
     return dataclasses.replace(splits, **parts)
 
 
@@ -70,17 +75,6 @@ def baseline_splits(log: InteractionLog, splits: Splits, data: Mapping[str, Any]
 
 def _whole_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
     return split_log(log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
-
-
-def check_labels(log: InteractionLog, name: str, events: np.ndarray) -> None:
-    """A part with one class cannot be measured: say so before anything expensive."""
-    found = np.unique(log.label[events])
-    if len(found) < 2:
-        shown = f"only the label {int(found[0])}" if len(found) else "no samples"
-        raise ValueError(
-            f"the {name} part ({len(events)} samples) has {shown}; AUC needs positives and negatives: "
-            "change data.fractions, data.split, data.max_eval_samples or the label rule"
-        )
 
 
 def fingerprint(log: InteractionLog, splits: Splits) -> str:
@@ -177,7 +171,7 @@ def build_processor(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> CTRSi
 def build_model(recipe: Recipe, processor: CTRSinkProcessor) -> CTRSinkForCTR:
     """The model with its initial weights; seed the random generators before."""
     model, data = recipe.model, recipe.data
-    values = {key: value for key, value in model.items() if key not in MODEL_KEYS}
+    values = {key: value for key, value in model.items() if key != "family" and key not in MODEL_KEYS}
     values |= {"sink_order": data["order"], "feedback": data["feedback"]}
     backbone = model["backbone"]
     if isinstance(backbone, str):
@@ -302,13 +296,6 @@ def build_retrieval_for(
     if folder is not None:
         result.retriever.save_pretrained(folder)
     return result
-
-
-def build_datasets(
-    view: TextView, splits: Splits, names: tuple[str, ...] = ("train", "validation", "test")
-) -> dict[str, TextDataset]:
-    """A dataset per part."""
-    return {name: TextDataset(view, getattr(splits, name)) for name in names}
 
 
 def build_collator(view: TextView, half_precision: bool) -> TextCollator:
