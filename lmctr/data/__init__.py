@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .load import load_log
     from .log import DatasetInfo, InteractionLog
     from .retrieval import Retrieval, TextRetriever, build_retrieval
+    from .sequence import SequenceCollator, SequenceDataset, SequenceView, sumi_rows
+    from .sequence_processor import SequenceProcessor
     from .splits import Splits, split_log
     from .synthetic import synthetic_log
     from .text import TextDataset, TextView
@@ -23,6 +25,8 @@ _MODULES = {
     "load": ("load_log",),
     "log": ("DatasetInfo", "InteractionLog"),
     "retrieval": ("Retrieval", "TextRetriever", "build_retrieval"),
+    "sequence": ("SequenceCollator", "SequenceDataset", "SequenceView", "sumi_rows"),
+    "sequence_processor": ("SequenceProcessor",),
     "splits": ("Splits", "split_log"),
     "synthetic": ("synthetic_log",),
     "text": ("TextDataset", "TextView"),
@@ -35,6 +39,10 @@ __all__ = [
     "InteractionLog",
     "LeakageReport",
     "Retrieval",
+    "SequenceCollator",
+    "SequenceDataset",
+    "SequenceProcessor",
+    "SequenceView",
     "Splits",
     "TextCollator",
     "TextDataset",
@@ -45,6 +53,7 @@ __all__ = [
     "load_table",
     "log_from_table",
     "split_log",
+    "sumi_rows",
     "synthetic_log",
     "validate_histories",
     "validate_log",
