@@ -6,7 +6,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from .utils.suggest import unknown_key_message
 
-__all__ = ["CTRConfig", "SequenceCTRConfig"]
+__all__ = ["CTRConfig", "SequenceCTRConfig", "TabularCTRConfig"]
 
 # Keys outside the dataclass fields that transformers' own base class and Trainer consume or write, in 5.17 to 5.23
 # (the Trainer of 5.17 writes the tokenizer's special ids into the outermost config).
@@ -151,3 +151,129 @@ class SequenceCTRConfig(CTRConfig):
             f"one number of at least 0 for each of the {len(names)} tasks, not all 0",
         )
         self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+
+
+class TabularCTRConfig(CTRConfig):
+    r"""Shared configuration of the tabular families: rows of fields.
+
+    The fields of a row, in this order everywhere: the categorical ones (`vocab_sizes`; binned numerics count here), the
+    raw numeric ones (`num_numeric`), the sequences (`num_sequences`). Ids are local to their field.
+
+    Args:
+        vocab_sizes (`list[int]`): ids of each categorical field, padding (0) and out-of-vocabulary (1) included.
+        num_numeric (`int`, defaults to 0): numeric fields, given as float values.
+        embedding_dim (`int` or `list[int]`, defaults to 16):
+            Width of the fields' vectors: one for all, or one per field in the order of `field_names`.
+        field_names (`list[str]`, *optional*): a name per field; default `"C0"`, ..., `"N0"`, ..., `"S0"`, ...
+        num_sequences (`int`, defaults to 0): fields whose value is a list of ids.
+        sequence_tables (`list[int]`, *optional*):
+            The vocabulary that each sequence reads. An index below `len(vocab_sizes)` shares that categorical field's
+            ids and vectors; `len(vocab_sizes) + j` is the sequences' own vocabulary j.
+        sequence_vocab_sizes (`list[int]`, *optional*): sizes of the vocabularies that only sequences read.
+        numeric_encoding (`str`, defaults to `"linear"`):
+            How a number x becomes a vector: `"linear"`, x w + b; `"vector"`, x w, with w and b learned per field.
+        embedding_regularization (`float` or `list[float]`, defaults to 0.0):
+            Strength of the L2 penalty on the vectors that a training batch reads, for all fields or one per field:
+            half the strength times the squared norm of the field's vector, averaged over the rows like the loss.
+        sparse_embedding_grad (`bool`, defaults to `False`):
+            Gradients of the tables as sparse COO tensors that hold the rows of the batch only.
+        initializer_range (`float`, defaults to 0.01): standard deviation of new embedding rows.
+        processor_fingerprint (`str`, *optional*): the [`TabularFeatureProcessor`] whose ids the weights know.
+    """
+
+    numeric_encodings = ("linear", "vector")  # what the family accepts
+
+    vocab_sizes: list[int] | None = None
+    num_numeric: int = 0
+    embedding_dim: int | list[int] = 16
+    field_names: list[str] | None = None
+    num_sequences: int = 0
+    sequence_tables: list[int] | None = None
+    sequence_vocab_sizes: list[int] | None = None
+    numeric_encoding: str = "linear"
+    embedding_regularization: float | int | list[float | int] = 0.0
+    sparse_embedding_grad: bool = False
+    initializer_range: float = 0.01
+    processor_fingerprint: str | None = None
+
+    def __post_init__(self, **kwargs):
+        self.vocab_sizes = list(self.vocab_sizes or [])
+        self.sequence_tables = list(self.sequence_tables or [])
+        self.sequence_vocab_sizes = list(self.sequence_vocab_sizes or [])
+        if self.field_names is None:
+            kinds = (("C", len(self.vocab_sizes)), ("N", self.num_numeric), ("S", self.num_sequences))
+            self.field_names = [f"{kind}{index}" for kind, count in kinds for index in range(count)]
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_fields(self) -> int:
+        """Categorical, numeric and sequence fields together."""
+        return len(self.vocab_sizes) + self.num_numeric + self.num_sequences
+
+    @property
+    def field_dims(self) -> list[int]:
+        """The width of each field's vector, in the order of `field_names`."""
+        if isinstance(self.embedding_dim, int):
+            return [self.embedding_dim] * self.num_fields
+        return list(self.embedding_dim)
+
+    @property
+    def field_regularization(self) -> list[float]:
+        """The strength of each field's penalty, in the order of `field_names`."""
+        if isinstance(self.embedding_regularization, (int, float)):
+            return [float(self.embedding_regularization)] * self.num_fields
+        return [float(strength) for strength in self.embedding_regularization]
+
+    def validate_values(self) -> None:
+        for key in ("vocab_sizes", "sequence_vocab_sizes"):
+            small = all(size >= 2 for size in getattr(self, key))
+            self._require(small, key, "sizes of at least 2: padding and out-of-vocabulary")
+        for key in ("num_numeric", "num_sequences"):
+            self._require(getattr(self, key) >= 0, key, "a whole number of at least 0")
+        per_field = f"a list of one per field ({self.num_fields} fields)"
+        self._require(
+            len(self.field_dims) == self.num_fields and all(dim >= 1 for dim in self.field_dims),
+            "embedding_dim",
+            f"a whole number of at least 1, or {per_field}",
+        )
+        self._require(
+            len(self.field_names) == self.num_fields == len(set(self.field_names)),
+            "field_names",
+            f"{self.num_fields} different names: {len(self.vocab_sizes)} categorical fields (vocab_sizes), "
+            f"{self.num_numeric} numeric ones (num_numeric), {self.num_sequences} sequences (num_sequences)",
+        )
+        self._validate_sequences()
+        encodings = ", ".join(self.numeric_encodings)
+        self._require(self.numeric_encoding in self.numeric_encodings, "numeric_encoding", f"one of {encodings}")
+        strengths = self.field_regularization
+        self._require(
+            len(strengths) == self.num_fields and all(0 <= strength < float("inf") for strength in strengths),
+            "embedding_regularization",
+            f"a number of at least 0, or {per_field}",
+        )
+        self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+
+    def _validate_sequences(self) -> None:
+        num_tables = len(self.vocab_sizes) + len(self.sequence_vocab_sizes)
+        tables = self.sequence_tables
+        self._require(
+            len(tables) == self.num_sequences and all(0 <= table < num_tables for table in tables),
+            "sequence_tables",
+            f"one index from 0 to {num_tables - 1} for each of the {self.num_sequences} sequences: a categorical field, "
+            f"or {len(self.vocab_sizes)} + j for sequence_vocab_sizes[j]",
+        )
+        unread = set(range(len(self.vocab_sizes), num_tables)) - set(tables)
+        self._require(
+            not unread, "sequence_tables", f"a list in which every own vocabulary occurs; {sorted(unread)} do not"
+        )
+        dims = self.field_dims
+        first = len(self.vocab_sizes) + self.num_numeric
+        widths = {field: dims[field] for field in range(len(self.vocab_sizes))}
+        for sequence, table in enumerate(tables):
+            dim = dims[first + sequence]
+            self._require(
+                widths.setdefault(table, dim) == dim,
+                "embedding_dim",
+                f"one width for everything that reads one vocabulary: field {self.field_names[first + sequence]!r} has "
+                f"{dim} and its vocabulary {table} has {widths[table]}",
+            )
