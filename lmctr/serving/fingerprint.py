@@ -1,0 +1,64 @@
+"""Fingerprints of models and processors: a kept state is only right with the ones that made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import weakref
+from typing import Any
+
+import torch
+
+__all__ = ["model_fingerprint", "processor_fingerprint", "weights_version"]
+
+
+def model_fingerprint(model: torch.nn.Module) -> str:
+    """Hexadecimal hash over the configuration and every weight and buffer of a model. Reads all weights once."""
+    digest = hashlib.blake2b(digest_size=16)
+    config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_THE_MODEL}
+    digest.update(_canonical(config))
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest.update(memoryview(flat.numpy()))
+    return digest.hexdigest()
+
+
+def processor_fingerprint(processor: Any) -> str:
+    """Hexadecimal hash over the settings, the prompt and the tokenizer of a text processor."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(_canonical(processor.to_dict()))
+    digest.update(_canonical({"max_length": processor.effective_max_length}))
+    digest.update(_tokenizer_hash(processor.tokenizer))
+    return digest.hexdigest()
+
+
+def _tokenizer_hash(tokenizer: Any) -> bytes:
+    """Hash over vocabulary and rules; kept per tokenizer, because writing out a large one takes half a second."""
+    size, known = _TOKENIZERS.get(tokenizer, (None, b""))
+    if size == len(tokenizer):
+        return known
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    text = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+    known = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    _TOKENIZERS[tokenizer] = (len(tokenizer), known)
+    return known
+
+
+def weights_version(model: torch.nn.Module) -> tuple[tuple[int, int], ...]:
+    """Changes whenever a weight is changed in place, replaced or moved (by an optimiser, a load, `.to`); costs no reading."""
+    return tuple(
+        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
+        for parameter in model.parameters()
+    )
+
+
+_TOKENIZERS: weakref.WeakKeyDictionary[Any, tuple[int, bytes]] = weakref.WeakKeyDictionary()
+
+# Written by whoever saves or loads; no part of what the model computes.
+_NOT_THE_MODEL = ("_name_or_path", "transformers_version", "architectures", "dtype", "auto_map")
+
+
+def _canonical(values: Any) -> bytes:
+    return json.dumps(values, sort_keys=True, default=str).encode()

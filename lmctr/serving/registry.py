@@ -1,0 +1,124 @@
+"""Which class scores the requests of a model family, and what such a class does."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+__all__ = ["EncodedHistory", "RequestScorer", "register_scorer", "scorer_for"]
+
+# model_type -> "module:class". Modules are imported when the first model of the family is scored.
+_SCORERS: dict[str, str] = {"ctr_sink": "lmctr.serving.ctr_sink:CTRSinkScorer"}
+
+
+class EncodedHistory(ABC):
+    """What a model has computed of a history: tensors that candidates share. Treated as immutable."""
+
+    @property
+    @abstractmethod
+    def num_positions(self) -> int:
+        """Positions that are encoded."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All of it as named tensors, as `from_tensors` of the same class takes them."""
+
+    @classmethod
+    @abstractmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> EncodedHistory:
+        """The inverse of `tensors`."""
+
+
+class RequestScorer(ABC):
+    """Scores one user's candidates with a model of one family; made by `scorer_for`.
+
+    Args:
+        model: the model with its CTR head. processor: its processor.
+
+    Attributes:
+        encoded_class: class of the encoded history, or None where this model has nothing to keep of a history.
+        reason: one sentence: why the history is shared among the candidates, or why not.
+    """
+
+    encoded_class: type[EncodedHistory] | None = None
+    reason: str = ""
+
+    def __init__(self, model: torch.nn.Module, processor: Any):
+        self.model = model
+        self.processor = processor
+
+    @abstractmethod
+    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]]) -> None:
+        """Raise `ValueError` for behaviours that the processor would refuse, whatever the request."""
+
+    @abstractmethod
+    def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
+        """How many of the latest behaviours can have a part in any later score; the earlier ones may be forgotten."""
+
+    def encode(
+        self, history: Sequence[Mapping[str, Any]], encoded: EncodedHistory | None, time: float | None
+    ) -> tuple[EncodedHistory | None, int]:
+        """Encode a history before any candidate is known, going on from what is encoded.
+
+        Returns:
+            The encoded history (None where nothing can be encoded yet), and the number of positions of behaviours that had
+            been encoded and had to be encoded again.
+        """
+        return None, 0
+
+    @abstractmethod
+    def score(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Mapping[str, Any] | str],
+        time: float,
+        encoded: EncodedHistory | None,
+        *,
+        similarity: np.ndarray | None = None,
+        max_tokens: int,
+    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+        """(C,) float32 logits on the CPU, and what `encode` returns."""
+
+
+def register_scorer(model_type: str, scorer: str) -> None:
+    """Name the class that scores the requests of a family.
+
+    Args:
+        model_type: the family's `model_type`. scorer: `"module:class"`, a subclass of [`RequestScorer`].
+
+    Raises:
+        ValueError: no such form, or the family has a scorer already.
+    """
+    if scorer.count(":") != 1:
+        raise ValueError(f"scorer must read 'module:class', got {scorer!r}")
+    if _SCORERS.get(model_type, scorer) != scorer:
+        raise ValueError(f"model_type {model_type!r} is scored by {_SCORERS[model_type]} already")
+    _SCORERS[model_type] = scorer
+
+
+def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
+    """The scorer of a model.
+
+    Args:
+        model: a model with a CTR head; one that PEFT has wrapped is unwrapped, its adapters stay in place.
+        processor: the processor saved with it.
+
+    Raises:
+        ValueError: a family without request scoring.
+    """
+    if hasattr(model, "get_base_model"):  # PEFT
+        model = model.get_base_model()
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    if model_type not in _SCORERS:
+        raise ValueError(
+            f"model: {type(model).__name__} (model_type {model_type!r}) has no request scoring; families that have it: "
+            f"{', '.join(sorted(_SCORERS))}. Score its rows with the model itself"
+        )
+    module, _, name = _SCORERS[model_type].partition(":")
+    return getattr(importlib.import_module(module), name)(model, processor)

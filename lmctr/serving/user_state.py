@@ -1,0 +1,213 @@
+"""The kept state of one user: the behaviours that later scores need, and what the model has computed of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .fingerprint import model_fingerprint, processor_fingerprint, weights_version
+from .registry import EncodedHistory, scorer_for
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+__all__ = ["UserState"]
+
+_FORMAT = "lmctr user state 1"
+
+
+class UserState:
+    """A user's history, encoded once, extended by new behaviours, kept in a file between requests.
+
+    Scores are always those of the full history. What an extension or a request changes in the encoded history is found by
+    comparing, token by token and sink by sink, what is encoded with what the model would read now; the longest common
+    beginning stays, the rest is encoded. With CTR-Sink on decoders (order `"recent"`) that means:
+
+    - feedback and `"none"` signals: only the new behaviours are encoded;
+    - `"recency"`: a new behaviour moves every earlier one a step away from the target, so what was encoded is encoded again,
+      except behaviours in the last bucket before and after;
+    - `"elapsed"`: the same for the behaviours whose time bucket changes between two requests;
+    - more than `num_behaviors` behaviours, or more tokens than `max_length`: the oldest leave the text, and all is encoded
+      again; so it is in `feedback="groups"` from the end of the group that grows;
+    - `sink_bias_causal=False`: a new sink changes the bias of all earlier ones, so all is encoded again.
+
+    Models that share nothing among candidates (encoders, retrieved histories) keep the behaviours only.
+
+    Args:
+        model, processor: as for [`score`]. The state holds on to both.
+        history: behaviours so far, oldest first.
+        time: the time (seconds) of the requests to come, where the history's encoding depends on it (`"elapsed"`); without it
+            such a history is encoded at its first request.
+
+    Attributes:
+        num_seen: behaviours seen in all. num_kept: those that later scores still need, which are kept.
+        reencoded: positions of behaviours that were encoded before and had to be encoded again (or given up) in the last
+            `extend` or `score`; 0 when everything could be kept.
+        num_encoded: positions that are encoded now.
+
+    Raises:
+        ValueError: a family without request scoring, behaviours that the processor refuses.
+
+    Use a state from one thread at a time.
+
+    Example:
+
+    ```python
+    >>> state = UserState(model, processor, history)
+    >>> score(model, processor, state, candidates, time=20)
+    >>> state.extend([{"text": "Casino (1995)", "time": 21, "feedback": "liked"}])
+    >>> state.save("user_7.safetensors")
+    >>> state = UserState.load("user_7.safetensors", model, processor)
+    ```
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        processor: Any,
+        history: Sequence[Mapping[str, Any]] = (),
+        time: float | None = None,
+    ):
+        self._scorer = scorer_for(model, processor)
+        self._weights = weights_version(self._scorer.model)
+        self._settings = processor_fingerprint(processor)
+        self._history: list[dict[str, Any]] = []
+        self._encoded: EncodedHistory | None = None
+        self.num_seen = 0
+        self.reencoded = 0
+        self.extend(history, time)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The behaviours that are kept, oldest first."""
+        return [dict(behavior) for behavior in self._history]
+
+    @property
+    def num_kept(self) -> int:
+        return len(self._history)
+
+    @property
+    def num_encoded(self) -> int:
+        return 0 if self._encoded is None else self._encoded.num_positions
+
+    def extend(self, behaviors: Sequence[Mapping[str, Any]], time: float | None = None) -> None:
+        """Add behaviours, oldest first, all at or after the last one; and encode what they change (see `reencoded`).
+
+        Args:
+            behaviors: as the processor takes them. time: see [`UserState`].
+
+        Raises:
+            ValueError: behaviours that the processor refuses; the state is then as before.
+        """
+        self._check_weights()
+        behaviors = [dict(behavior) if isinstance(behavior, Mapping) else behavior for behavior in behaviors]
+        history = self._history + behaviors
+        self._scorer.check_behaviors(history)
+        history = history[len(history) - self._scorer.needed(history) :]
+        encoded, reencoded = self._scorer.encode(history, self._encoded, time)
+        self._history, self.num_seen = history, self.num_seen + len(behaviors)
+        self._encoded, self.reencoded = encoded, reencoded
+
+    def score(
+        self,
+        candidates: Sequence[Mapping[str, Any] | str],
+        time: float,
+        *,
+        similarity: np.ndarray | Sequence[Sequence[float]] | None = None,
+        max_tokens: int = 8192,
+    ) -> torch.Tensor:
+        """(C,) logits of candidates; see [`lmctr.serving.score`]."""
+        self._check_weights()
+        logits, self._encoded, self.reencoded = self._scorer.score(
+            self._history, list(candidates), time, self._encoded, similarity=similarity, max_tokens=max_tokens
+        )
+        return logits
+
+    def check_belongs(self, model: torch.nn.Module, processor: Any) -> None:
+        """Raise `ValueError` unless the state was made with this model and a processor of the same settings."""
+        if scorer_for(model, processor).model is not self._scorer.model:
+            raise ValueError(
+                "history: the UserState was made with another model object; score it with its own, or make a new one"
+            )
+        if processor is not self._scorer.processor and processor_fingerprint(processor) != self._settings:
+            raise ValueError("history: the UserState was made with another processor; score it with its own")
+
+    def _check_weights(self) -> None:
+        if weights_version(self._scorer.model) != self._weights:
+            raise ValueError(
+                "the model's weights were changed or moved since the UserState was made; make a new one from the history"
+            )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the state to one safetensors file: tensors, and in its metadata the behaviours (with their texts) and
+        fingerprints of model and processor.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from safetensors.torch import save_file
+
+        self._check_weights()
+        path = Path(path)
+        metadata = {
+            "format": _FORMAT,
+            "model_type": self._scorer.model.config.model_type,
+            "model": model_fingerprint(self._scorer.model),
+            "processor": processor_fingerprint(self._scorer.processor),
+            "history": json.dumps(self._history, ensure_ascii=False, default=_plain),
+            "num_seen": str(self.num_seen),
+        }
+        tensors = {} if self._encoded is None else self._encoded.tensors()
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        save_file({name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}, temporary, metadata)
+        os.replace(temporary, path)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path, model: torch.nn.Module, processor: Any) -> UserState:
+        """Read a state back.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: no user state, or one of another model (other weights or configuration) or processor (other settings,
+                prompt or tokenizer).
+        """
+        from safetensors import SafetensorError, safe_open
+
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"user state {path} does not exist")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is no whole safetensors file ({error}); encode the history again") from error
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(
+                f"{path} is no user state of this version: its format is {metadata.get('format')!r}, not {_FORMAT!r}"
+            )
+        state = cls(model, processor)
+        own = state._scorer.model
+        for what, found in (("model", model_fingerprint(own)), ("processor", processor_fingerprint(processor))):
+            if metadata.get(what) != found:
+                raise ValueError(
+                    f"{path}: the state was made with another {what} (fingerprint {metadata.get(what)}, this one has "
+                    f"{found}); load it with its own {what}, or encode the history again"
+                )
+        state._history = json.loads(metadata["history"])
+        state.num_seen = int(metadata["num_seen"])
+        if tensors:
+            device = next(own.parameters()).device
+            moved = {name: tensor.to(device) for name, tensor in tensors.items()}
+            state._encoded = state._scorer.encoded_class.from_tensors(moved)
+        return state
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as JSON knows them."""
+    return value.item()

@@ -1,0 +1,233 @@
+"""`score` gives the logits of the plain model row by row, whichever path it takes."""
+
+import numpy as np
+import pytest
+import torch
+from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
+
+from lmctr.serving import prefix as prefix_module
+from lmctr.serving import score, scorer_for
+
+SETTINGS = {
+    "no sinks": {"sink_kind": "none"},
+    "no sinks, inline": {"sink_kind": "none", "feedback": "inline"},
+    "plain sinks": {"sink_signal": "none"},
+    "recency": {"sink_signal": "recency"},
+    "elapsed": {"sink_signal": "elapsed", "feedback": "inline"},
+    "several signals": {"sink_signal": ["recency", "elapsed", "feedback"], "feedback": "sink"},
+    "groups": {"sink_signal": ["recency", "feedback"], "feedback": "groups", "num_behaviors": 3},
+    "no trailing sink": {"sink_signal": "recency", "trailing_sink": False},
+}
+BIAS = {"bias": {"sink_bias_layers": "all", "sink_bias_scale_init": 3.0}, "no bias": {"sink_bias_layers": []}}
+
+CASES = [(name, bias) for name in SETTINGS for bias in BIAS if "no sinks" not in name or bias == "no bias"]
+
+
+@pytest.mark.parametrize("attn", ["eager", "sdpa"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(("settings", "bias"), CASES)
+def test_decoders_share_the_history(model_type, attn, settings, bias):
+    model, processor = make(model_type, attn, model=BIAS[bias], **SETTINGS[settings])
+    history, candidates = history_of(9), candidates_of(7)
+    time = history[-1]["time"] + 50
+    assert scorer_for(model, processor).shares_prefix
+    found = score(model, processor, history, candidates, time)
+    assert_equal(found, row_by_row(model, processor, history, candidates, time))
+
+
+def test_a_bias_that_looks_ahead_is_shared_too():
+    model, processor = make(model={"sink_bias_layers": "all", "sink_bias_causal": False, "sink_bias_scale_init": 3.0})
+    history, candidates = history_of(5), candidates_of(4)
+    assert scorer_for(model, processor).shares_prefix
+    found = score(model, processor, history, candidates, 10**6)
+    assert_equal(found, row_by_row(model, processor, history, candidates, 10**6))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "reason"),
+    [
+        ("bert", {}, "every position of bert sees the candidate"),
+        ("roberta", {"feedback": "inline", "sink_signal": ["recency", "feedback"]}, "every position of roberta"),
+        ("qwen2", {"sink_order": "similarity"}, "order 'similarity' retrieves other behaviours"),
+        ("qwen2", {"sink_order": "time", "sink_signal": "similarity"}, "order 'time' retrieves"),
+        ("qwen2", {"sink_signal": "similarity"}, "'similarity' depends on the candidate"),
+        ("qwen3", {"sink_signal": ["recency", "random"]}, "'random' depends on the candidate"),
+    ],
+)
+def test_other_models_are_batched_by_length(model_type, values, reason):
+    model, processor = make(model_type, **values)
+    history = history_of(9, similarity=True)
+    candidates = candidates_of(7)
+    scorer = scorer_for(model, processor)
+    assert not scorer.shares_prefix
+    assert reason in scorer.reason
+    calls = []
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    found = score(model, processor, history, candidates, 10**6, max_tokens=200)
+    hook.remove()
+    assert 1 < len(calls) < 7
+    assert all(rows * length <= 200 or rows == 1 for rows, length in calls)
+    assert [length for _, length in calls] == sorted((length for _, length in calls), reverse=True)
+    assert_equal(found, row_by_row(model, processor, history, candidates, 10**6))
+
+
+def test_similarities_of_pairs():
+    model, processor = make("bert", sink_order="similarity", sink_signal="similarity", num_behaviors=3)
+    history, candidates = history_of(9), candidates_of(5)
+    cosines = np.random.default_rng(3).uniform(-1, 1, (5, 9))
+    found = score(model, processor, history, candidates, 10**6, similarity=cosines)
+    rows = [
+        row_by_row(model, processor, [{**b, "similarity": c} for b, c in zip(history, row)], [candidate], 10**6)
+        for candidate, row in zip(candidates, cosines)
+    ]
+    assert_equal(found, torch.cat(rows))
+    with pytest.raises(ValueError, match=r"similarity: shape \(9, 5\)"):
+        score(model, processor, history, candidates, 10**6, similarity=cosines.T)
+    with pytest.raises(ValueError, match=r"history\[0\]: 'similarity' must be a cosine"):
+        score(model, processor, history, candidates, 10**6)
+
+
+@pytest.mark.parametrize("feedback", ["none", "groups"])
+def test_truncation_that_depends_on_the_candidate(feedback):
+    """A long candidate pushes the oldest behaviours out of its own row only."""
+    model, processor = make(feedback=feedback, max_length=90, num_behaviors=12, sink_signal="recency")
+    history = history_of(12)
+    candidates = candidates_of(6) + [{"text": "Heat Casino Alien " * 4}, {"text": "Toy Story " * 9}]
+    batch = processor(histories=[history] * 8, targets=candidates, times=[10**6] * 8, return_num_dropped=True)
+    assert len(set(batch["num_dropped"].tolist())) >= 3
+    found = score(model, processor, history, candidates, 10**6)
+    assert_equal(found, row_by_row(model, processor, history, candidates, 10**6))
+
+
+@pytest.mark.parametrize("max_tokens", [1, 30, 100, 8192])
+def test_packs_do_not_change_the_scores(max_tokens, monkeypatch):
+    model, processor = make(feedback="inline")
+    history, candidates = history_of(6), candidates_of(9)
+    widths = []
+    original = prefix_module.packs
+
+    def counted(lengths, most):
+        for chosen in original(lengths, most):
+            widths.append((len(chosen), int(lengths[chosen].sum())))
+            yield chosen
+
+    monkeypatch.setattr(prefix_module, "packs", counted)
+    found = score(model, processor, history, candidates, 10**6, max_tokens=max_tokens)
+    assert_equal(found, row_by_row(model, processor, history, candidates, 10**6))
+    assert sum(count for count, _ in widths) == 9
+    assert all(tokens <= max_tokens or count == 1 for count, tokens in widths)
+    assert (len(widths) == 1) == (max_tokens == 8192)
+
+
+def test_the_history_is_encoded_once():
+    model, processor = make()
+    history, candidates = history_of(6), candidates_of(9)
+    shapes = []
+    model.model.language_model.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(kwargs["inputs_embeds"].shape[1]), with_kwargs=True
+    )
+    score(model, processor, history, candidates, 10**6)
+    assert len(shapes) == 2  # the history, the candidates
+    longest = max(processor(histories=[history], targets=[c], times=[10**6])["input_ids"].shape[1] for c in candidates)
+    assert sum(shapes) < 3 * longest
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "bert"])
+def test_edges(model_type):
+    model, processor = make(model_type)
+    history = history_of(3)
+    none = score(model, processor, history, [], 10**6)
+    assert none.shape == (0,)
+    assert none.dtype == torch.float32
+    for own in ([], history):  # a new user; texts without tokens
+        candidates = ["Casino", {"text": ""}, {"text": None}, {"text": "Heat"}]
+        found = score(model, processor, own, candidates, 10**6)
+        assert_equal(found, row_by_row(model, processor, own, candidates, 10**6))
+
+
+def test_a_candidate_without_any_token_of_its_own():
+    prompt = {"base": "generic/en", "target": "And now: {item}"}
+    model, processor = make(prompt=prompt)
+    candidates = ["Heat", "", "Alien"]
+    found = score(model, processor, history_of(3), candidates, 10**6)
+    assert_equal(found, row_by_row(model, processor, history_of(3), candidates, 10**6))
+    model, processor = make(prompt={"base": "generic/en", "target": "{item}"})
+    with pytest.raises(ValueError, match=r"candidates\[1\]: the target's text is empty"):
+        score(model, processor, history_of(3), candidates, 10**6)
+
+
+def test_the_mode_of_the_model_is_kept_and_does_not_matter():
+    model, processor = make(model={"sink_bias_dropout": 0.9})
+    candidates = candidates_of(3)
+    expected = row_by_row(model, processor, history_of(4), candidates, 10**6)
+    model.train()
+    found = score(model, processor, history_of(4), candidates, 10**6)
+    assert model.training
+    assert_equal(found, expected)
+
+
+def test_half_precision():
+    model, processor = make()
+    candidates = candidates_of(5)
+    expected = row_by_row(model, processor, history_of(6), candidates, 10**6)
+    found = score(model.to(torch.bfloat16), processor, history_of(6), candidates, 10**6)
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
+
+
+def test_a_model_with_adapters():
+    from peft import LoraConfig, get_peft_model
+
+    model, processor = make()
+    lora = LoraConfig(
+        r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, modules_to_save=["sink_bias", "head"]
+    )
+    wrapped = get_peft_model(model, lora).eval()
+    candidates = candidates_of(4)
+    assert_equal(
+        score(wrapped, processor, history_of(5), candidates, 10**6),
+        row_by_row(wrapped, processor, history_of(5), candidates, 10**6),
+    )
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "bert"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"time": 5}, r"history: behaviour 0 of the history has time"),
+        ({"candidates": [{"title": "x"}]}, r"candidates\[0\]"),
+        ({"candidates": {"text": "x"}}, r"candidates must be a list"),
+        ({"candidates": ["x", 3]}, r"candidates\[1\]: text must be a text"),
+        ({"history": [{"text": "x"}]}, r"history\[0\] has no 'time'"),
+        ({"history": [{"text": "x", "time": 1, "feedback": "odd"}]}, r"history\[0\]: feedback 'odd' is not accepted"),
+        ({"history": [{"text": "x", "time": 2}, {"text": "x", "time": 1}]}, r"history: behaviour 1 of the history"),
+        ({"max_tokens": 0}, r"max_tokens must be"),
+    ],
+)
+def test_errors_name_the_argument(model_type, change, message):
+    model, processor = make(model_type, feedback="inline")
+    request = {"history": history_of(3), "candidates": ["x"], "time": 10**6} | change
+    with pytest.raises(ValueError, match=message):
+        score(model, processor, **request)
+
+
+def test_rows_longer_than_the_backbone_are_refused():
+    model, processor = make(text_config={"max_position_embeddings": 40})
+    with pytest.raises(ValueError, match="positions for 40; give the processor max_length=40"):
+        score(model, processor, history_of(6), ["x"], 10**6)
+
+
+def test_sliding_layers_are_not_shared():
+    model, processor = make(text_config={"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1})
+    scorer = scorer_for(model, processor)
+    assert not scorer.shares_prefix
+    assert "sliding_attention" in scorer.reason
+    candidates = candidates_of(4)
+    found = score(model, processor, history_of(6), candidates, 10**6)
+    assert_equal(found, row_by_row(model, processor, history_of(6), candidates, 10**6))
+
+
+def test_models_without_request_scoring():
+    with pytest.raises(ValueError, match=r"Linear .* has no request scoring; families that have it: ctr_sink"):
+        score(torch.nn.Linear(2, 2), None, [], ["x"], 1)
