@@ -20,6 +20,7 @@ VERBS = {
     "benchmark": "lmctr.cli.benchmark",
     "analyze": "lmctr.cli.analyze",
     "data": "lmctr.cli.data",
+    "grid": "lmctr.cli.grid",
 }
 
 GROUPS = ("data", "model", "training")

@@ -3,7 +3,7 @@ import yaml
 
 from lmctr.cli.main import split_overrides
 from lmctr.cli.recipe import RecipeError, compare_recipes, load_recipe, parse_yaml
-from lmctr.utils.resources import list_resources
+from lmctr.utils.resources import find_resource, list_resources
 
 MINIMAL = """
 data:
@@ -218,7 +218,12 @@ def test_changed_keys_are_named(write):
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in list_resources("recipes") if not name.startswith("accelerate/")])
+def is_recipe(name):
+    """Not a launcher's configuration, and not a grid of recipes (test_grid.py checks those)."""
+    return not name.startswith("accelerate/") and "\npoints:" not in find_resource("recipes", name).read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in list_resources("recipes") if is_recipe(name)])
 def test_shipped_recipes_are_valid(name, tmp_path):
     from lmctr.training.arguments import CTRTrainingArguments
 

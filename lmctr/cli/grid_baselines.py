@@ -1,0 +1,86 @@
+"""Baselines of a grid: computed once per data configuration, because prompt, order and feedback do not touch them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmctr.utils.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from lmctr.cli.recipe import Recipe
+
+UNSEEN = (
+    "path",  # where the data lie
+    "max_train_samples",  # baselines are fitted on the whole training part
+    "baselines",
+    "prompt",
+    "num_behaviors",
+    "order",
+    "feedback",
+    "trailing_sink",
+    "max_length",
+    "retrieval",
+)
+"""Keys of the data group that baselines do not depend on."""
+
+
+def configuration(recipe: Recipe) -> dict[str, Any]:
+    """What the baselines of a recipe depend on: its view of the data, and the data keys that they see."""
+    from lmctr.cli.views import view_class
+
+    data = {key: value for key, value in recipe.data.items() if key not in UNSEEN}
+    if isinstance(data.get("options"), dict):
+        data["options"] = {key: value for key, value in data["options"].items() if key != "path"}
+    return {"view": view_class(recipe.model["family"]).__name__, **data}
+
+
+def baselines_file(output_dir: Path, recipe: Recipe) -> Path:
+    """Where the baselines of a recipe are kept."""
+    text = json.dumps(configuration(recipe), sort_keys=True)
+    return output_dir / "baselines" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+
+
+def stored_baselines(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> dict[str, dict[int, Any]]:
+    """Kept baselines: name -> seed -> part ("validation", "test") -> metrics. Only the seeds that are there."""
+    path = baselines_file(output_dir, recipe)
+    if not path.is_file():
+        return {}
+    written = read_json(path)
+    found: dict[str, dict[int, Any]] = {}
+    for seed in seeds:
+        for name, parts in written.get("seeds", {}).get(str(seed), {}).items():
+            found.setdefault(name, {})[seed] = parts
+    return found
+
+
+def missing_seeds(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> list[int]:
+    """Seeds without kept baselines."""
+    path = baselines_file(output_dir, recipe)
+    written = read_json(path).get("seeds", {}) if path.is_file() else {}
+    return [seed for seed in seeds if str(seed) not in written]
+
+
+def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: Callable[[str], None]) -> None:
+    """Compute the baselines of a recipe's data seed by seed, and write them after each seed."""
+    from lmctr.cli.views import view_of
+
+    path = baselines_file(output_dir, recipe)
+    written = read_json(path) if path.is_file() else {"data": configuration(recipe), "seeds": {}}
+    view = view_of(recipe)
+    view.load()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        measured, num_samples = view.baselines(seed)
+        written["seeds"][str(seed)] = {
+            name: {part: values[part] for part in ("validation", "test") if part in values}
+            for name, values in measured.items()
+        }
+        written["training_samples"] = num_samples
+        written["best_auc"] = view.best_auc
+        write_json(path, written)
+        shown = ", ".join(f"{name.replace('_', ' ')} {values['test']['auc']:.4f}" for name, values in measured.items())
+        say(f"baselines of {recipe.data['name']}, seed {seed}: test AUC {shown or '(none)'}")
