@@ -59,20 +59,25 @@ class CTRSinkScorer(RequestScorer):
         self.shares_prefix, self.reason = _sharing(model, processor)
         self.encoded_class = EncodedPrefix if self.shares_prefix else None
 
-    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]]) -> None:
-        with _named_errors():
+    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
+        last = None if after is None else seconds(after, "after")
+        with _named_errors(history="behaviors"):
             for number, behavior in enumerate(behaviors):
                 check_behavior(behavior, 0, number)
-            time = np.array([_time(b, i) for i, b in enumerate(behaviors)], dtype=np.int64)
-            # Any time after the last behaviour: here only their order counts.
-            check_times(time, time.max(initial=0)[None] + 1, np.array([0, len(time)]))
-            if self.processor.needs_feedback:
-                for number, behavior in enumerate(behaviors):
-                    code = feedback_code(behavior, self.processor.prompt.feedback_names, 0, number)
-                    if self.processor.feedback == "groups" and code == 0:
-                        raise ValueError(
-                            f"history[{number}] has unknown feedback; feedback='groups' places every behaviour under a group"
-                        )
+                time = _time(behavior, number)
+                if last is not None and time < last:
+                    raise ValueError(
+                        f"histories[0][{number}] has time {time}, before the one ahead of it ({last}); give behaviours oldest "
+                        "first, and none that is earlier than those the state has seen"
+                    )
+                last = time
+                if not self.processor.needs_feedback:
+                    continue
+                code = feedback_code(behavior, self.processor.prompt.feedback_names, 0, number)
+                if self.processor.feedback == "groups" and code == 0:
+                    raise ValueError(
+                        f"histories[0][{number}] has unknown feedback; feedback='groups' places every behaviour under a group"
+                    )
 
     def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
         # A random draw is keyed by the history's length, and retrieval may choose any behaviour.
@@ -291,14 +296,18 @@ def _time(behavior: Mapping[str, Any], number: int) -> int:
 
 
 @contextmanager
-def _named_errors(row: int | None = None) -> Iterator[None]:
-    """Errors of batches name row and history; here there is one history, and the rows are candidates (`row`: the only one)."""
+def _named_errors(row: int | None = None, history: str = "history") -> Iterator[None]:
+    """Errors of batches name row and history. Here there is one history, and the rows are candidates.
+
+    Args:
+        row: number of the candidate in a batch of one. history: what the caller names the history.
+    """
     try:
         yield
     except RowError as error:
         about_history = error.reason.startswith("behaviour ")
-        place = "history" if about_history else f"candidates[{error.row if row is None else row}]"
+        place = history if about_history else f"candidates[{error.row if row is None else row}]"
         raise ValueError(f"{place}: {error.reason}") from error
     except ValueError as error:
-        text = str(error).replace("histories[0]", "history").replace("targets[", "candidates[")
+        text = str(error).replace("histories[0]", history).replace("targets[", "candidates[")
         raise ValueError(text) from error

@@ -15,8 +15,7 @@ __all__ = ["model_fingerprint", "processor_fingerprint", "weights_version"]
 def model_fingerprint(model: torch.nn.Module) -> str:
     """Hexadecimal hash over the configuration and every weight and buffer of a model. Reads all weights once."""
     digest = hashlib.blake2b(digest_size=16)
-    config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_THE_MODEL}
-    digest.update(_canonical(config))
+    digest.update(_canonical(_cleaned(model.config.to_dict())))
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.numel():
@@ -58,6 +57,14 @@ _TOKENIZERS: weakref.WeakKeyDictionary[Any, tuple[int, bytes]] = weakref.WeakKey
 
 # Written by whoever saves or loads; no part of what the model computes.
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "architectures", "dtype", "auto_map")
+
+
+def _cleaned(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _cleaned(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in _NOT_THE_MODEL
+    }
 
 
 def _canonical(values: Any) -> bytes:

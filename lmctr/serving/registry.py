@@ -54,8 +54,8 @@ class RequestScorer(ABC):
         self.processor = processor
 
     @abstractmethod
-    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `ValueError` for behaviours that the processor would refuse, whatever the request."""
+    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
+        """Raise `ValueError`, naming `behaviors[i]`, for behaviours that no request could hold, or earlier than time `after`."""
 
     @abstractmethod
     def needed(self, history: Sequence[Mapping[str, Any]]) -> int:

@@ -105,8 +105,8 @@ class UserState:
         """
         self._check_weights()
         behaviors = [dict(behavior) if isinstance(behavior, Mapping) else behavior for behavior in behaviors]
+        self._scorer.check_behaviors(behaviors, self._history[-1]["time"] if self._history else None)
         history = self._history + behaviors
-        self._scorer.check_behaviors(history)
         history = history[len(history) - self._scorer.needed(history) :]
         encoded, reencoded = self._scorer.encode(history, self._encoded, time)
         self._history, self.num_seen = history, self.num_seen + len(behaviors)
