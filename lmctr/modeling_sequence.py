@@ -1,0 +1,225 @@
+"""What the sequence families share: checked inputs, item embeddings and the loss over candidates and tasks.
+
+Shapes: B rows (users), N history events, C candidates of a row, T tasks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from .configuration_utils import SequenceCTRConfig
+from .modeling_utils import IGNORED_LABEL, ctr_loss
+
+__all__ = ["ItemEmbedding", "SequenceInputs", "sequence_inputs", "sequence_logits", "sequence_loss"]
+
+
+class SequenceInputs(NamedTuple):
+    """Inputs of a sequence model in one shape, defaults filled in; see [`sequence_inputs`]."""
+
+    history_items: torch.Tensor
+    history_behaviors: torch.Tensor
+    history_scenarios: torch.Tensor
+    history_times: torch.Tensor
+    history_mask: torch.Tensor
+    history_features: torch.Tensor | None
+    candidate_items: torch.Tensor
+    candidate_scenarios: torch.Tensor
+    candidate_times: torch.Tensor
+    dependence: torch.Tensor
+    candidate_features: torch.Tensor | None
+    user_features: torch.Tensor | None
+    statistics: torch.Tensor | None
+    is_single: bool
+
+
+def sequence_inputs(
+    config: SequenceCTRConfig,
+    history_items: torch.Tensor,
+    candidate_items: torch.Tensor,
+    history_behaviors: torch.Tensor | None = None,
+    history_scenarios: torch.Tensor | None = None,
+    history_times: torch.Tensor | None = None,
+    candidate_scenarios: torch.Tensor | None = None,
+    candidate_times: torch.Tensor | None = None,
+    dependence: torch.Tensor | None = None,
+    history_features: torch.Tensor | None = None,
+    candidate_features: torch.Tensor | None = None,
+    user_features: torch.Tensor | None = None,
+    statistics: torch.Tensor | None = None,
+) -> SequenceInputs:
+    """Checks the inputs of a sequence model and brings them into one shape.
+
+    Args:
+        config: the model's configuration.
+        history_items: (B, N) item ids, oldest first, right-padded with 0.
+        candidate_items: (B, C), or (B,) for one candidate per row.
+        history_behaviors, history_scenarios: (B, N) codes; default 0.
+        history_times: (B, N) unix seconds that never fall within a row; default: all 0, then `candidate_times` is left out too.
+        candidate_scenarios, candidate_times: in the shape of `candidate_items`; default 0.
+        dependence: in the shape of `candidate_items`, how many of the row's events each candidate may see; default: all.
+        history_features (B, N, Fi), candidate_features (.., Fi), user_features (B, Fu): feature ids, given exactly when the
+            configuration names such features. statistics (.., Fs): floats, the same.
+
+    Returns:
+        [`SequenceInputs`] with a candidate axis in every tensor of candidates; `is_single` tells that it was added here.
+
+    Raises:
+        ValueError: a wrong shape, an id out of range, padding in front of an event, times that fall, a missing or unexpected input.
+            On accelerators the values (not the shapes) are checked by an assertion on the device.
+    """
+    if history_items.dim() != 2:
+        raise ValueError(f"history_items: expected shape (B, N), got {tuple(history_items.shape)}")
+    if candidate_items.dim() not in (1, 2) or len(candidate_items) != len(history_items):
+        raise ValueError(
+            f"candidate_items: shape {tuple(candidate_items.shape)} does not fit history_items of shape "
+            f"{tuple(history_items.shape)}; expected (B,) or (B, C) with the same B"
+        )
+    if (history_times is None) != (candidate_times is None):
+        missing = "candidate_times" if candidate_times is None else "history_times"
+        raise ValueError(f"{missing} is missing: give the times of both history and candidates, or of neither")
+    is_single = candidate_items.dim() == 1
+    mask = history_items != 0
+    defaults = {
+        "history_behaviors": (history_behaviors, history_items),
+        "history_scenarios": (history_scenarios, history_items),
+        "history_times": (history_times, history_items),
+        "candidate_scenarios": (candidate_scenarios, candidate_items),
+        "candidate_times": (candidate_times, candidate_items),
+    }
+    values = {"history_items": history_items, "candidate_items": candidate_items}
+    for name, (given, like) in defaults.items():
+        values[name] = torch.zeros_like(like) if given is None else given
+        _check_shape(name, values[name], tuple(like.shape))
+    if dependence is None:
+        lengths = mask.sum(1)
+        dependence = lengths if is_single else lengths[:, None].expand_as(candidate_items)
+    _check_shape("dependence", dependence, tuple(candidate_items.shape))
+    sizes = {
+        "history_items": config.item_vocab_size,
+        "candidate_items": config.item_vocab_size,
+        "history_behaviors": config.num_behaviors,
+        "history_scenarios": config.num_scenarios,
+        "candidate_scenarios": config.num_scenarios,
+    }
+    for name, size in sizes.items():
+        _check_range(name, values[name], size)
+    _check_range("dependence", dependence, history_items.shape[1] + 1)
+    _check(
+        "history_items",
+        (mask[:, 1:] & ~mask[:, :-1]).any(1),
+        "has padding (item 0) in front of an event; histories are right-padded",
+    )
+    falls = (values["history_times"].diff(dim=1) < 0) & mask[:, 1:]
+    _check("history_times", falls.any(1), "has times that fall; events go from the oldest to the latest")
+
+    item_sizes, user_sizes = config.item_feature_vocab_sizes, config.user_feature_vocab_sizes
+    batch, tail = len(history_items), tuple(candidate_items.shape)
+    extras = (
+        ("history_features", history_features, (*history_items.shape, len(item_sizes)), item_sizes),
+        ("candidate_features", candidate_features, (*tail, len(item_sizes)), item_sizes),
+        ("user_features", user_features, (batch, len(user_sizes)), user_sizes),
+        ("statistics", statistics, (*tail, config.num_statistics), None),
+    )
+    for name, given, shape, vocab_sizes in extras:
+        if (given is not None) != bool(shape[-1]):
+            expected = f"needs {name} of shape {shape}" if shape[-1] else f"takes no {name}"
+            raise ValueError(
+                f"{name}: {'missing' if given is None else 'not expected'}; this configuration {expected}"
+            )
+        if given is not None:
+            _check_shape(name, given, shape)
+            for column, size in enumerate(vocab_sizes or ()):
+                _check_range(f"{name}[..., {column}]", given[..., column], size)
+
+    def candidates(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return tensor.unsqueeze(1) if is_single and tensor is not None else tensor
+
+    return SequenceInputs(
+        history_mask=mask,
+        history_features=history_features,
+        dependence=candidates(dependence),
+        candidate_features=candidates(candidate_features),
+        user_features=user_features,
+        statistics=candidates(statistics),
+        is_single=is_single,
+        **{name: candidates(tensor) if name.startswith("candidate") else tensor for name, tensor in values.items()},
+    )
+
+
+def _check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
+
+
+def _check_range(name: str, ids: torch.Tensor, size: int) -> None:
+    wrong = (ids < 0) | (ids >= size)
+    if ids.device.type != "cpu":
+        torch._assert_async(~wrong.any(), f"{name}: an id is outside 0 to {size - 1}")
+    elif wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        raise ValueError(f"{name}: {ids[tuple(place)].item()} at {place} is out of range; accepted: 0 to {size - 1}")
+
+
+def _check(name: str, wrong_rows: torch.Tensor, what: str) -> None:
+    if wrong_rows.device.type != "cpu":
+        torch._assert_async(~wrong_rows.any(), f"{name}: a row {what}")
+    elif wrong_rows.any():
+        raise ValueError(f"{name}: row {int(wrong_rows.nonzero()[0])} {what}")
+
+
+class ItemEmbedding(nn.Module):
+    """Sum of the embeddings of an item and of its categorical features; id 0 of each is padding, a zero vector."""
+
+    def __init__(self, config: SequenceCTRConfig, dim: int):
+        super().__init__()
+        self.items = nn.Embedding(config.item_vocab_size, dim, padding_idx=0)
+        self.features = nn.ModuleList(
+            [nn.Embedding(size, dim, padding_idx=0) for size in config.item_feature_vocab_sizes]
+        )
+
+    def forward(self, items: torch.Tensor, features: torch.Tensor | None = None) -> torch.Tensor:
+        """(...) ids and (..., Fi) feature ids to (..., dim)."""
+        states = self.items(items)
+        for column, table in enumerate(self.features):
+            states = states + table(features[..., column])
+        return states
+
+
+def sequence_logits(logits: torch.Tensor, is_single: bool) -> torch.Tensor:
+    """(B, C, T) logits in the shape that callers see: float32, no task axis for one task, no candidate axis for (B,) candidates."""
+    logits = logits.float()
+    if logits.shape[-1] == 1:
+        logits = logits.squeeze(-1)
+    return logits.squeeze(1) if is_single else logits
+
+
+def sequence_loss(
+    config: SequenceCTRConfig,
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    sample_weight: torch.Tensor | None = None,
+    num_items_in_batch: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """Binary cross-entropy over real candidates and tasks: sum_t w_t sum_i l_ti / (number of labels that count).
+
+    With one task of weight 1, or equal weights of 1, this is the mean over the labels that count; a task's weight scales its part
+    of the sum and leaves the divisor alone.
+
+    Args:
+        logits, labels: (B,), (B, C) or with a trailing task axis; -100 leaves an entry out.
+        sample_weight: (B,) or in the shape of the candidates.
+        num_items_in_batch: see [`~lmctr.modeling_utils.ctr_loss`].
+    """
+    weight = torch.ones((), device=logits.device)
+    if sample_weight is not None:
+        weight = sample_weight.to(torch.float32)
+        weight = weight.reshape(weight.shape + (1,) * (logits.dim() - weight.dim()))
+    if num_items_in_batch is None:
+        counted = (labels != IGNORED_LABEL).to(torch.float32) * weight
+        num_items_in_batch = counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
+    task_weights = torch.tensor(config.task_weights, dtype=torch.float32, device=logits.device)
+    weight = weight * (task_weights if config.num_tasks > 1 else task_weights[0])
+    return ctr_loss(logits, labels, weight, num_items_in_batch)

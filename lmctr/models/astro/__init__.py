@@ -1,0 +1,1 @@
+"""ASTRO of the Climber paper (arXiv 2502.09888)."""

@@ -1,0 +1,373 @@
+"""ASTRO: adaptive scalable Transformer for recommendation, with the two-stage forward of TURBO.
+
+Paper: https://arxiv.org/abs/2502.09888 (Climber). Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
+
+Shapes: B rows (users), N events of a row, K blocks (Nb, one per strategy), S slots of a block, C candidates, d hidden size,
+h heads, R scenarios, T tasks. States of blocks have the block dimension in front: (K, B, S, d).
+
+**Scenario r (decided).** The paper lets temperature and bias depend on the recommendation scenario. Here r is the scenario of the
+*query*: a candidate's own, and for an event of the history the one in which it happened. The history's keys and values therefore
+do not depend on the candidates: they are computed once per user, serve candidates of any scenario, and stay valid in a kept state.
+
+**Two stages (3.3.2).** Stage 1 turns the history into keys and values of every layer (of the last layer only those: its attention
+and feed-forward network would serve nobody). Stage 2 lets each candidate see its visible history and itself, never another candidate.
+Training runs both in one forward; scoring keeps stage 1 and runs stage 2 in micro-batches.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput
+
+from ...modeling_outputs import CTROutput
+from ...modeling_sequence import ItemEmbedding, SequenceInputs, sequence_inputs, sequence_logits, sequence_loss
+from ...modeling_utils import CTRPreTrainedModel
+from .configuration_astro import ASTROConfig
+from .layers import ALL, AdaptiveLayer, BlockLinear, BlockNorm, GatingFusion, RelativeBias, Temperature
+from .partition import BucketSizes, Slots, candidate_pairs, history_pairs, matching_events, take_slots
+
+__all__ = ["ASTROCache", "ASTROForCTR", "ASTROModel", "ASTROPreTrainedModel"]
+
+
+class ASTROCache(NamedTuple):
+    """What stage 1 knows of histories: the slots of the blocks, and keys and values of each layer (K, B, h, S, d_head)."""
+
+    slots: Slots
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+
+
+class ASTROPreTrainedModel(CTRPreTrainedModel):
+    """Base of the ASTRO models."""
+
+    config_class = ASTROConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, BlockLinear):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
+            init.zeros_(module.bias)
+        elif isinstance(module, BlockNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, (Temperature, RelativeBias)):
+            for parameter in module.parameters(recurse=False):
+                init.zeros_(parameter)
+
+
+class ASTROModel(ASTROPreTrainedModel):
+    """ASTRO without the final network; returns the fused representation Y(S) of Eq. 4 of each candidate, (B, C, Nb * d)."""
+
+    def __init__(self, config: ASTROConfig):
+        super().__init__(config)
+        self.strategies = config.parsed_strategies
+        self.buckets = BucketSizes(config.num_position_buckets, config.num_time_buckets, config.block_length)
+        self.item_embedding = ItemEmbedding(config, config.hidden_size)
+        # The last row stands for "not decided yet" and marks candidates.
+        self.behavior_embedding = nn.Embedding(config.num_behaviors + 1, config.hidden_size)
+        self.scenario_embedding = nn.Embedding(config.num_scenarios, config.hidden_size)
+        self.layers = nn.ModuleList([AdaptiveLayer(config) for _ in range(config.num_hidden_layers)])
+        self.norm = BlockNorm(config.num_blocks, config.hidden_size)
+        self.fusion = GatingFusion(config) if config.use_gating_fusion else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    # ---- stage 1 ----------------------------------------------------------------------------------------------------
+
+    def matching_events(self, inputs: SequenceInputs) -> torch.Tensor:
+        """(K, B, N) bool, the events that the strategies select in rows with these candidates."""
+        rows = len(inputs.history_items)
+        wanted = torch.zeros(rows, self.config.num_scenarios, dtype=torch.bool, device=inputs.history_items.device)
+        wanted = wanted.scatter(1, inputs.candidate_scenarios, inputs.candidate_items != 0)
+        return matching_events(
+            self.strategies, inputs.history_behaviors, inputs.history_scenarios, inputs.history_mask, wanted
+        )
+
+    def slots(self, inputs: SequenceInputs, block_starts: torch.Tensor | None = None) -> Slots:
+        """The events that each block reads, see [`~lmctr.models.astro.partition`]."""
+        matches = self.matching_events(inputs)
+        return take_slots(
+            matches, inputs.history_times, inputs.history_scenarios, self.config.block_length, block_starts
+        )
+
+    def embed_history(self, inputs: SequenceInputs) -> torch.Tensor:
+        """(B, N, d) input vectors of events: item, features, behaviour and scenario, summed."""
+        return (
+            self.item_embedding(inputs.history_items, inputs.history_features)
+            + self.behavior_embedding(inputs.history_behaviors)
+            + self.scenario_embedding(inputs.history_scenarios)
+        )
+
+    def encode_history(
+        self, embeddings: torch.Tensor, slots: Slots, past: ASTROCache | None = None, blocks: slice = ALL
+    ) -> ASTROCache:
+        """Stage 1: keys and values of the events in `slots`.
+
+        Args:
+            embeddings: (B, N, d) of the events that `slots.index` points to.
+            slots: the new events, of `blocks` only when these are given.
+            past: an earlier cache of the same users, to which the new events are appended; its blocks and the new slots must fit
+                into n_k together, and positions go on from the past ones.
+            blocks: which blocks to encode; default all, in one batched pass.
+        """
+        count, rows, width = slots.index.shape
+        picked = slots.index.reshape(count, -1) + self._row_offset(slots.index, embeddings.shape[1])
+        states = embeddings.flatten(0, 1)[picked].view(count, rows, width, -1)
+        if past is None:
+            known = slots
+        else:
+            known = Slots(*(torch.cat(pair, dim=-1) for pair in zip(past.slots, slots)))
+        pairs = history_pairs(self.strategies[blocks], slots, known, self.buckets)
+        keys, values = [], []
+        for number, layer in enumerate(self.layers):
+            last = number + 1 == len(self.layers)
+            before = (None, None) if past is None else (past.keys[number], past.values[number])
+            states, key, value, _ = layer(states, *before, None if last else pairs, True, blocks)
+            keys.append(key if past is None else torch.cat([before[0], key], dim=3))
+            values.append(value if past is None else torch.cat([before[1], value], dim=3))
+        return ASTROCache(known, tuple(keys), tuple(values))
+
+    @staticmethod
+    def _row_offset(index: torch.Tensor, width: int) -> torch.Tensor:
+        rows = torch.arange(index.shape[1], device=index.device) * width
+        return rows.repeat_interleave(index.shape[2])[None]
+
+    # ---- stage 2 ----------------------------------------------------------------------------------------------------
+
+    def embed_candidates(self, inputs: SequenceInputs) -> torch.Tensor:
+        """(B, C, d) input vectors of candidates."""
+        undecided = self.behavior_embedding.weight[-1]
+        items = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
+        return items + undecided + self.scenario_embedding(inputs.candidate_scenarios)
+
+    def read_history(
+        self, inputs: SequenceInputs, cache: ASTROCache, blocks: slice = ALL, keep: bool = False
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        """Stage 2 without fusion: E(S_k) of each candidate, (K, B, C, d); with `keep` the states and attentions of each layer."""
+        strategies = self.strategies[blocks]
+        pairs = candidate_pairs(
+            strategies,
+            inputs.dependence,
+            inputs.candidate_times,
+            inputs.candidate_scenarios,
+            cache.slots,
+            self.buckets,
+        )
+        states = self.embed_candidates(inputs).expand(len(strategies), -1, -1, -1)
+        all_states, attentions = [states] if keep else [], []
+        for layer, key, value in zip(self.layers, cache.keys, cache.values):
+            states, _, _, attention = layer(states, key, value, pairs, False, blocks)
+            if keep:
+                all_states.append(states)
+                attentions.append(attention)
+        return self.norm(states, blocks), all_states, attentions
+
+    def fuse(self, states: torch.Tensor, scenario: torch.Tensor) -> torch.Tensor:
+        """E (K, B, C, d) to Y (B, C, K * d), Eq. 4; plain concatenation without gating fusion."""
+        states = states.permute(1, 2, 0, 3)
+        return states.flatten(2) if self.fusion is None else self.fusion(states, scenario)
+
+    def forward(
+        self,
+        history_items: torch.Tensor,
+        candidate_items: torch.Tensor,
+        block_starts: torch.Tensor | None = None,
+        loop_blocks: bool = False,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **inputs: torch.Tensor,
+    ) -> BaseModelOutput:
+        """Both stages in one forward; the arguments are those of [`ASTROForCTR`].
+
+        Returns:
+            `last_hidden_state` (B, C, Nb * d); `hidden_states`: the candidates' states (B, C, Nb, d) before the first and after
+            each layer; `attentions`: per layer (B, Nb, h, C, N + 1), the weight of each event of the row and, last, of the
+            candidate itself.
+        """
+        return self.run(
+            sequence_inputs(self.config, history_items, candidate_items, **inputs),
+            block_starts,
+            loop_blocks,
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            self.config.output_attentions if output_attentions is None else output_attentions,
+        )
+
+    def run(
+        self,
+        inputs: SequenceInputs,
+        block_starts: torch.Tensor | None = None,
+        loop_blocks: bool = False,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+    ) -> BaseModelOutput:
+        """`forward` for inputs that are checked."""
+        slots = self.slots(inputs, block_starts)
+        embeddings = self.embed_history(inputs)
+        count = self.config.num_blocks
+        keep = output_hidden_states or output_attentions
+        parts = [slice(k, k + 1) for k in range(count)] if loop_blocks else [ALL]
+        read = [
+            self.read_history(inputs, self.encode_history(embeddings, slots.blocks(part), None, part), part, keep)
+            for part in parts
+        ]
+        states = torch.cat([part[0] for part in read])
+        hidden_states = attentions = None
+        if output_hidden_states:
+            hidden_states = tuple(torch.cat(layer).permute(1, 2, 0, 3) for layer in zip(*(part[1] for part in read)))
+        if output_attentions:
+            attentions = tuple(
+                _on_events(torch.cat(layer), slots, inputs.history_items.shape[1])
+                for layer in zip(*(part[2] for part in read))
+            )
+        fused = self.fuse(states, inputs.candidate_scenarios)
+        return BaseModelOutput(last_hidden_state=fused, hidden_states=hidden_states, attentions=attentions)
+
+
+def _on_events(attention: torch.Tensor, slots: Slots, num_events: int) -> torch.Tensor:
+    """Attention on slots (K, B, h, C, S + 1) as attention on the row's events (B, K, h, C, N + 1)."""
+    blocks, rows, heads, candidates, _ = attention.shape
+    index = torch.where(slots.valid, slots.index, num_events)[:, :, None, None].expand(*attention.shape[:-1], -1)
+    full = attention.new_zeros(blocks, rows, heads, candidates, num_events + 1)
+    full = full.scatter_add(-1, index, attention[..., :-1])  # unused slots have no weight and end in the last column
+    full[..., -1] = attention[..., -1]
+    return full.transpose(0, 1)
+
+
+class ASTROForCTR(ASTROPreTrainedModel):
+    """ASTRO with the final network: an MLP (128, 64) on Y(S) of Eq. 4 with one logit per task.
+
+    Features of the user and statistics of the candidate, where the configuration has them, enter the MLP beside Y(S); the paper's
+    model has none.
+    """
+
+    def __init__(self, config: ASTROConfig):
+        super().__init__(config)
+        self.model = ASTROModel(config)
+        dim = config.hidden_size
+        self.user_features = nn.ModuleList(
+            [nn.Embedding(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
+        )
+        width = config.num_blocks * dim + len(self.user_features) * dim + config.num_statistics
+        sizes = [width, *config.head_hidden_sizes]
+        layers: list[nn.Module] = []
+        for below, above in pairwise(sizes):
+            layers += [nn.Linear(below, above), nn.ReLU()]
+        self.head = nn.Sequential(*layers, nn.Linear(sizes[-1], config.num_tasks))
+        self.post_init()
+
+    def forward(
+        self,
+        history_items: torch.Tensor,
+        candidate_items: torch.Tensor,
+        history_behaviors: torch.Tensor | None = None,
+        history_scenarios: torch.Tensor | None = None,
+        history_times: torch.Tensor | None = None,
+        candidate_scenarios: torch.Tensor | None = None,
+        candidate_times: torch.Tensor | None = None,
+        dependence: torch.Tensor | None = None,
+        history_features: torch.Tensor | None = None,
+        candidate_features: torch.Tensor | None = None,
+        user_features: torch.Tensor | None = None,
+        statistics: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        sample_weight: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | float | None = None,
+        block_starts: torch.Tensor | None = None,
+        loop_blocks: bool = False,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> CTROutput:
+        """Logits of each row's candidates.
+
+        Args:
+            history_items, ..., statistics: see [`~lmctr.modeling_sequence.sequence_inputs`].
+            labels: (B,) or (B, C), with a trailing task axis for several tasks; -100 leaves an entry out.
+            sample_weight: (B,) or in the shape of the candidates.
+            num_items_in_batch: divisor of the loss, see [`~lmctr.modeling_sequence.sequence_loss`].
+            block_starts: (B, Nb), first event of the row that each block may hold, for rows cut out of longer ones; see
+                [`~lmctr.models.astro.partition.block_starts`].
+            loop_blocks: run the blocks one after the other instead of as one batched module; the same result, slower.
+
+        Returns:
+            `logits` float32: (B,) for candidates (B,), (B, C) for (B, C), with a trailing task axis for several tasks. For
+            `hidden_states` and `attentions` see [`ASTROModel`].
+        """
+        inputs = sequence_inputs(
+            self.config,
+            history_items,
+            candidate_items,
+            history_behaviors,
+            history_scenarios,
+            history_times,
+            candidate_scenarios,
+            candidate_times,
+            dependence,
+            history_features,
+            candidate_features,
+            user_features,
+            statistics,
+        )
+        output = self.model.run(
+            inputs,
+            block_starts,
+            loop_blocks,
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            self.config.output_attentions if output_attentions is None else output_attentions,
+        )
+        logits = sequence_logits(self.task_logits(output.last_hidden_state, inputs), inputs.is_single)
+        loss = None
+        if labels is not None:
+            loss = sequence_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
+        return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)
+
+    def task_logits(self, fused: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
+        """Y (B, C, Nb * d) to logits (B, C, T)."""
+        parts = [fused]
+        for column, table in enumerate(self.user_features):
+            parts.append(table(inputs.user_features[:, column])[:, None].expand(-1, fused.shape[1], -1))
+        if inputs.statistics is not None:
+            parts.append(inputs.statistics.to(fused.dtype))
+        return self.head(torch.cat(parts, dim=-1))
+
+    @torch.no_grad()
+    def score_candidates(
+        self, cache: ASTROCache, inputs: SequenceInputs, micro_batch_size: int | None = None
+    ) -> torch.Tensor:
+        """Stage 2 on a kept cache: (B, C, T) float32 logits, computed `micro_batch_size` candidates at a time.
+
+        Args:
+            cache: of [`ASTROModel.encode_history`] for the same rows.
+            inputs: candidates, dependence, user features and statistics are read.
+            micro_batch_size: default `config.serving_micro_batch_size`. Bounds the memory, not the result.
+        """
+        size = self.config.serving_micro_batch_size if micro_batch_size is None else micro_batch_size
+        logits = []
+        for start in range(0, inputs.candidate_items.shape[1], size):
+            part = inputs._replace(
+                **{
+                    name: getattr(inputs, name)[:, start : start + size]
+                    for name in _PER_CANDIDATE
+                    if getattr(inputs, name) is not None
+                }
+            )
+            states, _, _ = self.model.read_history(part, cache)
+            logits.append(self.task_logits(self.model.fuse(states, part.candidate_scenarios), part).float())
+        return torch.cat(logits, dim=1)
+
+
+_PER_CANDIDATE = (
+    "candidate_items",
+    "candidate_scenarios",
+    "candidate_times",
+    "dependence",
+    "candidate_features",
+    "statistics",
+)

@@ -1,0 +1,189 @@
+"""Multi-scale partitioning (Eq. 1-2): from a row's events to the slots of the blocks, and who sees whom.
+
+Shapes: K blocks (Nb), B rows, N events of a row, S slots of a block, Q queries, R scenarios.
+
+Rules (decided), chosen so that a history is encoded once for all candidates of a user and SUMI rows stay exact:
+
+- Block k keeps the latest n_k events of the row that match strategy k's behaviours and scenarios.
+- What depends on the candidate is a mask between a query and an event, never a choice of events: a query sees an event of block k
+  when the event is not later, is at most the strategy's window older than the query and, for "same", of the query's scenario. The
+  query is a candidate or a later event: an event sees what a candidate in its place would have seen. So a state never depends on
+  the candidates, and with l layers it hears of events at most l windows older than itself.
+- For "same", a block keeps the latest n_k events of the scenarios of the row's candidates; a row whose candidates share one
+  scenario has n_k of that one.
+- A row's blocks begin where its last candidate's do; see `block_starts` for a row cut at an earlier candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from .strategies import SAME, Strategy
+
+__all__ = ["PairContext", "Slots", "block_starts", "candidate_pairs", "history_pairs", "matching_events", "take_slots"]
+
+
+class Slots(NamedTuple):
+    """The events that the blocks hold, (K, B, S) each; unused slots are not `valid`.
+
+    index: place in the row's history. position: rank among the block's events. time: unix seconds. scenario: code.
+    """
+
+    index: torch.Tensor
+    position: torch.Tensor
+    time: torch.Tensor
+    scenario: torch.Tensor
+    valid: torch.Tensor
+
+    def blocks(self, chosen: slice) -> Slots:
+        """The slots of some blocks."""
+        return Slots(*(tensor[chosen] for tensor in self))
+
+
+class PairContext(NamedTuple):
+    """What attention needs to know of each (query, event) pair, and of each query.
+
+    visible: (K, B, Q, S) bool. position_bucket, time_bucket: (K, B, Q, S) int64. scenario: (K, B, Q) of the query.
+    """
+
+    visible: torch.Tensor
+    position_bucket: torch.Tensor
+    time_bucket: torch.Tensor
+    scenario: torch.Tensor
+
+    def blocks(self, chosen: slice) -> PairContext:
+        """The pairs of some blocks."""
+        return PairContext(*(tensor[chosen] for tensor in self))
+
+
+def matching_events(
+    strategies: Sequence[Strategy],
+    behaviors: torch.Tensor,
+    scenarios: torch.Tensor,
+    mask: torch.Tensor,
+    wanted: torch.Tensor,
+) -> torch.Tensor:
+    """(K, B, N) bool: events that strategy k selects by behaviour and scenario.
+
+    Args:
+        behaviors, scenarios: (B, N) codes. mask: (B, N) bool, real events. wanted: (B, R) bool, scenarios of the candidates.
+    """
+    matches = []
+    for strategy in strategies:
+        match = mask
+        if strategy.behaviors is not None:
+            match = match & torch.isin(behaviors, torch.tensor(strategy.behaviors, device=behaviors.device))
+        if strategy.scenarios == SAME:
+            match = match & wanted.gather(1, scenarios)
+        elif strategy.scenarios is not None:
+            match = match & torch.isin(scenarios, torch.tensor(strategy.scenarios, device=scenarios.device))
+        matches.append(match)
+    return torch.stack(matches)
+
+
+def block_starts(matches: torch.Tensor, block_length: int) -> torch.Tensor:
+    """(B, K) int64 first event of a row that each block may hold: 0, or that of its latest `block_length` matches.
+
+    A candidate's own single-item row, cut at its dependence, needs the starts of the row it is taken from: with fewer events
+    behind them the blocks would otherwise reach further back.
+    """
+    later = matches.flip(-1).cumsum(-1).flip(-1)  # matches from here on
+    return (later > block_length).sum(-1).transpose(0, 1)
+
+
+def take_slots(
+    matches: torch.Tensor,
+    times: torch.Tensor,
+    scenarios: torch.Tensor,
+    block_length: int,
+    starts: torch.Tensor | None = None,
+) -> Slots:
+    """The latest `block_length` matches of each block, moved together to the left.
+
+    Args:
+        matches: (K, B, N) bool. times, scenarios: (B, N). starts: (B, K), see `block_starts`; default: computed.
+    """
+    blocks, rows, events = matches.shape
+    starts = block_starts(matches, block_length) if starts is None else starts
+    place = torch.arange(events, device=matches.device)
+    kept = matches & (place >= starts.transpose(0, 1)[..., None])
+    counts = kept.sum(-1)
+    width = max(int(counts.max()) if counts.numel() else 0, 1)
+    target = torch.where(kept, kept.cumsum(-1) - 1, width)  # the column `width` takes what is not kept
+    index = place.new_zeros(blocks, rows, width + 1).scatter(-1, target, place.expand(blocks, rows, -1))[..., :width]
+    position = torch.arange(width, device=matches.device).expand(blocks, rows, -1)
+    if events:
+        time, scenario = (x.expand(blocks, -1, -1).gather(-1, index) for x in (times, scenarios))
+    else:
+        time, scenario = torch.zeros_like(index), torch.zeros_like(index)
+    return Slots(index, position, time, scenario, position < counts[..., None])
+
+
+def history_pairs(strategies: Sequence[Strategy], queries: Slots, keys: Slots, bias: BucketSizes) -> PairContext:
+    """Pairs of events: each sees the events up to itself (causal)."""
+    distance = queries.position[..., None] - keys.position[..., None, :]
+    visible = keys.valid[..., None, :] & (distance >= 0)
+    return _pairs(strategies, visible, distance, queries.time, queries.scenario, keys, bias)
+
+
+def candidate_pairs(
+    strategies: Sequence[Strategy],
+    dependence: torch.Tensor,
+    times: torch.Tensor,
+    scenarios: torch.Tensor,
+    keys: Slots,
+    bias: BucketSizes,
+) -> PairContext:
+    """Pairs of a candidate (B, C) and an event: the candidate stands behind the last event that its dependence allows."""
+    before = keys.valid[..., None, :] & (keys.index[..., None, :] < dependence[None, ..., None])
+    position = torch.where(before, keys.position[..., None, :] + 1, 0).amax(-1)
+    distance = position[..., None] - keys.position[..., None, :]
+    shape = (len(strategies), *times.shape)
+    return _pairs(strategies, before, distance, times.expand(shape), scenarios.expand(shape), keys, bias)
+
+
+class BucketSizes(NamedTuple):
+    """Rows of the relative position table and of the time table, and the distance of the last position bucket."""
+
+    num_position_buckets: int
+    num_time_buckets: int
+    max_distance: int
+
+
+def position_edges(num_buckets: int, max_distance: int) -> list[int]:
+    """First distance of each bucket: one by one in the first half, then on a log scale up to `max_distance`."""
+    exact = (num_buckets + 1) // 2
+    rest = num_buckets - exact
+    edges = list(range(exact))
+    for step in range(rest):
+        ratio = max(max_distance, exact) / exact
+        edges.append(max(edges[-1] + 1, int(exact * ratio ** (step / rest))))
+    return edges
+
+
+def _pairs(
+    strategies: Sequence[Strategy],
+    visible: torch.Tensor,
+    distance: torch.Tensor,
+    times: torch.Tensor,
+    scenarios: torch.Tensor,
+    keys: Slots,
+    bias: BucketSizes,
+) -> PairContext:
+    elapsed = times[..., None] - keys.time[..., None, :]
+    if any(strategy.window_seconds is not None for strategy in strategies):
+        longest = torch.iinfo(torch.int64).max
+        windows = [longest if s.window_seconds is None else s.window_seconds for s in strategies]
+        visible = visible & (elapsed <= torch.tensor(windows, device=times.device)[:, None, None, None])
+    if any(strategy.scenarios == SAME for strategy in strategies):
+        anywhere = torch.tensor([s.scenarios != SAME for s in strategies], device=times.device)[:, None, None, None]
+        visible = visible & (anywhere | (scenarios[..., None] == keys.scenario[..., None, :]))
+    edges = torch.tensor(position_edges(bias.num_position_buckets, bias.max_distance), device=times.device)
+    position_bucket = (torch.bucketize(distance, edges, right=True) - 1).clamp_min(0)
+    # Time bucket b holds 2**b - 1 to 2**(b + 1) - 2 seconds: bucket 0 is the same second, the last bucket is open.
+    seconds = torch.tensor([2**b - 1 for b in range(min(bias.num_time_buckets, 62))], device=times.device)
+    time_bucket = (torch.bucketize(elapsed, seconds, right=True) - 1).clamp_min(0)
+    return PairContext(visible, position_bucket, time_bucket, scenarios)
