@@ -6,12 +6,19 @@ Importing the package registers its model families with transformers' Auto class
 __version__ = "0.1.0"
 
 from .auto import AutoModelForCTR, list_models
+from .data.sequence_processor import SequenceProcessor
 from .modeling_outputs import CTROutput
+from .models.astro.configuration_astro import ASTROConfig
+from .models.astro.modeling_astro import ASTROForCTR, ASTROModel, ASTROPreTrainedModel
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel, CTRSinkPreTrainedModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 
 __all__ = [
+    "ASTROConfig",
+    "ASTROForCTR",
+    "ASTROModel",
+    "ASTROPreTrainedModel",
     "AutoModelForCTR",
     "CTROutput",
     "CTRSinkConfig",
@@ -19,6 +26,7 @@ __all__ = [
     "CTRSinkModel",
     "CTRSinkPreTrainedModel",
     "CTRSinkProcessor",
+    "SequenceProcessor",
     "__version__",
     "list_models",
 ]

@@ -6,6 +6,9 @@ from transformers import AutoConfig, AutoModel, AutoProcessor
 from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from .data.sequence_processor import SequenceProcessor
+from .models.astro.configuration_astro import ASTROConfig
+from .models.astro.modeling_astro import ASTROForCTR, ASTROModel
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
@@ -27,7 +30,10 @@ class AutoModelForCTR(_BaseAutoModelClass):
 
 
 # One row per family: configuration, base model, model with the CTR head, processor.
-_FAMILIES = ((CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),)
+_FAMILIES = (
+    (ASTROConfig, ASTROModel, ASTROForCTR, SequenceProcessor),
+    (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
+)
 
 
 def list_models() -> list[str]:
