@@ -13,29 +13,17 @@ from lmctr.utils.files import read_json, write_json
 if TYPE_CHECKING:
     from lmctr.cli.recipe import Recipe
 
-UNSEEN = (
-    "path",  # where the data lie
-    "max_train_samples",  # baselines are fitted on the whole training part
-    "baselines",
-    "prompt",
-    "num_behaviors",
-    "order",
-    "feedback",
-    "trailing_sink",
-    "max_length",
-    "retrieval",
-)
-"""Keys of the data group that baselines do not depend on."""
+SEEN = ("name", "options", "split", "fractions", "seed", "max_eval_samples")
+"""Keys of the data group that baselines depend on: they say which samples there are. `max_train_samples` is none of them,
+because baselines are fitted on the whole training part; `path` says only where the data lie."""
 
 
 def configuration(recipe: Recipe) -> dict[str, Any]:
-    """What the baselines of a recipe depend on: its view of the data, and the data keys that they see."""
-    from lmctr.cli.views import view_class
-
-    data = {key: value for key, value in recipe.data.items() if key not in UNSEEN}
-    if isinstance(data.get("options"), dict):
+    """What the baselines of a recipe depend on; points with equal values are measured on the same samples."""
+    data = {key: recipe.data.get(key) for key in SEEN}
+    if isinstance(data["options"], dict):
         data["options"] = {key: value for key, value in data["options"].items() if key != "path"}
-    return {"view": view_class(recipe.model["family"]).__name__, **data}
+    return data
 
 
 def baselines_file(output_dir: Path, recipe: Recipe) -> Path:
@@ -65,7 +53,7 @@ def missing_seeds(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> lis
 
 
 def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: Callable[[str], None]) -> None:
-    """Compute the baselines of a recipe's data seed by seed, and write them after each seed."""
+    """Compute the baselines of a recipe's data seed by seed, as its view of the data does, and write them after each seed."""
     from lmctr.cli.views import view_of
 
     path = baselines_file(output_dir, recipe)

@@ -163,13 +163,24 @@ def check_recipes(grid: Grid, more: Sequence[tuple[str, str]] = ()) -> dict[tupl
             try:
                 recipe = load_recipe(point.recipe, point.overrides(seed, more))
             except RecipeError as error:
-                message = str(error)
-                if not any(key in message for key, _ in more):
-                    message = message.replace("the command line", f"set of point {point.name!r}")
-                raise ValueError(f"{grid.path}: point {point.name!r}: {message}") from error
+                raise ValueError(f"{grid.path}: point {point.name!r}: {_blame(point, str(error), more)}") from error
             recipe.training.pop("output_dir", None)
             recipes[point.name, seed] = recipe
     return recipes
+
+
+def _blame(point: Point, message: str, more: Sequence[tuple[str, str]]) -> str:
+    """The recipe reader takes a point's values as overrides of the command line: say where a wrong one stands."""
+    from lmctr.cli.recipe import RecipeError, load_recipe
+
+    if more:
+        try:
+            load_recipe(point.recipe, point.overrides(0), require_all=False)
+        except RecipeError:
+            pass
+        else:
+            return message
+    return message.replace("the command line", f"set of point {point.name!r}")
 
 
 def _cross(

@@ -281,11 +281,3 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise ValueError(f"another `lmctr grid run` is at work in {folder}; wait for it, or stop it") from None
         yield
-
-
-def read_runs(
-    grid: Grid, overrides: Sequence[tuple[str, str]] = ()
-) -> tuple[list[Run], dict[tuple[str, int], Recipe]]:
-    """The state of every run and the recipes, for reports; nothing is trained."""
-    recipes = check_recipes(grid, overrides)
-    return inspect_runs(grid, recipes), recipes

@@ -147,10 +147,13 @@ def mean_and_spread(runs: Sequence[RunPredictions | dict[str, float]]) -> dict[s
 
 
 def compare_groups(
-    runs: Sequence[RunPredictions], others: Sequence[RunPredictions], num_resamples: int = 1000
+    runs: Sequence[RunPredictions],
+    others: Sequence[RunPredictions],
+    num_resamples: int = 1000,
+    names: Sequence[str] = COMPARED_METRICS,
 ) -> list[SeedTest]:
-    """Paired tests of `runs` against `others`: for each metric one test per seed and draw of the test samples, then one
-    over the seeds. Differences are runs - others.
+    """Paired tests of `runs` against `others`: for each metric in `names` one test per seed and draw of the test samples,
+    then one over the seeds. Differences are runs - others.
 
     Raises:
         ValueError: groups of different seeds, and what `check_group` refuses.
@@ -166,7 +169,7 @@ def compare_groups(
         )
     pairs = [(first[seed], second[seed]) for seed in sorted(first)]
     tests = []
-    for name in COMPARED_METRICS:
+    for name in names:
         if all(name in run.metrics for pair in pairs for run in pair):
             for run, other in pairs:
                 tests += [SeedTest(name, run.seed, test) for test in _tests_of_a_seed(name, run, other, num_resamples)]

@@ -1,0 +1,373 @@
+"""`lmctr grid run|report`: strict files, runs that are skipped, resumed and isolated, reports that invent nothing."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+from cli_helpers import TINY, error_of, read
+
+from lmctr.cli.grid_file import check_recipes, load_grid
+from lmctr.cli.grid_state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
+from lmctr.cli.main import main
+from lmctr.evaluation.metrics import auc
+from lmctr.evaluation.significance import delong_test, paired_t_test
+from lmctr.utils.resources import list_resources
+
+SMALL = {
+    **TINY,
+    "model": {**TINY["model"], "sink_kind": "none", "sink_signal": "none"},
+    "training": {**TINY["training"], "stage1_epochs": 0, "stage2_epochs": 1},
+}
+GRID = {
+    "name": "small",
+    "recipe": "small.yaml",
+    "seeds": [0, 1],
+    "compare_to": "plain",
+    "points": [
+        {"name": "plain", "label": "no sinks"},
+        {"name": "sink", "label": "sinks", "set": {"model.sink_kind": "sink", "model.sink_signal": "recency"}},
+    ],
+}
+
+
+def write_grid(folder, **changes):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "small.yaml").write_text(yaml.safe_dump(SMALL))
+    path = folder / "grid.yaml"
+    path.write_text(yaml.safe_dump({**GRID, **changes}, sort_keys=False))
+    return path
+
+
+def states(path, output_dir):
+    grid = load_grid(path, str(output_dir))
+    return {run.name: run.state for run in inspect_runs(grid, check_recipes(grid))}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A grid that has been trained. Read it only."""
+    folder = tmp_path_factory.mktemp("grid")
+    path = write_grid(folder)
+    assert main(["grid", "run", str(path), "--output_dir", str(folder / "runs")]) == 0
+    return path, folder / "runs"
+
+
+# ---- the file -----------------------------------------------------------------------------------------------------
+
+
+def test_axes_are_crossed_and_later_values_win(tmp_path):
+    path = write_grid(
+        tmp_path,
+        set={"data.num_behaviors": 3, "training.learning_rate": 0.1},
+        axes={
+            "k": [{"name": "k4", "set": {"data.num_behaviors": 4}}, {"name": "k5", "set": {"data.num_behaviors": 5}}],
+            "lr": [{"name": "slow", "label": "slowly", "set": {"training.learning_rate": 0.01}}],
+        },
+    )
+    grid = load_grid(path)
+    assert [point.name for point in grid.points] == [
+        "k4-slow-plain",
+        "k4-slow-sink",
+        "k5-slow-plain",
+        "k5-slow-sink",
+    ]
+    last = grid.points[-1]
+    assert last.compare_to == "k5-slow-plain"
+    assert last.label == "k5 slowly sinks"
+    assert last.axes == {"k": "k5", "lr": "slow"}
+    assert grid.points[0].compare_to is None
+    recipe = check_recipes(grid, [("training.learning_rate", "0.5")])[last.name, 1]
+    assert recipe.data["num_behaviors"] == 5
+    assert recipe.training["seed"] == 1
+    assert recipe.training["learning_rate"] == 0.5  # the command line comes last
+
+
+def test_axes_alone_and_recipes_by_axis(tmp_path):
+    path = write_grid(tmp_path, axes={"size": [{"name": "a", "recipe": "other.yaml"}, {"name": "b"}]}, compare_to="a")
+    values = yaml.safe_load(path.read_text())
+    del values["points"]
+    path.write_text(yaml.safe_dump(values))
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump({**SMALL, "data": {**SMALL["data"], "num_behaviors": 2}}))
+    grid = load_grid(path)
+    assert [(point.name, point.compare_to) for point in grid.points] == [("a", None), ("b", "a")]
+    recipes = check_recipes(grid)
+    assert (recipes["a", 0].data["num_behaviors"], recipes["b", 0].data["num_behaviors"]) == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": [0]}, "unknown key 'seed' in .*did you mean 'seeds'"),
+        ({"points": [{"name": "a", "sets": {}}]}, "unknown key 'sets' in .*entry 1; did you mean 'set'"),
+        ({"points": [{"name": "a"}, {"name": "a"}], "compare_to": None}, "two points are named 'a'"),
+        ({"points": [{"label": "a"}], "compare_to": None}, "entry 1: name is missing"),
+        ({"points": [{"name": "../a"}], "compare_to": None}, "the name '../a' becomes a folder"),
+        (
+            {"points": [{"name": "a", "set": {"training.seed": 3}}]},
+            "training.seed is not set in a grid; the grid's `seeds`",
+        ),
+        ({"points": [{"name": "a", "set": {"lr": 3}}]}, "'lr' is no dotted recipe key"),
+        ({"seeds": [0, 0]}, "seeds holds 0 twice"),
+        ({"seeds": "0"}, "seeds is '0', accepted: a list of whole numbers"),
+        ({"compare_to": "plane"}, "compare_to of point 'plain' is 'plane', which is no point; did you mean 'plain'"),
+        ({"recipe": "smal.yaml"}, "smal.yaml"),
+        ({"points": None}, "a grid needs points, or axes, or both"),
+        ({"axes": {"k": []}}, "axes.k is \\[\\], accepted: a list"),
+        (
+            {"points": [{"name": "a", "set": {"training.lerning_rate": 3}}], "compare_to": None},
+            "point 'a': unknown key 'lerning_rate' in training \\(set of point 'a'\\); did you mean 'learning_rate'",
+        ),
+        (
+            {"points": [{"name": "a", "set": {"data.num_behaviors": "x"}}], "compare_to": None},
+            "data.num_behaviors is 'x'",
+        ),
+    ],
+)
+def test_bad_grids_are_told_before_anything_trains(tmp_path, capsys, changes, message):
+    import re
+
+    path = write_grid(tmp_path, **changes)
+    error = error_of(capsys, "grid", "run", path, "--output_dir", tmp_path / "runs")
+    assert re.search(message, error), error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_wrong_override_is_blamed_on_the_command_line(tmp_path, capsys):
+    error = error_of(capsys, "grid", "run", write_grid(tmp_path), "--training.lerning_rate", "1")
+    assert "unknown key 'lerning_rate' in training (the command line)" in error
+    assert "no point of" in error_of(capsys, "grid", "run", write_grid(tmp_path), "--only", "sinks")
+    assert "--max-minutes must be" in error_of(capsys, "grid", "run", write_grid(tmp_path), "--max-minutes", "0")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in list_resources("recipes") if "/tables/table" in name or "feedback_" in name]
+)
+def test_shipped_grids_are_valid(name):
+    grid = load_grid(name)
+    assert check_recipes(grid).keys() == {(point.name, seed) for point in grid.points for seed in grid.seeds}
+    assert grid.seeds == [0, 1, 2]
+    assert any(point.compare_to for point in grid.points)
+
+
+# ---- running ------------------------------------------------------------------------------------------------------
+
+
+def test_points_are_normal_run_folders(finished, tmp_path, recipe_file):
+    path, runs = finished
+    assert states(path, runs) == dict.fromkeys(("plain seed 0", "sink seed 0", "plain seed 1", "sink seed 1"), DONE)
+    run = runs / "sink" / "seed-1"
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    assert recipe["model"]["sink_signal"] == "recency"
+    assert recipe["training"]["seed"] == 1
+    assert not (run / "checkpoints").exists()
+    # The same run by `lmctr train` gives the same scores.
+    words = ["--model.sink_kind=sink", "--model.sink_signal=recency", "--training.seed=1", "--data.baselines=false"]
+    assert main(["train", str(path.parent / "small.yaml"), "--output_dir", str(tmp_path / "run"), *words]) == 0
+    assert read(tmp_path / "run", "metrics.json")["split metrics"] == read(run, "metrics.json")["split metrics"]
+    assert (runs / "sink" / "seed-1.log").read_text().startswith("$ lmctr train ")
+
+
+def test_baselines_once_per_data(finished):
+    _, runs = finished
+    (path,) = (runs / "baselines").glob("*.json")
+    written = json.loads(path.read_text())
+    assert written["seeds"].keys() == {"0", "1"}
+    assert written["training_samples"] == 640
+    assert written["seeds"]["0"].keys() == {"counting", "gradient_boosting"}
+    assert read(runs / "plain" / "seed-0", "metrics.json")["baselines"] == {}
+
+
+def test_finished_runs_are_skipped_and_other_recipes_refused(finished, tmp_path, capsys):
+    path, runs = finished
+    before = {file: file.stat().st_mtime_ns for file in runs.rglob("*")}
+    capsys.readouterr()
+    assert main(["grid", "run", str(path), "--output_dir", str(runs)]) == 0
+    assert "4 done, 0 to go" in capsys.readouterr().out
+    assert {f: t for f, t in before.items() if f.is_file() and f.name != ".grid.lock"} == {
+        f: f.stat().st_mtime_ns for f in runs.rglob("*") if f.is_file() and f.name != ".grid.lock"
+    }
+    error = error_of(capsys, "grid", "run", path, "--output_dir", runs, "--training.learning_rate", "0.5")
+    assert "4 run folders" in error
+    assert "training.learning_rate: 0.001 before, 0.5 now" in error
+    # Where the data lie is no difference; a value that changes them is.
+    grid = load_grid(path, str(runs))
+    moved = check_recipes(grid, [("data.path", "/elsewhere")])
+    assert {run.state for run in inspect_runs(grid, moved)} == {DONE}
+    fewer = check_recipes(grid, [("data.max_train_samples", "100")])
+    assert {run.state for run in inspect_runs(grid, fewer)} == {DIFFERENT}
+
+
+def test_a_key_that_came_later_counts_with_its_default(finished, tmp_path):
+    path, runs = finished
+    shutil.copytree(runs, tmp_path / "runs")
+    for stored in (tmp_path / "runs").glob("*/seed-*/recipe.yaml"):
+        values = yaml.safe_load(stored.read_text())
+        del values["data"]["trailing_sink"]
+        stored.write_text(yaml.safe_dump(values))
+    assert set(states(path, tmp_path / "runs").values()) == {DONE}
+
+
+def test_a_failing_point_does_not_stop_the_others(tmp_path, capsys):
+    # Found only when the model is built: no sinks to pool in stage 1.
+    bad = {"name": "bad", "set": {"training.stage1_epochs": 1}}
+    path = write_grid(tmp_path, points=[bad, GRID["points"][0]], seeds=[0], compare_to=None)
+    assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "runs")]) == 1
+    printed = capsys.readouterr().out
+    assert "[1/2] bad seed 0: FAILED: stage1_epochs=1 pools the sinks only" in printed
+    assert "[2/2] plain seed 0: test AUC 0." in printed
+    assert printed.splitlines()[-1].startswith("failed: bad seed 0: stage1_epochs=1")
+    assert main(["grid", "report", str(path), "--output_dir", str(tmp_path / "runs")]) == 0
+    assert "- bad seed 0: failed: stage1_epochs=1 pools" in capsys.readouterr().out
+    # Nothing was trained, so the corrected point may use the folder.
+    path = write_grid(tmp_path, points=[{"name": "bad"}], seeds=[0], compare_to=None)
+    assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "runs")]) == 0
+    assert states(path, tmp_path / "runs") == {"bad seed 0": DONE}
+
+
+def test_max_minutes_only_and_dry_run(tmp_path, capsys):
+    path, runs = write_grid(tmp_path), tmp_path / "runs"
+    words = ["grid", "run", str(path), "--output_dir", str(runs)]
+    assert main([*words, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count(NEW) == 4
+    assert not runs.exists()
+    assert main([*words, "--max-minutes", "0.000001"]) == 1
+    assert "4 runs were not started" in capsys.readouterr().out
+    assert main([*words, "--only", "pl*", "--keep-checkpoints"]) == 0
+    assert set(states(path, runs).items()) >= {("plain seed 0", DONE), ("sink seed 0", NEW)}
+    assert (runs / "plain" / "seed-0" / "checkpoints").is_dir()
+
+
+def test_a_second_grid_run_is_kept_out(tmp_path, capsys):
+    fcntl = pytest.importorskip("fcntl")
+    path, runs = write_grid(tmp_path), tmp_path / "runs"
+    runs.mkdir()
+    with open(runs / ".grid.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "another `lmctr grid run`" in error_of(capsys, "grid", "run", path, "--output_dir", runs)
+
+
+@pytest.mark.slow
+def test_the_launcher_starts_a_process_of_its_own(tmp_path):
+    path, runs = write_grid(tmp_path), tmp_path / "runs"
+    words = ["grid", "run", str(path), "--output_dir", str(runs), "--only", "plain", "--launcher", sys.executable]
+    assert main(words) == 0
+    assert states(path, runs)["plain seed 1"] == DONE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path):
+    """The interrupted run is continued from its checkpoint and ends with the scores of a run that was not interrupted."""
+    changes = {"seeds": [0], "points": [GRID["points"][0]], "compare_to": None, "set": {"training.stage2_epochs": 6}}
+    path, runs = write_grid(tmp_path, **changes), tmp_path / "runs"
+    words = [sys.executable, "-m", "lmctr", "grid", "run", str(path), "--output_dir", str(runs)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with open(tmp_path / "printed.txt", "w") as printed:
+        process = subprocess.Popen(words, stdout=printed, stderr=printed, start_new_session=True, env=environment)
+    run, deadline = runs / "plain" / "seed-0", time.monotonic() + 120
+    while not list(run.glob("checkpoints/checkpoint-*/trainer_state.json")) and time.monotonic() < deadline:
+        assert process.poll() is None, (tmp_path / "printed.txt").read_text()
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 130, (tmp_path / "printed.txt").read_text()
+    assert states(path, runs) == {"plain seed 0": BEGUN}
+    assert main([*words[3:]]) == 0
+    assert "resuming from" in (runs / "plain" / "seed-0.log").read_text()
+    assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "whole")]) == 0
+    whole = read(tmp_path / "whole" / "plain" / "seed-0", "metrics.json")["split metrics"]
+    assert read(run, "metrics.json")["split metrics"] == whole
+
+
+# ---- reports ------------------------------------------------------------------------------------------------------
+
+
+def scores(runs, point, seed):
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(runs / point / f"seed-{seed}" / "predictions" / "test.parquet")
+    return table["label"].to_numpy(), table["logit"].to_numpy()
+
+
+def test_report(finished, tmp_path, capsys):
+    path, runs = finished
+    capsys.readouterr()
+    words = ["grid", "report", str(path), "--output_dir", str(runs), "--output", str(tmp_path), "--resamples", "200"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert (tmp_path / "small.md").read_text().strip() == text.strip()
+    values = {(p, s): auc(*scores(runs, p, s)) for p in ("plain", "sink") for s in (0, 1)}
+    sink = [values["sink", 0], values["sink", 1]]
+    gap = np.subtract(sink, [values["plain", 0], values["plain", 1]])
+    over = paired_t_test(sink, [values["plain", 0], values["plain", 1]])
+    row = next(line for line in text.splitlines() if line.startswith("| sinks |"))
+    assert f"| 2/2 | {np.mean(sink):.4f} ± {np.std(sink, ddof=1):.4f} |" in row
+    assert f"| {gap.mean():+.4f} (plain) | {over.p_value:.2g} |" in row
+    baseline = json.loads(next((runs / "baselines").glob("*.json")).read_text())["seeds"]["0"]["counting"]["test"][
+        "auc"
+    ]
+    assert f"| counting baseline | 2 | {baseline:.4f} ± 0.0000 |" in text
+    assert "Missing" not in text
+    assert "Best reachable test AUC" in text
+
+    with open(tmp_path / "small.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["point"], row["seed"]) for row in rows[:4]] == [
+        ("plain", "0"),
+        ("plain", "1"),
+        ("sink", "0"),
+        ("sink", "1"),
+    ]
+    assert float(rows[2]["auc"]) == pytest.approx(values["sink", 0], abs=1e-5)
+    assert {row["point"] for row in rows[4:]} == {"baseline:counting", "baseline:gradient_boosting"}
+    with open(tmp_path / "small_tests.csv") as file:
+        tests = list(csv.DictReader(file))
+    labels, first = scores(runs, "sink", 0)
+    delong = delong_test(labels, first, scores(runs, "plain", 0)[1])
+    (found,) = [t for t in tests if (t["test"], t["metric"], t["seed"]) == ("DeLong", "auc", "0")]
+    assert float(found["p_value"]) == pytest.approx(delong.p_value, rel=1e-4)
+    assert {t["point"] for t in tests} == {"sink"}
+    assert {t["metric"] for t in tests} == {"auc", "log_loss"}
+
+
+def test_a_report_invents_nothing(finished, tmp_path, capsys):
+    """Missing runs are listed and left out of means; tests pair the seeds that both sides have."""
+    path, runs = finished
+    shutil.copytree(runs, tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / "plain" / "seed-1")
+    shutil.rmtree(tmp_path / "runs" / "baselines")
+    assert main(["grid", "report", str(path), "--output_dir", str(tmp_path / "runs"), "--resamples", "200"]) == 0
+    text = capsys.readouterr().out
+    assert "Missing (1 of 4 runs):\n\n- plain seed 1: not started\n" in text
+    assert "baseline |" not in text
+    one = auc(*scores(runs, "plain", 0))
+    assert f"| no sinks | 1/2 | {one:.4f} |" in text
+    sink = next(line for line in text.splitlines() if line.startswith("| sinks |"))
+    assert f"| {auc(*scores(runs, 'sink', 0)) - one:+.4f} (plain) | - |" in sink
+    # A run of another recipe counts as missing, with the difference named.
+    words = ["--output_dir", str(tmp_path / "runs"), "--model.num_sink_buckets", "9"]
+    assert main(["grid", "report", str(path), *words]) == 0
+    text = capsys.readouterr().out
+    assert "- sink seed 0: holds another recipe: model.num_sink_buckets: 8 before, 9 now" in text
+    assert "| sinks | 0/2 | - | - | - | - |" in text
+
+
+def test_points_on_other_samples_are_not_tested(finished, tmp_path, capsys):
+    path, runs = finished
+    shutil.copytree(runs, tmp_path / "runs")
+    fewer = {"name": "fewer", "set": {"data.max_eval_samples": 50}}
+    path = write_grid(tmp_path, points=[*GRID["points"], fewer])
+    assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "runs")]) == 0
+    capsys.readouterr()
+    assert main(["grid", "report", str(path), "--output_dir", str(tmp_path / "runs"), "--resamples", "200"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n## synthetic, test split: ") == 2  # each with its own baselines
+    assert "- fewer: not comparable with plain:" in text
+    assert text.count("counting baseline") == 2
