@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from transformers import TrainingArguments
-from transformers.trainer_utils import IntervalStrategy
+from transformers.trainer_utils import IntervalStrategy, SchedulerType
+
+from lmctr.training.optim import EMBEDDING_OPTIMIZERS
+
+_LOWER_IS_BETTER = ("loss", "normalized_entropy", "expected_calibration_error")
 
 
 @dataclass
@@ -30,6 +34,14 @@ class CTRTrainingArguments(TrainingArguments):
             Stop after this many stage-2 evaluations in a row without improvement of `metric_for_best_model`.
         early_stopping_threshold (`float`, defaults to 0.0):
             Smallest change that counts as an improvement.
+            Decay on a plateau: `lr_scheduler_type="reduce_lr_on_plateau"` with `lr_scheduler_kwargs` such as
+            `{"factor": 0.1, "patience": 0}` (without warm-up) follows `metric_for_best_model`; its `mode` is set from it.
+        embedding_optimizer (`str`, defaults to `"dense"`):
+            How embedding tables are trained. `"dense"`: by `optim`, as every other parameter. `"lazy_adam"`
+            ([`~lmctr.training.optim.LazyAdamW`]) and `"rowwise_adagrad"` ([`~lmctr.training.optim.RowwiseAdagrad`]): tables get COO
+            gradients, and only the rows that the batch touches are updated, weight decay included; `optim` trains the rest.
+        embedding_learning_rate (`float`, *optional*):
+            Peak learning rate of the tables with a sparse `embedding_optimizer`; default `learning_rate`.
         lora (`dict`, *optional*):
             `{r, alpha, dropout}`: adapt the language model by LoRA instead of training it whole; `lmctr train` applies
             it with [`~lmctr.training.lora.add_lora`] and saves the merged model.
@@ -53,6 +65,13 @@ class CTRTrainingArguments(TrainingArguments):
         default=None, metadata={"help": "Stop after this many stage-2 evaluations without improvement."}
     )
     early_stopping_threshold: float = field(default=0.0, metadata={"help": "Smallest change that is improvement."})
+
+    embedding_optimizer: str = field(
+        default="dense", metadata={"help": "Optimiser of embedding tables: dense, lazy_adam or rowwise_adagrad."}
+    )
+    embedding_learning_rate: float | None = field(
+        default=None, metadata={"help": "Peak learning rate of the tables with a sparse embedding_optimizer."}
+    )
 
     lora: dict | None = field(default=None, metadata={"help": "LoRA of the language model: {r, alpha, dropout}."})
 
@@ -99,6 +118,7 @@ class CTRTrainingArguments(TrainingArguments):
                 f"train_sampling_strategy must be group_by_length, random or sequential, got "
                 f"{self.train_sampling_strategy!r}"
             )
+        self._check_embedding_optimizer()
         if self.auto_find_batch_size:
             raise ValueError(
                 "auto_find_batch_size changes the global batch while training; set per_device_train_batch_size and "
@@ -116,7 +136,41 @@ class CTRTrainingArguments(TrainingArguments):
                 )
         self.num_train_epochs = self.stage1_epochs + self.stage2_epochs
         self._rename_checkpointing()
+        if self.greater_is_better is None and self.metric_for_best_model is not None:
+            self.greater_is_better = not self.metric_for_best_model.endswith(_LOWER_IS_BETTER)
         super().__post_init__()
+        self._set_plateau_mode()
+
+    def _check_embedding_optimizer(self) -> None:
+        if self.embedding_optimizer not in EMBEDDING_OPTIMIZERS:
+            raise ValueError(
+                f"embedding_optimizer must be {', '.join(EMBEDDING_OPTIMIZERS)}, got {self.embedding_optimizer!r}"
+            )
+        if self.embedding_learning_rate is not None:
+            if self.embedding_optimizer == "dense":
+                raise ValueError(
+                    "embedding_learning_rate has no effect with embedding_optimizer='dense', which trains the tables with "
+                    "learning_rate; leave it out, or choose lazy_adam or rowwise_adagrad"
+                )
+            if not self.embedding_learning_rate >= 0.0:
+                raise ValueError(f"embedding_learning_rate must be 0 or more, got {self.embedding_learning_rate}")
+
+    def _set_plateau_mode(self) -> None:
+        """Let a plateau schedule wait for what counts as better, which torch would not know."""
+        if self.lr_scheduler_type != SchedulerType.REDUCE_ON_PLATEAU:
+            return
+        if self.eval_strategy in ("no", IntervalStrategy.NO):
+            raise ValueError(
+                "lr_scheduler_type='reduce_lr_on_plateau' needs evaluations: set eval_strategy to 'epoch'"
+            )
+        kwargs = dict(self.lr_scheduler_kwargs or {})
+        mode = "max" if self.greater_is_better else "min"
+        if kwargs.setdefault("mode", mode) != mode:
+            raise ValueError(
+                f"lr_scheduler_kwargs has mode={kwargs['mode']!r}, but {self.metric_for_best_model} is better when it is "
+                f"{'larger' if self.greater_is_better else 'smaller'}: leave mode out, or set {mode!r}"
+            )
+        self.lr_scheduler_kwargs = kwargs
 
     def _rename_checkpointing(self) -> None:
         """Accept `gradient_checkpointing` on every supported transformers; newer ones call it another name."""

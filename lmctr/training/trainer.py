@@ -27,6 +27,14 @@ from lmctr.modeling_utils import IGNORED_LABEL
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StageTwoEarlyStopping, TwoStageCallback, should_stop
 from lmctr.training.checkpoints import MARKER, mark_complete, read_marker, rotate
+from lmctr.training.optim import (
+    GroupedOptimizer,
+    clip_gradients,
+    embedding_optimizer,
+    gradient_norm,
+    table_parameters,
+    use_sparse_gradients,
+)
 from lmctr.training.sampler import (
     FILLER,
     EpochDataLoader,
@@ -86,6 +94,8 @@ class CTRTrainer(Trainer):
             raise ValueError(
                 "data_collator is missing: give the collator of the data view, for example TextCollator(view)"
             )
+        if args.embedding_optimizer != "dense" and model is not None:
+            _prepare_sparse_tables(model, args)
         self.stages = TwoStageCallback()
         super().__init__(
             model=model,
@@ -195,6 +205,52 @@ class CTRTrainer(Trainer):
             # Gradients are averaged over the processes; the loss is already a share of the global mean.
             loss = loss * self.args.world_size
         return (loss, outputs) if return_outputs else loss
+
+    # ---- optimiser ------------------------------------------------------------------------------------------------
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """As in the parent; with a sparse `embedding_optimizer`, that one for the tables beside `optim` for the rest."""
+        args = self.args
+        if args.embedding_optimizer == "dense" or self.optimizer is not None:
+            return super().create_optimizer() if model is None else super().create_optimizer(model)
+        whole = self.model if model is None else model
+        tables = table_parameters(whole)
+        sparse = {id(table) for table in tables}
+        decayed = set(self.get_decay_parameter_names(whole))
+        groups: dict[float, list[nn.Parameter]] = {args.weight_decay: [], 0.0: []}
+        for name, parameter in whole.named_parameters():
+            if parameter.requires_grad and id(parameter) not in sparse:
+                groups[args.weight_decay if name in decayed else 0.0].append(parameter)
+        optimizer_class, options = self.get_optimizer_cls_and_kwargs(args, whole)
+        dense = [{"params": params, "weight_decay": decay} for decay, params in groups.items() if params]
+        rate = args.learning_rate if args.embedding_learning_rate is None else args.embedding_learning_rate
+        rows = embedding_optimizer(
+            args.embedding_optimizer,
+            tables,
+            lr=rate,
+            weight_decay=args.weight_decay,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+        )
+        self.optimizer = GroupedOptimizer([*([optimizer_class(dense, **options)] if dense else []), rows])
+        return self.optimizer
+
+    @property
+    def _wraps_gradients(self) -> bool:
+        """Whether an engine holds shards of the gradients, which only it can measure."""
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        if self._wraps_gradients:
+            return super()._clip_grad_norm(model)
+        self.accelerator.unscale_gradients()
+        return clip_gradients(model.parameters(), self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        if grad_norm is not None or self._wraps_gradients:
+            return super()._get_grad_norm(model, grad_norm=grad_norm)
+        self.accelerator.unscale_gradients()
+        return gradient_norm(model.parameters())
 
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
@@ -347,6 +403,15 @@ class CTRTrainer(Trainer):
                 folder, global_batch_size=self.args.total_train_batch_size, num_processes=self.args.world_size
             )
             rotate(folder.parent, limit, self.state.best_model_checkpoint)
+
+
+def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None:
+    """Turn on COO gradients before anything wraps the model."""
+    option = f"embedding_optimizer={args.embedding_optimizer!r}"
+    if args.fsdp or args.deepspeed:
+        raise ValueError(f"{option} does not work with FSDP or DeepSpeed, which shard dense gradients; use 'dense'")
+    if not use_sparse_gradients(_unwrap(model)):
+        raise ValueError(f"{option}, but {type(_unwrap(model)).__name__} has no embedding table; use 'dense'")
 
 
 @contextmanager

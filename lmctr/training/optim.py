@@ -1,0 +1,332 @@
+"""Optimisers for large embedding tables, of which a batch touches a few per cent of the rows.
+
+A table looked up with `sparse=True` has a COO gradient that holds the touched rows only. The optimisers here update those rows
+and leave the others, their state included, untouched: a row without gradient costs nothing. The rest of the model keeps
+a dense optimiser; [`GroupedOptimizer`] makes one of the two, so that a trainer, a schedule and a checkpoint see one.
+
+V: rows of a table, D: its width, U: rows that the batch touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+__all__ = [
+    "EMBEDDING_OPTIMIZERS",
+    "GroupedOptimizer",
+    "LazyAdamW",
+    "RowwiseAdagrad",
+    "clip_gradients",
+    "coalesce_gradients",
+    "embedding_optimizer",
+    "gradient_norm",
+    "has_sparse_gradients",
+    "table_parameters",
+    "use_sparse_gradients",
+]
+
+
+class LazyAdamW(Optimizer):
+    r"""AdamW on the rows of embedding tables that have a gradient.
+
+    A touched row with summed gradient g is updated as in AdamW (Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019):
+    w <- w (1 - lr * weight_decay); m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
+    w <- w - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps), where t counts the optimiser's steps, not the row's.
+
+    It is not AdamW with zero gradients for the other rows: there m and v would decay and weights move on by their
+    momentum and shrink by weight decay. Here a row's moments wait for its next gradient, and **weight decay acts on a row
+    only in steps that touch it**: a value seen in a share s of the steps decays s times as fast. Where every row is touched
+    in every step, the two are the same.
+
+    Args:
+        params: tables (V, D) or groups of them; their gradients are COO.
+        lr: learning rate.
+        betas: decay of the moments, each in [0, 1).
+        eps: added to the denominator.
+        weight_decay: decoupled, on touched rows.
+
+    Raises:
+        ValueError: values out of range.
+        RuntimeError: a table with a dense gradient, at [`step`].
+    """
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ):
+        _check_range(lr=lr, eps=eps, weight_decay=weight_decay)
+        if not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError(f"betas must lie in [0, 1), got {betas}")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None) -> Any:
+        """Update the touched rows."""
+        loss = _evaluate(closure)
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for table in group["params"]:
+                if table.grad is None:
+                    continue
+                rows, gradient = _touched(table)
+                state = self.state[table]
+                if not state:
+                    state["step"] = torch.zeros((), dtype=torch.float32)
+                    state["exp_avg"] = torch.zeros_like(table, memory_format=torch.preserve_format)
+                    state["exp_avg_sq"] = torch.zeros_like(table, memory_format=torch.preserve_format)
+                state["step"] += 1
+                if not len(rows):
+                    continue
+                step = float(state["step"])
+                mean = state["exp_avg"][rows].lerp_(gradient, 1 - beta1)
+                square = state["exp_avg_sq"][rows].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                state["exp_avg"].index_copy_(0, rows, mean)
+                state["exp_avg_sq"].index_copy_(0, rows, square)
+                scale = math.sqrt(1 - beta2**step)
+                lr = float(group["lr"])
+                weight = table[rows].mul_(1 - lr * group["weight_decay"])
+                denominator = square.sqrt_().div_(scale).add_(group["eps"])
+                weight.addcdiv_(mean, denominator, value=-lr / (1 - beta1**step))
+                table.index_copy_(0, rows, weight)
+        return loss
+
+
+class RowwiseAdagrad(Optimizer):
+    r"""Adagrad with one accumulator per row of an embedding table: for D wide rows, 1/D of Adagrad's state.
+
+    A touched row with summed gradient g: a <- a + mean(g^2); w <- w (1 - lr * weight_decay) - lr * g / (sqrt(a) + eps). It is the
+    row-wise Adagrad of production recommenders (Gupta et al. 2014, section 5; "exact row-wise" in FBGEMM). Weight decay is
+    decoupled and acts on a row in the steps that touch it, see [`LazyAdamW`].
+
+    Args:
+        params: tables (V, D) or groups of them; their gradients are COO.
+        lr: learning rate; the steps shrink as 1 / sqrt(a), so it is usually ten times Adam's or more.
+        eps: added to the denominator.
+        weight_decay: decoupled, on touched rows.
+        initial_accumulator_value: a before the first gradient.
+
+    Raises:
+        ValueError: values out of range.
+        RuntimeError: a table with a dense gradient, at [`step`].
+    """
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-2,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+    ):
+        _check_range(lr=lr, eps=eps, weight_decay=weight_decay, initial_accumulator_value=initial_accumulator_value)
+        defaults = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "initial_accumulator_value": initial_accumulator_value})
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None) -> Any:
+        """Update the touched rows."""
+        loss = _evaluate(closure)
+        for group in self.param_groups:
+            for table in group["params"]:
+                if table.grad is None:
+                    continue
+                rows, gradient = _touched(table)
+                state = self.state[table]
+                if not state:
+                    initial = float(group["initial_accumulator_value"])
+                    state["sum"] = torch.full((len(table), 1), initial, dtype=table.dtype, device=table.device)
+                if not len(rows):
+                    continue
+                total = state["sum"][rows].add_(gradient.pow(2).mean(dim=1, keepdim=True))
+                state["sum"].index_copy_(0, rows, total)
+                lr = float(group["lr"])
+                weight = table[rows].mul_(1 - lr * group["weight_decay"])
+                weight.addcdiv_(gradient, total.sqrt_().add_(group["eps"]), value=-lr)
+                table.index_copy_(0, rows, weight)
+        return loss
+
+
+EMBEDDING_OPTIMIZERS: dict[str, type[Optimizer] | None] = {
+    "dense": None,
+    "lazy_adam": LazyAdamW,
+    "rowwise_adagrad": RowwiseAdagrad,
+}
+"""Values of `CTRTrainingArguments.embedding_optimizer`; "dense": the tables are trained as every other parameter."""
+
+
+def embedding_optimizer(
+    name: str,
+    tables: list[nn.Parameter],
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> Optimizer:
+    """The optimiser of the embedding tables by its name in `EMBEDDING_OPTIMIZERS`."""
+    if name == "lazy_adam":
+        return LazyAdamW(tables, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    return RowwiseAdagrad(tables, lr=lr, eps=eps, weight_decay=weight_decay)
+
+
+class GroupedOptimizer(Optimizer):
+    """Several optimisers of different parameters as one: one step, one state, one list of parameter groups.
+
+    The groups are those of the parts, in their order, and the very same dicts, so a schedule that sets `group["lr"]` here sets it
+    there. Gradient scaling (float16) unscales before the step, as for every optimiser that does not do it itself.
+
+    Args:
+        parts: optimisers without common parameters.
+    """
+
+    def __init__(self, parts: list[Optimizer]):
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._link()
+
+    def _link(self) -> None:
+        """Let the parts see this object's groups and state."""
+        place = 0
+        for part in self.parts:
+            count = len(part.param_groups)
+            part.param_groups = self.param_groups[place : place + count]
+            part.state = self.state
+            place += count
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None) -> Any:
+        """One step of every part."""
+        loss = _evaluate(closure)
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in the parent; raises `ValueError` for a state with other groups."""
+        super().load_state_dict(state_dict)
+        if not isinstance(self.state, defaultdict):
+            self.state = defaultdict(dict, self.state)
+        self._link()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "parts" in self.__dict__:
+            self._link()
+
+
+# ---- gradients ----------------------------------------------------------------------------------------------------
+
+
+def use_sparse_gradients(model: nn.Module) -> list[nn.Parameter]:
+    """Let every embedding table of a model have COO gradients, and return the tables.
+
+    Tables are the weights of `nn.Embedding` and `nn.EmbeddingBag` modules; a weight that is not looked up only (tied to another module)
+    stays dense.
+    """
+    found: dict[nn.Parameter, list[nn.Module]] = {}
+    for module in model.modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.weight.requires_grad:
+            found.setdefault(module.weight, []).append(module)
+    elsewhere = {
+        id(parameter)
+        for module in model.modules()
+        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        for parameter in module.parameters(recurse=False)
+    }
+    tables = [weight for weight in found if id(weight) not in elsewhere]
+    for weight in tables:
+        for module in found[weight]:
+            module.sparse = True
+    return tables
+
+
+def table_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Weights whose gradients are COO: those of embedding modules with `sparse=True`, each once."""
+    found = {
+        module.weight: None
+        for module in model.modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight.requires_grad
+    }
+    return list(found)
+
+
+def has_sparse_gradients(parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether any gradient is COO."""
+    return any(parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters)
+
+
+@torch.no_grad()
+def coalesce_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Sum the entries of each touched row, once, in place of the gradients."""
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse and not parameter.grad.is_coalesced():
+            parameter.grad = parameter.grad.coalesce()
+
+
+@torch.no_grad()
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """Exact 2-norm over all gradients, () float32. COO gradients are coalesced: the norm of a sum is not that of its terms."""
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    coalesce_gradients(parameters)
+    if not parameters:
+        return torch.zeros(())
+    values = [_values(parameter) for parameter in parameters]
+    device = values[0].device
+    norms = [torch.linalg.vector_norm(value, dtype=torch.float32).to(device) for value in values if value.numel()]
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros((), device=device)
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:
+    """Scale all gradients so that their common 2-norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_`.
+
+    Returns:
+        The norm before, () float32.
+    """
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = gradient_norm(parameters)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    if scale.device.type == "cpu" and scale == 1.0:
+        return norm  # without a pass over large tables
+    for parameter in parameters:
+        _values(parameter).mul_(scale.to(parameter.grad.device))
+    return norm
+
+
+def _values(parameter: nn.Parameter) -> torch.Tensor:
+    """The numbers of a gradient: all, or those of the touched rows."""
+    return parameter.grad._values() if parameter.grad.is_sparse else parameter.grad
+
+
+def _touched(table: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows (U,) with a gradient, each once, and their gradients (U, D)."""
+    if not table.grad.is_sparse:
+        raise RuntimeError(
+            f"a table of shape {tuple(table.shape)} has a dense gradient; look it up with sparse=True, or train it with a dense "
+            "optimiser"
+        )
+    gradient = table.grad.coalesce()
+    return gradient._indices()[0], gradient._values().to(table.dtype)
+
+
+def _check_range(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0.0:
+            raise ValueError(f"{name} must be 0 or more, got {value}")
+
+
+def _evaluate(closure: Callable | None) -> Any:
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
