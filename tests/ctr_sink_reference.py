@@ -28,10 +28,12 @@ def sample(
     feedback="none",
     trailing_sink=True,
     max_length=None,
+    elements=None,
 ):
     """Token ids, buckets (one list per signal), target mask and number of dropped behaviours of one sample.
 
     `history` is a list of (text, time, code, similarity), oldest first; the tokenizer's sink is `sink_id` (None: no sinks).
+    A list given as `elements` gets the number of tokens of each element of the layout "split".
     """
 
     def ids(text, before):
@@ -62,21 +64,27 @@ def sample(
 
     def build():
         out, sinks = list(opening) + ids(head, ""), []
+        starts = [0]
         shown = [(code, e) for code, own in groups for e in own]
         last_code = None
         for number, (code, e) in enumerate(shown):
             if code is not None and code != last_code:
+                starts.append(len(out))
                 out += ids(prompt["feedback"][code - 1]["header"], head if number == 0 else separator)
                 last_code = code
+            starts.append(len(out))
             if feedback == "inline" and e["code"]:
                 out += ids(prompt["feedback"][e["code"] - 1]["word"], separator)
             out += ids(e["text"].strip(), separator)
             out += ids(separator, "")
             if sink_id is not None and (trailing_sink or number < len(shown) - 1):
                 sinks.append((len(out), e, len(shown) - 1 - number))
+                starts.append(len(out))
                 out.append(sink_id)
+        starts.append(len(out))
         if not entries:
             out += ids(prompt["empty_history"], head)
+        starts.append(len(out))
         prefix, suffix = prompt["target"].split("{item}")
         out += ids(prefix, separator)
         first = len(out)
@@ -85,7 +93,10 @@ def sample(
         out += ids(suffix, "")
         if first == stop:
             first, stop = first - len(ids(prefix, separator)), len(out)
-        return out + list(closing), sinks, (first, stop)
+        out += list(closing)
+        if elements is not None:
+            elements[:] = [b - a for a, b in zip(starts, [*starts[1:], len(out)], strict=True) if b > a]
+        return out, sinks, (first, stop)
 
     dropped = 0
     out, sinks, (first, stop) = build()

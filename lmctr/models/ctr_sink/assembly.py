@@ -54,6 +54,7 @@ class AssemblySettings:
     pad_id: int
     padding_side: str
     feedback_codes: int
+    layout: str = "single"
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +289,8 @@ def assemble(
     Returns:
         input_ids, attention_mask: (B, N) int64. sink_buckets: (B, N) int64, (B, N, S) for two and more signals, -1
         where the token is no sink. target_mask: (B, N) bool, the tokens of the target's text; when that text is empty,
-        the prompt's own tokens around it. num_dropped: (B,) int64, behaviours dropped by truncation.
+        the prompt's own tokens around it. num_dropped: (B,) int64, behaviours dropped by truncation. For the layout "split"
+        also field_ids: (B, N) int64, the element of each token, see `split_layout.py`, and -1 for padding.
 
     Raises:
         ValueError: see [`make_plan`]; also a target without any token.
@@ -338,20 +340,38 @@ def assemble(
 
     num_signals = len(settings.signals)
     sink_buckets = np.full((num_rows, longest, num_signals), -1, dtype=np.int64)
+    sink_token = token_offsets[own + 1][has_sink] - 1
     if settings.sink_id is not None:
         sink_row = row[has_sink]
-        sink_column = token_offsets[own + 1][has_sink] - 1 + shift[sink_row]
+        sink_column = sink_token + shift[sink_row]
         for number, signal in enumerate(settings.signals):
             buckets = _buckets(signal, settings, pieces, events, samples, plan, row)
             sink_buckets[sink_row, sink_column, number] = buckets[has_sink]
 
-    return {
+    arrays = {
         "input_ids": input_ids,
         "attention_mask": real.astype(np.int64),
         "sink_buckets": sink_buckets[..., 0] if num_signals == 1 else sink_buckets,
         "target_mask": _target_mask(pieces, lengths, token_offsets, close, shift, real.shape),
         "num_dropped": plan.dropped,
     }
+    if settings.layout == "split":
+        # Each of these spans and each sink begins an element; a feedback word begins its behaviour's. A span without tokens
+        # begins where the next one does, and so adds none; the last, the target, never is without.
+        begins = np.zeros(token_offsets[-1], dtype=np.int64)
+        begin_spans = [
+            first,
+            own - (width - 1),
+            close - 4,
+            close - 3,
+            *([own] if settings.feedback == "groups" else []),
+        ]
+        begins[token_offsets[np.concatenate(begin_spans)]] = 1
+        begins[sink_token] = 1
+        number = np.cumsum(begins) - 1
+        arrays["field_ids"] = np.full((num_rows, longest), -1, dtype=np.int64)
+        arrays["field_ids"][real] = number - np.repeat(number[row_start], plan.length)
+    return arrays
 
 
 def _buckets(

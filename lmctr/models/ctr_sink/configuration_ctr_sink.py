@@ -12,6 +12,7 @@ __all__ = ["BACKBONES", "SINK_KINDS", "SINK_ORDERS", "SINK_SIGNALS", "BackboneSp
 SINK_KINDS = ("none", "cls", "sink")
 SINK_SIGNALS = ("none", "recency", "elapsed", "similarity", "random", "feedback")
 SINK_ORDERS = ("recent", "similarity", "time")
+LAYOUTS = ("single", "split")
 FEEDBACK_MODES = ("none", "groups", "inline", "sink")
 
 
@@ -73,7 +74,12 @@ class CTRSinkConfig(CTRConfig):
             code, whose bias looks ahead.
         sink_bias_scale_init (`float`, *optional*): initial scale s of the bias; default 1.0 (causal), 10.0 (encoders).
         sink_bias_dropout (`float`, defaults to 0.1): dropout on the bias.
-        layout (`str`, defaults to `"single"`): one text for history and target (the paper).
+        layout (`str`, defaults to `"single"`): `"single"`: one text for history and target (the paper). `"split"`: each
+            behaviour's text and the target's pass the lower half of the layers (the first `num_hidden_layers // 2`) on their
+            own; their mean vectors and the sinks pass the upper half together, see `split_layout.py`. No sink passes the
+            lower half, so there the sink bias works in the upper half only: the default layers are counted from its first
+            layer, `"all"` means all of it, and a layer below it is an error.
+        field_projection_size (`int`, defaults to 128): with `layout="split"`, width of the projected history and target.
         head_hidden_size (`int`, defaults to 32): width of the head's hidden layer.
         initializer_range (`float`, *optional*): standard deviation of new weights; default: the backbone's.
 
@@ -102,6 +108,7 @@ class CTRSinkConfig(CTRConfig):
     sink_bias_scale_init: float | None = None
     sink_bias_dropout: float = 0.1
     layout: str = "single"
+    field_projection_size: int = 128
     head_hidden_size: int = 32
     initializer_range: float | None = None
 
@@ -134,15 +141,21 @@ class CTRSinkConfig(CTRConfig):
         return BACKBONES.get(self.text_config.model_type)
 
     @property
+    def num_lower_layers(self) -> int:
+        """Layers that a text field passes on its own: half of all with `layout="split"`, none otherwise."""
+        return getattr(self.text_config, "num_hidden_layers", 0) // 2 if self.layout == "split" else 0
+
+    @property
     def resolved_sink_bias_layers(self) -> tuple[int, ...]:
         """The layers with sink bias, in order, after defaults."""
-        num_layers = getattr(self.text_config, "num_hidden_layers", 0)
+        first, num_layers = self.num_lower_layers, getattr(self.text_config, "num_hidden_layers", 0)
         layers = self.sink_bias_layers
         if layers is None:
-            spec = self.backbone_spec
-            layers = spec.default_layers(num_layers) if spec is not None and self.sink_kind == "sink" else []
+            spec, has_sinks = self.backbone_spec, self.sink_kind == "sink"
+            shares = spec.default_layers(num_layers - first) if spec is not None and has_sinks else []
+            layers = [first + layer for layer in shares]
         elif layers == "all":
-            layers = range(num_layers)
+            layers = range(first, num_layers)
         return tuple(layers)
 
     @property
@@ -173,8 +186,15 @@ class CTRSinkConfig(CTRConfig):
         )
         self._require(self.sink_order in SINK_ORDERS, "sink_order", f"one of {', '.join(SINK_ORDERS)}")
         self._require(self.feedback in FEEDBACK_MODES, "feedback", f"one of {', '.join(FEEDBACK_MODES)}")
-        self._require(self.layout == "single", "layout", '"single"; "split" is not available in this version')
-        for key in ("num_sink_buckets", "sink_embedding_dim", "head_hidden_size"):
+        self._require(self.layout in LAYOUTS, "layout", f"one of {', '.join(LAYOUTS)}")
+        if self.layout == "split":
+            known = self.backbone_spec is not None and self.text_config.num_hidden_layers >= 2
+            self._require(
+                known,
+                "layout",
+                f'"single"; "split" needs a backbone of two layers or more of type {", ".join(sorted(BACKBONES))}',
+            )
+        for key in ("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size"):
             self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
         self._require(0.0 <= self.sink_bias_dropout < 1.0, "sink_bias_dropout", "a number in [0, 1)")
         self._validate_sink_bias_layers()
@@ -185,9 +205,10 @@ class CTRSinkConfig(CTRConfig):
         layers = self.resolved_sink_bias_layers
         num_layers = getattr(self.text_config, "num_hidden_layers", 0)
         self._require(
-            all(0 <= layer < num_layers for layer in layers) and len(set(layers)) == len(layers),
+            all(self.num_lower_layers <= layer < num_layers for layer in layers) and len(set(layers)) == len(layers),
             "sink_bias_layers",
-            f"different layer indices from 0 to {num_layers - 1}",
+            f"different layer indices from {self.num_lower_layers} to {num_layers - 1}"
+            + (' (no sink passes the lower half with layout="split")' if self.num_lower_layers else ""),
         )
         self._require(
             not layers or self.sink_kind != "none", "sink_bias_layers", '[] or None with sink_kind="none": no sinks'

@@ -21,6 +21,7 @@ from ...modeling_utils import CTRPreTrainedModel, ctr_loss
 from .backbone import load_backbone, new_backbone, position_ids_from_mask
 from .configuration_ctr_sink import CTRSinkConfig
 from .sink_cache import SinkCache
+from .split_layout import SplitHead, SplitOutput, encode_fields, forward_split, mean_over
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
@@ -251,14 +252,14 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         mask = add_bias_to_mask(bias, kwargs.get("attention_mask"), self.is_causal)
         return args, {**kwargs, "attention_mask": mask}
 
-    def _check_inputs(self, input_ids: torch.Tensor, sink_buckets: torch.Tensor | None) -> None:
-        length = input_ids.shape[1]
+    def check_length(self, what: str, length: int, unit: str) -> None:
+        """Raise unless the backbone has positions for `length` and its attention can carry the sink bias."""
         limit = getattr(self.config.text_config, "max_position_embeddings", None)
         if self.config.text_config.model_type == "roberta" and limit is not None:
             limit -= self.config.text_config.pad_token_id + 1
         if limit is not None and length > limit:
             raise ValueError(
-                f"input_ids: {length} tokens, but the backbone has positions for {limit}; give the processor max_length={limit}"
+                f"{what} {length} {unit}, but the backbone has positions for {limit}; give the processor max_length={limit}"
             )
         if self.sink_bias is not None:
             used = self.language_model.config._attn_implementation
@@ -266,15 +267,18 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                 raise ValueError(
                     f"attn_implementation={used!r} cannot carry the sink bias; use 'sdpa' or 'eager', or sink_bias_layers=[]"
                 )
+
+    def _check_inputs(self, input_ids: torch.Tensor, sink_buckets: torch.Tensor | None) -> None:
+        self.check_length("input_ids:", input_ids.shape[1], "tokens")
         if sink_buckets is not None and sink_buckets.shape[:2] != input_ids.shape:
             raise ValueError(
                 f"sink_buckets: shape {tuple(sink_buckets.shape)} does not fit input_ids of shape {tuple(input_ids.shape)}"
             )
 
-    def _sinks(self, input_ids: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, SinkContext]:
-        """Buckets as (B, N, S), checked against the config, and the places of the sinks."""
+    def locate(self, places: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, SinkContext]:
+        """Buckets of (B, N) places as (B, N, S), checked against the config, and where the sinks are."""
         if sink_buckets is None:
-            sink_buckets = torch.full_like(input_ids, -1)
+            sink_buckets = torch.full((*places.shape, len(self.config.signals)), -1, device=places.device)
         if sink_buckets.dim() == 2:
             sink_buckets = sink_buckets[..., None]
         num_signals = len(self.config.signals)
@@ -296,13 +300,29 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         # At least one (empty) place, so that every parameter takes part in every step of distributed training.
         return sink_buckets, locate_sinks(is_sink, max(most, 1))
 
+    def encode_fields(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Vectors of text fields, each on its own: the mean of its tokens' states after the lower half (`layout="split"`).
+
+        Args:
+            input_ids: (F, n) int64 tokens of the fields. attention_mask: (F, n), 1 for real tokens; default: all real.
+
+        Returns:
+            (F, H), what `forward` takes as `field_vectors`. A behaviour's or a candidate's vector does not depend on its row.
+
+        Raises:
+            ValueError: a model with `layout="single"`, a field longer than the backbone has positions for.
+        """
+        return encode_fields(self, input_ids, attention_mask)
+
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         sink_buckets: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         sink_cache: SinkCache | None = None,
+        field_ids: torch.Tensor | None = None,
+        field_vectors: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutput:
         """Encode a batch.
@@ -314,13 +334,27 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             position_ids: (B, N) int64; default: counted over the real tokens.
             sink_cache: the sinks of cached positions, with `past_key_values` in causal backbones; needs `position_ids` and a
                 float mask (1, 1, N, P + N), and gets this call's sinks appended.
+            field_ids: (B, N) int64, only with `layout="split"`: the element of each token, -1 for padding.
+            field_vectors: (B, P, H), in place of `input_ids` and `field_ids`: vectors of `encode_fields`, element by element,
+                padded on the right; then `attention_mask` (B, P) and `sink_buckets` (B, P) or (B, P, S) go by elements, too.
+                The vectors at [SINK] elements are not read.
             kwargs: passed to the backbone (`output_hidden_states`, `output_attentions`).
 
         Returns:
-            `BaseModelOutput` with `last_hidden_state` (B, N, H).
+            `BaseModelOutput` with `last_hidden_state` (B, N, H); `SplitOutput` (B, P, H) with `layout="split"`, whose hidden
+            states and attentions are the upper half's.
         """
+        if self.config.layout == "split":
+            if position_ids is not None or sink_cache is not None:
+                raise ValueError('position_ids and sink_cache are not used with layout="split"; leave them out')
+            return forward_split(self, input_ids, attention_mask, sink_buckets, field_ids, field_vectors, **kwargs)
+        if input_ids is None or field_ids is not None or field_vectors is not None:
+            raise ValueError(
+                'layout="single" takes input_ids, and neither field_ids nor field_vectors; use the processor saved with this '
+                "checkpoint"
+            )
         self._check_inputs(input_ids, sink_buckets)
-        sink_buckets, sinks = self._sinks(input_ids, sink_buckets)
+        sink_buckets, sinks = self.locate(input_ids, sink_buckets)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if position_ids is None:
@@ -354,8 +388,6 @@ def pooled_tokens(
 
     "sinks": the row's sinks; a row without sinks uses its target's tokens. Padding never contributes.
     """
-    if pooling not in POOLINGS:
-        raise ValueError(f"pooling={pooling!r} is not accepted; use one of {', '.join(POOLINGS)}")
     real = attention_mask.bool()
     if pooling == "all":
         return real
@@ -378,9 +410,7 @@ class CTRSinkHead(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """(B, N, H) states and a (B, N) bool token set to (B,) logits."""
-        weight = tokens.to(hidden_states.dtype)
-        pooled = torch.einsum("bnh,bn->bh", hidden_states, weight) / weight.sum(1, keepdim=True).clamp_min(1)
-        return self.out(self.activation(self.dense(pooled))).squeeze(-1)
+        return self.out(self.activation(self.dense(mean_over(hidden_states, tokens)))).squeeze(-1)
 
 
 class CTRSinkForCTR(CTRSinkPreTrainedModel):
@@ -389,7 +419,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
     def __init__(self, config: CTRSinkConfig):
         super().__init__(config)
         self.model = CTRSinkModel(config)
-        self.head = CTRSinkHead(config)
+        self.head = SplitHead(config) if config.layout == "split" else CTRSinkHead(config)
         self.post_init()
 
     @classmethod
@@ -435,9 +465,13 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         model.model.language_model.load_state_dict(state_dict, strict=True)
         return model.eval()
 
+    def encode_fields(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """See `CTRSinkModel.encode_fields`."""
+        return self.model.encode_fields(input_ids, attention_mask)
+
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         sink_buckets: torch.Tensor | None = None,
         target_mask: torch.Tensor | None = None,
@@ -446,13 +480,16 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         sample_weight: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | float | None = None,
+        field_ids: torch.Tensor | None = None,
+        field_vectors: torch.Tensor | None = None,
         **kwargs,
     ) -> CTROutput:
         """Score a batch.
 
         Args:
-            input_ids, attention_mask, sink_buckets, position_ids: see `CTRSinkModel.forward`.
-            target_mask: (B, N) bool, the target item's tokens; needed with `pooling="sinks"`.
+            input_ids, attention_mask, sink_buckets, position_ids, field_ids, field_vectors: see `CTRSinkModel.forward`.
+            target_mask: (B, N) bool, the target item's tokens; needed with `pooling="sinks"`. Not read with
+                `layout="split"`, where the target is the last element.
             pooling: "all" (stage 2 and evaluation, Eq. 5) or "sinks" (stage 1, Eq. 6).
             labels: (B,) float, 0 or 1; -100 leaves a row out of the loss.
             sample_weight: (B,) float.
@@ -462,16 +499,24 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         Returns:
             `CTROutput` with `logits` (B,) float32.
         """
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        tokens = pooled_tokens(pooling, attention_mask, sink_buckets, target_mask)
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling={pooling!r} is not accepted; use one of {', '.join(POOLINGS)}")
+        tokens = None
+        if self.config.layout == "single" and input_ids is not None:
+            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            tokens = pooled_tokens(pooling, attention_mask, sink_buckets, target_mask)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             sink_buckets=sink_buckets,
             position_ids=position_ids,
+            field_ids=field_ids,
+            field_vectors=field_vectors,
             **kwargs,
         )
-        logits = self.head(outputs.last_hidden_state, tokens).float()
+        if isinstance(outputs, SplitOutput):
+            logits = self.head(outputs, pooling).float()
+        else:
+            logits = self.head(outputs.last_hidden_state, tokens).float()
         loss = None if labels is None else ctr_loss(logits, labels, sample_weight, num_items_in_batch)
         return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)

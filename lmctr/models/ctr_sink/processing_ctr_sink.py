@@ -21,7 +21,7 @@ from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
-from .configuration_ctr_sink import FEEDBACK_MODES, SINK_KINDS, SINK_ORDERS, SINK_SIGNALS
+from .configuration_ctr_sink import FEEDBACK_MODES, LAYOUTS, SINK_KINDS, SINK_ORDERS, SINK_SIGNALS
 from .piece_tokens import drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
 from .raw_rows import check_behavior, check_times, feedback_code, seconds, similarity_of, target_text
@@ -68,6 +68,11 @@ class CTRSinkProcessor(ProcessorMixin):
         max_length (`int`, *optional*): most tokens of a sample; default: the tokenizer's `model_max_length`. What does
             not fit is dropped in whole behaviours: the oldest-placed first; with groups, the one farthest from the end
             of its own group first. The target is never cut.
+        layout (`str`, defaults to `"single"`): as the model's. `"split"` adds `field_ids` (B, N) int64 to a batch: the number of
+            the element that each token belongs to, -1 for padding. The elements of a row, in text order: the opening special
+            tokens with the prompt's head, each header, each behaviour (feedback word, item text, separator), each sink, the
+            text of an empty history, the target with the prompt's text around it. `max_length` still counts the whole row;
+            only each element and the number of elements need positions in the backbone, so it may be raised.
         sink_token (`str`, defaults to `"[SINK]"`): text of the sink token, added to the tokenizer. The model never looks
             its id up, so the language model's vocabulary need not grow.
         sink_token_id (`int`, *optional*): set when a saved processor is loaded; the tokenizer must hold `sink_token` there.
@@ -105,6 +110,7 @@ class CTRSinkProcessor(ProcessorMixin):
         max_length: int | None = None,
         sink_token: str = "[SINK]",
         sink_token_id: int | None = None,
+        layout: str = "single",
         chat_template: str | None = None,
         **kwargs,
     ):
@@ -122,6 +128,7 @@ class CTRSinkProcessor(ProcessorMixin):
         self.trailing_sink = trailing_sink
         self.max_length = max_length
         self.sink_token = sink_token
+        self.layout = layout
         self._check_settings()
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer = copy.deepcopy(tokenizer)
@@ -161,7 +168,9 @@ class CTRSinkProcessor(ProcessorMixin):
     @property
     def model_input_names(self) -> list[str]:
         """Keys of a batch."""
-        return ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
+        return ["input_ids", "attention_mask", "sink_buckets", "target_mask"] + ["field_ids"] * (
+            self.layout == "split"
+        )
 
     @property
     def settings(self) -> AssemblySettings:
@@ -179,6 +188,7 @@ class CTRSinkProcessor(ProcessorMixin):
             pad_id=self.tokenizer.pad_token_id,
             padding_side=self.tokenizer.padding_side,
             feedback_codes=len(self.prompt.feedback_names),
+            layout=self.layout,
         )
 
     def _check_settings(self) -> None:
@@ -194,6 +204,7 @@ class CTRSinkProcessor(ProcessorMixin):
             require(whole or (key == "max_length" and value is None), key, f"a whole number of at least {least}")
         require(self.sink_kind in SINK_KINDS, "sink_kind", f"one of {', '.join(SINK_KINDS)}")
         require(self.sink_order in SINK_ORDERS, "sink_order", f"one of {', '.join(SINK_ORDERS)}")
+        require(self.layout in LAYOUTS, "layout", f"one of {', '.join(LAYOUTS)}")
         require(self.feedback in FEEDBACK_MODES, "feedback", f"one of {', '.join(FEEDBACK_MODES)}")
         require(isinstance(self.trailing_sink, bool), "trailing_sink", "true or false")
         require(isinstance(self.sink_token, str) and self.sink_token.strip() != "", "sink_token", "a text")
@@ -406,7 +417,7 @@ class CTRSinkProcessor(ProcessorMixin):
         Returns:
             `input_ids`, `attention_mask`, `sink_buckets` (B, N) int64 (`sink_buckets` (B, N, S) for S >= 2 signals, -1
             where the token is no sink) and `target_mask` (B, N) bool: the tokens of the target item's text; of the
-            prompt's text around it when that is empty.
+            prompt's text around it when that is empty. With `layout="split"` also `field_ids` (B, N) int64.
 
         Raises:
             ValueError: lists of different length, missing or unknown keys, times that are not ascending or not before

@@ -1,0 +1,384 @@
+"""Layout "split" of CTR-Sink: text fields one by one through the lower layers, their vectors through the upper ones.
+
+After BAHE (Geng et al., 2024), as in the default layout of CTR-Sink's research code. A row's text is cut into numbered in text order by `field_ids`: the prompt's opening, each header, each behaviour (with its feedback word and separator),
+each sink, the target with the text around it. What is decided here, because neither paper says it:
+
+- A field is the same tokens as in the layout "single", with positions counted anew; special tokens stay where they are.
+- A field's vector depends on its own tokens only, so a behaviour or a candidate is encoded once, whatever row it stands in.
+- A [SINK] never passes the lower layers: its embedding (Eq. 4) enters the upper half as a vector among the fields' vectors.
+  An aggregation token of `sink_kind="cls"` is a field of one token.
+- The vectors enter the upper half as `inputs_embeds` enter the backbone: encoders add positions and normalise.
+- The head reads two parts, so that their number is fixed: the mean over the history's elements (stage 1: its sinks), and the
+  target, always the last element.
+
+Shapes: B rows, N tokens, P elements of the longest row, F fields, n tokens of the longest field, H hidden size, S signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_causal_mask,
+    create_sliding_window_causal_mask,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
+
+if TYPE_CHECKING:
+    from .modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
+
+__all__ = ["FieldCache", "Fields", "SplitHead", "SplitOutput", "cut_fields", "mean_over", "run_layers"]
+
+
+class Fields(NamedTuple):
+    """The fields of a batch and where they stand.
+
+    input_ids, attention_mask (F, n): the fields' tokens, padded on the right;
+    slot (B, P) int64: the field at each element, -1 at sinks and padding;
+    mask (B, P) bool: which elements are real;
+    buckets (B, P, S) int64: sink buckets, -1 where the element is no sink.
+    """
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    slot: torch.Tensor
+    mask: torch.Tensor
+    buckets: torch.Tensor
+
+
+def cut_fields(
+    input_ids: torch.Tensor,
+    field_ids: torch.Tensor,
+    sink_buckets: torch.Tensor,
+    *,
+    sinks_are_text: bool,
+    unique: bool,
+) -> Fields:
+    """Cut rows into fields.
+
+    Args:
+        input_ids: (B, N). field_ids: (B, N), the element of each token, -1 for padding. sink_buckets: (B, N, S).
+        sinks_are_text: whether a sink's own token is looked up (`sink_kind="cls"`).
+        unique: give fields of equal tokens one place.
+
+    Raises:
+        ValueError: elements that are not numbered 0, 1, ... in every row; a sink that shares its element with other tokens.
+    """
+    batch = input_ids.shape[0]
+    num_elements = max(int(field_ids.max()) + 1, 1)
+    real = field_ids >= 0
+    row = torch.arange(batch, device=field_ids.device)[:, None].expand_as(field_ids)
+    element = row * num_elements + field_ids
+    tokens = torch.bincount(element[real], minlength=batch * num_elements)
+    filled = (tokens > 0).view(batch, num_elements)
+    numbers = torch.arange(num_elements, device=field_ids.device)
+    if not bool((filled == (numbers < filled.sum(1, keepdim=True))).all()):
+        raise ValueError("field_ids: the elements of each row must be numbered 0, 1, ... without a gap; padding is -1")
+    is_sink = (sink_buckets[..., 0] >= 0) & real
+    if bool((tokens[element[is_sink]] > 1).any()):
+        raise ValueError("field_ids: a sink shares its element with other tokens; a sink is an element of its own")
+    buckets = sink_buckets.new_full((batch * num_elements, sink_buckets.shape[-1]), -1)
+    buckets[element[is_sink]] = sink_buckets[is_sink]
+
+    is_text = real if sinks_are_text else real & ~is_sink
+    order = torch.argsort(element[is_text], stable=True)
+    ids, owner = input_ids[is_text][order], element[is_text][order]
+    lengths = torch.bincount(owner, minlength=batch * num_elements)
+    starts = lengths.cumsum(0) - lengths
+    has_text = lengths > 0
+    slot = torch.where(has_text, has_text.cumsum(0) - 1, -1)
+    num_fields, longest = torch.stack([has_text.sum(), lengths.amax()]).tolist()
+    place = torch.arange(len(owner), device=owner.device) - starts[owner]
+    fields = input_ids.new_full((num_fields, longest), -1)
+    fields[slot[owner], place] = ids
+    if unique and num_fields:
+        fields, inverse = fields.unique(dim=0, return_inverse=True)
+        slot = torch.where(has_text, inverse[slot.clamp_min(0)], -1)
+    return Fields(
+        fields.clamp_min(0),
+        (fields >= 0).long(),
+        slot.view(batch, num_elements),
+        filled,
+        buckets.view(batch, num_elements, -1),
+    )
+
+
+def mean_over(states: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """(B, N, H) states to their (B, H) mean over a (B, N) set; zeros where the set is empty."""
+    weight = chosen.to(states.dtype)
+    return torch.einsum("bnh,bn->bh", states, weight) / weight.sum(1, keepdim=True).clamp_min(1)
+
+
+def run_layers(
+    backbone: PreTrainedModel,
+    spec: BackboneSpec,
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor,
+    first: int,
+    stop: int,
+    **kwargs: Any,
+) -> list[torch.Tensor]:
+    """Pass vectors through layers `first` to `stop` - 1 of a backbone, with positions counted from the left.
+
+    Args:
+        inputs_embeds: (B, N, H), right-padded. They enter layer `first` as word embeddings enter layer 0: encoders add
+            position and type embeddings and normalise. The last layer of a decoder is followed by its final norm.
+        attention_mask: (B, N), 1 for real vectors.
+        kwargs: passed to the layers.
+
+    Returns:
+        The states before layer `first` and after each layer, (B, N, H) each.
+    """
+    config, layers = backbone.config, attrgetter(spec.layers_path)(backbone)
+    position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]
+    if spec.is_causal:
+        hidden = inputs_embeds
+        common = {"inputs_embeds": hidden, "attention_mask": attention_mask, "past_key_values": None}
+        masks = {"full_attention": create_causal_mask(config, position_ids=position_ids, **common)}
+        types = config.layer_types[first:stop]
+        if "sliding_attention" in types:
+            masks["sliding_attention"] = create_sliding_window_causal_mask(config, position_ids=position_ids, **common)
+        kwargs |= {"position_ids": position_ids, "use_cache": False}
+        kwargs["position_embeddings"] = backbone.rotary_emb(hidden, position_ids)
+    else:
+        offset = config.pad_token_id + 1 if config.model_type == "roberta" else 0
+        hidden = backbone.embeddings(inputs_embeds=inputs_embeds, position_ids=position_ids + offset)
+        masks = {"full_attention": create_bidirectional_mask(config, hidden, attention_mask)}
+        types = ["full_attention"] * (stop - first)
+    states = [hidden]
+    for index, kind in zip(range(first, stop), types, strict=True):
+        hidden = layers[index](hidden, attention_mask=masks[kind], **kwargs)
+        states.append(hidden)
+    if spec.is_causal and stop == len(layers):
+        states[-1] = backbone.norm(hidden)
+    return states
+
+
+@dataclass
+class SplitOutput(BaseModelOutput):
+    """States of the upper half: `last_hidden_state` (B, P, H), `hidden_states` and `attentions` of its layers.
+
+    Args:
+        mask: (B, P) bool, which elements are real.
+        is_sink: (B, P) bool, which elements are sinks.
+    """
+
+    mask: torch.Tensor | None = None
+    is_sink: torch.Tensor | None = None
+
+
+def encode_fields(model: CTRSinkModel, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """See `CTRSinkModel.encode_fields`."""
+    if model.config.layout != "split":
+        raise ValueError('encode_fields: the model has layout="single"; fields are vectors in the layout "split" only')
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
+    real = attention_mask.bool()
+    order = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)  # padding to the right
+    input_ids, real = input_ids.gather(1, order), real.gather(1, order)
+    longest = max(int(real.sum(1).amax()), 1)
+    input_ids, real = input_ids[:, :longest].masked_fill(~real[:, :longest], 0), real[:, :longest]
+    model.check_length("input_ids: a field of", longest, "tokens")
+    embeds = model.get_input_embeddings()(input_ids)
+    stop = model.config.num_lower_layers
+    states = run_layers(model.language_model, model.config.backbone_spec, embeds, real.long(), 0, stop)[-1]
+    return mean_over(states, real)
+
+
+def forward_split(
+    model: CTRSinkModel,
+    input_ids: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    sink_buckets: torch.Tensor | None,
+    field_ids: torch.Tensor | None,
+    field_vectors: torch.Tensor | None,
+    output_hidden_states: bool | None = None,
+    output_attentions: bool | None = None,
+) -> SplitOutput:
+    """The forward pass of `CTRSinkModel` in the layout "split"; see there."""
+    if (field_vectors is None) == (input_ids is None or field_ids is None):
+        raise ValueError(
+            'layout="split" takes either input_ids with field_ids (from a processor with layout="split") or field_vectors; '
+            f"got {', '.join(n for n, v in (('input_ids', input_ids), ('field_ids', field_ids), ('field_vectors', field_vectors)) if v is not None) or 'none'}"
+        )
+    if field_vectors is None:
+        _check_shape("field_ids", field_ids, input_ids.shape)
+        if sink_buckets is not None:
+            _check_shape("sink_buckets", sink_buckets, input_ids.shape)
+        if attention_mask is not None:
+            field_ids = field_ids.masked_fill(~attention_mask.bool(), -1)
+        buckets, _ = model.locate(input_ids, sink_buckets)
+        fields = cut_fields(
+            input_ids,
+            field_ids,
+            buckets,
+            sinks_are_text=model.sink_embedding is None,
+            unique=not model.training,  # in training each occurrence has its own dropout
+        )
+        vectors = encode_fields(model, fields.input_ids, fields.attention_mask)
+        mask, buckets = fields.mask, fields.buckets
+        field_vectors = vectors[fields.slot.clamp_min(0)] * (fields.slot >= 0)[..., None]
+    else:
+        mask = field_vectors.new_ones(field_vectors.shape[:2]) if attention_mask is None else attention_mask
+        mask, shape = mask.bool(), field_vectors.shape[:2]
+        _check_shape("attention_mask", mask, shape)
+        if not bool((mask[:, 1:] <= mask[:, :-1]).all()):
+            raise ValueError("attention_mask: field_vectors must be padded on the right")
+        if sink_buckets is not None:
+            _check_shape("sink_buckets", sink_buckets, shape)
+        buckets = sink_buckets
+    buckets, sinks = model.locate(mask, buckets)
+    model.check_length("field_ids:", mask.shape[1], "elements")
+    is_sink = (buckets[..., 0] >= 0) & mask
+    if model.sink_embedding is not None:
+        embeds = model.sink_embedding(buckets.clamp_min(0)).to(field_vectors.dtype)
+        field_vectors = torch.where(is_sink[..., None], embeds, field_vectors)
+    config, spec = model.config, model.config.backbone_spec
+    extra = {} if model.sink_bias is None else {"sink_context": sinks}
+    attentions, handles = [], []
+    first, stop = config.num_lower_layers, config.text_config.num_hidden_layers
+    if output_attentions:
+        if model.language_model.config._attn_implementation != "eager":
+            raise ValueError("output_attentions=True needs a model loaded with attn_implementation='eager'")
+        layers = attrgetter(spec.layers_path)(model.language_model)
+        for index in range(first, stop):
+            attention = attrgetter(spec.attention_path)(layers[index])
+            handles.append(attention.register_forward_hook(lambda module, args, output: attentions.append(output[1])))
+    try:
+        states = run_layers(model.language_model, spec, field_vectors, mask.long(), first, stop, **extra)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return SplitOutput(
+        last_hidden_state=states[-1],
+        hidden_states=tuple(states) if output_hidden_states else None,
+        attentions=tuple(attentions) if output_attentions else None,
+        mask=mask,
+        is_sink=is_sink,
+    )
+
+
+def _check_shape(name: str, value: torch.Tensor, shape: torch.Size) -> None:
+    if value.shape[:2] != shape:
+        raise ValueError(f"{name}: shape {tuple(value.shape)} does not fit {tuple(shape)} tokens or elements")
+
+
+class SplitHead(nn.Module):
+    """Head of the layout "split": per part H -> H/2 -> 128, concatenation, LayerNorm, LeakyReLU, then the head of Eq. 5.
+
+    Two parts: the mean over the history and the target. A LeakyReLU stands between the two maps of a projection, which
+    would be one map of lower rank without it.
+    """
+
+    def __init__(self, config: CTRSinkConfig):
+        super().__init__()
+        hidden_size, size = config.text_config.hidden_size, config.field_projection_size
+        self.activation = nn.LeakyReLU()
+
+        def projection() -> nn.Sequential:
+            middle = max(hidden_size // 2, 1)
+            return nn.Sequential(nn.Linear(hidden_size, middle), nn.LeakyReLU(), nn.Linear(middle, size))
+
+        self.history, self.target = projection(), projection()
+        self.norm = nn.LayerNorm(2 * size)
+        self.dense = nn.Linear(2 * size, config.head_hidden_size)
+        self.out = nn.Linear(config.head_hidden_size, 1)
+
+    def forward(self, outputs: SplitOutput, pooling: str) -> torch.Tensor:
+        """Upper states to (B,) logits.
+
+        `pooling="all"` (Eq. 5): the history is the mean over all its elements. `"sinks"` (Eq. 6): over its sinks; in a row
+        without sinks the target stands in for them. The target is a part of its own in both.
+        """
+        states, mask = outputs.last_hidden_state, outputs.mask
+        count = mask.sum(1, keepdim=True)
+        is_target = torch.arange(mask.shape[1], device=mask.device) == count - 1
+        chosen = mask & ~is_target
+        if pooling == "sinks":
+            chosen = torch.where(outputs.is_sink.any(1, keepdim=True), outputs.is_sink, is_target)
+        history, target = self.history(mean_over(states, chosen)), self.target(mean_over(states, is_target))
+        hidden = self.activation(self.norm(torch.cat([history, target], dim=-1)))
+        return self.out(self.activation(self.dense(hidden))).squeeze(-1)
+
+
+class FieldCache:
+    """Vectors of text fields that were encoded before, by their tokens: a catalogue is encoded once, then scored at will.
+
+    Args:
+        model: a model with `layout="split"`; used in evaluation mode and without gradients. The vectors belong to its weights
+            of that moment: `clear()` after they change.
+
+    Memory: 4 H bytes per distinct field in float32.
+
+    Example:
+
+    ```python
+    >>> cache = FieldCache(model)
+    >>> logits = model(**cache(**processor(histories=..., targets=..., times=...))).logits
+    ```
+    """
+
+    def __init__(self, model: CTRSinkForCTR):
+        if model.config.layout != "split":
+            raise ValueError(
+                'FieldCache: the model has layout="single"; fields are vectors in the layout "split" only'
+            )
+        self.model = model
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def clear(self) -> None:
+        """Forget all vectors."""
+        self._slots: dict[tuple[int, ...], int] = {}
+        self._vectors: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(self, **batch: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        """Replace the tokens of a processor's batch by vectors; only fields that were never seen pass the lower layers.
+
+        Returns:
+            `field_vectors` (B, P, H), `attention_mask` (B, P) and `sink_buckets` (B, P, S), with the further keys of the batch
+            (`labels`, ...) as they are. `target_mask` is left out.
+        """
+        if self.model.training:
+            raise ValueError(
+                "FieldCache: the model is in training mode, where dropout changes the vectors; call model.eval()"
+            )
+        model = self.model.model
+        device = model.device
+        batch = {key: value.to(device) for key, value in batch.items()}
+        input_ids, field_ids = batch.pop("input_ids"), batch.pop("field_ids")
+        batch.pop("target_mask", None)
+        attention_mask = batch.pop("attention_mask", None)
+        if attention_mask is not None:
+            field_ids = field_ids.masked_fill(~attention_mask.bool(), -1)
+        buckets, _ = model.locate(input_ids, batch.pop("sink_buckets", None))
+        fields = cut_fields(input_ids, field_ids, buckets, sinks_are_text=model.sink_embedding is None, unique=True)
+        lengths = fields.attention_mask.sum(1).tolist()
+        keys = [tuple(ids[:length]) for ids, length in zip(fields.input_ids.tolist(), lengths)]
+        new = [number for number, key in enumerate(keys) if key not in self._slots]
+        if new:
+            vectors = encode_fields(model, fields.input_ids[new], fields.attention_mask[new])
+            for number in new:
+                self._slots[keys[number]] = len(self._slots)
+            self._vectors = vectors if self._vectors is None else torch.cat([self._vectors, vectors])
+        places = torch.tensor([self._slots[key] for key in keys], dtype=torch.long, device=device)
+        slot = places[fields.slot.clamp_min(0)]
+        vectors = self._vectors[slot] * (fields.slot >= 0)[..., None]
+        return {
+            **batch,
+            "field_vectors": vectors,
+            "attention_mask": fields.mask.long(),
+            "sink_buckets": fields.buckets,
+        }
