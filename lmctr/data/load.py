@@ -15,6 +15,7 @@ from .log import LOG_FILE, InteractionLog
 
 BUILDERS = {
     "movielens": "lmctr.data.builders.movielens:load_movielens",
+    "kuairec": "lmctr.data.builders.kuairec:load_kuairec",
     "synthetic": "lmctr.data.synthetic:synthetic_log",
 }
 """Data sets by name: the function that reads or makes each."""
@@ -26,10 +27,11 @@ def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
     """Loads an interaction log.
 
     Args:
-        name_or_path: "movielens" or "synthetic"; or a folder written by [`InteractionLog.save`] or `lmctr data prepare`; or a schema
-            file (`.yaml`) that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.builders.table`]).
+        name_or_path: "movielens", "kuairec" or "synthetic"; or a folder written by [`InteractionLog.save`] or `lmctr data prepare`; or
+            a schema file (`.yaml`) that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.builders.table`]).
         options: keyword arguments of the builder: see [`~lmctr.data.builders.movielens.load_movielens`],
-            [`~lmctr.data.synthetic.synthetic_log`], [`InteractionLog.load`] and [`~lmctr.data.builders.table.load_table`].
+            [`~lmctr.data.builders.kuairec.load_kuairec`], [`~lmctr.data.synthetic.synthetic_log`], [`InteractionLog.load`] and
+            [`~lmctr.data.builders.table.load_table`].
 
     Raises:
         ValueError: the name, or an option, is unknown (with the nearest known one).

@@ -1,0 +1,328 @@
+"""KuaiRec 2.0 (short videos of Kuaishou), read from the files that its authors publish.
+
+`big_matrix.csv` and `small_matrix.csv`: user_id, video_id, play_duration, video_duration, time, date, timestamp, watch_ratio;
+`kuairec_caption_category.csv`: video_id, manual_cover_text, caption, topic_tag, then id and name of three category levels;
+`item_categories.csv`: video_id, feat (a list of anonymous category ids).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from .. import columns
+from ..log import DatasetInfo, InteractionLog
+from .reading import check_columns, read_delimited
+
+URL = "https://kuairec.com"
+LICENCE = "CC BY-SA 4.0 (LICENSE of the data set): share and adapt with attribution, under the same licence."
+CITATION = (
+    "Chongming Gao, Shijun Li, Wenqiang Lei, Jiawei Chen, Biao Li, Peng Jiang, Xiangnan He, Jiaxin Mao, and Tat-Seng Chua. 2022. "
+    "KuaiRec: A Fully-observed Dataset and Insights for Evaluating Recommender Systems. CIKM '22, 540-550. "
+    "https://doi.org/10.1145/3511808.3557220"
+)
+MATRICES = {"small": ("small_matrix",), "big": ("big_matrix",), "both": ("big_matrix", "small_matrix")}
+CAPTIONS = "kuairec_caption_category.csv"
+CATEGORIES = "item_categories.csv"
+LEVELS = ("first_level_category_name", "second_level_category_name", "third_level_category_name")
+_CAPTION_COLUMNS = ("video_id", "manual_cover_text", "caption", "topic_tag", *LEVELS)
+_EMPTY = {"", "unknown", "nan", "null", "none"}
+_UNDECODABLE = "\ufffd"  # what decoding puts for bytes that are no UTF-8
+_MOST_BROKEN = 0.05  # of the rows of the caption file; above, it is another file
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Rows of the matrices that have a time, repeats left out; and what was left out."""
+
+    user: np.ndarray
+    video: np.ndarray
+    time: np.ndarray
+    ratio: np.ndarray
+    num_rows: int
+    num_without_time: int
+    num_repeats: int
+
+
+def load_kuairec(
+    path: str | os.PathLike | None = None,
+    *,
+    matrix: str = "small",
+    positive_above: float = 1.0,
+    min_user_events: int = 1,
+    progress: bool = False,
+) -> InteractionLog:
+    """Reads KuaiRec 2.0 as downloaded from [its site](https://kuairec.com).
+
+    Args:
+        path: folder with the CSV files, or one that holds it (`KuaiRec 2.0/data` is found). None takes the environment variable
+            `LMCTR_DATA`.
+        matrix: "small" (1,411 users who saw nearly all of 3,327 videos), "big" (7,176 users, 10,728 videos) or "both". The paper of
+            CTR-Sink counts 4,282,953 exposures, which fits the small matrix (4,676,570 rows) without the rows that are left out below.
+        positive_above: the label is 1 when the watch ratio (play duration over video duration) is greater: above 1, the video was
+            watched to its end and on.
+        min_user_events: keep users with at least this many of the events that are left.
+        progress: show progress bars.
+
+    Returns:
+        A log whose catalogue has the columns `item_id`, `caption`, `cover_text` (null without one), `categories` (names of the
+        category levels, the first level first), `topic_tags` (list), and `tags` (list of the ids in `item_categories.csv`) where
+        that file is there. Texts are Chinese. Videos without a caption are left out, with their events; so are rows without a
+        timestamp, and repeats of user, video and timestamp. `info.notes` and `info.extra` say how many. Feedback comes from the
+        label.
+
+    Raises:
+        FileNotFoundError: the files are absent; the message says where they are published and under which terms.
+        ValueError: a file lacks a column, is empty or holds bad values; nothing is left after filtering.
+    """
+    if matrix not in MATRICES:
+        raise ValueError(f"matrix: got {matrix!r}, accepted: {', '.join(map(repr, MATRICES))}.")
+    folder = _find(path, MATRICES[matrix])
+    captions_file = _beside(folder, CAPTIONS)
+    if captions_file is None:
+        raise FileNotFoundError(
+            f"{folder}: no {CAPTIONS}, here or above; the site offers it as a file of its own. {_where_to_get()}"
+        )
+    catalogue, num_videos, num_broken = _read_captions(captions_file)
+    categories_file = _beside(folder, CATEGORIES)
+    if categories_file is not None:
+        catalogue = catalogue.append_column("tags", _read_tags(categories_file, catalogue["item_id"].to_numpy()))
+    events = _read_events([folder / f"{name}.csv" for name in MATRICES[matrix]], progress)
+
+    known = np.sort(catalogue["item_id"].to_numpy())
+    keep = np.isin(events.video, known)
+    num_without_text = int((~keep).sum())
+    if min_user_events > 1:
+        _, codes, counts = np.unique(events.user[keep], return_inverse=True, return_counts=True)
+        keep[np.flatnonzero(keep)[counts[codes] < min_user_events]] = False
+    if not keep.any():
+        raise ValueError(
+            f"{folder}: none of {events.num_rows} rows is left: {events.num_without_time} have no timestamp, {events.num_repeats} repeat "
+            f"another, {num_without_text} are of videos without a caption, the rest of users with fewer than {min_user_events} events."
+        )
+    counts = {
+        "num_rows_in_files": events.num_rows,
+        "num_rows_without_timestamp": events.num_without_time,
+        "num_repeated_rows": events.num_repeats,
+        "num_events_without_caption": num_without_text,
+        "num_videos_in_caption_file": num_videos,
+        "num_videos_with_caption": catalogue.num_rows,
+        "num_unreadable_caption_rows": num_broken,
+    }
+    info = DatasetInfo(
+        name=f"kuairec-{matrix}",
+        url=URL,
+        licence=LICENCE,
+        citation=CITATION,
+        label_rule=f"watch ratio > {positive_above:g}",
+        language="zh",
+        notes=(
+            f"{events.num_rows} rows in {' and '.join(MATRICES[matrix])}; left out: {events.num_without_time} without timestamp, "
+            f"{events.num_repeats} repeats of user, video and timestamp, {num_without_text} of videos without a caption"
+            + (f", users with fewer than {min_user_events} events" if min_user_events > 1 else "")
+            + f" ({int(keep.sum())} events are left). Caption file: {num_broken} rows that are no record were left out."
+        ),
+        extra={"matrix": matrix, **counts},
+    )
+    return InteractionLog.from_columns(
+        events.user[keep],
+        events.video[keep],
+        events.time[keep],
+        events.ratio[keep] > positive_above,
+        catalogue=catalogue,
+        info=info,
+        source=str(folder),
+        names={"user": "user_id", "item": "video_id", "time": "timestamp"},
+    )
+
+
+# ---- events -------------------------------------------------------------------------------------------------------
+
+
+def _read_events(files: list[Path], progress: bool) -> _Events:
+    parts = [_read_matrix(file, progress) for file in files]
+    num_rows = sum(len(part["user_id"]) for part in parts)
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    timed = arrays["timestamp"] > 0  # false for NaN, which stands for an empty field
+    arrays = {name: values[timed] for name, values in arrays.items()}
+    seconds = np.floor(arrays["timestamp"]).astype(np.int64)
+    order = np.lexsort((arrays["timestamp"], arrays["video_id"], arrays["user_id"]))
+    repeated = np.zeros(len(order), dtype=bool)
+    repeated[1:] = np.all(
+        [arrays[name][order][1:] == arrays[name][order][:-1] for name in ("user_id", "video_id", "timestamp")], axis=0
+    )
+    first = np.sort(order[~repeated])  # lexsort is stable: of equal rows the first of the file stays
+    return _Events(
+        arrays["user_id"][first],
+        arrays["video_id"][first],
+        seconds[first],
+        arrays["watch_ratio"][first],
+        num_rows,
+        int((~timed).sum()),
+        int(repeated.sum()),
+    )
+
+
+def _read_matrix(file: Path, progress: bool) -> dict[str, np.ndarray]:
+    types = {
+        "user_id": pa.int64(),
+        "video_id": pa.int64(),
+        "timestamp": pa.float64(),
+        "watch_ratio": pa.float64(),
+    }
+    table = read_delimited(file, list(types), types, progress=progress)
+    arrays = {}
+    for name in types:
+        column = columns.as_arrow(table[name], name, str(file))
+        if name != "timestamp":
+            columns.reject_nulls(column, name, str(file))
+        arrays[name] = column.to_numpy(zero_copy_only=False)
+    ratio = arrays["watch_ratio"]
+    bad = ~(np.isfinite(ratio) & (ratio >= 0))
+    if bad.any():
+        raise columns.bad_rows(
+            bad, ratio, "watch_ratio", str(file), "are no ratios", "A ratio is finite and at least 0."
+        )
+    time = arrays["timestamp"]
+    if np.isinf(time).any() or (time > 4e9).any():
+        bad = np.isinf(time) | (time > 4e9)
+        raise columns.bad_rows(
+            bad, time, "timestamp", str(file), "are no unix seconds", "KuaiRec's timestamps are seconds."
+        )
+    return arrays
+
+
+# ---- catalogue ----------------------------------------------------------------------------------------------------
+
+
+def _read_captions(file: Path) -> tuple[pa.Table, int, int]:
+    """The catalogue of videos with a caption, the number of videos, and the number of rows that are no record.
+
+    Captions are free text of users: the published file holds line breaks and carriage returns in them. Quoted ones are part of
+    the caption; a record that an unquoted one cuts in two is left out and counted. So is one with bytes that are no UTF-8.
+    """
+    text = file.read_bytes().decode("utf-8-sig", errors="replace")
+    # Only \n ends a record; other line ends inside a caption are blanks.
+    text = re.sub("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029\0]", " ", text.replace("\r\n", "\n"))
+    rows = csv.reader(io.StringIO(text, newline="\n"))
+    header = next(rows, None)
+    if header is None:
+        raise ValueError(f"{file}: the file is empty.")
+    check_columns(header, _CAPTION_COLUMNS, str(file))
+    place = {name: header.index(name) for name in _CAPTION_COLUMNS}
+    videos: dict[int, list[str]] = {}
+    broken, first_broken = 0, None
+    for number, row in enumerate(rows, start=1):
+        if not row:
+            continue
+        is_record = len(row) == len(header) and re.fullmatch(r"\s*\d+\s*", row[place["video_id"]])
+        if not is_record or any(_UNDECODABLE in value for value in row):
+            broken += 1
+            first_broken = first_broken or f"row {number}: {','.join(row)[:80]!r}"
+            continue
+        video = int(row[place["video_id"]])
+        if video in videos:
+            raise ValueError(f"{file}: row {number} repeats video {video}; a video has one row.")
+        videos[video] = row
+    if not videos or broken > _MOST_BROKEN * (broken + len(videos)):
+        raise ValueError(
+            f"{file}: {broken} of {broken + len(videos)} rows are no record of {len(header)} UTF-8 fields with a video id "
+            f"({first_broken or 'the file has a header and no rows'}). {_where_to_get()}"
+        )
+    texts = {number: _clean(row[place["caption"]]) for number, row in videos.items()}
+    kept = [number for number, caption in texts.items() if caption is not None]
+    if not kept:
+        raise ValueError(f"{file}, column 'caption': none of {len(videos)} videos has a caption.")
+    table = pa.table(
+        {
+            "item_id": pa.array(kept, pa.int64()),
+            "caption": pa.array([texts[number] for number in kept], pa.string()),
+            "cover_text": pa.array(
+                [_clean(videos[number][place["manual_cover_text"]]) for number in kept], pa.string()
+            ),
+            "categories": pa.array(
+                [_names(_clean(videos[number][place[level]]) for level in LEVELS) for number in kept],
+                pa.list_(pa.string()),
+            ),
+            "topic_tags": pa.array(
+                [_names(_list(videos[number][place["topic_tag"]])) for number in kept], pa.list_(pa.string())
+            ),
+        }
+    )
+    return table, len(videos), broken
+
+
+def _clean(text: str) -> str | None:
+    """One line of text; None for the file's words for nothing."""
+    text = " ".join(text.split())
+    return None if text.lower() in _EMPTY else text
+
+
+def _list(text: str) -> list[str | None]:
+    """`[a,b]` or `['a', 'b']` as names."""
+    text = text.strip().removeprefix("[").removesuffix("]")
+    return [_clean(part.strip().strip("'\"")) for part in re.split("[,，]", text)]
+
+
+def _names(names: Iterable[str | None]) -> list[str]:
+    """Names without gaps and without repeats, in their order."""
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def _read_tags(file: Path, videos: np.ndarray) -> pa.Array:
+    """The ids of `feat` ("[27, 9]") of each video; an empty list where the file lacks a video."""
+    table = read_delimited(file, ["video_id", "feat"], {"video_id": pa.int64(), "feat": pa.string()})
+    found = {}
+    for row, (video, feat) in enumerate(zip(table["video_id"].to_pylist(), table["feat"].to_pylist()), start=1):
+        if video is None or not re.fullmatch(r"\s*\[\s*(\d+\s*(,\s*\d+\s*)*)?\]\s*", feat or ""):
+            raise ValueError(
+                f"{file}: row {row} is video {video!r}, feat {feat!r}; expected a number and a list such as [27, 9]."
+            )
+        found[video] = [int(number) for number in re.findall(r"\d+", feat)]
+    return pa.array([found.get(video, []) for video in videos.tolist()], pa.list_(pa.int64()))
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def _find(path: str | os.PathLike | None, matrices: tuple[str, ...]) -> Path:
+    given = "path"
+    if path is None:
+        path, given = os.environ.get("LMCTR_DATA"), "the environment variable LMCTR_DATA"
+        if not path:
+            raise FileNotFoundError(
+                f"KuaiRec: give the folder with the files as `path`, or set LMCTR_DATA. {_where_to_get()}"
+            )
+    root = Path(path).expanduser()
+    wanted = [f"{name}.csv" for name in matrices]
+    folders = [root]
+    for _ in range(4):  # path, KuaiRec, KuaiRec 2.0, data
+        for folder in folders:
+            if all((folder / name).is_file() for name in wanted):
+                return folder
+        folders = [
+            inner for folder in folders if folder.is_dir() for inner in sorted(folder.iterdir()) if inner.is_dir()
+        ]
+    state = "there is no" if root.exists() else "the folder does not exist, so there is no"
+    raise FileNotFoundError(
+        f"{root} (from {given}): {state} {' and '.join(wanted)}, here or up to three folders below. {_where_to_get()}"
+    )
+
+
+def _beside(folder: Path, name: str) -> Path | None:
+    """A file in the matrices' folder or up to three folders above (captions are downloaded as a file of their own)."""
+    return next(
+        (place / name for place in (folder, *list(folder.resolve().parents)[:3]) if (place / name).is_file()), None
+    )
+
+
+def _where_to_get() -> str:
+    return f"Download KuaiRec.zip and {CAPTIONS} from {URL} and unpack the first. Licence: {LICENCE}"
