@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 from transformers import GenerationConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
 
 from .utils.suggest import unknown_key_message
 
@@ -252,6 +253,14 @@ class TabularCTRConfig(CTRConfig):
             f"a number of at least 0, or {per_field}",
         )
         self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+
+    def _validate_mlp(self, key: str = "hidden_units", may_be_empty: bool = False) -> None:
+        """Check the keys that families with an MLP share: `hidden_units`, `hidden_act`, `dropout`."""
+        units = getattr(self, key)
+        accepted = "a list of widths of at least 1" + (", or [] for no MLP" if may_be_empty else ", at least one")
+        self._require(all(unit >= 1 for unit in units) and (may_be_empty or bool(units)), key, accepted)
+        self._require(self.hidden_act in ACT2FN, "hidden_act", f"one of {', '.join(sorted(ACT2FN))}")
+        self._require(0.0 <= self.dropout < 1.0, "dropout", "a number in [0, 1)")
 
     def _validate_sequences(self) -> None:
         num_tables = len(self.vocab_sizes) + len(self.sequence_vocab_sizes)

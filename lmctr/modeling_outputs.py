@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from transformers.utils import ModelOutput
 
-__all__ = ["CTROutput"]
+__all__ = ["CTROutput", "TabularModelOutput"]
 
 
 @dataclass
@@ -21,5 +21,24 @@ class CTROutput(ModelOutput):
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass
+class TabularModelOutput(ModelOutput):
+    """Output of a tabular `XModel`: what its head needs.
+
+    Args:
+        last_hidden_state: the representation before the head; (B, W) or (B, T, D), as the family's model says.
+        partial_logit: (B,) float, the terms of the logit that go past the head (first order, factorisation machine).
+        embedding_penalty: (B,) float32, each row's L2 penalty on the vectors it read; with `embedding_regularization`.
+        hidden_states: the fields' vectors and every layer's output, (B, T, D) or (B, W), when asked for.
+        attentions: tuple of (B, heads, T, T), when asked for.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+    partial_logit: torch.Tensor | None = None
+    embedding_penalty: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None

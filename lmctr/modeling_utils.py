@@ -4,10 +4,16 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-__all__ = ["IGNORED_LABEL", "CTRPreTrainedModel", "ctr_loss"]
+__all__ = ["IGNORED_LABEL", "CTRPreTrainedModel", "ctr_loss", "row_weights"]
 
 IGNORED_LABEL = -100
 """A row with this label counts nowhere: the collators use it for filler rows in distributed batches."""
+
+
+def row_weights(labels: torch.Tensor, sample_weight: torch.Tensor | None = None) -> torch.Tensor:
+    """What each entry of `labels` counts in the loss: its weight (default 1), 0 for an ignored one. float32."""
+    weight = (labels != IGNORED_LABEL).to(torch.float32)
+    return weight if sample_weight is None else weight * sample_weight.to(torch.float32)
 
 
 def ctr_loss(
@@ -37,9 +43,7 @@ def ctr_loss(
             "give one label per logit"
         )
     labels = labels.to(torch.float32)
-    weight = (labels != IGNORED_LABEL).to(torch.float32)
-    if sample_weight is not None:
-        weight = weight * sample_weight.to(torch.float32)
+    weight = row_weights(labels, sample_weight)
     loss = F.binary_cross_entropy_with_logits(logits.float(), labels.clamp(0.0, 1.0), weight=weight, reduction="sum")
     if num_items_in_batch is None:
         num_items_in_batch = weight.sum().clamp_min(torch.finfo(torch.float32).tiny)

@@ -1,0 +1,64 @@
+"""Layers that three or more model families share."""
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+__all__ = ["MLP", "DenseLayer"]
+
+
+class DenseLayer(GradientCheckpointingLayer):
+    """Linear, batch normalisation when asked for, activation, dropout."""
+
+    def __init__(self, in_size: int, out_size: int, activation: str, dropout: float, use_batch_norm: bool):
+        super().__init__()
+        self.linear = nn.Linear(in_size, out_size)
+        self.norm = nn.BatchNorm1d(out_size) if use_batch_norm else None
+        self.activation = ACT2FN[activation]
+        self.dropout = nn.Dropout(dropout) if dropout else None
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(B, in_size) to (B, out_size)."""
+        states = self.linear(states)
+        if self.norm is not None:
+            states = self.norm(states)
+        states = self.activation(states)
+        return states if self.dropout is None else self.dropout(states)
+
+
+class MLP(nn.Module):
+    """Dense layers one after the other.
+
+    Args:
+        in_size: width of the input.
+        hidden_units: width of each layer; the last one is the width of the output, `out_size`.
+        activation: a name that transformers knows, see `transformers.activations.ACT2FN`.
+        dropout: after each activation.
+        use_batch_norm: before each activation.
+    """
+
+    def __init__(
+        self,
+        in_size: int,
+        hidden_units: list[int],
+        activation: str,
+        dropout: float = 0.0,
+        use_batch_norm: bool = False,
+    ):
+        super().__init__()
+        sizes = [in_size, *hidden_units]
+        self.layers = nn.ModuleList(
+            [DenseLayer(*pair, activation, dropout, use_batch_norm) for pair in pairwise(sizes)]
+        )
+        self.out_size = sizes[-1]
+
+    def forward(self, states: torch.Tensor, hidden_states: list[torch.Tensor] | None = None) -> torch.Tensor:
+        """(B, in_size) to (B, out_size). The output of every layer is appended to `hidden_states` where given."""
+        for layer in self.layers:
+            states = layer(states)
+            if hidden_states is not None:
+                hidden_states.append(states)
+        return states
