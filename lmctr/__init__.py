@@ -13,6 +13,8 @@ from .models.astro.modeling_astro import ASTROForCTR, ASTROModel, ASTROPreTraine
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel, CTRSinkPreTrainedModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from .models.dnn.configuration_dnn import DNNConfig
+from .models.dnn.modeling_dnn import DNNForCTR, DNNModel, DNNPreTrainedModel
 
 __all__ = [
     "ASTROConfig",
@@ -26,6 +28,10 @@ __all__ = [
     "CTRSinkModel",
     "CTRSinkPreTrainedModel",
     "CTRSinkProcessor",
+    "DNNConfig",
+    "DNNForCTR",
+    "DNNModel",
+    "DNNPreTrainedModel",
     "SequenceProcessor",
     "__version__",
     "list_models",

@@ -12,6 +12,8 @@ from .models.astro.modeling_astro import ASTROForCTR, ASTROModel
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from .models.dnn.configuration_dnn import DNNConfig
+from .models.dnn.modeling_dnn import DNNForCTR, DNNModel
 
 __all__ = ["AutoModelForCTR", "list_models"]
 
@@ -33,6 +35,7 @@ class AutoModelForCTR(_BaseAutoModelClass):
 _FAMILIES = (
     (ASTROConfig, ASTROModel, ASTROForCTR, SequenceProcessor),
     (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
+    (DNNConfig, DNNModel, DNNForCTR, None),
 )
 
 
@@ -46,7 +49,8 @@ def _register() -> None:
         AutoConfig.register(config.model_type, config)
         AutoModel.register(config, base)
         AutoModelForCTR.register(config, ctr)
-        AutoProcessor.register(config, processor)
+        if processor is not None:
+            AutoProcessor.register(config, processor)
 
 
 _register()

@@ -13,20 +13,22 @@ LAYERS = {  # a layer imports lower numbers, or itself
     "configuration_utils": 1,
     "modeling_outputs": 1,
     "modeling_layers": 1,
-    "modeling_sequence": 1,
     "modeling_utils": 1,
-    "models": 2,
-    "data": 2,
-    "evaluation": 2,
-    "auto": 3,
-    "__init__": 4,
-    "analysis": 5,
-    "scaling": 5,
-    "hub": 5,
-    "serving": 5,
-    "training": 6,
-    "cli": 7,
-    "__main__": 8,
+    "modeling_embeddings": 2,
+    "modeling_sequence": 3,
+    "modeling_tabular": 3,
+    "models": 4,
+    "data": 4,
+    "evaluation": 4,
+    "auto": 5,
+    "__init__": 6,
+    "analysis": 7,
+    "scaling": 7,
+    "hub": 7,
+    "serving": 7,
+    "training": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 ONLY_IN = {
     "matplotlib": ("analysis/plots.py",),
@@ -96,7 +98,11 @@ def test_no_file_is_too_long():
 
 def test_public_names_exist():
     assert all(hasattr(lmctr, name) for name in lmctr.__all__)
-    assert lmctr.list_models() == ["astro", "ctr_sink"]
+    assert lmctr.list_models() == [
+        "astro",
+        "ctr_sink",
+        "dnn",
+    ]
 
 
 def test_model_types_are_not_those_of_transformers():
