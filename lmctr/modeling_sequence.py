@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .configuration_utils import SequenceCTRConfig
@@ -54,7 +55,7 @@ def sequence_inputs(
 
     Args:
         config: the model's configuration.
-        history_items: (B, N) item ids, oldest first, right-padded with 0.
+        history_items: (B, N) item ids, oldest first, right-padded with 0; N = 0 is widened to one place of padding.
         candidate_items: (B, C), or (B,) for one candidate per row.
         history_behaviors, history_scenarios: (B, N) codes; default 0.
         history_times: (B, N) unix seconds that never fall within a row; default: all 0, then `candidate_times` is left out too.
@@ -133,6 +134,11 @@ def sequence_inputs(
             _check_shape(name, given, shape)
             for column, size in enumerate(vocab_sizes or ()):
                 _check_range(f"{name}[..., {column}]", given[..., column], size)
+
+    if not history_items.shape[1]:  # one place of padding, so that no tensor of a model is empty
+        widen = {name: F.pad(tensor, (0, 1)) for name, tensor in values.items() if name.startswith("history")}
+        values, mask = values | widen, F.pad(mask, (0, 1))
+        history_features = None if history_features is None else F.pad(history_features, (0, 0, 0, 1))
 
     def candidates(tensor: torch.Tensor | None) -> torch.Tensor | None:
         return tensor.unsqueeze(1) if is_single and tensor is not None else tensor

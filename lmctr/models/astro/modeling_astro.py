@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
@@ -29,7 +30,7 @@ from ...modeling_sequence import ItemEmbedding, SequenceInputs, sequence_inputs,
 from ...modeling_utils import CTRPreTrainedModel
 from .configuration_astro import ASTROConfig
 from .layers import ALL, AdaptiveLayer, BlockLinear, BlockNorm, GatingFusion, RelativeBias, Temperature
-from .partition import BucketSizes, Slots, candidate_pairs, history_pairs, matching_events, take_slots
+from .partition import BucketSizes, Slots, block_starts, candidate_pairs, history_pairs, matching_events, take_slots
 
 __all__ = ["ASTROCache", "ASTROForCTR", "ASTROModel", "ASTROPreTrainedModel"]
 
@@ -84,18 +85,29 @@ class ASTROModel(ASTROPreTrainedModel):
 
     def matching_events(self, inputs: SequenceInputs) -> torch.Tensor:
         """(K, B, N) bool, the events that the strategies select in rows with these candidates."""
-        rows = len(inputs.history_items)
-        wanted = torch.zeros(rows, self.config.num_scenarios, dtype=torch.bool, device=inputs.history_items.device)
-        wanted = wanted.scatter(1, inputs.candidate_scenarios, inputs.candidate_items != 0)
+        real = (
+            F.one_hot(inputs.candidate_scenarios, self.config.num_scenarios) * (inputs.candidate_items != 0)[..., None]
+        )
+        wanted = real.any(1)
         return matching_events(
             self.strategies, inputs.history_behaviors, inputs.history_scenarios, inputs.history_mask, wanted
         )
 
-    def slots(self, inputs: SequenceInputs, block_starts: torch.Tensor | None = None) -> Slots:
+    def block_starts(self, inputs: SequenceInputs) -> torch.Tensor:
+        """(B, K, R) first event that each block may hold, see [`~lmctr.models.astro.partition.block_starts`]."""
+        return block_starts(
+            self.strategies,
+            self.matching_events(inputs),
+            inputs.history_scenarios,
+            self.config.num_scenarios,
+            self.config.block_length,
+        )
+
+    def slots(self, inputs: SequenceInputs, starts: torch.Tensor | None = None) -> Slots:
         """The events that each block reads, see [`~lmctr.models.astro.partition`]."""
-        matches = self.matching_events(inputs)
+        starts = self.block_starts(inputs) if starts is None else starts
         return take_slots(
-            matches, inputs.history_times, inputs.history_scenarios, self.config.block_length, block_starts
+            self.strategies, self.matching_events(inputs), inputs.history_times, inputs.history_scenarios, starts
         )
 
     def embed_history(self, inputs: SequenceInputs) -> torch.Tensor:
@@ -292,7 +304,7 @@ class ASTROForCTR(ASTROPreTrainedModel):
             labels: (B,) or (B, C), with a trailing task axis for several tasks; -100 leaves an entry out.
             sample_weight: (B,) or in the shape of the candidates.
             num_items_in_batch: divisor of the loss, see [`~lmctr.modeling_sequence.sequence_loss`].
-            block_starts: (B, Nb), first event of the row that each block may hold, for rows cut out of longer ones; see
+            block_starts: (B, Nb, R), first event of the row that each block may hold, for rows cut out of longer ones; see
                 [`~lmctr.models.astro.partition.block_starts`].
             loop_blocks: run the blocks one after the other instead of as one batched module; the same result, slower.
 

@@ -9,8 +9,8 @@ Rules (decided), chosen so that a history is encoded once for all candidates of 
   when the event is not later, is at most the strategy's window older than the query and, for "same", of the query's scenario. The
   query is a candidate or a later event: an event sees what a candidate in its place would have seen. So a state never depends on
   the candidates, and with l layers it hears of events at most l windows older than itself.
-- For "same", a block keeps the latest n_k events of the scenarios of the row's candidates; a row whose candidates share one
-  scenario has n_k of that one.
+- For "same", a block keeps the latest n_k events of each scenario that a candidate of the row has, and positions are counted
+  within a scenario: as if each scenario had the block for itself.
 - A row's blocks begin where its last candidate's do; see `block_starts` for a row cut at an earlier candidate.
 """
 
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from .strategies import SAME, Strategy
 
@@ -29,7 +30,7 @@ __all__ = ["PairContext", "Slots", "block_starts", "candidate_pairs", "history_p
 class Slots(NamedTuple):
     """The events that the blocks hold, (K, B, S) each; unused slots are not `valid`.
 
-    index: place in the row's history. position: rank among the block's events. time: unix seconds. scenario: code.
+    index: place in the row's history. position: rank among the block's events, for "same" among those of its scenario. time: unix seconds. scenario: code.
     """
 
     index: torch.Tensor
@@ -84,48 +85,69 @@ def matching_events(
     return torch.stack(matches)
 
 
-def block_starts(matches: torch.Tensor, block_length: int) -> torch.Tensor:
-    """(B, K) int64 first event of a row that each block may hold: 0, or that of its latest `block_length` matches.
+def block_starts(
+    strategies: Sequence[Strategy],
+    matches: torch.Tensor,
+    scenarios: torch.Tensor,
+    num_scenarios: int,
+    block_length: int,
+) -> torch.Tensor:
+    """(B, K, R) int64 first event of a row that each block may hold of each scenario.
 
-    A candidate's own single-item row, cut at its dependence, needs the starts of the row it is taken from: with fewer events
-    behind them the blocks would otherwise reach further back.
+    0, or that of the latest `block_length` matches (of the scenario, for "same"; of all scenarios otherwise). A candidate's own
+    single-item row, cut at its dependence, needs the starts of the row it is taken from: with fewer events behind them the blocks
+    would otherwise reach further back.
     """
     later = matches.flip(-1).cumsum(-1).flip(-1)  # matches from here on
-    return (later > block_length).sum(-1).transpose(0, 1)
+    starts = (later > block_length).sum(-1)[..., None].expand(-1, -1, num_scenarios)
+    same = _same(strategies, matches.device)
+    if same.any():
+        by_scenario = matches[same][..., None] & F.one_hot(scenarios, num_scenarios).bool()
+        later = by_scenario.flip(2).cumsum(2).flip(2)
+        starts = starts.contiguous().index_put((same,), (later > block_length).sum(2))
+    return starts.transpose(0, 1)
 
 
 def take_slots(
+    strategies: Sequence[Strategy],
     matches: torch.Tensor,
     times: torch.Tensor,
     scenarios: torch.Tensor,
-    block_length: int,
-    starts: torch.Tensor | None = None,
+    starts: torch.Tensor,
 ) -> Slots:
-    """The latest `block_length` matches of each block, moved together to the left.
+    """The matches of each block from its start on, moved together to the left.
 
     Args:
-        matches: (K, B, N) bool. times, scenarios: (B, N). starts: (B, K), see `block_starts`; default: computed.
+        matches: (K, B, N) bool. times, scenarios: (B, N). starts: (B, K, R), see `block_starts`.
     """
     blocks, rows, events = matches.shape
-    starts = block_starts(matches, block_length) if starts is None else starts
     place = torch.arange(events, device=matches.device)
-    kept = matches & (place >= starts.transpose(0, 1)[..., None])
+    own_start = starts.transpose(0, 1).gather(-1, scenarios.expand(blocks, -1, -1))
+    kept = matches & (place >= own_start)
     counts = kept.sum(-1)
-    width = max(int(counts.max()) if counts.numel() else 0, 1)
-    target = torch.where(kept, kept.cumsum(-1) - 1, width)  # the column `width` takes what is not kept
+    width = max(int(counts.max()), 1)
+    rank = kept.cumsum(-1) - 1
+    target = torch.where(kept, rank, width)  # the column `width` takes what is not kept
     index = place.new_zeros(blocks, rows, width + 1).scatter(-1, target, place.expand(blocks, rows, -1))[..., :width]
-    position = torch.arange(width, device=matches.device).expand(blocks, rows, -1)
-    if events:
-        time, scenario = (x.expand(blocks, -1, -1).gather(-1, index) for x in (times, scenarios))
-    else:
-        time, scenario = torch.zeros_like(index), torch.zeros_like(index)
-    return Slots(index, position, time, scenario, position < counts[..., None])
+    same = _same(strategies, matches.device)
+    if same.any():
+        by_scenario = (kept[same][..., None] & F.one_hot(scenarios, starts.shape[-1]).bool()).cumsum(2)
+        rank = rank.index_put(
+            (same,), by_scenario.gather(-1, scenarios.expand(len(by_scenario), -1, -1)[..., None])[..., 0] - 1
+        )
+    time, scenario, position = (x.expand(blocks, -1, -1).gather(-1, index) for x in (times, scenarios, rank))
+    return Slots(index, position, time, scenario, torch.arange(width, device=matches.device) < counts[..., None])
+
+
+def _same(strategies: Sequence[Strategy], device: torch.device) -> torch.Tensor:
+    return torch.tensor([strategy.scenarios == SAME for strategy in strategies], device=device)
 
 
 def history_pairs(strategies: Sequence[Strategy], queries: Slots, keys: Slots, bias: BucketSizes) -> PairContext:
     """Pairs of events: each sees the events up to itself (causal)."""
     distance = queries.position[..., None] - keys.position[..., None, :]
-    visible = keys.valid[..., None, :] & (distance >= 0)
+    # Slots are in the order of events, so that a later slot, whatever its position, is a later event.
+    visible = keys.valid[..., None, :] & (queries.index[..., None] >= keys.index[..., None, :])
     return _pairs(strategies, visible, distance, queries.time, queries.scenario, keys, bias)
 
 
@@ -138,11 +160,22 @@ def candidate_pairs(
     bias: BucketSizes,
 ) -> PairContext:
     """Pairs of a candidate (B, C) and an event: the candidate stands behind the last event that its dependence allows."""
+    shape = (len(strategies), *times.shape)
+    times, scenarios = times.expand(shape), scenarios.expand(shape)
     before = keys.valid[..., None, :] & (keys.index[..., None, :] < dependence[None, ..., None])
+    before = _in_scenario(strategies, before, scenarios, keys)
     position = torch.where(before, keys.position[..., None, :] + 1, 0).amax(-1)
     distance = position[..., None] - keys.position[..., None, :]
-    shape = (len(strategies), *times.shape)
-    return _pairs(strategies, before, distance, times.expand(shape), scenarios.expand(shape), keys, bias)
+    return _pairs(strategies, before, distance, times, scenarios, keys, bias)
+
+
+def _in_scenario(
+    strategies: Sequence[Strategy], visible: torch.Tensor, scenarios: torch.Tensor, keys: Slots
+) -> torch.Tensor:
+    same = _same(strategies, visible.device)
+    if not same.any():
+        return visible
+    return visible & (~same[:, None, None, None] | (scenarios[..., None] == keys.scenario[..., None, :]))
 
 
 class BucketSizes(NamedTuple):
@@ -178,9 +211,7 @@ def _pairs(
         longest = torch.iinfo(torch.int64).max
         windows = [longest if s.window_seconds is None else s.window_seconds for s in strategies]
         visible = visible & (elapsed <= torch.tensor(windows, device=times.device)[:, None, None, None])
-    if any(strategy.scenarios == SAME for strategy in strategies):
-        anywhere = torch.tensor([s.scenarios != SAME for s in strategies], device=times.device)[:, None, None, None]
-        visible = visible & (anywhere | (scenarios[..., None] == keys.scenario[..., None, :]))
+    visible = _in_scenario(strategies, visible, scenarios, keys)
     edges = torch.tensor(position_edges(bias.num_position_buckets, bias.max_distance), device=times.device)
     position_bucket = (torch.bucketize(distance, edges, right=True) - 1).clamp_min(0)
     # Time bucket b holds 2**b - 1 to 2**(b + 1) - 2 seconds: bucket 0 is the same second, the last bucket is open.
