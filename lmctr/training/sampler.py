@@ -154,7 +154,11 @@ class EvaluationBatchSampler(Sampler[list[int]]):
 
 
 class RowDataset(Dataset):
-    """A map-style dataset that answers `FILLER` with None, so that filler rows reach the collator."""
+    """A map-style dataset that answers `FILLER` with None, so that filler rows reach the collator.
+
+    A dataset with `__getitems__` is asked once per batch: for large batches of small rows, one call per row would take longer
+    than the rest of the reading.
+    """
 
     def __init__(self, dataset: Sequence):
         self.dataset = dataset
@@ -164,6 +168,11 @@ class RowDataset(Dataset):
 
     def __getitem__(self, index: int) -> Any:
         return None if index == FILLER else self.dataset[index]
+
+    def __getitems__(self, indices: list[int]) -> list:
+        if FILLER in indices or not hasattr(self.dataset, "__getitems__"):
+            return [self[index] for index in indices]
+        return self.dataset.__getitems__(indices)
 
 
 class FillerCollator:
@@ -178,9 +187,9 @@ class FillerCollator:
         self.label_name = label_name
 
     def __call__(self, rows: list) -> dict:
-        fillers = [index for index, row in enumerate(rows) if row is None]
-        if not fillers:
+        if not any(row is None for row in rows):
             return self.collator(rows)
+        fillers = [index for index, row in enumerate(rows) if row is None]
         substitute = next((row for row in rows if row is not None), None)
         if substitute is None:
             substitute = self.dataset[0]
