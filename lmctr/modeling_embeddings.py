@@ -398,11 +398,19 @@ class FieldProjection(nn.Module):
         self.dims, self.width = config.field_dims, width
         sizes = sorted(set(self.dims))
         self.fields = [[field for field, dim in enumerate(self.dims) if dim == size] for size in sizes]
-        self.weights = nn.ParameterList([torch.empty(len(f), size, width) for f, size in zip(self.fields, sizes)])
+        # Parameters of the module itself: transformers passes over a module without any when it initialises weights.
+        self.weight_names = [f"weight_{size}" for size in sizes]
+        for name, fields, size in zip(self.weight_names, self.fields, sizes):
+            self.register_parameter(name, nn.Parameter(torch.empty(len(fields), size, width)))
         self.bias = nn.Parameter(torch.empty(len(self.dims), width)) if use_bias else None
         if len(sizes) > 1:
             for name, values in self._orders().items():
                 self.register_buffer(name, values, persistent=False)
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """The matrices (n, d, width) of the n fields of each width d, by rising d."""
+        return [getattr(self, name) for name in self.weight_names]
 
     @staticmethod
     def needed(config: TabularCTRConfig, width: int) -> bool:
