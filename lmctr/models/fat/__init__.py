@@ -1,0 +1,1 @@
+"""FAT: the Field-Aware Transformer (arXiv 2511.12081)."""

@@ -1,0 +1,366 @@
+"""FAT: the Field-Aware Transformer for CTR prediction.
+
+Paper: https://arxiv.org/abs/2511.12081. There is no released code; what the text leaves open is decided in [`FATConfig`].
+
+Shapes: B batch, F fields, N tokens (one per field by default), d hidden size, H heads, L layers. Inside the layers tokens lie
+first, (N, B, d), so that the projections of all fields are one batched matrix product; outputs are (B, N, d).
+"""
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ...modeling_embeddings import FieldEmbedding
+from ...modeling_outputs import CTROutput, TabularModelOutput
+from ...modeling_tabular import TabularForCTRMixin, TabularInputs, TabularModelMixin, TabularPreTrainedModel, Trace
+from ...modeling_utils import ctr_loss
+from .configuration_fat import FATConfig
+from .field_projections import build_projection
+from .field_tokens import FieldTokens, SequenceAttention, numeric_encoder
+
+__all__ = ["FATForCTR", "FATModel", "FATPreTrainedModel"]
+
+
+class MetaEmbedding(nn.Module):
+    """phi_f (F, k), shared by all layers (Sec. 3.4)."""
+
+    def __init__(self, config: FATConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.num_fields, config.meta_dim))
+
+    def init_parameters(self, config: FATConfig) -> None:
+        init.normal_(self.weight, std=1.0)  # spread enough that fields choose different bases from the start
+
+
+class FieldBias(nn.Module):
+    """b_f (F, d) of Eq. 1."""
+
+    def __init__(self, config: FATConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.num_fields, config.hidden_size))
+
+    def init_parameters(self, config: FATConfig) -> None:
+        init.normal_(self.weight, std=config.initializer_range)
+
+    def forward(self, field_ids: torch.Tensor) -> torch.Tensor:
+        return self.weight[field_ids]
+
+
+class PairModulation(nn.Module):
+    """w (H, F, F) of Eq. 5: how strongly a query field (second axis) reads a key field (third axis), not symmetric."""
+
+    def __init__(self, config: FATConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.num_attention_heads, config.num_fields, config.num_fields))
+
+    def init_parameters(self, config: FATConfig) -> None:
+        init.normal_(self.weight, mean=1.0 if config.pair_init == "one_plus" else 0.0, std=0.01)
+
+
+class FieldAwareAttention(nn.Module):
+    """Field-decomposed attention (Eq. 5-8): softmax over j of (q_i . k_j) w_{f_i, f_j} / scale, with field-wise q, k, v."""
+
+    def __init__(self, config: FATConfig):
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.hidden_size // self.num_heads
+        self.kind = config.projection
+        self.scaling = (self.head_dim if config.scale == "head_dim" else config.hidden_size) ** -0.5
+        self.projection = build_projection(config)
+        self.modulation = PairModulation(config) if config.use_pair_modulation else None
+        self.output = (
+            nn.Linear(config.hidden_size, config.hidden_size, bias=False) if config.use_output_projection else None
+        )
+        self.attention_dropout = nn.Dropout(config.attention_dropout)
+
+    def forward(
+        self, tokens: torch.Tensor, meta: torch.Tensor | None, field_ids: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens (N, B, d) to outputs (N, B, d) and attention weights (B, H, N, N).
+
+        `field_ids` (N,) is None where token i belongs to field i.
+        """
+        factor = self._factor(field_ids)
+        if self.kind == "pair":
+            outputs, weights = self._pairwise(tokens, field_ids, factor)
+        else:
+            outputs, weights = self._fieldwise(tokens, meta, field_ids, factor)
+        return (outputs if self.output is None else self.output(outputs)), weights
+
+    def _factor(self, field_ids: torch.Tensor | None) -> torch.Tensor | float:
+        """What scores are multiplied by: the scale, times w (H, N, N)."""
+        if self.modulation is None:
+            return self.scaling
+        weight = self.modulation.weight
+        if field_ids is not None:
+            weight = weight[:, field_ids[:, None], field_ids]
+        return weight * self.scaling
+
+    def _fieldwise(
+        self,
+        tokens: torch.Tensor,
+        meta: torch.Tensor | None,
+        field_ids: torch.Tensor | None,
+        factor: torch.Tensor | float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        num_tokens, batch, size = tokens.shape
+        matrices = self.projection(meta)
+        if self.kind == "shared":
+            mixed = tokens @ matrices
+        else:
+            mixed = torch.bmm(tokens, matrices if field_ids is None else matrices[field_ids])
+        heads = mixed.view(num_tokens, batch, 3, self.num_heads, self.head_dim)
+        query, key, value = heads.permute(2, 1, 3, 0, 4)  # each (B, H, N, d / H)
+        weights = self._softmax(query @ key.transpose(-1, -2), factor)
+        outputs = self.attention_dropout(weights) @ value
+        return outputs.permute(2, 0, 1, 3).reshape(num_tokens, batch, size), weights
+
+    def _pairwise(
+        self, tokens: torch.Tensor, field_ids: torch.Tensor | None, factor: torch.Tensor | float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Eq. 3-4: q_i, k_j and v_j are made anew for every pair (i, j)."""
+        num_tokens, batch, size = tokens.shape
+        matrices = self.projection()
+        if field_ids is not None:
+            matrices = matrices[:, field_ids[:, None], field_ids]
+        query = torch.einsum("ibd,ijde->bije", tokens, matrices[0])
+        key, value = torch.einsum("jbd,kijde->kbije", tokens, matrices[1:])
+        scores = (query * key).unflatten(-1, (self.num_heads, self.head_dim)).sum(-1).permute(0, 3, 1, 2)
+        weights = self._softmax(scores, factor)
+        value = value.unflatten(-1, (self.num_heads, self.head_dim))
+        outputs = torch.einsum("bhij,bijhe->ibhe", self.attention_dropout(weights), value)
+        return outputs.reshape(num_tokens, batch, size), weights
+
+    @staticmethod
+    def _softmax(scores: torch.Tensor, factor: torch.Tensor | float) -> torch.Tensor:
+        scores = scores * factor if torch.is_grad_enabled() else scores.mul_(factor)  # no copy when nothing is learned
+        return scores.softmax(-1)
+
+
+class FATLayer(GradientCheckpointingLayer):
+    """One layer: Eq. 9 (`block="paper"`), or attention and feed-forward layer with a residual each (`"prenorm"`)."""
+
+    def __init__(self, config: FATConfig):
+        super().__init__()
+        size = config.hidden_size
+        self.is_prenorm = config.block == "prenorm"
+        self.attention = FieldAwareAttention(config)
+        self.attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps) if self.is_prenorm else None
+        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.up = nn.Linear(size, config.intermediate_size)
+        self.act = ACT2FN[config.hidden_act]
+        self.down = nn.Linear(config.intermediate_size, size)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(
+        self, hidden_states: torch.Tensor, meta: torch.Tensor | None = None, field_ids: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states (B, N, d) to (B, N, d), laid out tokens first in memory, and attention weights (B, H, N, N)."""
+        tokens = hidden_states.transpose(0, 1)
+        if self.is_prenorm:
+            mixed, weights = self.attention(self.attention_norm(tokens), meta, field_ids)
+            tokens = tokens + self.dropout(mixed)
+            tokens = tokens + self._feed_forward(self.norm(tokens))
+        else:
+            mixed, weights = self.attention(tokens, meta, field_ids)
+            tokens = tokens + self._feed_forward(self.norm(self.dropout(mixed)))
+        return tokens.transpose(0, 1), weights
+
+    def _feed_forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.down(self.act(self.up(tokens))))
+
+
+class FATHead(nn.Module):
+    """Eq. 10: w . (sum of the token states), (B, N, d) to (B,) logits, without a bias."""
+
+    def __init__(self, config: FATConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.hidden_size))
+
+    def init_parameters(self, config: FATConfig) -> None:
+        # Small against the sum over N tokens, so that the first logits are of size 1 at most.
+        init.normal_(self.weight, std=1.0 / (config.hidden_size**0.5 * sum(config.token_counts)))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return states.sum(1) @ self.weight
+
+
+class FATPreTrainedModel(TabularPreTrainedModel):
+    """Loading, saving and initialisation of the FAT models."""
+
+    config_class = FATConfig
+    config: FATConfig
+    _no_split_modules = ["FATLayer"]  # noqa: RUF012 (transformers' own convention)
+
+
+class FATModel(TabularModelMixin, FATPreTrainedModel):
+    """Tokens through L layers of field-decomposed attention; the representation is the token states (B, N, d)."""
+
+    def __init__(self, config: FATConfig):
+        super().__init__(config)
+        self.embedding = FieldEmbedding(config, numeric_encoder=numeric_encoder, sequence_encoder=SequenceAttention)
+        self.tokens = FieldTokens(config)
+        self.field_bias = FieldBias(config) if config.use_field_bias else None
+        self.meta_embedding = MetaEmbedding(config) if config.projection == "hypernetwork" else None
+        self.layers = nn.ModuleList([FATLayer(config) for _ in range(config.num_hidden_layers)])
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        numeric_values: torch.Tensor | None = None,
+        sequence_ids: torch.Tensor | None = None,
+        sequence_times: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        field_ids: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> TabularModelOutput:
+        """Encode a batch. Arguments besides those of `TabularForCTRMixin.forward`:
+
+        Args:
+            inputs_embeds: (B, N, d) tokens e_i in place of those of the fields; needs `field_ids` and no other input.
+            field_ids: (N,) integers, the field of each token of `inputs_embeds`, in any order and number.
+
+        Raises:
+            ValueError: inputs that do not fit the fields; `inputs_embeds` without `field_ids` or the other way round.
+        """
+        if inputs_embeds is None and field_ids is None:
+            return super().forward(
+                input_ids, numeric_values, sequence_ids, sequence_times, output_hidden_states, output_attentions
+            )
+        self._check_tokens(inputs_embeds, field_ids)
+        states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        maps = self.config.output_attentions if output_attentions is None else output_attentions
+        trace = Trace([] if states else None, [] if maps else None)
+        representation = self._encode_tokens(inputs_embeds, field_ids, field_ids, trace)
+        return TabularModelOutput(
+            last_hidden_state=representation,
+            hidden_states=tuple(trace.hidden_states) if states else None,
+            attentions=tuple(trace.attentions) if maps else None,
+        )
+
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> tuple[torch.Tensor, None, None]:
+        owners = self.tokens.field_ids
+        states = self._encode_tokens(self.tokens(fields), owners, owners if self.tokens.has_several else None, trace)
+        return states, None, None
+
+    def _encode_tokens(
+        self, states: torch.Tensor, owners: torch.Tensor, field_ids: torch.Tensor | None, trace: Trace
+    ) -> torch.Tensor:
+        """Tokens e_i (B, N, d) to their last states. `field_ids` is None where token i belongs to field i."""
+        if self.field_bias is not None:
+            states = states + self.field_bias(owners)
+        states = states.transpose(0, 1).contiguous().transpose(0, 1)  # tokens first in memory from here on
+        meta = None if self.meta_embedding is None else self.meta_embedding.weight
+        if trace.hidden_states is not None:
+            trace.hidden_states.append(states)
+        for layer in self.layers:
+            states, weights = layer(states, meta, field_ids)
+            if trace.hidden_states is not None:
+                trace.hidden_states.append(states)
+            if trace.attentions is not None:
+                trace.attentions.append(weights)
+        return states
+
+    def _check_tokens(self, inputs_embeds: torch.Tensor | None, field_ids: torch.Tensor | None) -> None:
+        if inputs_embeds is None or field_ids is None:
+            raise ValueError("inputs_embeds and field_ids come together: field_ids (N,) is the field of each token")
+        if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != self.config.hidden_size:
+            raise ValueError(
+                f"inputs_embeds: shape {tuple(inputs_embeds.shape)} is not accepted; use (B, N, {self.config.hidden_size}), "
+                "with the model's hidden_size last"
+            )
+        if field_ids.shape != inputs_embeds.shape[1:2]:
+            raise ValueError(
+                f"field_ids: shape {tuple(field_ids.shape)} does not fit inputs_embeds of {inputs_embeds.shape[1]} "
+                "tokens; give one field per token"
+            )
+        if field_ids.is_cpu and field_ids.numel() and not torch.compiler.is_compiling():
+            low, high = (int(end) for end in field_ids.aminmax())
+            if low < 0 or high >= self.config.num_fields:
+                raise ValueError(
+                    f"field_ids: {low if low < 0 else high} is no field; fields go from 0 to {self.config.num_fields - 1}"
+                )
+
+    def field_interactions(self) -> torch.Tensor:
+        """w of all layers, (L, H, F, F): [layer, head, field of the query, field of the key].
+
+        Raises `ValueError` for a model without modulation.
+        """
+        if not self.config.use_pair_modulation:
+            raise ValueError("the model has no field interactions: its config says use_pair_modulation=False")
+        return torch.stack([layer.attention.modulation.weight for layer in self.layers])
+
+    @torch.no_grad()
+    def basis_usage(self) -> torch.Tensor:
+        """(L, 3, M): the share of fields whose query, key and value matrix draws on each basis.
+
+        A basis at 0 is not in use and gets no gradient. Raises `ValueError` for a model without a hypernetwork.
+        """
+        if self.meta_embedding is None:
+            raise ValueError(f"the model has no bases: its config says projection={self.config.projection!r}")
+        weights = [layer.attention.projection.mixing_weights(self.meta_embedding.weight) for layer in self.layers]
+        return (torch.stack(weights) > 0).float().mean(2)
+
+    def diagnostic_points(self) -> dict[str, nn.Module]:
+        """The fields' vectors, their tokens, and every layer."""
+        layers = {f"layer_{number}": layer for number, layer in enumerate(self.layers, 1)}
+        return {"embedding": self.embedding, "tokens": self.tokens, **layers}
+
+
+class FATForCTR(TabularForCTRMixin, FATPreTrainedModel):
+    """FAT with the head of Eq. 10."""
+
+    def __init__(self, config: FATConfig):
+        super().__init__(config)
+        self.model = FATModel(config)
+        self.head = FATHead(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        numeric_values: torch.Tensor | None = None,
+        sequence_ids: torch.Tensor | None = None,
+        sequence_times: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        sample_weight: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | float | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        field_ids: torch.Tensor | None = None,
+    ) -> CTROutput:
+        """As `TabularForCTRMixin.forward`; `inputs_embeds` and `field_ids` as in [`FATModel.forward`]."""
+        if inputs_embeds is None and field_ids is None:
+            return super().forward(
+                input_ids,
+                numeric_values,
+                sequence_ids,
+                sequence_times,
+                labels,
+                sample_weight,
+                num_items_in_batch,
+                output_hidden_states,
+                output_attentions,
+            )
+        outputs = self.model(
+            inputs_embeds=inputs_embeds,
+            field_ids=field_ids,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+        )
+        logits = self.head(outputs.last_hidden_state).float()
+        loss = None if labels is None else ctr_loss(logits, labels, sample_weight, num_items_in_batch)
+        return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)
+
+    def field_interactions(self) -> torch.Tensor:
+        """w of all layers (L, H, F, F); see [`FATModel.field_interactions`]."""
+        return self.model.field_interactions()
+
+    def basis_usage(self) -> torch.Tensor:
+        """Use of the bases (L, 3, M); see [`FATModel.basis_usage`]."""
+        return self.model.basis_usage()
