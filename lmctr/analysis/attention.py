@@ -350,13 +350,17 @@ def _eager_attention(base: CTRSinkModel) -> Iterator[None]:
 def _base_model(model: nn.Module) -> CTRSinkModel:
     if hasattr(model, "get_base_model"):
         model = model.get_base_model()
-    if isinstance(model, CTRSinkForCTR):
-        return model.model
-    if isinstance(model, CTRSinkModel):
-        return model
-    raise ValueError(
-        f"model: attention on sinks is measured in CTRSinkForCTR or CTRSinkModel, got {type(model).__name__}"
-    )
+    base = model.model if isinstance(model, CTRSinkForCTR) else model
+    if not isinstance(base, CTRSinkModel):
+        raise ValueError(
+            f"model: attention on sinks is measured in CTRSinkForCTR or CTRSinkModel, got {type(model).__name__}"
+        )
+    if base.config.layout != "single":
+        raise ValueError(
+            f"model: attention on sinks is measured between the tokens of one text, but the model has "
+            f"layout={base.config.layout!r}; ask its forward pass for output_attentions"
+        )
+    return base
 
 
 def _inputs(base: CTRSinkModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from lmctr.utils.load_report import held_load_report
 
 __all__ = ["check_tokenizer_files", "load_folder", "load_run"]
 
-_SHARED_KEYS = ("sink_kind", "sink_signal", "sink_order", "num_sink_buckets", "feedback")
+_SHARED_KEYS = ("sink_kind", "sink_signal", "sink_order", "num_sink_buckets", "feedback", "layout")
 _WITH_TOKENIZER = ("ctr_sink",)
 
 

@@ -297,3 +297,9 @@ def test_labels_of_characters_that_are_cut_into_bytes():
     assert "·" in labels  # the film clapper is in no training text, so it is several tokens
     assert token_labels(tokenizer, ids[-1:]) == ["\ufffd"]  # half a character
     assert token_labels(tokenizer, []) == []
+
+
+def test_the_layout_split_is_refused():
+    """Its attention runs between fields, not between the tokens that sinks are given by."""
+    with pytest.raises(ValueError, match=r"layout='split'.*output_attentions"):
+        sink_attention(model_of("bert", layout="split"), [batch_of(sink_config("bert"))])

@@ -165,6 +165,7 @@ def build_processor(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> CTRSi
         trailing_sink=data["trailing_sink"],
         max_length=max_length,
         sink_token=model["sink_token"],
+        layout=model["layout"],
     )
 
 
