@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from transformers import AutoConfig, AutoModel, AutoProcessor
+from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, FeatureExtractionMixin
 from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -14,6 +14,12 @@ from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from .models.dnn.configuration_dnn import DNNConfig
 from .models.dnn.modeling_dnn import DNNForCTR, DNNModel
+from .models.fat.configuration_fat import FATConfig
+from .models.fat.modeling_fat import FATForCTR, FATModel
+from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
+from .models.rank_elastor.modeling_rank_elastor import RankElastorForCTR, RankElastorModel
+from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
+from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel
 
 __all__ = ["AutoModelForCTR", "list_models"]
 
@@ -36,6 +42,9 @@ _FAMILIES = (
     (ASTROConfig, ASTROModel, ASTROForCTR, SequenceProcessor),
     (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
     (DNNConfig, DNNModel, DNNForCTR, None),
+    (FATConfig, FATModel, FATForCTR, None),
+    (RankElastorConfig, RankElastorModel, RankElastorForCTR, None),
+    (RankMixerConfig, RankMixerModel, RankMixerForCTR, None),
 )
 
 
@@ -51,6 +60,8 @@ def _register() -> None:
         AutoModelForCTR.register(config, ctr)
         if processor is not None:
             AutoProcessor.register(config, processor)
+        if processor is not None and issubclass(processor, FeatureExtractionMixin):
+            AutoFeatureExtractor.register(config, processor)
 
 
 _register()
