@@ -2,16 +2,13 @@
 
 Paper: https://arxiv.org/abs/2508.03668 (KDD 2026). Input texts are made by `CTRSinkProcessor`.
 
-Shapes: B batch, N tokens, M sinks (most in the batch), H hidden size, A heads, L layers, S signals per sink,
-E width of the sink embedding.
+Shapes: B batch, N tokens, P elements (layout "split"), H hidden size, A heads, S signals per sink.
 """
 
 import inspect
 from operator import attrgetter
-from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
@@ -20,163 +17,22 @@ from ...modeling_outputs import CTROutput
 from ...modeling_utils import CTRPreTrainedModel, ctr_loss
 from .backbone import load_backbone, new_backbone, position_ids_from_mask
 from .configuration_ctr_sink import CTRSinkConfig
+from .sink_attention import (
+    SinkBias,
+    SinkBiasLayer,
+    SinkContext,
+    SinkEmbedding,
+    SinkProjection,
+    SinkTable,
+    add_bias_to_mask,
+    locate_sinks,
+)
 from .sink_cache import SinkCache
 from .split_layout import SplitHead, SplitOutput, encode_fields, forward_split, mean_over
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
 POOLINGS = ("all", "sinks")
-
-
-class SinkContext(NamedTuple):
-    """Where the sinks of a batch are. Travels to the attention layers as a keyword of the call, never as state.
-
-    index (B, M) int64: positions of each row's sinks in text order, 0 where the row has fewer;
-    valid (B, M) bool: which entries are sinks;
-    cache: the sinks of the positions before these, where a row is encoded in parts.
-    """
-
-    index: torch.Tensor
-    valid: torch.Tensor
-    cache: SinkCache | None = None
-
-
-def locate_sinks(is_sink: torch.Tensor, num_sinks: int) -> SinkContext:
-    """`SinkContext` of a (B, N) bool mask whose rows hold at most `num_sinks` sinks."""
-    order = torch.argsort(is_sink.logical_not().to(torch.uint8), dim=1, stable=True)[:, :num_sinks]
-    valid = is_sink.gather(1, order)
-    return SinkContext(order * valid, valid)
-
-
-class SinkTable(nn.Embedding):
-    """One signal's embedding table; a class of its own because it is initialised differently from words."""
-
-
-class SinkProjection(nn.Linear):
-    """The linear layer of Eq. 4; a class of its own because it is initialised differently."""
-
-    def __init__(self, in_features: int, out_features: int, num_signals: int):
-        super().__init__(in_features, out_features)
-        self.num_signals = num_signals
-
-
-class SinkEmbedding(nn.Module):
-    """Eq. 4: the input embedding of a sink, Linear(sum over signals of Emb_s[bucket_s]).
-
-    The linear layer is applied to the tables (num_sink_buckets rows), not to the tokens: the same sum, at a cost that
-    does not grow with the batch.
-    """
-
-    def __init__(self, config: CTRSinkConfig):
-        super().__init__()
-        self.tables = nn.ModuleList(
-            [SinkTable(config.num_sink_buckets, config.sink_embedding_dim) for _ in config.signals]
-        )
-        self.projection = SinkProjection(
-            config.sink_embedding_dim, config.text_config.hidden_size, len(config.signals)
-        )
-
-    def forward(self, buckets: torch.Tensor) -> torch.Tensor:
-        """(B, N, S) buckets, all in range, to (B, N, H)."""
-        embeddings = self.projection.bias
-        for signal, table in enumerate(self.tables):
-            projected = F.linear(table.weight, self.projection.weight)
-            embeddings = embeddings + F.embedding(buckets[..., signal], projected)
-        return embeddings
-
-
-class SinkBiasLayer(nn.Module):
-    """Eq. 10 for one layer: B = mean over heads of softmax(Q_S K_S^T / sqrt(d_h)), times the layer's scale s."""
-
-    def __init__(self, config: CTRSinkConfig, is_causal: bool):
-        super().__init__()
-        hidden_size = config.text_config.hidden_size
-        self.num_heads = config.text_config.num_attention_heads
-        self.is_causal = is_causal and config.sink_bias_causal
-        self.scale_init = config.resolved_sink_bias_scale_init
-        head_dim = getattr(config.text_config, "head_dim", None) or hidden_size // self.num_heads
-        self.scaling = head_dim**-0.5
-        self.norm = nn.LayerNorm(hidden_size)
-        self.query = nn.Linear(hidden_size, self.num_heads * head_dim)
-        self.key = nn.Linear(hidden_size, self.num_heads * head_dim)
-        self.scale = nn.Parameter(torch.full((), self.scale_init))
-        self.dropout = nn.Dropout(config.sink_bias_dropout)
-
-    def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, slot: int = 0) -> torch.Tensor:
-        """Hidden states (B, N, H) that enter the attention; returns s * scatter(B), (B, N, N).
-
-        With a cache of P earlier positions the columns begin with theirs: (1, N, P + N). `slot` is the layer's place there.
-        """
-        batch, length, hidden_size = hidden_states.shape
-        num_sinks = sinks.index.shape[1]
-        states = hidden_states.gather(1, sinks.index[..., None].expand(-1, -1, hidden_size))
-        states = self.norm(states)
-        split = (batch, num_sinks, self.num_heads, -1)
-        query = self.query(states).view(split).transpose(1, 2)
-        key = self.key(states).view(split).transpose(1, 2)
-        seen = sinks  # the sinks that stand in the columns
-        if sinks.cache is not None:
-            key, seen = sinks.cache.append(slot, key, sinks)
-        num_seen = seen.index.shape[1]
-        scores = (query @ key.transpose(-1, -2)) * self.scaling
-        # Padded sinks leave before the softmax, so that a row's bias does not depend on its batch.
-        visible = seen.valid[:, None, None, :]
-        if self.is_causal:
-            causal = torch.ones(num_sinks, num_seen, dtype=torch.bool, device=scores.device)
-            visible = visible & causal.tril(num_seen - num_sinks)
-        scores = scores.float().masked_fill(~visible, torch.finfo(torch.float32).min)
-        bias = scores.softmax(-1).mean(1).to(hidden_states.dtype)
-        bias = self.dropout(bias) * self.scale.to(hidden_states.dtype)
-        bias = bias * (sinks.valid[:, :, None] & seen.valid[:, None, :])
-        return scatter_sinks(bias, sinks, seen, length)
-
-
-def scatter_sinks(bias: torch.Tensor, sinks: SinkContext, seen: SinkContext, length: int) -> torch.Tensor:
-    """(B, M, S) values of sinks towards the sinks they see to a (B, N, P + N) matrix of zeros at their rows and columns.
-
-    P is the number of cached positions. Entries of padded sinks go to an extra row and column that is cut off, so no two
-    entries meet.
-    """
-    width = length + (sinks.cache.length if sinks.cache is not None else 0)
-    row = torch.where(sinks.valid, sinks.index, length)
-    column = torch.where(seen.valid, seen.index, width)
-    cells = row[:, :, None] * (width + 1) + column[:, None, :]
-    full = bias.new_zeros(bias.shape[0], (length + 1) * (width + 1)).scatter(1, cells.flatten(1), bias.flatten(1))
-    return full.view(-1, length + 1, width + 1)[:, :length, :width]
-
-
-class SinkBias(nn.Module):
-    """The sink-bias layers of a model, in one module with a forward, so that PEFT can train and save it whole."""
-
-    def __init__(self, config: CTRSinkConfig, is_causal: bool):
-        super().__init__()
-        self.slots = {layer: slot for slot, layer in enumerate(config.resolved_sink_bias_layers)}
-        self.layers = nn.ModuleList([SinkBiasLayer(config, is_causal) for _ in self.slots])
-
-    def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, layer_idx: int) -> torch.Tensor:
-        slot = self.slots[layer_idx]
-        return self.layers[slot](hidden_states, sinks, slot)
-
-
-def add_bias_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> torch.Tensor:
-    """Eq. 11: the (B, N, N) bias on top of an attention mask, as a float mask (B, 1, N, N) shared by all heads.
-
-    Args:
-        bias: (B, N, N) float.
-        mask: None (no padding; causal models then rely on a flag that an explicit mask switches off, so the causal part
-            is added here), bool (True = may look), or additive float, broadcastable to (B, 1, N, N).
-        is_causal: whether the backbone is causal.
-    """
-    bias = bias[:, None]
-    lowest = torch.finfo(bias.dtype).min
-    if mask is None:
-        if not is_causal:
-            return bias.contiguous()
-        length = bias.shape[-1]
-        mask = torch.ones(length, length, dtype=torch.bool, device=bias.device).tril()
-    if mask.dtype == torch.bool:
-        return torch.where(mask, bias, lowest)
-    return mask.to(bias.dtype) + bias
 
 
 class CTRSinkPreTrainedModel(CTRPreTrainedModel):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from .modeling_ctr_sink import SinkContext
+    from .sink_attention import SinkContext
 
 __all__ = ["SinkCache"]
 

@@ -121,7 +121,7 @@ def test_new_sinks_start_at_the_scale_of_word_embeddings():
 
 
 def test_float_and_bool_masks_give_the_same_biased_mask():
-    from lmctr.models.ctr_sink.modeling_ctr_sink import add_bias_to_mask
+    from lmctr.models.ctr_sink.sink_attention import add_bias_to_mask
 
     bias = torch.randn(2, 5, 5)
     allowed = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
