@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .builders.table import load_table, log_from_table
     from .collators import TextCollator
+    from .features import TabularFeatureProcessor
     from .load import load_log
     from .log import DatasetInfo, InteractionLog
     from .retrieval import Retrieval, TextRetriever, build_retrieval
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
     from .sequence_processor import SequenceProcessor
     from .splits import Splits, split_log
     from .synthetic import synthetic_log
+    from .synthetic_tables import synthetic_table
+    from .table_store import TabularStore
+    from .tabular import load_tabular, table_source
+    from .tabular_source import TableSource
+    from .tabular_view import TabularCollator, TabularDataset, TabularView
     from .text import TextDataset, TextView
     from .validation import LeakageReport, validate_histories, validate_log
 
 _MODULES = {
     "builders.table": ("load_table", "log_from_table"),
     "collators": ("TextCollator",),
+    "features": ("TabularFeatureProcessor",),
     "load": ("load_log",),
     "log": ("DatasetInfo", "InteractionLog"),
     "retrieval": ("Retrieval", "TextRetriever", "build_retrieval"),
@@ -29,6 +36,11 @@ _MODULES = {
     "sequence_processor": ("SequenceProcessor",),
     "splits": ("Splits", "split_log"),
     "synthetic": ("synthetic_log",),
+    "synthetic_tables": ("synthetic_table",),
+    "table_store": ("TabularStore",),
+    "tabular": ("load_tabular", "table_source"),
+    "tabular_source": ("TableSource",),
+    "tabular_view": ("TabularCollator", "TabularDataset", "TabularView"),
     "text": ("TextDataset", "TextView"),
     "validation": ("LeakageReport", "validate_histories", "validate_log"),
 }
@@ -44,6 +56,12 @@ __all__ = [
     "SequenceProcessor",
     "SequenceView",
     "Splits",
+    "TableSource",
+    "TabularCollator",
+    "TabularDataset",
+    "TabularFeatureProcessor",
+    "TabularStore",
+    "TabularView",
     "TextCollator",
     "TextDataset",
     "TextRetriever",
@@ -51,10 +69,13 @@ __all__ = [
     "build_retrieval",
     "load_log",
     "load_table",
+    "load_tabular",
     "log_from_table",
     "split_log",
     "sumi_rows",
     "synthetic_log",
+    "synthetic_table",
+    "table_source",
     "validate_histories",
     "validate_log",
 ]

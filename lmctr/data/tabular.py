@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 TABLES = {
-    "synthetic_table": "lmctr.data.synthetic_table:synthetic_table",
+    "synthetic_table": "lmctr.data.synthetic_tables:synthetic_table",
 }
 """Tables by name: the function that gives the source of each."""
 
