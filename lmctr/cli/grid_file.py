@@ -281,7 +281,12 @@ def _find_base(grid: Path, recipe: str) -> Path:
     from lmctr.cli.recipe import find_recipe
 
     beside = Path(grid).parent / recipe
-    return beside if beside.is_file() else find_recipe(recipe)
+    if beside.is_file():
+        return beside
+    try:
+        return find_recipe(recipe)
+    except (FileNotFoundError, ValueError) as error:
+        raise FileNotFoundError(f"{grid}: recipe {recipe!r}: there is no file {beside}; {error}") from None
 
 
 def _values(raw: Any, where: str) -> dict[str, Any]:
