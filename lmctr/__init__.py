@@ -6,6 +6,7 @@ Importing the package registers its model families with transformers' Auto class
 __version__ = "0.1.0"
 
 from .auto import AutoModelForCTR, list_models
+from .data.features import TabularFeatureProcessor
 from .data.sequence_processor import SequenceProcessor
 from .modeling_outputs import CTROutput
 from .models.astro.configuration_astro import ASTROConfig
@@ -15,6 +16,16 @@ from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel, CTRS
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from .models.dnn.configuration_dnn import DNNConfig
 from .models.dnn.modeling_dnn import DNNForCTR, DNNModel, DNNPreTrainedModel
+from .models.fat.configuration_fat import FATConfig
+from .models.fat.modeling_fat import FATForCTR, FATModel, FATPreTrainedModel
+from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
+from .models.rank_elastor.modeling_rank_elastor import (
+    RankElastorForCTR,
+    RankElastorModel,
+    RankElastorPreTrainedModel,
+)
+from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
+from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel, RankMixerPreTrainedModel
 
 __all__ = [
     "ASTROConfig",
@@ -32,7 +43,20 @@ __all__ = [
     "DNNForCTR",
     "DNNModel",
     "DNNPreTrainedModel",
+    "FATConfig",
+    "FATForCTR",
+    "FATModel",
+    "FATPreTrainedModel",
+    "RankElastorConfig",
+    "RankElastorForCTR",
+    "RankElastorModel",
+    "RankElastorPreTrainedModel",
+    "RankMixerConfig",
+    "RankMixerForCTR",
+    "RankMixerModel",
+    "RankMixerPreTrainedModel",
     "SequenceProcessor",
+    "TabularFeatureProcessor",
     "__version__",
     "list_models",
 ]

@@ -6,6 +6,7 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProces
 from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from .data.features import TabularFeatureProcessor
 from .data.sequence_processor import SequenceProcessor
 from .models.astro.configuration_astro import ASTROConfig
 from .models.astro.modeling_astro import ASTROForCTR, ASTROModel
@@ -41,10 +42,10 @@ class AutoModelForCTR(_BaseAutoModelClass):
 _FAMILIES = (
     (ASTROConfig, ASTROModel, ASTROForCTR, SequenceProcessor),
     (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
-    (DNNConfig, DNNModel, DNNForCTR, None),
-    (FATConfig, FATModel, FATForCTR, None),
-    (RankElastorConfig, RankElastorModel, RankElastorForCTR, None),
-    (RankMixerConfig, RankMixerModel, RankMixerForCTR, None),
+    (DNNConfig, DNNModel, DNNForCTR, TabularFeatureProcessor),
+    (FATConfig, FATModel, FATForCTR, TabularFeatureProcessor),
+    (RankElastorConfig, RankElastorModel, RankElastorForCTR, TabularFeatureProcessor),
+    (RankMixerConfig, RankMixerModel, RankMixerForCTR, TabularFeatureProcessor),
 )
 
 
