@@ -123,8 +123,7 @@ def evaluate_run(
         arguments = CTRTrainingArguments(
             output_dir=scratch, eval_strategy="no", save_strategy="no", disable_tqdm=True, **values
         )
-        view.load()
-        view.check((split,))
+        view.load(Path(scratch))
         model, processor = load_run(folder.path)
         view.open(processor, parts=(split,), folder=folder.path)
         trainer = CTRTrainer(

@@ -279,7 +279,9 @@ def _check_data(data: dict[str, Any], where: typing.Callable[[str], str]) -> Non
         if data[key] is not None and data[key] < 1:
             raise RecipeError(f"{where(f'data.{key}')}: data.{key} is {data[key]}, accepted: a whole number from 1")
     fractions = data["fractions"]
-    if len(fractions) != 3 or any(part <= 0 for part in fractions) or not math.isclose(sum(fractions), 1.0):
+    if fractions is None:
+        return
+    if len(fractions) != 3 or fractions[0] <= 0 or min(fractions) < 0 or not math.isclose(sum(fractions), 1.0):
         raise RecipeError(
             f"{where('data.fractions')}: data.fractions is {fractions}, accepted: three positive numbers "
             "(train, validation, test) that add up to 1"

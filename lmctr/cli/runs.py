@@ -32,6 +32,9 @@ _OWN = (
     "README.md",
     "config.json",
     "processor_config.json",
+    "preprocessor_config.json",
+    "tabular_vocabularies.parquet",
+    "tabular_numbers.safetensors",
     "model*.safetensors*",
     "reference.safetensors",
     "tokenizer*",
@@ -132,6 +135,7 @@ def check_new_run(run: RunFolder, overwrite: bool) -> None:
         raise ValueError(
             f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again"
         )
+    shutil.rmtree(run.cache, ignore_errors=True)  # all that is left when the data of a first try were wrong
     if any(run.path.iterdir()):
         raise ValueError(f"output_dir {run.path} is not empty and holds no run; give another folder")
 

@@ -114,7 +114,7 @@ class Training:
         """Read the data once, fit the processor once, and write the recipe."""
         from lmctr.cli.recipe import RecipeError
 
-        self.view.load()
+        self.view.load(self.folder.cache)
         self._loaded = True
         lines = self.view.check()
         if not self.folder.prepared:
@@ -142,7 +142,7 @@ class Training:
         if self._several:
             view.load_shared(self.folder.cache)
         elif not self._loaded:  # a resumed run of one process
-            view.load()
+            view.load(self.folder.cache)
         processor = view.load_processor(self.folder.path)
         view.open(processor, folder=self.folder.path, is_first=self.is_first, wait=self.wait, writes=True)
         if self.is_first:

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 _VIEWS = {
     "text": "lmctr.cli.views.text:TextRunView",
+    "tabular": "lmctr.cli.views.tabular:TabularRunView",
 }
 _FAMILIES = {
     "ctr_sink": "text",
+    "dnn": "tabular",
 }
 
 DEFAULT_FAMILY = "ctr_sink"

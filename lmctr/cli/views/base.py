@@ -77,12 +77,12 @@ class View(ABC):
     # ---- data -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def load(self) -> None:
-        """Read the data and cut them into parts."""
+    def load(self, scratch: Path | None = None) -> None:
+        """Read the data and cut them into parts; `scratch` is a folder for what is worked out of them, kept as long as the verb."""
 
     @abstractmethod
-    def check(self, parts: tuple[str, ...] = PARTS) -> list[str]:
-        """Check loaded data before anything expensive. Returns lines to print.
+    def check(self) -> list[str]:
+        """Check loaded data before a training. Returns lines to print.
 
         Raises:
             ValueError: a part without positives or negatives, leakage, ...
@@ -124,6 +124,9 @@ class View(ABC):
             is_first: whether this process does what only one must do.
             wait: waits for the other processes.
             writes: whether things that belong to the run may be written to `folder` (training), or only read.
+
+        Raises:
+            ValueError: a part without positives or negatives; data that do not go with the processor.
         """
 
     @abstractmethod
@@ -167,6 +170,17 @@ class View(ABC):
     def describe_model(self, model: Any) -> str:
         """The model in words."""
         return type(model).__name__
+
+
+def check_positive_fractions(fractions: list[float], where: Callable[[str], str]) -> None:
+    """All three parts of a log must have events (a table may have a part in a file of its own)."""
+    from lmctr.cli.recipe import RecipeError
+
+    if min(fractions) <= 0:
+        raise RecipeError(
+            f"{where('data.fractions')}: data.fractions is {fractions}, accepted: three positive numbers "
+            "(train, validation, test) that add up to 1"
+        )
 
 
 def draw(rows: np.ndarray, limit: int | None, seed: int, part: str) -> np.ndarray:

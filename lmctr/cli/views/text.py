@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lmctr.cli.recipe import RecipeError, dataclass_keys
 from lmctr.cli.views import text_build
-from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels
+from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, check_positive_fractions
 from lmctr.data.log import InteractionLog
 from lmctr.data.text import TextDataset, TextView
 from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
@@ -67,6 +67,7 @@ class TextRunView(View):
 
     @classmethod
     def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
+        check_positive_fractions(data["fractions"], where)
         for key in ("num_behaviors", "max_length"):
             if data[key] is not None and data[key] < 1:
                 raise RecipeError(
@@ -101,19 +102,20 @@ class TextRunView(View):
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, scratch: Path | None = None) -> None:
         self.log = text_build.build_log(self.recipe.data)
         self.splits = text_build.build_splits(self.log, self.recipe.data)
 
-    def check(self, parts: tuple[str, ...] = PARTS) -> list[str]:
-        lines = []
-        if parts == PARTS:  # one part alone is measured, nothing is learnt from it
-            from lmctr.data.validation import validate_log
+    def check(self) -> list[str]:
+        from lmctr.data.validation import validate_log
 
-            lines = validate_log(self.log, self.splits).lines()
+        lines = validate_log(self.log, self.splits).lines()
+        self._check_labels(PARTS)
+        return lines
+
+    def _check_labels(self, parts: tuple[str, ...]) -> None:
         for part in parts:
             check_labels(part, self.log.label[getattr(self.splits, part)])
-        return lines
 
     def share(self, folder: Path) -> None:
         self.log.save(folder / "log")
@@ -141,6 +143,7 @@ class TextRunView(View):
         wait: Callable[[], None] = lambda: None,
         writes: bool = False,
     ) -> None:
+        self._check_labels(parts)
         retrieval = None
         if processor.needs_similarity:
             events = np.concatenate([getattr(self.splits, part) for part in parts])

@@ -1,0 +1,296 @@
+"""The tabular view: rows of a table through a feature processor, for families that read fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lmctr.cli.recipe import RecipeError, dataclass_keys
+from lmctr.cli.views import config_class
+from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, draw
+from lmctr.data.features import TabularFeatureProcessor
+from lmctr.data.features_fields import override_fields
+from lmctr.data.load import BUILDERS as LOGS
+from lmctr.data.load import load_log
+from lmctr.data.splits import split_log
+from lmctr.data.table_store import TabularStore, processor_arguments, store_key
+from lmctr.data.tabular import load_tabular, tabular_builder_of
+from lmctr.data.tabular_source import TableSource
+from lmctr.data.tabular_view import TabularCollator, TabularDataset, TabularView
+from lmctr.utils.files import read_json, write_json
+
+# Config keys that follow from the data; the processor sets them.
+_SET_BY_PROCESSOR = (
+    "vocab_sizes",
+    "num_numeric",
+    "field_names",
+    "num_sequences",
+    "sequence_tables",
+    "sequence_vocab_sizes",
+    "processor_fingerprint",
+)
+_SHARED = "tabular.json"
+
+
+class TabularRunView(View):
+    """Rows of categorical, numeric and sequence fields, for families of `TabularCTRConfig`."""
+
+    data_keys: ClassVar = {
+        **COMMON_DATA_KEYS,
+        "split": (Literal["random", "group", "rows", "time", "user"] | None, None),  # null: the table's own parts
+        "fractions": (list[float] | None, None),
+        "features": (dict, {}),
+        "cache_dir": (str | None, None),
+        "baselines": (bool, True),
+    }
+    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines")
+    reads_tables: ClassVar = True
+
+    source: TableSource | None = None
+    store: TabularStore | None = None
+    scratch: Path | None = None
+
+    # ---- the recipe -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
+        from transformers import PreTrainedConfig
+
+        base = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+        return dataclass_keys(config_class(family), base | {*_SET_BY_PROCESSOR, "sparse_embedding_grad"})
+
+    @classmethod
+    def set_elsewhere(cls, family: str) -> Mapping[str, str]:
+        hints = dict.fromkeys(_SET_BY_PROCESSOR, "it follows from the data and data.features")
+        return hints | {"sparse_embedding_grad": "set training.embedding_optimizer"}
+
+    @classmethod
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
+        if data["name"] in LOGS and data["split"] not in (None, "time", "user"):
+            raise RecipeError(
+                f"{where('data.split')}: data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
+                "accepted: time, user, or null for time"
+            )
+
+    # ---- data -----------------------------------------------------------------------------------------------------
+
+    def load(self, scratch: Path | None = None) -> None:
+        self.scratch = scratch
+        data = self.recipe.data
+        if data["name"] in LOGS:
+            self.source = self._log_source()
+            return
+        builder = inspect.signature(tabular_builder_of(data["name"])).parameters
+        options = dict(data["options"])
+        if data["path"] is not None:
+            options["path"] = data["path"]
+        for key in ("split", "fractions"):
+            if data[key] is not None:
+                if key not in builder:
+                    raise ValueError(
+                        f"data.{key} is {data[key]!r}, but {data['name']!r} parts its rows itself; leave data.{key} out"
+                    )
+                options[key] = data[key]
+        if "split" in builder and "seed" in builder:
+            options.setdefault("seed", data["seed"])
+        self.source = load_tabular(data["name"], **options)
+
+    def _log_source(self) -> TableSource:
+        from lmctr.data.builders.movielens_table import movielens_table
+
+        data = self.recipe.data
+        options = dict(data["options"])
+        if data["path"] is not None:
+            options["path"] = data["path"]
+        self.log = load_log(data["name"], **options)
+        fractions = tuple(data["fractions"] or (0.8, 0.1, 0.1))
+        self.log_splits = split_log(self.log, rule=data["split"] or "time", fractions=fractions, seed=data["seed"])
+        return movielens_table(self.log, self.log_splits)
+
+    def _new_processor(self) -> TabularFeatureProcessor:
+        arguments = processor_arguments(self.source)
+        fields = override_fields(arguments["fields"], self.recipe.data["features"], "data.features")
+        return TabularFeatureProcessor(**{**arguments, "fields": fields})
+
+    @property
+    def _cache(self) -> Path | None:
+        """The folder of stores: the recipe's, so that runs share them, else the run's own."""
+        wanted = self.recipe.data["cache_dir"]
+        if wanted is not None:
+            return Path(wanted).expanduser()
+        return None if self.scratch is None else self.scratch / "tables"
+
+    def check(self) -> list[str]:
+        """Fits the processor and fills the store, which is where a table's values are checked; then the labels."""
+        if self.store is None:
+            self.store = TabularStore.build(self.source, self._new_processor(), self._cache)
+        self._check_labels(PARTS)
+        return []
+
+    def _check_labels(self, parts: tuple[str, ...]) -> None:
+        for part in parts:
+            check_labels(part, self.store.labels[self.rows(part)])
+
+    def rows(self, part: str) -> np.ndarray:
+        """(S,) row numbers of a part in the store, after the recipe's limit."""
+        data = self.recipe.data
+        limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
+        return draw(self.store.splits[part], limit, data["seed"], part)
+
+    def share(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / _SHARED, {"store": str(self.store.directory.resolve())})
+
+    def load_shared(self, folder: Path) -> None:
+        if self.store is None:
+            self.store = TabularStore.load(read_json(folder / _SHARED)["store"])
+
+    def make_processor(self) -> TabularFeatureProcessor:
+        return self.store.processor
+
+    def load_processor(self, folder: Path) -> TabularFeatureProcessor:
+        return TabularFeatureProcessor.from_pretrained(folder)
+
+    def open(
+        self,
+        processor: Any,
+        *,
+        parts: tuple[str, ...] = PARTS,
+        folder: Path | None = None,
+        is_first: bool = True,
+        wait: Callable[[], None] = lambda: None,
+        writes: bool = False,
+    ) -> None:
+        if self.store is None and writes:  # a resumed run: what the run had made, or made again
+            self.store = TabularStore.build(self.source, self._new_processor(), self._cache)
+        if self.store is None:
+            self.store = self._kept_store(processor) or TabularStore.build(self.source, processor, self._cache)
+        if self.store.processor.fingerprint != processor.fingerprint:
+            raise ValueError(
+                f"the processor in {folder} has the fingerprint {processor.fingerprint}, the data give one with "
+                f"{self.store.processor.fingerprint}: data or data.features changed since; restore them, or train anew"
+            )
+        self._check_labels(parts)
+        self.view = TabularView(self.store)
+
+    def _kept_store(self, processor: TabularFeatureProcessor) -> TabularStore | None:
+        """The store of the training, where a cache folder still holds it."""
+        if self._cache is None or not self._cache.is_dir():
+            return None
+        for path in self._cache.glob(f"*-{store_key(self.source, self._new_processor())}"):
+            store = TabularStore.load(path)
+            if store.processor.fingerprint == processor.fingerprint:
+                return store
+        return None
+
+    def num_samples(self, part: str) -> int:
+        return len(self.rows(part))
+
+    def dataset(self, part: str) -> TabularDataset:
+        return TabularDataset(self.view, self.rows(part))
+
+    def collator(self, half_precision: bool) -> Callable[[list], dict]:
+        return TabularCollator(self.view)
+
+    def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+        store, processor = self.store, self.store.processor
+        rows = {part: self.rows(part) for part in PARTS}
+        rates = {part: float(np.mean(store.labels[own] == 1)) for part, own in rows.items() if len(own)}
+        config = processor.model_config_values()
+        sizes, num_numeric, num_sequences = config["vocab_sizes"], config["num_numeric"], config["num_sequences"]
+        result = {
+            "info": store.info.to_dict(),
+            "counts": {
+                "rows": len(store),
+                "samples": {part: len(own) for part, own in rows.items()},
+                "categorical fields": len(sizes),
+                "numeric fields": num_numeric,
+                "sequence fields": num_sequences,
+                "values": sum(sizes) + sum(config["sequence_vocab_sizes"]),
+            },
+            "label_rates": rates,
+            "unknown_values": {part: share for part in PARTS if (share := _unknown_share(store, part)) is not None},
+            "processor_fingerprint": processor.fingerprint,
+            "fingerprint": self._fingerprint(rows),
+        }
+        say(
+            f"{store.info.name}: {len(sizes)} categorical, {num_numeric} numeric, {num_sequences} sequence fields, "
+            f"{result['counts']['values']:,} values; samples "
+            + ", ".join(f"{part} {len(own):,}" for part, own in rows.items())
+            + f"; positive {rates.get('train', float('nan')):.1%} of training"
+        )
+        return result
+
+    def _fingerprint(self, rows: dict[str, np.ndarray]) -> str:
+        """Checksum of labels and samples; the processor, which the run folder holds, has a fingerprint of its own."""
+        value = zlib.crc32(np.ascontiguousarray(self.store.labels).tobytes())
+        for own in rows.values():
+            value = zlib.crc32(np.ascontiguousarray(own).tobytes(), value)
+        return f"{value:08x}"
+
+    @property
+    def best_auc(self) -> float | None:
+        return self.store.info.best_auc
+
+    def identify(self, part: str) -> dict[str, Any]:
+        rows, store = self.rows(part), self.store
+        columns = {"event": pa.array(rows, pa.int64())}
+        if store.groups is not None:
+            columns["user"] = pa.array(store.groups[rows], pa.int64())
+        if store.times is not None:
+            columns["time"] = pa.array(store.times[rows], pa.int64())
+        if store.weight is not None:
+            columns["weight"] = pa.array(store.weight[rows], pa.float32())
+        return columns
+
+    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        if self.recipe.data["name"] in LOGS:
+            return self._log_baselines(seed)
+        from lmctr.evaluation.table_baselines import table_baseline_metrics
+
+        splits = {part: self.rows(part) for part in ("validation", "test")}
+        train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
+        return table_baseline_metrics(self.store, {"train": train, **splits}, seed=seed), len(train)
+
+    def _log_baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        """Those of the log, which count in the order of time."""
+        from lmctr.evaluation.baselines import baseline_metrics
+
+        if not hasattr(self, "log"):
+            self._log_source()
+        data, parts = self.recipe.data, {}
+        for part in ("validation", "test"):
+            parts[part] = draw(getattr(self.log_splits, part), data["max_eval_samples"], data["seed"], part)
+        splits = dataclasses.replace(self.log_splits, **parts)
+        return baseline_metrics(self.log, splits, seed=seed), len(splits.train)
+
+    # ---- model ----------------------------------------------------------------------------------------------------
+
+    def model(self, processor: Any) -> Any:
+        import lmctr
+
+        values = {key: value for key, value in self.recipe.model.items() if key != "family"}
+        width = values.get("embedding_dim", 16)
+        data_values = processor.model_config_values(**({"embedding_dim": width} if isinstance(width, int) else {}))
+        if "embedding_dim" in data_values and not isinstance(width, int):
+            raise ValueError(
+                "model.embedding_dim is a list, but data.features gives fields widths of their own; keep one of the two"
+            )
+        config = config_class(self.recipe.model["family"])(**{**values, **data_values})
+        return lmctr.AutoModelForCTR.from_config(config)
+
+
+def _unknown_share(store: TabularStore, part: str) -> float | None:
+    """Share of the values of a part that the processor did not know; None where it is not kept by part."""
+    counts = store.statistics.get(part, {}).get("values")
+    if not counts:
+        return None
+    total = sum(entry["values"] for entry in counts.values())
+    return sum(entry["unknown"] for entry in counts.values()) / max(total, 1)
