@@ -52,7 +52,8 @@ class Point:
 
     Attributes:
         name: folder name below the grid's `output_dir`.
-        label: what tables call it.
+        label: what tables call it: the labels of its axis values and its own.
+        own_label: its own label.
         recipe: path of the base recipe.
         values: dotted recipe keys and their values, in the order in which they are applied.
         compare_to: name of the point that it is tested against, or None.
@@ -61,6 +62,7 @@ class Point:
 
     name: str
     label: str
+    own_label: str
     recipe: Path
     values: dict[str, Any]
     compare_to: str | None = None
@@ -219,6 +221,7 @@ def _cross(
                 Point(
                     name,
                     " ".join(labels),
+                    labels[-1],
                     _find_base(path, recipe),
                     merged,
                     _full_name(against, prefix, names),

@@ -48,6 +48,7 @@ class PointResult:
         runs: stored scores by seed, of finished runs only.
         written: `metrics.json` by seed.
         missing: the other runs.
+        compared: label of the point that it is tested against.
         tests: paired tests against the point's `compare_to`; empty without one, or where nothing can be compared.
         note: why there are no tests, where there should be.
     """
@@ -56,6 +57,7 @@ class PointResult:
     runs: dict[int, RunPredictions]
     written: dict[int, dict[str, Any]]
     missing: list[Run]
+    compared: str = ""
     tests: list[SeedTest] = dataclasses.field(default_factory=list)
     note: str = ""
 
@@ -150,6 +152,7 @@ def _test(result: PointResult, results: dict[str, PointResult], num_resamples: i
         result.note = f"{against} is not among the chosen points"
         return
     other = results[against]
+    result.compared = other.point.own_label
     seeds = sorted(result.runs.keys() & other.runs.keys())
     if not seeds:
         result.note = f"no seed of {against} to compare with is done"
@@ -249,7 +252,7 @@ def _test_cells(result: PointResult) -> list[str]:
     difference = float(np.mean([test.difference for test in pairs]))
     over = [entry.test for entry in tests if entry.seed is None]
     return [
-        f"{difference:+.4f} ({result.point.compare_to})",
+        f"{difference:+.4f} ({result.compared})",
         f"{over[0].p_value:.2g}" if over else "-",
         ", ".join(f"{test.p_value:.2g}" for test in by_seed["DeLong"]) or "-",
         ", ".join(f"{test.p_value:.2g}" for test in pairs),

@@ -310,7 +310,7 @@ def test_report(finished, tmp_path, capsys):
     over = paired_t_test(sink, [values["plain", 0], values["plain", 1]])
     row = next(line for line in text.splitlines() if line.startswith("| sinks |"))
     assert f"| 2/2 | {np.mean(sink):.4f} ± {np.std(sink, ddof=1):.4f} |" in row
-    assert f"| {gap.mean():+.4f} (plain) | {over.p_value:.2g} |" in row
+    assert f"| {gap.mean():+.4f} (no sinks) | {over.p_value:.2g} |" in row
     baseline = json.loads(next((runs / "baselines").glob("*.json")).read_text())["seeds"]["0"]["counting"]["test"][
         "auc"
     ]
@@ -351,7 +351,7 @@ def test_a_report_invents_nothing(finished, tmp_path, capsys):
     one = auc(*scores(runs, "plain", 0))
     assert f"| no sinks | 1/2 | {one:.4f} |" in text
     sink = next(line for line in text.splitlines() if line.startswith("| sinks |"))
-    assert f"| {auc(*scores(runs, 'sink', 0)) - one:+.4f} (plain) | - |" in sink
+    assert f"| {auc(*scores(runs, 'sink', 0)) - one:+.4f} (no sinks) | - |" in sink
     # A run of another recipe counts as missing, with the difference named.
     words = ["--output_dir", str(tmp_path / "runs"), "--model.num_sink_buckets", "9"]
     assert main(["grid", "report", str(path), *words]) == 0
