@@ -240,3 +240,25 @@ def test_null_and_empty_titles_are_legal(tmp_path):
     log = load_log("movielens", path=csv_folder(tmp_path, movies=movies), min_user_events=1)
     assert log.catalogue["title"].to_pylist()[:2] == ["", "NA"]
     assert log.catalogue["genres"].to_pylist()[:2] == [[], ["Drama"]]
+
+
+def test_rating_levels_and_tags_as_behaviours(tmp_path):
+    """Each half star is a behaviour type; tags stand in histories without being samples."""
+    rows = [(1, 1, 0.5, 100), (1, 2, 5.0, 300), (2, 1, 3.5, 100), (2, 2, 4.0, 400)]
+    folder = csv_folder(tmp_path / "csv", rows=rows)
+    (folder / "tags.csv").write_text(
+        'userId,movieId,tag,timestamp\n1,1,"dark, slow",200\n2,2,fun,401\n9,2,fun,200\n2,1,odd,99\n1,2,end,300\n'
+    )
+    log = load_log("movielens", path=folder, min_user_events=1, last_years=None, behaviors="ratings", tags=True)
+    names = [log.feedback_names[code] for code in log.feedback]
+    assert names == ["0.5 stars", "tag", "5 stars", "tag", "3.5 stars", "4 stars"]
+    assert log.label.tolist() == [0, -1, 1, -1, 1, 1]
+    assert log.time[: log.offsets[1]].tolist() == [100, 200, 300, 300]
+    assert "2 tags" in log.info.notes
+    plain = load_log("movielens", path=folder, min_user_events=1, last_years=None, behaviors="ratings")
+    assert [plain.feedback_names[code] for code in plain.feedback] == ["0.5 stars", "5 stars", "3.5 stars", "4 stars"]
+    with pytest.raises(ValueError, match=r"behaviors.*label, ratings"):
+        load_log("movielens", path=folder, behaviors="stars")
+    (folder / "tags.csv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"tags\.csv"):
+        load_log("movielens", path=folder, min_user_events=1, last_years=None, tags=True)

@@ -42,6 +42,11 @@ _RATINGS_OF_VARIANT = {
     25_000_095: "25m",
     32_000_204: "32m",
 }
+BEHAVIORS = {
+    "label": ("unknown", "negative", "positive"),
+    "ratings": ("unknown", *(f"{level / 2:g} stars" for level in range(1, 11))),
+}
+"""Feedback names by what a rating shows of itself in a history; a rating of n half stars has the code n."""
 _SECONDS_PER_YEAR = 365.25 * 86_400
 _SEPARATOR = "\x1f"  # stands for '::', which pyarrow cannot take as a delimiter
 
@@ -98,6 +103,8 @@ def load_movielens(
     min_user_events: int = 20,
     last_years: float | None = 10,
     positive_above: float = 3.0,
+    behaviors: str = "label",
+    tags: bool = False,
     progress: bool = False,
 ) -> InteractionLog:
     """Reads a MovieLens data set that was downloaded from [GroupLens](https://grouplens.org/datasets/movielens/).
@@ -110,6 +117,9 @@ def load_movielens(
         min_user_events: keep users with at least this many ratings in the whole file.
         last_years: then keep the ratings of this many years (of 365.25 days) before the newest rating; None keeps all.
         positive_above: the label is 1 when the rating is greater.
+        behaviors: what a history shows of a rating, as feedback names: "label" ("negative", "positive") or "ratings" (one behaviour
+            type per level: "0.5 stars" to "5 stars").
+        tags: add the users' tags (`tags.csv` or `tags.dat`, not in 1M) as events of the behaviour "tag" without a label.
         progress: show progress bars.
 
     Returns:
@@ -117,7 +127,8 @@ def load_movielens(
         empty for "(no genres listed)"), `year` (from the title, null where it has none), and from the file's ratings before the
         log's first event: `earlier_ratings` (their number) and `reception` (words such as "popular praised", null without
         earlier ratings; see [`earlier_reception`]). Every movie of the file is included.
-        The 1M variant also has `users` (gender, age, occupation, zip). Feedback comes from the label.
+        The 1M variant also has `users` (gender, age, occupation, zip). Tags are those of the users and of the period that the
+        filters keep; they count for neither filter.
 
     Raises:
         FileNotFoundError: the files are absent; the message says where they are published and under which terms.
@@ -125,6 +136,8 @@ def load_movielens(
     """
     if variant is not None and variant not in VARIANTS:
         raise ValueError(f"variant: got {variant!r}, accepted: {', '.join(VARIANTS)}.")
+    if behaviors not in BEHAVIORS:
+        raise ValueError(f"behaviors: got {behaviors!r}, accepted: {', '.join(BEHAVIORS)}.")
     source = _find(path, variant)
     ratings_file = str(source.label("ratings"))
     if source.kind == "csv":
@@ -169,6 +182,19 @@ def load_movielens(
         )
     catalogue = _with_reception(catalogue, arrays, keep, positive_above)
     arrays = {key: values[keep] for key, values in arrays.items()}
+    first, last = arrays["time"].min(), arrays["time"].max()
+    labels = (arrays["rating"] > positive_above).astype(np.int8)
+    feedback_names = BEHAVIORS[behaviors]
+    feedback = labels + 1 if behaviors == "label" else np.rint(2 * arrays["rating"]).astype(np.int8)
+    if tags:
+        users_kept = np.unique(arrays["user"])
+        tagged = _tags(source, names, catalogue["item_id"], progress)
+        inside = np.isin(tagged["user"], users_kept) & (tagged["time"] >= first) & (tagged["time"] <= last)
+        num_tags = int(inside.sum())
+        arrays = {key: np.concatenate([arrays[key], tagged[key][inside]]) for key in ("user", "item", "time")}
+        labels = np.concatenate([labels, np.full(num_tags, -1, np.int8)])
+        feedback = np.concatenate([feedback, np.full(num_tags, len(feedback_names), feedback.dtype)])
+        feedback_names = (*feedback_names, "tag")
     variant = variant or _variant_name(source, num_ratings)
     info = DatasetInfo(
         name=f"movielens-{variant}",
@@ -181,6 +207,7 @@ def load_movielens(
             f"{num_ratings} ratings of {num_users} users in the file; kept: users with at least {min_user_events} ratings"
             + ("" if last_years is None else f", then the ratings of the last {last_years:g} years")
             + f" ({int(keep.sum())} ratings)."
+            + (f" With {num_tags} tags of these users and this period as events without a label." if tags else "")
         ),
         extra={"variant": variant, "num_ratings_in_file": num_ratings, "num_users_in_file": num_users},
     )
@@ -188,8 +215,10 @@ def load_movielens(
         arrays["user"],
         arrays["item"],
         arrays["time"],
-        arrays["rating"] > positive_above,
+        labels,
         catalogue=catalogue,
+        feedback=feedback,
+        feedback_names=feedback_names,
         users=_users(source) if source.kind == "dat" and source.has("users") else None,
         info=info,
         source=ratings_file,
@@ -226,6 +255,25 @@ def _with_reception(
     rows = order[np.searchsorted(ids, arrays["item"][earlier], sorter=order)]
     counts, words = earlier_reception(rows, arrays["rating"][earlier] > positive_above, len(ids))
     return catalogue.append_column("earlier_ratings", counts).append_column("reception", words)
+
+
+def _tags(source: _Source, names: dict[str, str], item_ids: pa.ChunkedArray, progress: bool) -> dict[str, np.ndarray]:
+    file = str(source.label("tags"))
+    if not source.has("tags"):
+        raise FileNotFoundError(
+            f"{file}: tags=True needs the file of tags, which the 1M data set does not have. {_where_to_get()}"
+        )
+    text = "tag" if source.kind == "csv" else "Tag"
+    kinds = {names["user"]: pa.int64(), names["item"]: pa.int64(), text: pa.string(), names["time"]: pa.int64()}
+    table = source.table("tags", kinds, progress)
+    found = {}
+    for key in ("user", "item", "time"):
+        column = columns.as_arrow(table[names[key]], names[key], file)
+        columns.reject_nulls(column, names[key], file)
+        found[key] = column.to_numpy(zero_copy_only=False)
+    columns.item_rows(found["item"], item_ids, names["item"], file)
+    columns.to_seconds(found["time"], names["time"], file)
+    return found
 
 
 def _users(source: _Source) -> pa.Table:
