@@ -28,9 +28,9 @@ def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
     """Loads an interaction log.
 
     Args:
-        name_or_path: "movielens", "kuairec", "synthetic" or "synthetic_sequence"; or a folder written by [`InteractionLog.save`] or `lmctr data
-            prepare`; or
-            a schema file (`.yaml`) that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.builders.table`]).
+        name_or_path: "movielens", "kuairec", "synthetic" or "synthetic_sequence"; or a folder written by [`InteractionLog.save`] or
+            `lmctr data prepare`; or a schema file (`.yaml`) that describes a CSV, TSV, Parquet or JSON lines file (see
+            [`lmctr.data.builders.table`]).
         options: keyword arguments of the builder: see [`~lmctr.data.builders.movielens.load_movielens`],
             [`~lmctr.data.builders.kuairec.load_kuairec`], [`~lmctr.data.synthetic.synthetic_log`], [`InteractionLog.load`] and
             [`~lmctr.data.builders.table.load_table`].
