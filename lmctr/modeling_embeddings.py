@@ -16,7 +16,15 @@ from transformers import initialization as init
 
 from .configuration_utils import TabularCTRConfig
 
-__all__ = ["FieldEmbedding", "FieldProjection", "FieldTable", "LinearNumericEncoding", "LinearTerm", "MeanPooling"]
+__all__ = [
+    "FieldEmbedding",
+    "FieldProjection",
+    "FieldTable",
+    "LinearNumericEncoding",
+    "LinearTerm",
+    "MeanPooling",
+    "project_fields",
+]
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -446,6 +454,15 @@ class FieldProjection(nn.Module):
         ]
         projected = torch.cat(parts, 1).index_select(1, self.to_fields)
         return projected if self.bias is None else projected + self.bias
+
+
+def project_fields(config: TabularCTRConfig, width: int | None = None) -> nn.Module:
+    """The module that brings the fields' vectors to one width: a [`FieldProjection`], or nothing where all have it.
+
+    `width` defaults to the largest of the fields' widths.
+    """
+    width = max(config.field_dims) if width is None else width
+    return FieldProjection(config, width) if FieldProjection.needed(config, width) else nn.Identity()
 
 
 def weighted_numerics(config: TabularCTRConfig, dim: int, fields: Sequence[int]) -> nn.Module:

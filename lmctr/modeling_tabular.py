@@ -11,10 +11,19 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from .configuration_utils import TabularCTRConfig
 from .modeling_outputs import CTROutput, TabularModelOutput
 from .modeling_utils import CTRPreTrainedModel, ctr_loss, row_weights
 
-__all__ = ["LogitHead", "TabularForCTRMixin", "TabularInputs", "TabularModelMixin", "TabularPreTrainedModel", "Trace"]
+__all__ = [
+    "LogitHead",
+    "SumHead",
+    "TabularForCTRMixin",
+    "TabularInputs",
+    "TabularModelMixin",
+    "TabularPreTrainedModel",
+    "Trace",
+]
 
 
 class TabularInputs(NamedTuple):
@@ -127,6 +136,20 @@ class LogitHead(nn.Linear):
 
     def forward(self, representation: torch.Tensor) -> torch.Tensor:
         return super().forward(representation).squeeze(-1)
+
+
+class SumHead(nn.Module):
+    """The sum of the representation's numbers and a global bias, for families whose numbers are terms of the logit."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(()))
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        init.zeros_(self.bias)
+
+    def forward(self, representation: torch.Tensor) -> torch.Tensor:
+        return representation.flatten(1).sum(1) + self.bias
 
 
 class TabularForCTRMixin:

@@ -105,6 +105,20 @@ def mlp(module, x):
     return x
 
 
+def project(module, vectors):
+    """What `project_fields` gives, in float64: fields of one width."""
+    if isinstance(module, torch.nn.Identity):
+        return vectors
+    sizes = sorted({len(vector) for vector in vectors})
+    seen, result = dict.fromkeys(sizes, 0), []
+    for field, vector in enumerate(vectors):
+        size = len(vector)
+        weight = array(module.weights[sizes.index(size)])[seen[size]]
+        seen[size] += 1
+        result.append(vector @ weight + array(module.bias)[field])
+    return result
+
+
 def array(parameter):
     return parameter.detach().double().numpy()
 

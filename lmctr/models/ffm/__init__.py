@@ -1,0 +1,1 @@
+"""FFM: field-aware factorisation machines, one vector per feature and other field."""
