@@ -303,6 +303,19 @@ class TabularFeatureProcessor(FeatureExtractionMixin):
             return field.first_id + field.hash_buckets
         return self._state.vocabularies[field.share_with or name].size
 
+    def lookup(self, name: str, values: Sequence[Any]) -> np.ndarray:
+        """(N,) int32 ids of values of a field, 1 where unknown; for tables of pre-trained vectors and the like."""
+        self._require_fitted()
+        field = next((field for field in self.fields if field.name == name), None)
+        if field is None or field.type == "numeric":
+            raise ValueError(unknown_key_message(name, [f.name for f in self.fields if f.type != "numeric"], "fields"))
+        plain = Field(
+            name, "categorical", hash_buckets=field.hash_buckets, share_with=field.share_with, missing=field.missing
+        )
+        blocks = rows_of({name: values}, {name: "text"})
+        parts = [transform_rows([plain], self._state, rows, self._special(), inputs_only=True) for rows in blocks]
+        return concatenate(parts)["input_ids"][:, 0]
+
     def model_config_values(self, embedding_dim: int = 16) -> dict[str, Any]:
         """The keys of a `TabularCTRConfig` that the data decide.
 

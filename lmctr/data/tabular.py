@@ -58,7 +58,12 @@ __all__ = [
 ]
 
 TABLES = {
+    "avazu": "lmctr.data.builders.avazu:load_avazu",
+    "criteo": "lmctr.data.builders.criteo:load_criteo",
+    "kuaivideo": "lmctr.data.builders.kuaivideo:load_kuaivideo",
+    "movielens": "lmctr.data.builders.movielens_table:load_movielens_table",
     "synthetic_table": "lmctr.data.synthetic_tables:synthetic_table",
+    "taobao_ad": "lmctr.data.builders.taobao_ad:load_taobao_ad",
 }
 """Tables by name: the function that gives the source of each."""
 

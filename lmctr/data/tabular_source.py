@@ -35,11 +35,13 @@ class SplitRule:
             (in the order of the rows), "time" (two cuts in the order of the time column; equal times stay together) or "given".
         fractions: shares of train, validation and test; they sum to 1.
         seed: of "random" and "group".
+        boundaries: of "time", in place of fractions: the first second (unix) of validation and of test.
     """
 
     rule: str = "random"
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
     seed: int = 0
+    boundaries: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -51,6 +53,10 @@ class SplitRule:
                 "above 0."
             )
         object.__setattr__(self, "fractions", shares)
+        if self.boundaries is not None and (self.rule != "time" or not self.boundaries[0] <= self.boundaries[1]):
+            raise ValueError(
+                f"boundaries: got {self.boundaries!r} for the rule {self.rule!r}; accepted: two times in order, for the rule 'time'."
+            )
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,8 @@ class TableSource:
         return self._cache[key]
 
     def _time_cuts(self, piece: Piece, rule: SplitRule) -> np.ndarray:
+        if rule.boundaries is not None:
+            return np.array(rule.boundaries)
         key = ("cuts", id(piece))
         if key not in self._cache:
             times = np.sort(self._piece_values(piece, "time"))

@@ -1,0 +1,102 @@
+"""Criteo display advertising: the Kaggle file, and the x1 split of the BARS benchmark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..log import DatasetInfo
+from ..tabular_reading import block_size_for
+from ..tabular_source import SplitRule, TableSource, file_piece
+from .tabular_files import absent, find_files, split_pieces
+
+__all__ = ["load_criteo"]
+
+NUMERIC = tuple(f"I{number}" for number in range(1, 14))
+CATEGORICAL = tuple(f"C{number}" for number in range(1, 27))
+_LICENCE = (
+    "Criteo's terms of the Kaggle display advertising challenge: research use, no redistribution of the raw file."
+)
+INFO = {
+    "kaggle": DatasetInfo(
+        name="criteo-kaggle",
+        url="https://www.kaggle.com/c/criteo-display-ad-challenge/data",
+        licence=_LICENCE,
+        citation="Criteo Labs. 2014. Display Advertising Challenge. Kaggle.",
+        label_rule="column label of the file: 1 = the ad was clicked",
+        notes="45,840,617 rows of seven days (train.txt); the challenge's own test.txt has no labels",
+        extra={"published_rows": 45_840_617},
+    ),
+    "x1": DatasetInfo(
+        name="criteo-x1",
+        url="https://huggingface.co/datasets/reczoo/Criteo_x1",
+        licence=_LICENCE,
+        citation="W. Cheng, Y. Shen, L. Huang. 2020. Adaptive Factorization Network. AAAI. Jieming Zhu et al. 2022. BARS. SIGIR.",
+        label_rule="column label of the file: 1 = the ad was clicked",
+        notes="given random split 7:2:1; numbers are floats scaled by its authors; min count 1",
+        extra={"published_rows": {"train": 33_003_326, "validation": 8_250_124, "test": 4_587_167}},
+    ),
+}
+
+
+def load_criteo(
+    path: str | os.PathLike,
+    variant: str | None = None,
+    *,
+    min_count: int | None = None,
+    numeric: str | None = None,
+    split: str = "random",
+    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    memory_limit: int | None = None,
+    progress: bool = False,
+) -> TableSource:
+    """Criteo's data as a source.
+
+    Args:
+        path: Kaggle: `train.txt` (or .gz) or its folder, tab-separated without a header line: label, I1 to I13, C1 to C26
+            (hexadecimal), empty cells missing. x1: the folder of `train.csv`, `valid.csv`, `test.csv` with a header line.
+        variant: "kaggle" or "x1"; default: by the files found.
+        min_count: of the categorical fields; default 10 for Kaggle, 1 for x1 (as in BARS).
+        numeric: transform of the numeric fields; default "log1p" for Kaggle, "raw" for x1.
+        split: rule for the Kaggle file ("random" or "rows", which is the order of time); x1 has a split of its own.
+        fractions: its shares.
+        seed: its seed.
+        memory_limit: bytes that reading may take.
+        progress: show bars.
+
+    Raises:
+        FileNotFoundError: the files are absent; the message says where they are published and under which terms.
+        ValueError: an unknown variant.
+    """
+    if variant not in (None, *INFO):
+        raise ValueError(f"variant: got {variant!r}, accepted: {', '.join(INFO)}.")
+    path = Path(path).expanduser()
+    if path.is_file():
+        found, given = {"kaggle": path}, None
+        if variant == "x1":
+            raise ValueError(f"{path}: the x1 split is a folder with train.csv, valid.csv and test.csv.")
+    else:
+        given = find_files(
+            path, {"train": ["train.csv"], "validation": ["valid.csv"], "test": ["test.csv"]}, INFO[variant or "x1"]
+        )
+        found = find_files(path, {"kaggle": ["train.txt"]}, INFO[variant or "kaggle"])
+    if variant is None:
+        variant = "x1" if given else "kaggle"
+    files = given if variant == "x1" else found
+    if files is None:
+        needed = "train.csv, valid.csv and test.csv are not all there" if variant == "x1" else "no train.txt in it"
+        raise FileNotFoundError(absent(path, INFO[variant], needed))
+    count = min_count if min_count is not None else (1 if variant == "x1" else 10)
+    transform = numeric or ("raw" if variant == "x1" else "log1p")
+    fields = [{"name": name, "type": "numeric", "transform": transform} for name in NUMERIC]
+    fields += [{"name": name, "type": "categorical", "min_count": count} for name in CATEGORICAL]
+    if variant == "x1":
+        pieces, rule = split_pieces(files, memory_limit, progress, None, seed)
+    else:
+        rule = SplitRule(split, tuple(fractions), seed)
+        names = ["label", *NUMERIC, *CATEGORICAL]
+        options = {"format": "tsv", "names": names, "block_size": block_size_for(memory_limit), "progress": progress}
+        pieces = (file_piece(files["kaggle"], None, rule, **options),)
+    return TableSource(pieces, tuple(fields), label="label", split=rule, info=INFO[variant])

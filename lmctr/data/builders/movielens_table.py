@@ -1,0 +1,191 @@
+"""Tabular view of MovieLens: user, movie, genres, year and features of what happened before, in time order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmctr.utils.history_features import history_features
+from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
+
+from ..log import InteractionLog
+from ..splits import PARTS, Splits, split_log
+from ..tabular_source import SplitRule, TableSource, table_piece
+from .movielens import load_movielens
+
+__all__ = ["load_movielens_table", "movielens_table"]
+
+_COUNTS = ("user_count", "item_count")
+
+
+def movielens_table(
+    log: InteractionLog,
+    splits: Splits,
+    *,
+    history_length: int = 20,
+    numeric: str = "standardize",
+    num_bins: int = 32,
+    min_count: int = 1,
+    strength: float = 10.0,
+) -> TableSource:
+    """The samples of a log as a table.
+
+    Columns: `user_id`, `item_id`, `genres` (list), `year`; the history features of
+    [`~lmctr.utils.history_features.history_features`], each from events strictly before the sample's second (rates are
+    smoothed towards the positive rate of the training part; NaN where nothing is known yet); `liked_items` and
+    `other_items`, the last items with a positive and with another label (ids, oldest first) and `liked_times`, `other_times`;
+    `label`, `time`, and `weight` when the log has weights. The rows of each part are in the order of its events.
+
+    Any log with a catalogue will do; genres and year are left out where the catalogue lacks them.
+
+    Args:
+        log: the log.
+        splits: its parts. A sample's history may hold events of any part, as it would when the model serves.
+        history_length: items of each sequence; 0 leaves the sequences out.
+        numeric: transform of the history features ("standardize", "quantile", "raw"); counts are taken as logarithms with "raw"
+            and "standardize".
+        num_bins: bins of "quantile".
+        min_count: of users and items.
+        strength: imaginary events of the smoothed rates.
+
+    Raises:
+        ValueError: a part with an event without a label; a training part without positives or negatives.
+    """
+    labels = log.label[splits.train]
+    if not len(labels) or labels.min() < 0 or labels.min() == labels.max():
+        raise ValueError(
+            f"splits.train has {len(labels)} samples; it needs labelled positives and negatives for the smoothed rates."
+        )
+    prior = float(labels.mean())
+    names = history_features(log, splits.train[:1], prior, strength).names
+    catalogue = log.catalogue.column_names
+    fields: list[dict[str, Any]] = [
+        {"name": name, "type": "categorical", "min_count": min_count} for name in ("user_id", "item_id")
+    ]
+    if "genres" in catalogue:
+        fields.append({"name": "genres", "type": "multi_value", "max_length": 8})
+    if "year" in catalogue:
+        fields.append({"name": "year", "type": "categorical", "min_count": min_count})
+    for name in names:
+        if name == "release_year":
+            continue
+        field: dict[str, Any] = {"name": name, "type": "numeric", "transform": numeric}
+        if numeric == "quantile":
+            field |= {"num_bins": num_bins, "missing": "own_id"}
+        fields.append(field)
+    if history_length:
+        for name in ("liked", "other"):
+            field = {
+                "name": f"{name}_items",
+                "type": "sequence",
+                "max_length": history_length,
+                "share_with": "item_id",
+            }
+            fields.append(field | {"time_column": f"{name}_times"})
+    pieces = []
+    for part in PARTS:
+        events = splits[part]
+        if len(events):
+            table = _table(log, events, prior, strength, history_length, logarithms=numeric != "quantile")
+            pieces.append(table_piece(table, part))
+    return TableSource(
+        tuple(pieces),
+        tuple(fields),
+        label="label",
+        group="user_id",
+        time="time",
+        weight="weight" if log.weight is not None else None,
+        split=SplitRule("given"),
+        info=log.info,
+    )
+
+
+def _table(
+    log: InteractionLog, events: np.ndarray, prior: float, strength: float, length: int, logarithms: bool
+) -> pa.Table:
+    if (log.label[events] < 0).any():
+        raise ValueError("splits: a part holds events without a label; take samples from log.sample_events().")
+    rows = pa.array(log.item[events])
+    columns: dict[str, Any] = {
+        "user_id": pa.array(log.user_ids[log.user[events]]),
+        "item_id": log.catalogue["item_id"].take(rows),
+        "label": pa.array(log.label[events]),
+        "time": pa.array(log.time[events]),
+    }
+    columns |= {
+        name: log.catalogue[name].take(rows) for name in ("genres", "year") if name in log.catalogue.column_names
+    }
+    features = history_features(log, events, prior, strength)
+    for name, values in zip(features.names, features.values.T):
+        if name != "release_year":
+            values = np.log1p(values) if name in _COUNTS and logarithms else values
+            columns[name] = pa.array(values, from_pandas=True)
+    if length:
+        ids = pc.cast(log.catalogue["item_id"], pa.string()).combine_chunks()
+        for name, positive in (("liked", True), ("other", False)):
+            chosen = (log.label == 1) == positive
+            columns[f"{name}_items"], columns[f"{name}_times"] = _last(log, events, chosen, ids, length)
+    if log.weight is not None:
+        columns["weight"] = pa.array(log.weight[events])
+    return pa.table(columns)
+
+
+def _last(
+    log: InteractionLog, events: np.ndarray, chosen: np.ndarray, ids: pa.Array, length: int
+) -> tuple[pa.Array, pa.Array]:
+    """Ids and times of the last `length` chosen events of the user before each event's second."""
+    places = np.flatnonzero(chosen)
+    before = offsets_from_lengths(chosen)
+    start, end = log.history_bounds(events)
+    end = before[end]
+    start = np.maximum(before[start], end - length)
+    taken = places[ragged_arange(start, end - start)]
+    offsets = pa.array(offsets_from_lengths(end - start), pa.int32())
+    items = pa.ListArray.from_arrays(offsets, ids.take(pa.array(log.item[taken])))
+    return items, pa.ListArray.from_arrays(offsets, pa.array(log.time[taken]))
+
+
+def load_movielens_table(
+    path: str | os.PathLike | None = None,
+    *,
+    variant: str | None = None,
+    min_user_events: int = 20,
+    last_years: float | None = 10,
+    positive_above: float = 3.0,
+    split: str = "time",
+    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    history_length: int = 20,
+    numeric: str = "standardize",
+    num_bins: int = 32,
+    min_count: int = 1,
+    progress: bool = False,
+) -> TableSource:
+    """MovieLens as a table: [`~lmctr.data.builders.movielens.load_movielens`], a split, and [`movielens_table`].
+
+    Args:
+        path: as `variant`, `min_user_events`, `last_years`, `positive_above` and `progress`: see `load_movielens`.
+        split: "time" or "user", with `fractions` and `seed`: see [`~lmctr.data.splits.split_log`].
+        history_length: as `numeric`, `num_bins` and `min_count`: see [`movielens_table`].
+    """
+    log = load_movielens(
+        path,
+        variant=variant,
+        min_user_events=min_user_events,
+        last_years=last_years,
+        positive_above=positive_above,
+        progress=progress,
+    )
+    return movielens_table(
+        log,
+        split_log(log, split, fractions, seed),
+        history_length=history_length,
+        numeric=numeric,
+        num_bins=num_bins,
+        min_count=min_count,
+    )

@@ -1,0 +1,203 @@
+"""The join behind [`load_taobao_ad`]: each impression with its ad, its user and the user's behaviours before it.
+
+Impressions and behaviours are first dealt out to files by user, in one streaming pass each; then one group of users at a time is
+sorted and joined. Peak memory is that of one group (723 million behaviours in 64 groups: about 11 million at a time) and of the ad
+and user tables.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm.auto import tqdm
+
+from lmctr.utils.files import read_json, write_json
+from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
+
+from ..features_columns import Rows, numbers
+from ..tabular_reading import block_size_for, stream_file
+from .reading import read_table
+
+PREPARED = "lmctr_prepared"
+_DONE = "prepared.json"
+_SAMPLE = np.dtype([("user", "i4"), ("time", "i8"), ("ad", "i4"), ("pid", "i4"), ("clk", "i1")])
+_EVENT = np.dtype([("user", "i4"), ("time", "i8"), ("cate", "i4"), ("brand", "i4"), ("btag", "i1")])
+
+
+def prepare_taobao_ad(
+    files: Mapping[str, Path],
+    folder: Path,
+    *,
+    max_length: int,
+    num_partitions: int,
+    memory_limit: int | None = None,
+    progress: bool = False,
+) -> list[Path]:
+    """Joins the raw files into Parquet files, one per group of users, unless that is done already.
+
+    Args:
+        files: paths of "raw_sample", "ad_feature", "user_profile", "behavior_log".
+        folder: where the files go; it is written under another name and renamed when complete.
+        max_length: behaviours per impression.
+        num_partitions: groups of users.
+        memory_limit: bytes that reading may take (the groups come on top).
+        progress: show bars.
+
+    Returns:
+        Paths of the Parquet files.
+    """
+    settings = {"max_length": max_length, "num_partitions": num_partitions}
+    settings["files"] = {name: [file.name, file.stat().st_size] for name, file in sorted(files.items())}
+    if (folder / _DONE).is_file():
+        done = read_json(folder / _DONE)
+        if done.get("settings") == settings:
+            return sorted(folder.glob("part-*.parquet"))
+        raise ValueError(
+            f"{folder}: holds files joined from other raw files or with other settings ({done.get('settings')}); "
+            "remove the folder, or give another one as prepared=..."
+        )
+    work = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    size = block_size_for(memory_limit)
+    pids: dict[str, int] = {}
+    with _Dealer(work, "samples", _SAMPLE, num_partitions) as samples:
+        columns = dict.fromkeys(("user", "time_stamp", "adgroup_id", "clk"), "number") | {"pid": "text"}
+        for rows in stream_file(files["raw_sample"], columns, block_size=size, progress=progress):
+            encoded = rows.column("pid").dictionary_encode()
+            codes = [pids.setdefault(value, len(pids)) for value in encoded.dictionary.to_pylist()]
+            values = {"user": "user", "time": "time_stamp", "ad": "adgroup_id", "clk": "clk"}
+            values = {key: _whole(rows, name) for key, name in values.items()}
+            values["pid"] = np.array(codes, dtype=np.int32)[encoded.indices.to_numpy()]
+            samples.deal(values)
+    seen = samples.users()
+    tags = ("pv", "cart", "fav", "buy")
+    with _Dealer(work, "events", _EVENT, num_partitions) as events:
+        columns = dict.fromkeys(("user", "time_stamp", "cate", "brand"), "number") | {"btag": "text"}
+        for rows in stream_file(files["behavior_log"], columns, block_size=size, progress=progress):
+            user = _whole(rows, "user")
+            kept = (user < len(seen)) & seen[np.minimum(user, len(seen) - 1)]
+            values = {"user": user, "time": _whole(rows, "time_stamp")}
+            values |= {"cate": _whole(rows, "cate"), "brand": _whole(rows, "brand")}
+            encoded = rows.column("btag").dictionary_encode()
+            names = encoded.dictionary.to_pylist()
+            unknown = np.array([name not in tags for name in names])[encoded.indices.to_numpy()]
+            if unknown.any():
+                raise rows.bad(unknown, rows.column("btag"), "btag", "are unknown", f"Accepted: {', '.join(tags)}.")
+            values["btag"] = np.array([tags.index(name) for name in names], dtype=np.int8)[encoded.indices.to_numpy()]
+            events.deal({key: value[kept] for key, value in values.items()})
+    ads = read_table(files["ad_feature"], ["adgroup_id", "cate_id", "campaign_id", "customer", "brand", "price"])
+    users = read_table(files["user_profile"])
+    users = users.rename_columns(
+        [name.strip() for name in users.column_names]
+    )  # "new_user_class_level " in the published file
+    words = {"pid": pa.array(list(pids)), "btag": pa.array(tags)}
+    total = dropped = 0
+    for part in tqdm(range(num_partitions), desc="joining behaviours", disable=not progress, leave=False):
+        sample = samples.read(part)
+        if len(sample):
+            table, lost = _join(sample, events.read(part), ads, users, words, max_length)
+            total, dropped = total + len(sample), dropped + lost
+            if table.num_rows:
+                pq.write_table(table, work / f"part-{part:04d}.parquet", row_group_size=1 << 16)
+    for path in work.glob("*.bin"):
+        path.unlink()
+    write_json(work / _DONE, {"settings": settings, "impressions": total, "dropped": dropped})
+    work.rename(folder)
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def _whole(rows: Rows, column: str) -> np.ndarray:
+    """Whole numbers of a column; missing ones (the brand of some ads) are 0."""
+    values = np.nan_to_num(numbers(rows.column(column), column, rows))
+    return values.astype(np.int64)
+
+
+class _Dealer:
+    """Deals records out to one file per group of users."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype, parts: int) -> None:
+        self._paths = [folder / f"{name}-{part:04d}.bin" for part in range(parts)]
+        self._dtype = dtype
+
+    def __enter__(self) -> _Dealer:
+        self._files = [open(path, "wb") for path in self._paths]  # noqa: SIM115 - closed in __exit__
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for file in self._files:
+            file.close()
+
+    def deal(self, values: Mapping[str, np.ndarray]) -> None:
+        records = np.empty(len(values["user"]), dtype=self._dtype)
+        for name, column in values.items():
+            records[name] = column
+        part = records["user"] % len(self._files)
+        order = np.argsort(part, kind="stable")
+        bounds = np.searchsorted(part[order], np.arange(len(self._files) + 1))
+        records = records[order]
+        for number, file in enumerate(self._files):
+            file.write(records[bounds[number] : bounds[number + 1]].tobytes())
+
+    def read(self, part: int) -> np.ndarray:
+        return np.fromfile(self._paths[part], dtype=self._dtype)
+
+    def _all(self) -> Iterator[np.ndarray]:
+        return (self.read(part) for part in range(len(self._paths)))
+
+    def users(self) -> np.ndarray:
+        """Whether each user number occurs."""
+        result = np.zeros(1, dtype=bool)
+        for records in self._all():
+            if len(records):
+                grown = np.zeros(max(len(result), int(records["user"].max()) + 1), dtype=bool)
+                grown[: len(result)] = result
+                grown[records["user"]] = True
+                result = grown
+        return result
+
+
+def _join(
+    sample: np.ndarray, event: np.ndarray, ads: pa.Table, users: pa.Table, words: dict[str, pa.Array], max_length: int
+) -> tuple[pa.Table, int]:
+    """Table of one group of users, and the number of impressions without an ad or user."""
+    ad, user = _rows_of(ads["adgroup_id"], sample["ad"]), _rows_of(users["userid"], sample["user"])
+    kept = (ad >= 0) & (user >= 0)
+    sample, ad, user = sample[kept], ad[kept], user[kept]
+    event = event[np.lexsort((event["time"], event["user"]))]
+    key, wanted = (records["user"].astype(np.int64) << 33 | records["time"] for records in (event, sample))
+    end = np.searchsorted(key, wanted, side="left")  # strictly before the impression
+    start = np.searchsorted(key, sample["user"].astype(np.int64) << 33, side="left")
+    start = np.maximum(start, end - max_length)
+    flat = event[ragged_arange(start, end - start)]
+    offsets = pa.array(offsets_from_lengths(end - start), pa.int32())
+
+    def lists(values: Any) -> pa.Array:
+        return pa.ListArray.from_arrays(offsets, values)
+
+    columns: dict[str, Any] = {"clk": sample["clk"], "userid": sample["user"], "time_stamp": sample["time"]}
+    columns["pid"] = words["pid"].take(pa.array(sample["pid"]))
+    taken = users.take(pa.array(user))
+    columns |= {name: taken[name] for name in taken.column_names if name != "userid"}
+    taken = ads.take(pa.array(ad))
+    columns |= {name: taken[name] for name in taken.column_names}
+    columns["cate_his"] = lists(pa.array(flat["cate"]))
+    columns["brand_his"] = lists(pa.array(flat["brand"]))
+    columns["btag_his"] = lists(words["btag"].take(pa.array(flat["btag"])))
+    columns["time_his"] = lists(pa.array(flat["time"]))
+    return pa.table(columns), int((~kept).sum())
+
+
+def _rows_of(ids: pa.ChunkedArray, wanted: np.ndarray) -> np.ndarray:
+    """Row of each wanted id, -1 where there is none."""
+    known = ids.to_numpy()
+    order = np.argsort(known, kind="stable")
+    place = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
+    rows = order[place]
+    return np.where(known[rows] == wanted, rows, -1)
