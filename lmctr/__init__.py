@@ -14,10 +14,14 @@ from .models.astro.modeling_astro import ASTROForCTR, ASTROModel, ASTROPreTraine
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel, CTRSinkPreTrainedModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from .models.deepfm.configuration_deepfm import DeepFMConfig
+from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel, DeepFMPreTrainedModel
 from .models.dnn.configuration_dnn import DNNConfig
 from .models.dnn.modeling_dnn import DNNForCTR, DNNModel, DNNPreTrainedModel
 from .models.fat.configuration_fat import FATConfig
 from .models.fat.modeling_fat import FATForCTR, FATModel, FATPreTrainedModel
+from .models.ffm.configuration_ffm import FFMConfig
+from .models.ffm.modeling_ffm import FFMForCTR, FFMModel, FFMPreTrainedModel
 from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
 from .models.rank_elastor.modeling_rank_elastor import (
     RankElastorForCTR,
@@ -26,6 +30,8 @@ from .models.rank_elastor.modeling_rank_elastor import (
 )
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
 from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel, RankMixerPreTrainedModel
+from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
+from .models.xdeepfm.modeling_xdeepfm import XDeepFMForCTR, XDeepFMModel, XDeepFMPreTrainedModel
 
 __all__ = [
     "ASTROConfig",
@@ -43,10 +49,18 @@ __all__ = [
     "DNNForCTR",
     "DNNModel",
     "DNNPreTrainedModel",
+    "DeepFMConfig",
+    "DeepFMForCTR",
+    "DeepFMModel",
+    "DeepFMPreTrainedModel",
     "FATConfig",
     "FATForCTR",
     "FATModel",
     "FATPreTrainedModel",
+    "FFMConfig",
+    "FFMForCTR",
+    "FFMModel",
+    "FFMPreTrainedModel",
     "RankElastorConfig",
     "RankElastorForCTR",
     "RankElastorModel",
@@ -57,6 +71,10 @@ __all__ = [
     "RankMixerPreTrainedModel",
     "SequenceProcessor",
     "TabularFeatureProcessor",
+    "XDeepFMConfig",
+    "XDeepFMForCTR",
+    "XDeepFMModel",
+    "XDeepFMPreTrainedModel",
     "__version__",
     "list_models",
 ]

@@ -13,14 +13,20 @@ from .models.astro.modeling_astro import ASTROForCTR, ASTROModel
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from .models.deepfm.configuration_deepfm import DeepFMConfig
+from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel
 from .models.dnn.configuration_dnn import DNNConfig
 from .models.dnn.modeling_dnn import DNNForCTR, DNNModel
 from .models.fat.configuration_fat import FATConfig
 from .models.fat.modeling_fat import FATForCTR, FATModel
+from .models.ffm.configuration_ffm import FFMConfig
+from .models.ffm.modeling_ffm import FFMForCTR, FFMModel
 from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
 from .models.rank_elastor.modeling_rank_elastor import RankElastorForCTR, RankElastorModel
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
 from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel
+from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
+from .models.xdeepfm.modeling_xdeepfm import XDeepFMForCTR, XDeepFMModel
 
 __all__ = ["AutoModelForCTR", "list_models"]
 
@@ -43,9 +49,12 @@ _FAMILIES = (
     (ASTROConfig, ASTROModel, ASTROForCTR, SequenceProcessor),
     (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
     (DNNConfig, DNNModel, DNNForCTR, TabularFeatureProcessor),
+    (DeepFMConfig, DeepFMModel, DeepFMForCTR, TabularFeatureProcessor),
     (FATConfig, FATModel, FATForCTR, TabularFeatureProcessor),
+    (FFMConfig, FFMModel, FFMForCTR, TabularFeatureProcessor),
     (RankElastorConfig, RankElastorModel, RankElastorForCTR, TabularFeatureProcessor),
     (RankMixerConfig, RankMixerModel, RankMixerForCTR, TabularFeatureProcessor),
+    (XDeepFMConfig, XDeepFMModel, XDeepFMForCTR, TabularFeatureProcessor),
 )
 
 

@@ -101,7 +101,10 @@ def test_public_names_exist():
     assert lmctr.list_models() == [
         "astro",
         "ctr_sink",
+        "deepfm",
         "dnn",
+        "ffm",
+        "xdeepfm",
     ]
 
 
