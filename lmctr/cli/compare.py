@@ -65,8 +65,7 @@ class Comparison:
 
     def _heading(self) -> list[str]:
         runs = next(iter(self.groups.values()))
-        samples, users = len(runs[0].users), len(set(runs[0].users.tolist()))
-        lines = [f"{self.split} split: {samples:,} samples of {users:,} users"]
+        lines = [f"{self.split} split: {runs[0].count_samples()}"]
         if len(self.groups) == 2 and self.recipe_differences:
             first, second = self.groups
             lines.append(f"the recipes of {first} and {second} differ in: {', '.join(self.recipe_differences)}")

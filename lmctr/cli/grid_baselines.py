@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,17 +59,19 @@ def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: C
 
     path = baselines_file(output_dir, recipe)
     written = read_json(path) if path.is_file() else {"data": configuration(recipe), "seeds": {}}
-    view = view_of(recipe)
-    view.load()
     path.parent.mkdir(parents=True, exist_ok=True)
-    for seed in seeds:
-        measured, num_samples = view.baselines(seed)
-        written["seeds"][str(seed)] = {
-            name: {part: values[part] for part in ("validation", "test") if part in values}
-            for name, values in measured.items()
-        }
-        written["training_samples"] = num_samples
-        written["best_auc"] = view.best_auc
-        write_json(path, written)
-        shown = ", ".join(f"{name.replace('_', ' ')} {values['test']['auc']:.4f}" for name, values in measured.items())
-        say(f"baselines of {recipe.data['name']}, seed {seed}: test AUC {shown or '(none)'}")
+    with tempfile.TemporaryDirectory() as scratch:
+        view = view_of(recipe)
+        view.load(Path(scratch))
+        view.check()  # fills the store of a table
+        for seed in seeds:
+            measured, num_samples = view.baselines(seed)
+            written["seeds"][str(seed)] = {
+                name: {part: values[part] for part in ("validation", "test") if part in values}
+                for name, values in measured.items()
+            }
+            written["training_samples"] = num_samples
+            written["best_auc"] = view.best_auc
+            write_json(path, written)
+            shown = [f"{name.replace('_', ' ')} {values['test']['auc']:.4f}" for name, values in measured.items()]
+            say(f"baselines of {recipe.data['name']}, seed {seed}: test AUC {', '.join(shown) or '(none)'}")

@@ -35,8 +35,8 @@ _NOTES = (
     "Mean ± sample standard deviation over the seeds that are done (done/wanted). AUC is exact (ties count half), gAUC the "
     "impression-weighted mean of the AUC per user, ECE has 10 uniform bins. Differences are to the row named in brackets, on equal "
     "seeds; p values are two-sided and not corrected for the number of tests.",
-    "t test: paired over seeds, the test samples as given. DeLong: test samples independent, one p per seed. Users: bootstrap that "
-    "draws users, one p per seed.",
+    "t test: paired over seeds, the test samples as given. DeLong: test samples independent, one p per seed. Bootstrap: draws of users "
+    "(of samples, where there are no users), one p per seed.",
 )
 
 
@@ -175,7 +175,7 @@ def _title(section: Section, recipes: dict[tuple[str, int], Recipe], split: str)
     path = run.path / "data.json"
     if path.is_file():
         name = read_json(path).get("info", {}).get("name", name)
-    return f"{name}, {split} split: {len(run.users):,} samples of {len(set(run.users.tolist())):,} users"
+    return f"{name}, {split} split: {run.count_samples()}"
 
 
 # ---- Markdown -----------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def markdown(grid: Grid, sections: list[Section], split: str, command: str) -> s
 
 def _table(section: Section) -> str:
     metrics = [METRIC_TITLES[name] for name in COMPARED_METRICS]
-    rows = [["point", "seeds", *metrics, "AUC difference", "t test", "DeLong", "users", "train s"]]
+    rows = [["point", "seeds", *metrics, "AUC difference", "t test", "DeLong", "bootstrap", "train s"]]
     for result in section.points:
         rows.append(
             [
@@ -248,7 +248,7 @@ def _test_cells(result: PointResult) -> list[str]:
     if not tests:
         return ["", "", "", ""]
     by_seed = {method: [entry.test for entry in tests if entry.test.method == method] for method in _METHODS}
-    pairs = by_seed["cluster bootstrap"]
+    pairs = by_seed["cluster bootstrap"] or by_seed["bootstrap"]
     difference = float(np.mean([test.difference for test in pairs]))
     over = [entry.test for entry in tests if entry.seed is None]
     return [
@@ -259,7 +259,7 @@ def _test_cells(result: PointResult) -> list[str]:
     ]
 
 
-_METHODS = ("DeLong", "cluster bootstrap")
+_METHODS = ("DeLong", "cluster bootstrap", "bootstrap")
 
 
 def _seconds(result: PointResult) -> str:

@@ -6,7 +6,7 @@ Only what a run folder keeps of its scores is read, `metrics.json` and `predicti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,10 @@ __all__ = [
 COMPARED_METRICS = ("auc", "log_loss", "grouped_auc", "expected_calibration_error")
 """Metrics that runs are compared by, in the order in which they are shown."""
 
-_SAME = ("event", "user", "item", "time", "label")
+_NEEDED = ("event", "label", "logit")
+_SAME = ("label", "item", "time", "weight")
+"""Columns that must agree where two runs have them. A view of the data may lack items or times, and may number the users anew;
+who shares a user must agree."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +46,7 @@ class RunPredictions:
     Attributes:
         path: the run folder.
         seed: seed of the training.
-        columns: event, user, item, time, label, logit and, for weighted logs, weight: (S,) each, sorted by event.
+        columns: event, label, logit and, where the data have them, user, item, time and weight: (S,) each, sorted by event.
         baselines: metrics of the run's baselines on this split, by name.
     """
 
@@ -58,13 +61,20 @@ class RunPredictions:
         return self.columns.get("weight")
 
     @cached_property
-    def users(self) -> np.ndarray:
-        """(S,) user of each sample as a number."""
+    def users(self) -> np.ndarray | None:
+        """(S,) user of each sample as a number, None where samples have no users."""
+        if "user" not in self.columns:
+            return None
         return np.unique(self.columns["user"], return_inverse=True)[1].reshape(-1)
+
+    def count_samples(self) -> str:
+        """ "3,000 samples of 44 users"."""
+        samples = f"{len(self.columns['label']):,} samples"
+        return samples if self.users is None else f"{samples} of {self.users.max() + 1:,} users"
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """`evaluate_predictions` of the scores, with users as groups."""
+        """`evaluate_predictions` of the scores, with users as groups where there are some."""
         return evaluate_predictions(self.columns["label"], self.columns["logit"], self.users, self.weight)
 
 
@@ -101,10 +111,10 @@ def read_predictions(run_dir: str | Path, split: str = "test") -> RunPredictions
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is damaged and cannot be read ({error})") from error
-    missing = [name for name in (*_SAME, "logit") if name not in table.column_names]
+    missing = [name for name in _NEEDED if name not in table.column_names]
     if missing:
         raise ValueError(f"{path} has no column {missing[0]!r}; it holds {', '.join(table.column_names)}")
-    columns = {name: table[name].to_numpy() for name in (*_SAME, "logit", "weight") if name in table.column_names}
+    columns = {name: table[name].to_numpy() for name in (*_NEEDED, "user", *_SAME) if name in table.column_names}
     order = np.argsort(columns["event"], kind="stable")
     columns = {name: values[order] for name, values in columns.items()}
     repeated = np.flatnonzero(columns["event"][1:] == columns["event"][:-1])
@@ -182,11 +192,13 @@ def _tests_of_a_seed(
     metric: str, run: RunPredictions, other: RunPredictions, num_resamples: int = 1000
 ) -> list[PairedTest]:
     """Tests of two runs on the same samples: DeLong for the AUC (samples independent; not for weighted logs), and for
-    every metric a bootstrap that draws users."""
+    every metric a bootstrap that draws users (samples, where there are no users)."""
     labels, logits, against = run.columns["label"], run.columns["logit"], other.columns["logit"]
     tests = [delong_test(labels, logits, against)] if metric == "auc" and run.weight is None else []
     measure = partial(_weighted, _metric(metric, run.users), run.weight)
-    tests.append(cluster_bootstrap_test(labels, logits, against, run.users, measure, num_resamples))
+    clusters = np.arange(len(labels)) if run.users is None else run.users
+    test = cluster_bootstrap_test(labels, logits, against, clusters, measure, num_resamples)
+    tests.append(test if run.users is not None else replace(test, method="bootstrap"))
     return tests
 
 
@@ -195,7 +207,7 @@ def _test_over_seeds(metric: str, pairs: Sequence[tuple[RunPredictions, RunPredi
     return paired_t_test([run.metrics[metric] for run, _ in pairs], [other.metrics[metric] for _, other in pairs])
 
 
-def _metric(name: str, users: np.ndarray) -> Callable[..., float]:
+def _metric(name: str, users: np.ndarray | None) -> Callable[..., float]:
     if name == "grouped_auc":
         return partial(metrics.grouped_auc, groups=users)
     function = getattr(metrics, name)
@@ -225,15 +237,24 @@ def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
             f"events are only in the first, {len(only_theirs)} of {len(theirs['event'])} only in the second; train both "
             "with the same data, split and data.max_eval_samples"
         )
-    for name in (*_SAME[1:], "weight"):
-        if (name in mine) != (name in theirs):
+    for name in _SAME:
+        if name == "weight" and (name in mine) != (name in theirs):
             raise ValueError(f"{(run if name in mine else other).path} has sample weights, the other run has none")
-        if name in mine and not np.array_equal(mine[name], theirs[name]):
+        if name in mine and name in theirs and not np.array_equal(mine[name], theirs[name]):
             row = int(np.flatnonzero(mine[name] != theirs[name])[0]) if len(mine[name]) == len(theirs[name]) else 0
             raise ValueError(
                 f"{run.path} and {other.path} were not scored on the same samples: event {mine['event'][row]} has the "
                 f"{name} {mine[name][row]} in the first and {theirs[name][row]} in the second; train both on the same data"
             )
+    if run.users is None or other.users is None:
+        if run.users is not other.users:
+            raise ValueError(f"{(other if run.users is None else run).path} has users, the other run has none")
+        return
+    pairs = len(np.unique(np.stack([run.users, other.users]), axis=1).T)
+    if not pairs == run.users.max() + 1 == other.users.max() + 1:
+        raise ValueError(
+            f"{run.path} and {other.path} were not scored on the same samples: they part the same events into other users"
+        )
 
 
 def _listed(seeds: Sequence[Any]) -> str:

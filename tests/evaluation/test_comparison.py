@@ -1,0 +1,72 @@
+"""Stored scores of views that know more or less of their samples: with users, with users of other numbers, without."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lmctr.evaluation.comparison import compare_groups, read_predictions
+from lmctr.evaluation.significance import cluster_bootstrap_test
+
+RANDOM = np.random.default_rng(0)
+SAMPLES = 200
+LABELS = (RANDOM.random(SAMPLES) < 0.5).astype("int8")
+USERS = RANDOM.integers(0, 20, SAMPLES)
+
+
+def run_folder(root, name, seed=0, noise=1.0, **columns):
+    folder = root / name
+    (folder / "predictions").mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps({"seed": seed}))
+    logit = LABELS + noise * np.random.default_rng([seed, len(name)]).normal(size=SAMPLES)
+    table = {"event": np.arange(SAMPLES), "label": LABELS, "logit": logit.astype("float32"), **columns}
+    pq.write_table(pa.table(table), folder / "predictions" / "test.parquet")
+    return read_predictions(folder)
+
+
+def test_samples_without_users(tmp_path):
+    run, other = run_folder(tmp_path, "a"), run_folder(tmp_path, "other")
+    assert run.users is None
+    assert "grouped_auc" not in run.metrics
+    assert run.count_samples() == "200 samples"
+    tests = compare_groups([run], [other], num_resamples=100, names=("auc", "log_loss", "grouped_auc"))
+    assert [(entry.metric, entry.test.method) for entry in tests] == [
+        ("auc", "DeLong"),
+        ("auc", "bootstrap"),
+        ("log_loss", "bootstrap"),
+    ]
+    logits = [np.asarray(entry.columns["logit"]) for entry in (run, other)]
+    expected = cluster_bootstrap_test(LABELS, *logits, np.arange(SAMPLES), num_resamples=100)
+    assert tests[1].test.p_value == expected.p_value
+
+
+def test_users_may_have_other_numbers_but_not_other_samples(tmp_path):
+    run = run_folder(tmp_path, "a", user=USERS)
+    renamed = run_folder(tmp_path, "renamed", user=[f"user {97 - number}" for number in USERS])
+    assert run.count_samples() == f"200 samples of {len(set(USERS))} users"
+    assert run.metrics["grouped_auc"] > 0.5
+    assert any(entry.test.method == "cluster bootstrap" for entry in compare_groups([run], [renamed], 100))
+    merged = run_folder(tmp_path, "merged", user=USERS // 2)
+    with pytest.raises(
+        ValueError, match="a and .*merged were not scored on the same samples: they part the same events"
+    ):
+        compare_groups([run], [merged], 100)
+    shuffled = run_folder(tmp_path, "shuffled", user=np.roll(USERS, 1))
+    with pytest.raises(ValueError, match="they part the same events into other users"):
+        compare_groups([run], [shuffled], 100)
+    with pytest.raises(ValueError, match="a has users, the other run has none"):
+        compare_groups([run], [run_folder(tmp_path, "none")], 100)
+
+
+def test_items_times_and_weights_must_agree_where_both_have_them(tmp_path):
+    times = np.arange(SAMPLES)
+    run, other = run_folder(tmp_path, "a", time=times), run_folder(tmp_path, "other", item=times)
+    assert compare_groups([run], [other], 100, names=("auc",))
+    late = run_folder(tmp_path, "late", time=times + (times == 7))
+    with pytest.raises(ValueError, match="event 7 has the time 7 in the first and 8 in the second"):
+        compare_groups([run], [late], 100)
+    weighted = run_folder(tmp_path, "weighted", weight=np.ones(SAMPLES, "float32"))
+    with pytest.raises(ValueError, match="weighted has sample weights, the other run has none"):
+        compare_groups([run], [weighted], 100)
