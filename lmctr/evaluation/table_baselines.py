@@ -197,12 +197,13 @@ def table_baseline_metrics(
         max_rows: see `table_features`.
 
     Returns:
-        {"counting": {"validation": metrics, "test": metrics}, "gradient_boosting": {...}}.
+        {"field_counting": {"validation": metrics, "test": metrics}, "field_gradient_boosting": {...}}: other names than those of the
+        baselines of a log, which count otherwise.
     """
     features = table_features(table, splits, seed, max_rows=max_rows)
     predictions = {
-        "counting": table_counting_baseline(table, splits, features, seed),
-        "gradient_boosting": table_gradient_boosting_baseline(table, splits, features, seed),
+        "field_counting": table_counting_baseline(table, splits, features, seed),
+        "field_gradient_boosting": table_gradient_boosting_baseline(table, splits, features, seed),
     }
     result: dict[str, dict[str, dict[str, float | int]]] = {name: {} for name in predictions}
     for part in ("validation", "test"):

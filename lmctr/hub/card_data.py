@@ -37,7 +37,9 @@ def data_lines(data: dict[str, Any] | None) -> list[str]:
     lines += [
         f"{_words(key).capitalize()}: {_value(value)}" for key, value in data.items() if key not in known and value
     ]
-    return lines + [f"Length of texts: {_truncation(data['truncation'])}"] * bool(data.get("truncation"))
+    if data.get("truncation"):
+        lines.append(f"Length of texts: {_truncation(data['truncation'])}")
+    return lines
 
 
 def _truncation(parts: dict[str, dict[str, Any]]) -> str:

@@ -32,6 +32,8 @@ METRICS = {  # key: (title, metric type in the card's metadata)
 _BASELINES = {
     "counting": "counting (user and item rate)",
     "gradient_boosting": "gradient boosting (history features)",
+    "field_counting": "counting (rate per field)",
+    "field_gradient_boosting": "gradient boosting (rates and numbers)",
 }
 
 

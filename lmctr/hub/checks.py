@@ -86,11 +86,12 @@ def _check_metrics(folder: RunFolder) -> list[str]:
             continue
         try:
             table = pq.read_table(path)
-            columns = {name: table[name].to_numpy() for name in ("label", "logit", "user")}
+            columns = {name: table[name].to_numpy() for name in ("label", "logit")}
+            users = table["user"].to_numpy() if "user" in table.column_names else None
         except (OSError, KeyError, ValueError) as error:  # pyarrow's own errors derive from these
             raise ValueError(f"{path} cannot be read ({error}); evaluate the run again") from error
         weight = table["weight"].to_numpy() if "weight" in table.column_names else None
-        again = evaluate_predictions(columns["label"], columns["logit"], columns["user"], weight)
+        again = evaluate_predictions(columns["label"], columns["logit"], users, weight)
         for name in ("num_samples", *METRIC_NAMES):
             if name not in written or (name == "grouped_auc" and name not in again):
                 continue

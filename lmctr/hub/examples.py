@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -16,29 +18,38 @@ def example_batch(folder: RunFolder, processor: Any) -> dict[str, Any]:
 
 
 def example_rows(folder: RunFolder) -> dict[str, Any]:
-    """Arguments of the processor for two users: one with a short history, one with none.
+    """Arguments of the processor for two rows.
 
     Raises:
-        ValueError: a family without example (there is none today).
+        ValueError: a processor without example.
     """
-    if folder.model_type not in _EXAMPLES:
-        raise ValueError(f"no example inputs are known for model_type {folder.model_type!r}")
-    return _EXAMPLES[folder.model_type](folder.processor)
+    return _example(folder)[0](folder)
 
 
 def example_call(folder: RunFolder) -> str:
-    """Python source of a processor call with one user's row, as a model card shows it."""
-    rows = {key: values[:1] for key, values in example_rows(folder).items()}
-    lines = ["batch = processor("]
-    lines.append("    histories=[[")
-    lines += [f"        {behaviour!r}," for behaviour in rows["histories"][0]]
-    lines.append("    ]],")
-    lines += [f"    {key}={rows[key]!r}," for key in ("targets", "times")]
-    return "\n".join([*lines, '    return_tensors="pt",', ")"])
+    """Python source of a processor call with one row, as a model card shows it."""
+    make_rows, make_source = _example(folder)
+    return make_source({key: values[:1] for key, values in make_rows(folder).items()})
 
 
-def _ctr_sink_rows(processor: dict[str, Any]) -> dict[str, Any]:
-    """Behaviours carry what this processor reads: feedback by the prompt's names, similarity where it retrieves."""
+def _example(folder: RunFolder) -> tuple[Callable[[RunFolder], dict], Callable[[dict], str]]:
+    name = folder.processor.get("processor_class")
+    if name not in _EXAMPLES:
+        raise ValueError(
+            f"no example inputs are known for model_type {folder.model_type!r} with the processor {name!r}"
+        )
+    return _EXAMPLES[name]
+
+
+# Histories as text
+
+
+def _text_rows(folder: RunFolder) -> dict[str, Any]:
+    """Two users, one with a short history, one with none.
+
+    Behaviours carry what this processor reads: feedback by the prompt's names, similarity where it retrieves.
+    """
+    processor = folder.processor
     signals = processor.get("sink_signal") or "none"
     signals = [signals] if isinstance(signals, str) else signals
     names = [entry["name"] for entry in (processor.get("prompt") or {}).get("feedback") or ()]
@@ -58,4 +69,67 @@ def _ctr_sink_rows(processor: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_EXAMPLES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"ctr_sink": _ctr_sink_rows}
+def _text_call(rows: dict[str, Any]) -> str:
+    lines = ["batch = processor("]
+    lines.append("    histories=[[")
+    lines += [f"        {behaviour!r}," for behaviour in rows["histories"][0]]
+    lines.append("    ]],")
+    lines += [f"    {key}={rows[key]!r}," for key in ("targets", "times")]
+    return "\n".join([*lines, '    return_tensors="pt",', ")"])
+
+
+# Rows of a table
+
+
+def _table_rows(folder: RunFolder) -> dict[str, Any]:
+    """A row of the most frequent values, and one with nothing but missing values."""
+    from lmctr.data.features import TabularFeatureProcessor
+
+    processor = TabularFeatureProcessor.from_pretrained(folder.path)
+    first: dict[str, Any] = {}
+    for field in processor.fields:
+        for column, value in _column_values(field, processor).items():
+            first.setdefault(column, value)
+    if any(field.time_column for field in processor.fields):
+        first.setdefault(processor.time, _a_time(processor.time_format))
+    missing: dict[str, Any] = dict.fromkeys(first)
+    if processor.time in missing:  # the time of a row is never missing
+        missing[processor.time] = first[processor.time]
+    return {"rows": [first, missing]}
+
+
+def _column_values(field: Any, processor: Any) -> dict[str, Any]:
+    """An example value of each column that a field reads."""
+    if field.extract is not None:
+        return {field.source_column: _a_time(field.time_format)}
+    if field.type == "numeric":
+        return {field.source_column: 1.0}
+    vocabulary = processor.state.vocabularies.get(field.share_with or field.name)
+    words = ["a", "b"] if vocabulary is None else vocabulary.values[:2].to_pylist()
+    if field.kind == "id":
+        return {field.source_column: words[0]}
+    values = {field.source_column: words, field.time_column: [1_500_000_000] * len(words)}
+    values = {column: entries for column, entries in values.items() if column is not None}
+    if field.separator is None:
+        return values
+    return {column: field.separator.join(map(str, entries)) for column, entries in values.items()}
+
+
+def _a_time(time_format: str | None) -> Any:
+    from datetime import datetime, timezone
+
+    seconds = 1_500_172_800
+    return seconds if time_format is None else datetime.fromtimestamp(seconds, timezone.utc).strftime(time_format)
+
+
+def _table_call(rows: dict[str, Any]) -> str:
+    items = [f"{json.dumps(key)}: {value!r}" for key, value in rows["rows"][0].items()]
+    text = textwrap.fill(", ".join(items), 110, break_long_words=False, break_on_hyphens=False)
+    row = textwrap.indent(text, "        ")
+    return f'batch = processor(\n    [{{\n{row}\n    }}],\n    return_tensors="pt",\n)'
+
+
+_EXAMPLES: dict[str, tuple[Callable[[RunFolder], dict], Callable[[dict], str]]] = {
+    "CTRSinkProcessor": (_text_rows, _text_call),
+    "TabularFeatureProcessor": (_table_rows, _table_call),
+}

@@ -32,7 +32,9 @@ def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     """`load_run` of a folder whose small files were read."""
     _check_model_type(folder)
     _check_agreement(folder)
-    return _load_model(folder), _load_processor(folder)
+    model, processor = _load_model(folder), _load_processor(folder)
+    _check_fingerprint(folder, processor)
+    return model, processor
 
 
 def _check_model_type(folder: RunFolder) -> None:
@@ -64,6 +66,16 @@ def _check_agreement(folder: RunFolder) -> None:
                 f"{folder.path}: {key} is {folder.config[key]!r} in config.json and {folder.processor[key]!r} in the "
                 "processor's file; they come from different runs"
             )
+
+
+def _check_fingerprint(folder: RunFolder, processor: Any) -> None:
+    """Ids mean nothing without the vocabularies that the model was trained with."""
+    wanted, found = folder.config.get("processor_fingerprint"), getattr(processor, "fingerprint", None)
+    if wanted is not None and wanted != found:
+        raise ValueError(
+            f"{folder.path}: the model was trained with a processor of the fingerprint {wanted} (processor_fingerprint in config.json), "
+            f"but the processor in this folder has {found}; its files come from another run or were changed: put the run's own back"
+        )
 
 
 def _load_model(folder: RunFolder) -> torch.nn.Module:

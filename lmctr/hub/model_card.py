@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from lmctr.hub.card_data import data_lines, dataset_info, shown, without_paths
+from lmctr.hub.card_families import CardFamily, card_family
 from lmctr.hub.card_results import (
     METRICS,
     better_baselines,
@@ -25,7 +25,7 @@ from lmctr.hub.card_results import (
     results_table,
     seed_metrics,
 )
-from lmctr.hub.examples import example_call, example_rows
+from lmctr.hub.examples import example_call
 from lmctr.hub.run_folder import RunFolder, open_run
 from lmctr.utils.resources import find_resource
 
@@ -33,26 +33,6 @@ __all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
 
 CARD_FILE = "README.md"
 _MARK = re.compile(r"\n<!-- written by lmctr, content ([0-9a-f]{16}) -->\n\Z")
-
-
-@dataclass(frozen=True)
-class _Family:
-    title: str
-    pipeline_tag: str
-    summary: str
-    citation: str
-
-
-_FAMILIES = {
-    "ctr_sink": _Family(
-        title="CTR-Sink",
-        pipeline_tag="text-classification",
-        summary="A language model that reads a user's history as text and predicts the probability of a positive response "
-        "to a target item, after [CTR-Sink](https://arxiv.org/abs/2508.03668): {variant}.",
-        citation="CTR-Sink: Behavior-Level Attention Sink for Language Models in Click-Through Rate Prediction. "
-        "https://arxiv.org/abs/2508.03668",
-    ),
-}
 
 
 def build_card(
@@ -75,9 +55,7 @@ def build_card(
             more than the seed.
     """
     folder = open_run(run_dir)
-    if folder.model_type not in _FAMILIES:
-        raise ValueError(f"{folder.path}: no card is known for model_type {folder.model_type!r}")
-    family = _FAMILIES[folder.model_type]
+    family = card_family(folder)
     metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()
     info = dataset_info(data)
     runs = seed_metrics(folder, recipe, metrics, seed_runs)
@@ -86,16 +64,16 @@ def build_card(
         card_data=_header(folder, family, recipe, info, runs, repo_id, licence),
         template_path=str(find_resource("model_cards", "template")),
         title=repo_id.split("/")[-1] if repo_id else f"{family.title} on {info.get('name', 'a CTR log')}",
-        summary=family.summary.format(variant=_variant(folder.config)),
-        facts=_facts(folder, recipe),
+        summary=family.summary(folder),
+        facts=family.facts(folder, recipe),
         results=results_table(runs),
         results_note=results_note(runs),
         usage=_usage(folder, repo_id),
-        usage_note=_usage_note(folder, recipe),
+        usage_note=family.usage_note(folder, recipe),
         data_lines=data_lines(data),
         training_note=_training_note(metrics),
         recipe=yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
-        limits=_limits(folder, data, info, runs),
+        limits=_limits(folder, family, info, runs),
         citations=citations,
     ).content.strip()
     return f"{text}\n\n<!-- written by lmctr, content {_digest(text)} -->\n"
@@ -136,7 +114,7 @@ def _digest(text: str) -> str:
 
 def _header(
     folder: RunFolder,
-    family: _Family,
+    family: CardFamily,
     recipe: dict[str, Any] | None,
     info: dict[str, Any],
     runs: list[dict[str, Any]],
@@ -181,55 +159,6 @@ def _hub_backbone(recipe: dict[str, Any] | None) -> str | None:
     return backbone if is_name and not Path(backbone).exists() else None
 
 
-# What the model is
-
-
-def _variant(config: dict[str, Any]) -> str:
-    kind, signal = config.get("sink_kind", "sink"), config.get("sink_signal")
-    signals = [signal] if isinstance(signal, str) else list(signal or [])
-    if kind == "none":
-        return "the plain LM-CTR baseline, without attention sinks"
-    if kind == "cls":
-        return "the variant with the backbone's own [CLS] token after each behaviour"
-    carried = "no signal" if signals in ([], ["none"]) else " and ".join(signals)
-    return f"a [SINK] token after each behaviour, whose embedding carries {carried}"
-
-
-def _facts(folder: RunFolder, recipe: dict[str, Any] | None) -> list[tuple[str, str]]:
-    config, text = folder.config, folder.config.get("text_config") or {}
-    backbone = ((recipe or {}).get("model") or {}).get("backbone")
-    if isinstance(backbone, str):
-        origin = f", started from `{shown(backbone)}`"
-    else:
-        origin = ", trained from scratch" if isinstance(backbone, dict) else ""
-    size = ", ".join(
-        f"{text[key]} {name}"
-        for key, name in (("num_hidden_layers", "layers"), ("hidden_size", "wide"))
-        if key in text
-    )
-    language_model = sum(n for name, n in folder.num_parameters.items() if "language_model." in name)
-    total = sum(folder.num_parameters.values())
-    facts = [
-        ("Model type", f"`{folder.model_type}`"),
-        ("Backbone", f"{text.get('model_type', 'unknown')}{f' ({size})' if size else ''}{origin}"),
-        ("Parameters", f"{total:,}, of which {total - language_model:,} are not the backbone's"),
-    ]
-    for key, title in (
-        ("sink_kind", "Sink kind"),
-        ("sink_signal", "Sink signal"),
-        ("sink_order", "Order of behaviours"),
-        ("feedback", "Feedback"),
-    ):
-        value = config.get(key)
-        if value is not None:
-            facts.append((title, " + ".join(value) if isinstance(value, list) else str(value)))
-    for key, title in (("num_behaviors", "Behaviours read"), ("max_length", "Most tokens")):
-        if folder.processor.get(key) is not None:
-            facts.append((title, str(folder.processor[key])))
-    prompt = (folder.processor.get("prompt") or {}).get("name")
-    return facts + ([("Prompt", f"`{prompt}`")] if prompt else [])
-
-
 def _usage(folder: RunFolder, repo_id: str | None) -> str:
     place = repo_id or "."
     where = "" if repo_id else "  # this folder"
@@ -246,18 +175,6 @@ def _usage(folder: RunFolder, repo_id: str | None) -> str:
             "    probability = model(**batch).logits.sigmoid()  # one per row",
         ]
     )
-
-
-def _usage_note(folder: RunFolder, recipe: dict[str, Any] | None) -> str:
-    note = "`histories` are whole histories, oldest first, with times in unix seconds; the processor picks the behaviours."
-    if "similarity" not in example_rows(folder)["histories"][0][0]:
-        return note
-    note += " `similarity` is a behaviour's cosine with the target"
-    if folder.has_retriever:
-        return f"{note}, by the encoder in `retriever/` (`lmctr.data.TextRetriever.from_pretrained`)."
-    retrieval = ((recipe or {}).get("data") or {}).get("retrieval") or {}
-    encoder = retrieval.get("encoder")
-    return f"{note}{f', by the encoder `{shown(encoder)}`' if encoder else ''}; this repository does not hold the encoder."
 
 
 # Training, limits
@@ -281,9 +198,7 @@ def _command(command: str) -> str:
     return " ".join(shown(word) for word in command.split())
 
 
-def _limits(
-    folder: RunFolder, data: dict[str, Any] | None, info: dict[str, Any], runs: list[dict[str, Any]]
-) -> list[str]:
+def _limits(folder: RunFolder, family: CardFamily, info: dict[str, Any], runs: list[dict[str, Any]]) -> list[str]:
     lines = []
     name = info.get("name")
     rule = f" (positive: {info['label_rule']})" if info.get("label_rule") else ""
@@ -296,14 +211,7 @@ def _limits(
         lines.append(f"It does not beat every baseline: by AUC on the test split it is behind {' and '.join(behind)}.")
     if len(runs) == 1:
         lines.append("Its metrics come from one seed; a difference smaller than the spread over seeds means nothing.")
-    behaviours = folder.processor.get("num_behaviors")
-    if behaviours:
-        lines.append(
-            f"It reads {behaviours} behaviours of a history at most; what is older, or does not fit, is not seen."
-        )
-    lines.append(
-        "It reads item texts: an item without text, or with another language's text, is judged by little or nothing."
-    )
+    lines += family.limits(folder)
     lines.append(
         "It learnt from what users were shown and chose to answer; it repeats the selection, popularity and taste that the log "
         "holds, and was not tested for fairness between groups of users or providers."

@@ -101,9 +101,9 @@ def test_sequences_groups_weights_and_a_limit_of_rows():
     table.groups, table.weight = rng.integers(0, 40, 3000), rng.uniform(0.5, 2, 3000).astype(np.float32)
     splits = parts(3000)
     metrics = table_baseline_metrics(table, splits, max_rows=1500)
-    assert list(metrics) == ["counting", "gradient_boosting"]
-    assert metrics["counting"]["test"]["auc"] > 0.6
-    assert {"grouped_auc", "num_samples"} <= set(metrics["counting"]["validation"])
+    assert list(metrics) == ["field_counting", "field_gradient_boosting"]
+    assert metrics["field_counting"]["test"]["auc"] > 0.6
+    assert {"grouped_auc", "num_samples"} <= set(metrics["field_counting"]["validation"])
     features = table_features(table, splits, max_rows=1500)
     assert features.rates["train"].shape == (1500, 6)
     train = splits["train"]
