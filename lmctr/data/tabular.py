@@ -76,7 +76,7 @@ def load_tabular(name_or_path: str | os.PathLike, **options: Any) -> TableSource
     Args:
         name_or_path: a known table (see `TABLES`), a schema file (`.yaml`, see the module), or a CSV, TSV, Parquet or JSON lines file.
         options: of a known table, the arguments of its function; of a schema file `path` (another folder for its files), `split`,
-            `fractions`, `seed`, `memory_limit`, `progress`; of a data file the arguments of [`table_source`].
+            `fractions`, `seed`, `memory_limit`; of a data file the arguments of [`table_source`].
 
     Raises:
         ValueError: an unknown name or option (with the nearest known one); bad values in the schema.
@@ -142,7 +142,6 @@ def table_source(
     names: Sequence[str] | None = None,
     info: DatasetInfo | None = None,
     memory_limit: int | None = None,
-    progress: bool = False,
 ) -> TableSource:
     """A source from files, or from tables in memory or `datasets` Datasets and streams.
 
@@ -166,14 +165,13 @@ def table_source(
         names: column names of CSV files without a header line.
         info: origin and licence.
         memory_limit: bytes that reading may take beside vocabularies; sets the size of blocks.
-        progress: show bars over the bytes read.
 
     Raises:
         ValueError: unknown columns or bad values; a validation part without a test part.
     """
     if validation is not None and test is None:
         raise ValueError("validation is given and test is not; give both parts, or none.")
-    reading = {"format": format, "delimiter": delimiter, "names": names, "progress": progress}
+    reading = {"format": format, "delimiter": delimiter, "names": names}
     reading["block_size"] = block_size_for(memory_limit)
 
     def piece(part_data: Any, part: str | None, rule: SplitRule | None = None) -> Piece:
@@ -239,7 +237,6 @@ def _from_schema(
     fractions: Sequence[float] | None = None,
     seed: int | None = None,
     memory_limit: int | None = None,
-    progress: bool = False,
 ) -> TableSource:
     """The table that a schema file describes; `path` is another folder for its files."""
     where, folder = str(schema), Path(schema).parent if path is None else Path(path).expanduser()
@@ -275,7 +272,6 @@ def _from_schema(
         seed=rule.get("seed", 0),
         info=DatasetInfo(str(values.get("name", Path(schema).stem)), **info),
         memory_limit=memory_limit,
-        progress=progress,
         **{key: values.get(key) for key in _FILE_KEYS},
     )
 

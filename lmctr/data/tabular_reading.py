@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +19,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from .builders.reading import check_columns, format_of, opened
+from .builders.reading import check_columns, format_of
 from .features_columns import Rows
 
 __all__ = ["BLOCK_SIZE", "block_size_for", "stream_file"]
@@ -51,7 +52,6 @@ def stream_file(
     delimiter: str | None = None,
     names: Sequence[str] | None = None,
     block_size: int = BLOCK_SIZE,
-    progress: bool = False,
 ) -> Iterator[Rows]:
     """Rows of one file, block by block.
 
@@ -62,7 +62,6 @@ def stream_file(
         delimiter: of CSV files, default a comma (TSV: a tab).
         names: column names of a CSV file without a header line.
         block_size: bytes of text per block; for Parquet about as many bytes of decoded values.
-        progress: show a bar over the bytes of text files.
 
     Raises:
         FileNotFoundError: no such file.
@@ -78,17 +77,31 @@ def stream_file(
     if kind == "parquet":
         stream = _stream_parquet(path, columns, block_size)
     elif kind == "jsonl":
-        stream = _stream_json(path, columns, block_size, progress)
+        stream = _stream_json(path, columns, block_size)
     else:
         delimiter = delimiter or ("\t" if kind == "tsv" else ",")
-        stream = _stream_csv(path, columns, delimiter, names, block_size, progress)
+        stream = _stream_csv(path, columns, delimiter, names, block_size)
     first = 1
-    for table in stream:
+    for table in _ahead(stream):
         if table.num_rows:
             yield Rows(table, str(path), first)
             first += table.num_rows
     if first == 1:
         raise ValueError(f"{path}: the file has no rows.")
+
+
+def _ahead(stream: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch | pa.Table]:
+    """The stream itself; its next block is read (outside the interpreter's lock) while the caller works on the last one."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, stream, None)
+        while (table := coming.result()) is not None:
+            coming = pool.submit(next, stream, None)
+            yield table
+
+
+def _opened(path: Path) -> pa.NativeFile:
+    """The file's bytes, decompressed when the name ends in .gz; read by Arrow itself, which is faster than through Python."""
+    return pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None)
 
 
 def _stream_csv(
@@ -97,7 +110,6 @@ def _stream_csv(
     delimiter: str,
     names: Sequence[str] | None,
     block_size: int,
-    progress: bool,
 ) -> Iterator[pa.RecordBatch]:
     parse = pacsv.ParseOptions(delimiter=delimiter)
     wanted = None if columns is None else list(dict.fromkeys(columns))
@@ -110,7 +122,7 @@ def _stream_csv(
     done = 0
     try:
         check_columns(names or _csv_header(path, parse), wanted, str(path))
-        with opened(path, progress) as stream:
+        with _opened(path) as stream:
             for batch in pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert):
                 yield batch
                 done += batch.num_rows
@@ -123,7 +135,7 @@ def _stream_csv(
 
 
 def _csv_header(path: Path, parse: pacsv.ParseOptions) -> list[str]:
-    with opened(path, False) as stream:
+    with _opened(path) as stream:
         return pacsv.open_csv(
             stream, parse_options=parse, read_options=pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
         ).schema.names
@@ -149,7 +161,7 @@ def _csv_error(
         names = read.column_names or _csv_header(path, parse)
         raw.column_types = dict.fromkeys(names, pa.binary())
         first = 1
-        with opened(path, False) as stream:
+        with _opened(path) as stream:
             for batch in pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=raw):
                 if first + batch.num_rows > done + 1:
                     bad = _bad_cell(batch, types, names[int(column[1])] if column else None)
@@ -161,7 +173,7 @@ def _csv_error(
         if "Row #" not in message:  # only a reader on one thread counts rows
             read.use_threads = False
             try:
-                with opened(path, False) as stream:
+                with _opened(path) as stream:
                     for _ in pacsv.open_csv(stream, read_options=read, parse_options=parse):
                         pass
             except pa.ArrowInvalid as located:
@@ -209,9 +221,9 @@ def _stream_parquet(path: Path, columns: Mapping[str, str] | None, block_size: i
         raise ValueError(f"{path}: cannot be read as parquet: {error}") from None
 
 
-def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int, progress: bool) -> Iterator[pa.Table]:
+def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.Table]:
     done = 0
-    with opened(path, progress) as stream:
+    with _opened(path) as stream:
         for block in _line_blocks(stream, block_size):
             try:
                 table = pajson.read_json(

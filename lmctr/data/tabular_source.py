@@ -377,14 +377,14 @@ def _text(value: Any) -> Any:
 
 
 def _file_fingerprint(path: Path) -> str:
-    """Size and content of a file; of one beyond 256 MiB, size, time of change and 256 blocks of 1 MiB spread over it."""
+    """Size and content of a file; of one beyond 64 MiB, size, time of change and 64 blocks of 1 MiB spread over it."""
     stat = path.stat()
     digest = hashlib.blake2b(repr((path.name, stat.st_size)).encode(), digest_size=16)
     block, count = 1 << 20, -(-stat.st_size // (1 << 20))
-    if count > 256:
+    if count > 64:
         digest.update(str(stat.st_mtime_ns).encode())
     with open(path, "rb") as file:
-        for index in range(count) if count <= 256 else np.linspace(0, count - 1, 256).astype(int):
+        for index in range(count) if count <= 64 else np.linspace(0, count - 1, 64).astype(int):
             file.seek(int(index) * block)
             digest.update(file.read(block))
     return digest.hexdigest()

@@ -38,7 +38,6 @@ def load_avazu(
     fractions: Sequence[float] = (0.8, 0.1, 0.1),
     seed: int = 0,
     memory_limit: int | None = None,
-    progress: bool = False,
 ) -> TableSource:
     """Avazu's data as a source of 24 categorical fields.
 
@@ -53,7 +52,6 @@ def load_avazu(
         fractions: its shares.
         seed: its seed.
         memory_limit: bytes that reading may take.
-        progress: show bars.
 
     Raises:
         FileNotFoundError: the files are absent; the message says where they are published and under which terms.
@@ -69,10 +67,10 @@ def load_avazu(
                 raise FileNotFoundError(absent(path, INFO, "no train.csv or train.gz in it"))
             path = found["train"]
     if given is not None:
-        pieces, rule = split_pieces(given, memory_limit, progress, None, seed)
+        pieces, rule = split_pieces(given, memory_limit, None, seed)
     else:
         rule = SplitRule(split, tuple(fractions), seed)
-        options = {"format": "csv", "block_size": block_size_for(memory_limit), "progress": progress}
+        options = {"format": "csv", "block_size": block_size_for(memory_limit)}
         pieces = (file_piece(path, None, rule, **options),)
     fields = [
         {"name": name, "type": "categorical", "column": "hour", "extract": name, "time_format": TIME_FORMAT}

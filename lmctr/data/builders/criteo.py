@@ -50,7 +50,6 @@ def load_criteo(
     fractions: Sequence[float] = (0.8, 0.1, 0.1),
     seed: int = 0,
     memory_limit: int | None = None,
-    progress: bool = False,
 ) -> TableSource:
     """Criteo's data as a source.
 
@@ -64,7 +63,6 @@ def load_criteo(
         fractions: its shares.
         seed: its seed.
         memory_limit: bytes that reading may take.
-        progress: show bars.
 
     Raises:
         FileNotFoundError: the files are absent; the message says where they are published and under which terms.
@@ -93,10 +91,10 @@ def load_criteo(
     fields = [{"name": name, "type": "numeric", "transform": transform} for name in NUMERIC]
     fields += [{"name": name, "type": "categorical", "min_count": count} for name in CATEGORICAL]
     if variant == "x1":
-        pieces, rule = split_pieces(files, memory_limit, progress, None, seed)
+        pieces, rule = split_pieces(files, memory_limit, None, seed)
     else:
         rule = SplitRule(split, tuple(fractions), seed)
         names = ["label", *NUMERIC, *CATEGORICAL]
-        options = {"format": "tsv", "names": names, "block_size": block_size_for(memory_limit), "progress": progress}
+        options = {"format": "tsv", "names": names, "block_size": block_size_for(memory_limit)}
         pieces = (file_piece(files["kaggle"], None, rule, **options),)
     return TableSource(pieces, tuple(fields), label="label", split=rule, info=INFO[variant])

@@ -33,7 +33,6 @@ def load_kuaivideo(
     validation_fraction: float = 0.1,
     seed: int = 0,
     memory_limit: int | None = None,
-    progress: bool = False,
 ) -> TableSource:
     """KuaiVideo as a source of user, video, and two sequences that share the videos' vocabulary.
 
@@ -46,7 +45,6 @@ def load_kuaivideo(
         validation_fraction: share of the training rows that becomes the validation part.
         seed: of that draw.
         memory_limit: bytes that reading may take.
-        progress: show bars.
 
     The source's group is the user. The time stamps of the file say the order only; they are no dates, so the source has no
     time column. Visual vectors: see [`item_visual_vectors`].
@@ -58,7 +56,7 @@ def load_kuaivideo(
     if files is None:
         raise FileNotFoundError(absent(Path(path), INFO, "train.csv and test.csv are not both there"))
     files |= find_files(path, {"validation": ["valid.csv"]}, INFO) or {}
-    pieces, rule = split_pieces(files, memory_limit, progress, validation_fraction, seed)
+    pieces, rule = split_pieces(files, memory_limit, validation_fraction, seed)
     fields = [{"name": name, "type": "categorical", "min_count": min_count} for name in ("user_id", "item_id")]
     fields += [
         {"name": name, "type": "sequence", "separator": "^", "max_length": max_length, "share_with": "item_id"}

@@ -44,10 +44,10 @@ def absent(path: Path, info: DatasetInfo, needed: str = "") -> str:
 
 
 def split_pieces(
-    files: Mapping[str, Path], memory_limit: int | None, progress: bool, validation_fraction: float | None, seed: int
+    files: Mapping[str, Path], memory_limit: int | None, validation_fraction: float | None, seed: int
 ) -> tuple[tuple[Any, ...], SplitRule]:
     """Pieces of given train, (validation) and test files; without a validation file a share of the training rows is drawn."""
-    options = {"block_size": block_size_for(memory_limit), "progress": progress}
+    options = {"block_size": block_size_for(memory_limit)}
     if "validation" in files:
         return tuple(file_piece(files[part], part, **options) for part in ("train", "validation", "test")), SplitRule()
     share = 0.1 if validation_fraction is None else validation_fraction

@@ -73,7 +73,7 @@ def load_taobao_ad(
             have no times), or the rows from 2017-05-12 on (raw, whatever the share, unless it is 0).
         seed: of that draw.
         memory_limit: bytes that reading may take.
-        progress: show bars.
+        progress: show bars while the raw files are joined.
 
     The group is the user. The raw sequences carry the times of the behaviours.
 
@@ -108,7 +108,7 @@ def load_taobao_ad(
         {"name": "btag_his"} | history,
     ]
     if variant == "x1":
-        pieces, rule = split_pieces(given, memory_limit, progress, validation_fraction, seed)
+        pieces, rule = split_pieces(given, memory_limit, validation_fraction, seed)
         return TableSource(pieces, tuple(fields), label="clk", group="userid", split=rule, info=INFO["x1"])
     folder = Path(prepared) if prepared is not None else Path(path).expanduser() / PREPARED
     files = prepare_taobao_ad(

@@ -22,6 +22,7 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
 from ..features_columns import Rows, numbers
 from ..tabular_reading import block_size_for, stream_file
+from ..tabular_source import watched
 from .reading import read_table
 
 PREPARED = "lmctr_prepared"
@@ -69,7 +70,7 @@ def prepare_taobao_ad(
     pids: dict[str, int] = {}
     with _Dealer(work, "samples", _SAMPLE, num_partitions) as samples:
         columns = dict.fromkeys(("user", "time_stamp", "adgroup_id", "clk"), "number") | {"pid": "text"}
-        for rows in stream_file(files["raw_sample"], columns, block_size=size, progress=progress):
+        for rows in watched(stream_file(files["raw_sample"], columns, block_size=size), "impressions", progress):
             encoded = rows.column("pid").dictionary_encode()
             codes = [pids.setdefault(value, len(pids)) for value in encoded.dictionary.to_pylist()]
             values = {"user": "user", "time": "time_stamp", "ad": "adgroup_id", "clk": "clk"}
@@ -80,7 +81,7 @@ def prepare_taobao_ad(
     tags = ("pv", "cart", "fav", "buy")
     with _Dealer(work, "events", _EVENT, num_partitions) as events:
         columns = dict.fromkeys(("user", "time_stamp", "cate", "brand"), "number") | {"btag": "text"}
-        for rows in stream_file(files["behavior_log"], columns, block_size=size, progress=progress):
+        for rows in watched(stream_file(files["behavior_log"], columns, block_size=size), "behaviours", progress):
             user = _whole(rows, "user")
             kept = (user < len(seen)) & seen[np.minimum(user, len(seen) - 1)]
             values = {"user": user, "time": _whole(rows, "time_stamp")}
