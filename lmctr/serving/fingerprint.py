@@ -25,7 +25,9 @@ def model_fingerprint(model: torch.nn.Module) -> str:
 
 
 def processor_fingerprint(processor: Any) -> str:
-    """Hexadecimal hash over the settings, the prompt and the tokenizer of a text processor."""
+    """Hexadecimal hash over the settings, the prompt and the tokenizer of a text processor; the `fingerprint` of others."""
+    if not hasattr(processor, "tokenizer"):
+        return processor.fingerprint
     digest = hashlib.blake2b(digest_size=16)
     digest.update(_canonical(processor.to_dict()))
     digest.update(_canonical({"max_length": processor.effective_max_length}))

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["EncodedHistory", "RequestScorer", "register_scorer", "scorer_for"]
 
 # model_type -> "module:class". Modules are imported when the first model of the family is scored.
-_SCORERS: dict[str, str] = {"ctr_sink": "lmctr.serving.ctr_sink:CTRSinkScorer"}
+_SCORERS: dict[str, str] = {
+    "astro": "lmctr.serving.astro:ASTROScorer",
+    "ctr_sink": "lmctr.serving.ctr_sink:CTRSinkScorer",
+}
 
 
 class EncodedHistory(ABC):

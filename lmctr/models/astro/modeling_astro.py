@@ -83,31 +83,44 @@ class ASTROModel(ASTROPreTrainedModel):
 
     # ---- stage 1 ----------------------------------------------------------------------------------------------------
 
-    def matching_events(self, inputs: SequenceInputs) -> torch.Tensor:
-        """(K, B, N) bool, the events that the strategies select in rows with these candidates."""
+    def wanted_scenarios(self, inputs: SequenceInputs) -> torch.Tensor:
+        """(B, R) bool, the scenarios of each row's candidates."""
         real = (
             F.one_hot(inputs.candidate_scenarios, self.config.num_scenarios) * (inputs.candidate_items != 0)[..., None]
         )
-        wanted = real.any(1)
+        return real.any(1)
+
+    def matching_events(self, inputs: SequenceInputs, wanted: torch.Tensor | None = None) -> torch.Tensor:
+        """(K, B, N) bool, the events that the strategies select; `wanted` (B, R) scenarios, default those of the candidates."""
         return matching_events(
-            self.strategies, inputs.history_behaviors, inputs.history_scenarios, inputs.history_mask, wanted
+            self.strategies,
+            inputs.history_behaviors,
+            inputs.history_scenarios,
+            inputs.history_mask,
+            self.wanted_scenarios(inputs) if wanted is None else wanted,
         )
 
-    def block_starts(self, inputs: SequenceInputs) -> torch.Tensor:
+    def block_starts(self, inputs: SequenceInputs, wanted: torch.Tensor | None = None) -> torch.Tensor:
         """(B, K, R) first event that each block may hold, see [`~lmctr.models.astro.partition.block_starts`]."""
         return block_starts(
             self.strategies,
-            self.matching_events(inputs),
+            self.matching_events(inputs, wanted),
             inputs.history_scenarios,
             self.config.num_scenarios,
             self.config.block_length,
         )
 
-    def slots(self, inputs: SequenceInputs, starts: torch.Tensor | None = None) -> Slots:
+    def slots(
+        self, inputs: SequenceInputs, starts: torch.Tensor | None = None, wanted: torch.Tensor | None = None
+    ) -> Slots:
         """The events that each block reads, see [`~lmctr.models.astro.partition`]."""
-        starts = self.block_starts(inputs) if starts is None else starts
+        starts = self.block_starts(inputs, wanted) if starts is None else starts
         return take_slots(
-            self.strategies, self.matching_events(inputs), inputs.history_times, inputs.history_scenarios, starts
+            self.strategies,
+            self.matching_events(inputs, wanted),
+            inputs.history_times,
+            inputs.history_scenarios,
+            starts,
         )
 
     def embed_history(self, inputs: SequenceInputs) -> torch.Tensor:
