@@ -1,0 +1,53 @@
+"""Configuration of AutoInt: self-attention over fields."""
+
+from dataclasses import field
+
+from ...configuration_utils import TabularCTRConfig
+
+__all__ = ["AutoIntConfig"]
+
+
+class AutoIntConfig(TabularCTRConfig):
+    r"""Configuration of [`AutoIntModel`] and [`AutoIntForCTR`]; [`TabularCTRConfig`] has the keys of the fields.
+
+    Fields of different widths are projected to the largest before the attention; the MLP takes them as they are.
+
+    Args:
+        hidden_size (`int`, defaults to 64): width of an attention layer's output, all heads together.
+        num_hidden_layers (`int`, defaults to 3): interacting layers.
+        num_attention_heads (`int`, defaults to 2): heads of hidden_size / num_attention_heads each.
+        use_residual (`bool`, defaults to `True`): Eq. 8's projection of the layer's input.
+        use_scale (`bool`, defaults to `False`): divide the scores by the root of a head's width; the paper does not.
+        attention_dropout (`float`, defaults to 0.0): on the attention weights.
+        use_wide (`bool`, defaults to `False`): add a first-order term to the logit.
+        hidden_units (`list[int]`, defaults to `[]`): layers of an MLP beside the attention; any make it "AutoInt+".
+        hidden_act (`str`, defaults to `"relu"`): activation of the MLP, a name that transformers knows.
+        dropout (`float`, defaults to 0.0): after each activation of the MLP.
+        use_batch_norm (`bool`, defaults to `False`): before each activation of the MLP.
+    """
+
+    model_type = "autoint"
+
+    hidden_size: int = 64
+    num_hidden_layers: int = 3
+    num_attention_heads: int = 2
+    use_residual: bool = True
+    use_scale: bool = False
+    attention_dropout: float | int = 0.0
+    use_wide: bool = False
+    hidden_units: list[int] = field(default_factory=list)
+    hidden_act: str = "relu"
+    dropout: float | int = 0.0
+    use_batch_norm: bool = False
+
+    def validate_values(self) -> None:
+        super().validate_values()
+        self._validate_mlp(may_be_empty=True)
+        for key in ("num_hidden_layers", "num_attention_heads"):
+            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+        self._require(
+            self.hidden_size >= 1 and self.hidden_size % self.num_attention_heads == 0,
+            "hidden_size",
+            f"a multiple of num_attention_heads={self.num_attention_heads}",
+        )
+        self._require(0.0 <= self.attention_dropout < 1.0, "attention_dropout", "a number in [0, 1)")

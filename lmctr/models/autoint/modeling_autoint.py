@@ -1,0 +1,124 @@
+"""AutoInt: multi-head self-attention over fields.
+
+Paper: https://arxiv.org/abs/1810.11921 (CIKM 2019).
+
+Shapes: B batch, F fields, d vector width, H heads of width d', W width of the last hidden layer of the MLP.
+"""
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ...modeling_embeddings import FieldEmbedding, LinearTerm, project_fields
+from ...modeling_layers import MLP, attend
+from ...modeling_tabular import (
+    LogitHead,
+    TabularForCTRMixin,
+    TabularInputs,
+    TabularModelMixin,
+    TabularPreTrainedModel,
+    Trace,
+)
+from .configuration_autoint import AutoIntConfig
+
+__all__ = ["AutoIntForCTR", "AutoIntModel", "AutoIntPreTrainedModel"]
+
+
+class JointProjection(nn.Linear):
+    """W_Query, W_Key, W_Value and W_Res of all heads in one product; each initialised as a matrix of its own."""
+
+    def __init__(self, in_size: int, out_size: int, parts: int):
+        super().__init__(in_size, parts * out_size, bias=False)
+        self.parts = parts
+
+    def init_parameters(self, config: AutoIntConfig) -> None:
+        init.normal_(self.weight, std=(2 / (self.in_features + self.out_features / self.parts)) ** 0.5)
+
+
+class InteractingLayer(GradientCheckpointingLayer):
+    """Eq. 5-8: each field as a mixture of the fields that matter to it, ReLU(heads + W_Res e)."""
+
+    def __init__(self, config: AutoIntConfig, in_size: int):
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.hidden_size // self.num_heads
+        self.scale = self.head_dim**-0.5 if config.use_scale else 1.0
+        self.use_residual = config.use_residual
+        self.dropout = config.attention_dropout
+        self.projection = JointProjection(in_size, config.hidden_size, 4 if config.use_residual else 3)
+
+    def forward(
+        self, states: torch.Tensor, output_attentions: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(B, F, d) to (B, F, H d'), and the attention maps (B, H, F, F) when asked for."""
+        query, key, value, *residual = self.projection(states).chunk(4 if self.use_residual else 3, -1)
+        query, key, value = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query, key, value))
+        dropout = self.dropout if self.training else 0.0
+        mixed, maps = attend(query, key, value, self.scale, dropout, output_attentions)
+        mixed = mixed.transpose(1, 2).flatten(2)
+        return torch.relu(mixed + residual[0] if residual else mixed), maps
+
+
+class AutoIntPreTrainedModel(TabularPreTrainedModel):
+    """Base class of the AutoInt models."""
+
+    config_class = AutoIntConfig
+
+
+class AutoIntModel(TabularModelMixin, AutoIntPreTrainedModel):
+    """Interacting layers; the representation is all fields of the last one side by side, then the MLP's output if there
+    is an MLP: (B, F H d' + W).
+
+    `hidden_states`: the fields' vectors, each interacting layer's output (B, F, H d'), each layer of the MLP.
+    `attentions`: the maps (B, H, F, F) of each interacting layer.
+    """
+
+    def __init__(self, config: AutoIntConfig):
+        super().__init__(config)
+        self.embedding = FieldEmbedding(config)
+        self.projection = project_fields(config)
+        sizes = [max(config.field_dims)] + [config.hidden_size] * (config.num_hidden_layers - 1)
+        self.layers = nn.ModuleList([InteractingLayer(config, size) for size in sizes])
+        self.linear = LinearTerm(config) if config.use_wide else None
+        self.mlp = None
+        self.out_size = config.num_fields * config.hidden_size
+        if config.hidden_units:
+            width = self.embedding.output_size
+            self.mlp = MLP(width, config.hidden_units, config.hidden_act, config.dropout, config.use_batch_norm)
+            self.out_size += self.mlp.out_size
+        self.post_init()
+
+    def encode(
+        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        states = self.projection(fields)
+        for layer in self.layers:
+            states, maps = layer(states, trace.attentions is not None)
+            if trace.hidden_states is not None:
+                trace.hidden_states.append(states)
+            if trace.attentions is not None:
+                trace.attentions.append(maps)
+        representation = states.flatten(1)  # Eq. 9
+        if self.mlp is not None:
+            representation = torch.cat([representation, self.mlp(fields.flatten(1), trace.hidden_states)], 1)
+        if self.linear is None:
+            return representation, None, None
+        terms = self.linear(*inputs)
+        return representation, terms.sum(1), self.linear.penalty(terms)
+
+    def diagnostic_points(self) -> dict[str, nn.Module]:
+        """The fields' vectors, each interacting layer (its first output), each layer of the MLP."""
+        points = {"embedding": self.embedding} | {f"layer.{i}": layer for i, layer in enumerate(self.layers)}
+        layers = [] if self.mlp is None else self.mlp.layers
+        return points | {f"mlp.{i}": layer for i, layer in enumerate(layers)}
+
+
+class AutoIntForCTR(TabularForCTRMixin, AutoIntPreTrainedModel):
+    """AutoInt with its linear head (Eq. 9)."""
+
+    def __init__(self, config: AutoIntConfig):
+        super().__init__(config)
+        self.model = AutoIntModel(config)
+        self.head = LogitHead(self.model.out_size)
+        self.post_init()

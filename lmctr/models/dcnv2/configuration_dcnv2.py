@@ -1,0 +1,48 @@
+"""Configuration of DCNv2: cross network and MLP."""
+
+from dataclasses import field
+
+from ...configuration_utils import TabularCTRConfig
+
+__all__ = ["DCNv2Config"]
+
+STRUCTURES = ("stacked", "parallel")
+CROSS_TYPES = ("matrix", "mixture")
+
+
+class DCNv2Config(TabularCTRConfig):
+    r"""Configuration of [`DCNv2Model`] and [`DCNv2ForCTR`]; [`TabularCTRConfig`] has the keys of the fields.
+
+    Fields may have different widths: the cross network works on the vectors side by side.
+
+    Args:
+        structure (`str`, defaults to `"parallel"`): the MLP beside the cross network, or `"stacked"` on it.
+        num_cross_layers (`int`, defaults to 3): layers of the cross network.
+        cross_type (`str`, defaults to `"matrix"`): Eq. 1's full matrices, or `"mixture"`: low-rank experts (Eq. 3).
+        low_rank (`int`, defaults to 32): rank r of an expert.
+        num_experts (`int`, defaults to 4): experts of a layer.
+        hidden_units (`list[int]`, defaults to `[400, 400, 400]`): layers of the MLP; `[]`: the cross network alone.
+        hidden_act (`str`, defaults to `"relu"`): activation of the MLP, a name that transformers knows.
+        dropout (`float`, defaults to 0.0): after each activation of the MLP.
+        use_batch_norm (`bool`, defaults to `False`): before each activation of the MLP.
+    """
+
+    model_type = "dcnv2"
+
+    structure: str = "parallel"
+    num_cross_layers: int = 3
+    cross_type: str = "matrix"
+    low_rank: int = 32
+    num_experts: int = 4
+    hidden_units: list[int] = field(default_factory=lambda: [400, 400, 400])
+    hidden_act: str = "relu"
+    dropout: float | int = 0.0
+    use_batch_norm: bool = False
+
+    def validate_values(self) -> None:
+        super().validate_values()
+        self._validate_mlp(may_be_empty=True)
+        self._require(self.structure in STRUCTURES, "structure", f"one of {', '.join(STRUCTURES)}")
+        self._require(self.cross_type in CROSS_TYPES, "cross_type", f"one of {', '.join(CROSS_TYPES)}")
+        for key in ("num_cross_layers", "low_rank", "num_experts"):
+            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")

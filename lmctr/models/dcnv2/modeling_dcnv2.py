@@ -1,0 +1,128 @@
+"""DCNv2: cross network and MLP.
+
+Paper: https://arxiv.org/abs/2008.13535 (WWW 2021).
+
+Shapes: B batch, N width of all fields' vectors side by side, K experts of rank r, W width of the last hidden layer.
+"""
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ...modeling_embeddings import FieldEmbedding
+from ...modeling_layers import MLP
+from ...modeling_tabular import (
+    LogitHead,
+    TabularForCTRMixin,
+    TabularInputs,
+    TabularModelMixin,
+    TabularPreTrainedModel,
+    Trace,
+)
+from .configuration_dcnv2 import DCNv2Config
+
+__all__ = ["DCNv2ForCTR", "DCNv2Model", "DCNv2PreTrainedModel"]
+
+
+class CrossLayer(GradientCheckpointingLayer):
+    """Eq. 1: x_{l+1} = x_0 * (W x_l + b) + x_l."""
+
+    def __init__(self, config: DCNv2Config, size: int):
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, states: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        """x_l and x_0, (B, N), to x_{l+1}."""
+        return torch.addcmul(states, first, self.linear(states))
+
+
+class MixtureCrossLayer(GradientCheckpointingLayer):
+    """Eq. 3-4: x_{l+1} = sum over experts of G_i(x_l) x_0 * (U_i tanh(C_i tanh(V_i^T x_l)) + b) + x_l, G a softmax.
+
+    All experts in four products: the gates weigh the narrow (r) side of U, and their sum, 1, leaves b as it is.
+    """
+
+    def __init__(self, config: DCNv2Config, size: int):
+        super().__init__()
+        self.num_experts, self.rank, self.size = config.num_experts, config.low_rank, size
+        self.down = nn.Parameter(torch.empty(self.num_experts * self.rank, size))  # V_i^T, one under the other
+        self.core = nn.Parameter(torch.empty(self.num_experts, self.rank, self.rank))  # C_i^T
+        self.up = nn.Parameter(torch.empty(size, self.num_experts * self.rank))  # U_i, side by side
+        self.bias = nn.Parameter(torch.empty(size))
+        self.gate = nn.Linear(size, self.num_experts)
+
+    def init_parameters(self, config: DCNv2Config) -> None:
+        # Xavier for each expert's own matrices.
+        init.normal_(self.down, std=(2 / (self.size + self.rank)) ** 0.5)
+        init.normal_(self.up, std=(2 / (self.size + self.rank)) ** 0.5)
+        init.normal_(self.core, std=self.rank**-0.5)
+        init.zeros_(self.bias)
+
+    def forward(self, states: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        """x_l and x_0, (B, N), to x_{l+1}."""
+        narrow = nn.functional.linear(states, self.down).tanh().unflatten(1, (self.num_experts, self.rank))
+        narrow = torch.einsum("bkr,krs->bks", narrow, self.core).tanh()
+        gates = self.gate(states).softmax(-1).to(narrow.dtype)
+        mixed = nn.functional.linear((narrow * gates.unsqueeze(-1)).flatten(1), self.up, self.bias)
+        return torch.addcmul(states, first, mixed)
+
+
+CROSS_LAYERS = {"matrix": CrossLayer, "mixture": MixtureCrossLayer}
+
+
+class DCNv2PreTrainedModel(TabularPreTrainedModel):
+    """Base class of the DCNv2 models."""
+
+    config_class = DCNv2Config
+
+
+class DCNv2Model(TabularModelMixin, DCNv2PreTrainedModel):
+    """Cross network and MLP; the representation is (B, W) for `"stacked"`, (B, N + W) for `"parallel"` (section 3.3).
+
+    `hidden_states`: the fields' vectors, each cross layer's output (B, N), each layer of the MLP.
+    """
+
+    def __init__(self, config: DCNv2Config):
+        super().__init__(config)
+        self.embedding = FieldEmbedding(config)
+        size = self.embedding.output_size
+        self.cross = nn.ModuleList(
+            [CROSS_LAYERS[config.cross_type](config, size) for _ in range(config.num_cross_layers)]
+        )
+        self.mlp = None
+        self.out_size = size
+        if config.hidden_units:
+            self.mlp = MLP(size, config.hidden_units, config.hidden_act, config.dropout, config.use_batch_norm)
+            self.out_size = self.mlp.out_size + (size if config.structure == "parallel" else 0)
+        self.post_init()
+
+    def encode(
+        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        first = states = fields.flatten(1)
+        for layer in self.cross:
+            states = layer(states, first)
+            if trace.hidden_states is not None:
+                trace.hidden_states.append(states)
+        if self.mlp is None:
+            return states, None, None
+        if self.config.structure == "stacked":
+            return self.mlp(states, trace.hidden_states), None, None
+        return torch.cat([states, self.mlp(first, trace.hidden_states)], 1), None, None
+
+    def diagnostic_points(self) -> dict[str, nn.Module]:
+        """The fields' vectors, each cross layer, each layer of the MLP."""
+        points = {"embedding": self.embedding} | {f"cross.{i}": layer for i, layer in enumerate(self.cross)}
+        layers = [] if self.mlp is None else self.mlp.layers
+        return points | {f"mlp.{i}": layer for i, layer in enumerate(layers)}
+
+
+class DCNv2ForCTR(TabularForCTRMixin, DCNv2PreTrainedModel):
+    """DCNv2 with its linear head."""
+
+    def __init__(self, config: DCNv2Config):
+        super().__init__(config)
+        self.model = DCNv2Model(config)
+        self.head = LogitHead(self.model.out_size)
+        self.post_init()
