@@ -11,9 +11,13 @@ from .data.sequence_processor import SequenceProcessor
 from .modeling_outputs import CTROutput
 from .models.astro.configuration_astro import ASTROConfig
 from .models.astro.modeling_astro import ASTROForCTR, ASTROModel, ASTROPreTrainedModel
+from .models.autoint.configuration_autoint import AutoIntConfig
+from .models.autoint.modeling_autoint import AutoIntForCTR, AutoIntModel, AutoIntPreTrainedModel
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel, CTRSinkPreTrainedModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from .models.dcnv2.configuration_dcnv2 import DCNv2Config
+from .models.dcnv2.modeling_dcnv2 import DCNv2ForCTR, DCNv2Model, DCNv2PreTrainedModel
 from .models.deepfm.configuration_deepfm import DeepFMConfig
 from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel, DeepFMPreTrainedModel
 from .models.dnn.configuration_dnn import DNNConfig
@@ -38,6 +42,10 @@ __all__ = [
     "ASTROForCTR",
     "ASTROModel",
     "ASTROPreTrainedModel",
+    "AutoIntConfig",
+    "AutoIntForCTR",
+    "AutoIntModel",
+    "AutoIntPreTrainedModel",
     "AutoModelForCTR",
     "CTROutput",
     "CTRSinkConfig",
@@ -45,6 +53,10 @@ __all__ = [
     "CTRSinkModel",
     "CTRSinkPreTrainedModel",
     "CTRSinkProcessor",
+    "DCNv2Config",
+    "DCNv2ForCTR",
+    "DCNv2Model",
+    "DCNv2PreTrainedModel",
     "DNNConfig",
     "DNNForCTR",
     "DNNModel",

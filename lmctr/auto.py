@@ -10,9 +10,13 @@ from .data.features import TabularFeatureProcessor
 from .data.sequence_processor import SequenceProcessor
 from .models.astro.configuration_astro import ASTROConfig
 from .models.astro.modeling_astro import ASTROForCTR, ASTROModel
+from .models.autoint.configuration_autoint import AutoIntConfig
+from .models.autoint.modeling_autoint import AutoIntForCTR, AutoIntModel
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from .models.dcnv2.configuration_dcnv2 import DCNv2Config
+from .models.dcnv2.modeling_dcnv2 import DCNv2ForCTR, DCNv2Model
 from .models.deepfm.configuration_deepfm import DeepFMConfig
 from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel
 from .models.dnn.configuration_dnn import DNNConfig
@@ -47,7 +51,9 @@ class AutoModelForCTR(_BaseAutoModelClass):
 # One row per family: configuration, base model, model with the CTR head, processor.
 _FAMILIES = (
     (ASTROConfig, ASTROModel, ASTROForCTR, SequenceProcessor),
+    (AutoIntConfig, AutoIntModel, AutoIntForCTR, TabularFeatureProcessor),
     (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
+    (DCNv2Config, DCNv2Model, DCNv2ForCTR, TabularFeatureProcessor),
     (DNNConfig, DNNModel, DNNForCTR, TabularFeatureProcessor),
     (DeepFMConfig, DeepFMModel, DeepFMForCTR, TabularFeatureProcessor),
     (FATConfig, FATModel, FATForCTR, TabularFeatureProcessor),

@@ -100,7 +100,9 @@ def test_public_names_exist():
     assert all(hasattr(lmctr, name) for name in lmctr.__all__)
     assert lmctr.list_models() == [
         "astro",
+        "autoint",
         "ctr_sink",
+        "dcnv2",
         "deepfm",
         "dnn",
         "ffm",
