@@ -1,0 +1,1 @@
+"""Planning: floating-point operations, and how samples are stored and computed."""
