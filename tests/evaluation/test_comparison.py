@@ -50,7 +50,7 @@ def test_users_may_have_other_numbers_but_not_other_samples(tmp_path):
     assert any(entry.test.method == "cluster bootstrap" for entry in compare_groups([run], [renamed], 100))
     merged = run_folder(tmp_path, "merged", user=USERS // 2)
     with pytest.raises(
-        ValueError, match="a and .*merged were not scored on the same samples: they part the same events"
+        ValueError, match=r"a and .*merged were not scored on the same samples: they part the same events"
     ):
         compare_groups([run], [merged], 100)
     shuffled = run_folder(tmp_path, "shuffled", user=np.roll(USERS, 1))
