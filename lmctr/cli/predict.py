@@ -11,6 +11,11 @@ text or {"text": ...}; `candidates` is a list of them, instead of `target`. An `
 
 An answer is one JSON object per line, in the order of the requests: {"logit", "probability"} for a target,
 {"logits", "probabilities"} for candidates. Memory stays bounded however long the input is.
+
+A run whose model reads the fields of a table takes a file of raw rows instead (CSV, TSV, .gz of them, Parquet, JSON lines; `-` for
+JSON lines), with the columns that its processor reads, and answers with `row` (1 is the first), `logit` and `probability`:
+
+    lmctr predict RUN --input rows.csv --output scores.parquet --id-column ad_id
 """
 
 from __future__ import annotations
@@ -21,12 +26,13 @@ import sys
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from lmctr.cli.runs import RunFolder, open_run
+from lmctr.cli.runs import RECIPE, RunFolder, open_run
 from lmctr.utils.suggest import unknown_key_message
 
 if TYPE_CHECKING:
     import numpy as np
 
+_BATCH_SIZE = 64
 _KEYS = ("id", "history", "target", "candidates", "time")
 
 
@@ -40,20 +46,35 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("run", help="run folder of lmctr train")
-    parser.add_argument("--input", required=True, help="JSON lines file, or - for standard input")
-    parser.add_argument("--output", default="-", help="JSON lines file, or - for standard output (default)")
-    parser.add_argument("--batch_size", type=int, default=64, help="rows (request x candidate) per forward pass")
+    parser.add_argument("--input", required=True, help="JSON lines file, a table, or - for standard input")
+    parser.add_argument(
+        "--output",
+        default="-",
+        help="JSON lines file (tables: also .csv, .parquet), or - for standard output (default)",
+    )
+    parser.add_argument("--id-column", metavar="COLUMN", help="tables: column of the input to copy to the output")
+    parser.add_argument(
+        "--batch_size", type=int, help="rows (request x candidate) per forward pass (default 64; tables: 4096)"
+    )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb."""
-    if args.batch_size < 1:
+    if args.batch_size is not None and args.batch_size < 1:
         raise ValueError(f"--batch_size must be at least 1, got {args.batch_size}")
     folder = open_run(args.run)
+    if _reads_tables(folder):
+        from lmctr.cli.predict_table import predict_table
+
+        count = predict_table(folder, args.input, args.output, args.id_column, args.batch_size, args.device)
+        print(f"{count} rows scored", file=sys.stderr)
+        return 0
+    if args.id_column is not None:
+        raise ValueError("--id-column is for runs that read tables; a request of this run has an id of its own")
     source = _open(args.input, "r")
     try:
-        scorer = Scorer(folder, args.batch_size, args.device)
+        scorer = Scorer(folder, args.batch_size or _BATCH_SIZE, args.device)
         target = _open(args.output, "w")
         try:
             count = 0
@@ -69,6 +90,13 @@ def run(args: argparse.Namespace) -> int:
             source.close()
     print(f"{count} requests scored", file=sys.stderr)
     return 0
+
+
+def _reads_tables(folder: RunFolder) -> bool:
+    from lmctr.cli.recipe import load_recipe
+    from lmctr.cli.views import view_of
+
+    return view_of(load_recipe(folder.path / RECIPE)).reads_tables
 
 
 class Scorer:

@@ -82,7 +82,7 @@ def _text_call(rows: dict[str, Any]) -> str:
 
 
 def _table_rows(folder: RunFolder) -> dict[str, Any]:
-    """A row of the most frequent values, and one with nothing but missing values."""
+    """A row of the most frequent values (of a user who is not known), and one with nothing but missing values."""
     from lmctr.data.features import TabularFeatureProcessor
 
     processor = TabularFeatureProcessor.from_pretrained(folder.path)
@@ -92,6 +92,8 @@ def _table_rows(folder: RunFolder) -> dict[str, Any]:
             first.setdefault(column, value)
     if any(field.time_column for field in processor.fields):
         first.setdefault(processor.time, _a_time(processor.time_format))
+    if processor.group in first:  # a card names no one
+        first[processor.group] = "a new user"
     missing: dict[str, Any] = dict.fromkeys(first)
     if processor.time in missing:  # the time of a row is never missing
         missing[processor.time] = first[processor.time]

@@ -19,6 +19,12 @@ _VIEWS = {
 _FAMILIES = {
     "ctr_sink": "text",
     "dnn": "tabular",
+    "ffm": "tabular",
+    "deepfm": "tabular",
+    "xdeepfm": "tabular",
+    "fat": "tabular",
+    "rank_mixer": "tabular",
+    "rank_elastor": "tabular",
 }
 
 DEFAULT_FAMILY = "ctr_sink"

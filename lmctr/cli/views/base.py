@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from lmctr.cli.recipe import Recipe
+    from lmctr.data.log import InteractionLog
 
 PARTS = ("train", "validation", "test")
 
@@ -194,6 +195,21 @@ def draw(rows: np.ndarray, limit: int | None, seed: int, part: str) -> np.ndarra
         return rows
     chosen = np.random.default_rng([seed, PARTS.index(part)]).permutation(len(rows))[:limit]
     return rows[np.sort(chosen)]
+
+
+def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:
+    """The identifying columns of samples of an interaction log, see `View.identify`: `user` and `item` are the original ids."""
+    import pyarrow as pa
+
+    columns = {
+        "event": pa.array(events, pa.int64()),
+        "user": pa.array(log.user_ids[log.user[events]]),
+        "item": log.catalogue["item_id"].take(pa.array(log.item[events])),
+        "time": pa.array(log.time[events], pa.int64()),
+    }
+    if log.weight is not None:
+        columns["weight"] = pa.array(log.weight[events], pa.float32())
+    return columns
 
 
 def check_labels(part: str, labels: np.ndarray) -> None:

@@ -14,17 +14,19 @@ import pyarrow as pa
 
 from lmctr.cli.recipe import RecipeError, dataclass_keys
 from lmctr.cli.views import config_class
-from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, draw
+from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, draw, log_columns
 from lmctr.data.features import TabularFeatureProcessor
 from lmctr.data.features_fields import override_fields
 from lmctr.data.load import BUILDERS as LOGS
-from lmctr.data.load import load_log
-from lmctr.data.splits import split_log
+from lmctr.data.load import builder_of, load_log
+from lmctr.data.log import LOG_FILE, InteractionLog
+from lmctr.data.splits import Splits, split_log
 from lmctr.data.table_store import TabularStore, processor_arguments, store_key
 from lmctr.data.tabular import load_tabular, tabular_builder_of
 from lmctr.data.tabular_source import TableSource
 from lmctr.data.tabular_view import TabularCollator, TabularDataset, TabularView
 from lmctr.utils.files import read_json, write_json
+from lmctr.utils.suggest import unknown_key_message
 
 # Config keys that follow from the data; the processor sets them.
 _SET_BY_PROCESSOR = (
@@ -54,6 +56,8 @@ class TabularRunView(View):
     reads_tables: ClassVar = True
 
     source: TableSource | None = None
+    log: InteractionLog | None = None  # where the table is a view of one
+    log_splits: Splits | None = None
     store: TabularStore | None = None
     scratch: Path | None = None
 
@@ -73,7 +77,7 @@ class TabularRunView(View):
 
     @classmethod
     def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
-        if data["name"] in LOGS and data["split"] not in (None, "time", "user"):
+        if _is_log(data["name"]) and data["split"] not in (None, "time", "user"):
             raise RecipeError(
                 f"{where('data.split')}: data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
                 "accepted: time, user, or null for time"
@@ -84,7 +88,7 @@ class TabularRunView(View):
     def load(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
         data = self.recipe.data
-        if data["name"] in LOGS:
+        if _is_log(data["name"]):
             self.source = self._log_source()
             return
         builder = inspect.signature(tabular_builder_of(data["name"])).parameters
@@ -103,16 +107,35 @@ class TabularRunView(View):
         self.source = load_tabular(data["name"], **options)
 
     def _log_source(self) -> TableSource:
+        """The samples of an interaction log as a table; options are those of the log and those of `movielens_table`."""
         from lmctr.data.builders.movielens_table import movielens_table
 
         data = self.recipe.data
-        options = dict(data["options"])
+        name = data["name"]
+        of_table = [
+            key
+            for key, entry in inspect.signature(movielens_table).parameters.items()
+            if entry.kind == entry.KEYWORD_ONLY
+        ]
+        of_log = list(inspect.signature(builder_of(name)).parameters)
+        for key in data["options"]:
+            if key not in (*of_log, *of_table):
+                known = [*of_log, *of_table]
+                raise ValueError(unknown_key_message(key, known, f"data.options of {name!r} as a table"))
+        options = {key: value for key, value in data["options"].items() if key in of_log}
         if data["path"] is not None:
             options["path"] = data["path"]
-        self.log = load_log(data["name"], **options)
+        self.log = load_log(name, **options)
         fractions = tuple(data["fractions"] or (0.8, 0.1, 0.1))
         self.log_splits = split_log(self.log, rule=data["split"] or "time", fractions=fractions, seed=data["seed"])
-        return movielens_table(self.log, self.log_splits)
+        table_options = {key: value for key, value in data["options"].items() if key not in options}
+        return movielens_table(self.log, self.log_splits, **table_options)
+
+    def _events(self, part: str) -> np.ndarray:
+        """(S,) positions in the log of a part's samples, in the order of `rows`: a part's rows are in the order of its events."""
+        data = self.recipe.data
+        limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
+        return draw(self.log_splits[part], limit, data["seed"], part)
 
     def _new_processor(self) -> TabularFeatureProcessor:
         arguments = processor_arguments(self.source)
@@ -240,6 +263,8 @@ class TabularRunView(View):
         return self.store.info.best_auc
 
     def identify(self, part: str) -> dict[str, Any]:
+        if self.log is not None:  # the same columns as the other views of the log, so that runs can be compared
+            return log_columns(self.log, self._events(part))
         rows, store = self.rows(part), self.store
         columns = {"event": pa.array(rows, pa.int64())}
         if store.groups is not None:
@@ -251,7 +276,7 @@ class TabularRunView(View):
         return columns
 
     def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        if self.recipe.data["name"] in LOGS:
+        if self.log is not None:
             return self._log_baselines(seed)
         from lmctr.evaluation.table_baselines import table_baseline_metrics
 
@@ -263,11 +288,7 @@ class TabularRunView(View):
         """Those of the log, which count in the order of time."""
         from lmctr.evaluation.baselines import baseline_metrics
 
-        if not hasattr(self, "log"):
-            self._log_source()
-        data, parts = self.recipe.data, {}
-        for part in ("validation", "test"):
-            parts[part] = draw(getattr(self.log_splits, part), data["max_eval_samples"], data["seed"], part)
+        parts = {part: self._events(part) for part in ("validation", "test")}
         splits = dataclasses.replace(self.log_splits, **parts)
         return baseline_metrics(self.log, splits, seed=seed), len(splits.train)
 
@@ -285,6 +306,11 @@ class TabularRunView(View):
             )
         config = config_class(self.recipe.model["family"])(**{**values, **data_values})
         return lmctr.AutoModelForCTR.from_config(config)
+
+
+def _is_log(name: str) -> bool:
+    """Whether a recipe's data name means an interaction log: a known one, or a folder of `lmctr data prepare`."""
+    return name in LOGS or (Path(name).expanduser() / LOG_FILE).is_file()
 
 
 def _unknown_share(store: TabularStore, part: str) -> float | None:

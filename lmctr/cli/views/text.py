@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from lmctr.cli.recipe import RecipeError, dataclass_keys
 from lmctr.cli.views import text_build
-from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, check_positive_fractions
+from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, check_positive_fractions, log_columns
 from lmctr.data.log import InteractionLog
 from lmctr.data.text import TextDataset, TextView
 from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
@@ -184,16 +183,7 @@ class TextRunView(View):
         return self.log.info.best_auc
 
     def identify(self, part: str) -> dict[str, Any]:
-        log, events = self.log, getattr(self.splits, part)
-        columns = {
-            "event": pa.array(events, pa.int64()),
-            "user": pa.array(log.user_ids[log.user[events]]),
-            "item": log.catalogue["item_id"].take(pa.array(log.item[events])),
-            "time": pa.array(log.time[events], pa.int64()),
-        }
-        if log.weight is not None:
-            columns["weight"] = pa.array(log.weight[events], pa.float32())
-        return columns
+        return log_columns(self.log, getattr(self.splits, part))
 
     def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         from lmctr.evaluation.baselines import baseline_metrics
