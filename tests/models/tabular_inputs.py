@@ -1,5 +1,7 @@
 """Tiny tables for the tests of the tabular families, and what they have in common."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -122,6 +124,23 @@ def project(module, vectors):
 def softmax(x):
     weights = np.exp(x - np.max(x))
     return weights / weights.sum()
+
+
+def layer_norm(module, x):
+    normed = (x - np.mean(x)) / np.sqrt(np.var(x) + module.eps)
+    return normed * array(module.weight) + array(module.bias)
+
+
+def gelu(x):
+    return np.array([0.5 * value * (1.0 + math.erf(value / math.sqrt(2.0))) for value in x])
+
+
+def randomise_vectors(model):
+    """Values other than 0 and 1 for biases and norms, so that a test sees where they go."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1 or (parameter == 0).all():
+                parameter.add_(0.3 * torch.randn(parameter.shape))
 
 
 def array(parameter):

@@ -25,7 +25,7 @@ __all__ = ["FFMForCTR", "FFMModel", "FFMPreTrainedModel"]
 
 
 class FieldAwareInteraction(GradientCheckpointingLayer):
-    """Eq. 4: the sum over pairs i < j of <v_{i, field j}, v_{j, field i}>, kept apart by field."""
+    """Section 3: the sum over pairs i < j of <v_{i, field j}, v_{j, field i}>, kept apart by field."""
 
     def __init__(self, num_fields: int):
         super().__init__()

@@ -26,7 +26,7 @@ def test_equations(encoding):
     for vectors, terms in zip(reference_vectors(model, batch), first_order):
         logit = array(model.head.bias) + sum(float(term[0]) for term in terms)
         for i in range(7):
-            for j in range(i + 1, 7):  # Eq. 4: the vector of i for j's field times that of j for i's
+            for j in range(i + 1, 7):  # section 3: the vector of i for j's field times that of j for i's
                 logit += vectors[i][3 * j : 3 * j + 3] @ vectors[j][3 * i : 3 * i + 3]
         expected.append(logit)
     np.testing.assert_allclose(logits_of(model, batch), expected, atol=1e-5)

@@ -1,0 +1,1 @@
+"""Wukong: stacked factorisation machines (arXiv 2403.02545)."""
