@@ -26,6 +26,8 @@ from .models.fat.configuration_fat import FATConfig
 from .models.fat.modeling_fat import FATForCTR, FATModel, FATPreTrainedModel
 from .models.ffm.configuration_ffm import FFMConfig
 from .models.ffm.modeling_ffm import FFMForCTR, FFMModel, FFMPreTrainedModel
+from .models.hiformer.configuration_hiformer import HiFormerConfig
+from .models.hiformer.modeling_hiformer import HiFormerForCTR, HiFormerModel, HiFormerPreTrainedModel
 from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
 from .models.rank_elastor.modeling_rank_elastor import (
     RankElastorForCTR,
@@ -34,6 +36,8 @@ from .models.rank_elastor.modeling_rank_elastor import (
 )
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
 from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel, RankMixerPreTrainedModel
+from .models.wukong.configuration_wukong import WukongConfig
+from .models.wukong.modeling_wukong import WukongForCTR, WukongModel, WukongPreTrainedModel
 from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
 from .models.xdeepfm.modeling_xdeepfm import XDeepFMForCTR, XDeepFMModel, XDeepFMPreTrainedModel
 
@@ -73,6 +77,10 @@ __all__ = [
     "FFMForCTR",
     "FFMModel",
     "FFMPreTrainedModel",
+    "HiFormerConfig",
+    "HiFormerForCTR",
+    "HiFormerModel",
+    "HiFormerPreTrainedModel",
     "RankElastorConfig",
     "RankElastorForCTR",
     "RankElastorModel",
@@ -83,6 +91,10 @@ __all__ = [
     "RankMixerPreTrainedModel",
     "SequenceProcessor",
     "TabularFeatureProcessor",
+    "WukongConfig",
+    "WukongForCTR",
+    "WukongModel",
+    "WukongPreTrainedModel",
     "XDeepFMConfig",
     "XDeepFMForCTR",
     "XDeepFMModel",

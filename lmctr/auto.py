@@ -25,10 +25,14 @@ from .models.fat.configuration_fat import FATConfig
 from .models.fat.modeling_fat import FATForCTR, FATModel
 from .models.ffm.configuration_ffm import FFMConfig
 from .models.ffm.modeling_ffm import FFMForCTR, FFMModel
+from .models.hiformer.configuration_hiformer import HiFormerConfig
+from .models.hiformer.modeling_hiformer import HiFormerForCTR, HiFormerModel
 from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
 from .models.rank_elastor.modeling_rank_elastor import RankElastorForCTR, RankElastorModel
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
 from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel
+from .models.wukong.configuration_wukong import WukongConfig
+from .models.wukong.modeling_wukong import WukongForCTR, WukongModel
 from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
 from .models.xdeepfm.modeling_xdeepfm import XDeepFMForCTR, XDeepFMModel
 
@@ -58,8 +62,10 @@ _FAMILIES = (
     (DeepFMConfig, DeepFMModel, DeepFMForCTR, TabularFeatureProcessor),
     (FATConfig, FATModel, FATForCTR, TabularFeatureProcessor),
     (FFMConfig, FFMModel, FFMForCTR, TabularFeatureProcessor),
+    (HiFormerConfig, HiFormerModel, HiFormerForCTR, TabularFeatureProcessor),
     (RankElastorConfig, RankElastorModel, RankElastorForCTR, TabularFeatureProcessor),
     (RankMixerConfig, RankMixerModel, RankMixerForCTR, TabularFeatureProcessor),
+    (WukongConfig, WukongModel, WukongForCTR, TabularFeatureProcessor),
     (XDeepFMConfig, XDeepFMModel, XDeepFMForCTR, TabularFeatureProcessor),
 )
 

@@ -106,6 +106,8 @@ def test_public_names_exist():
         "deepfm",
         "dnn",
         "ffm",
+        "hiformer",
+        "wukong",
         "xdeepfm",
     ]
 
