@@ -1,0 +1,262 @@
+"""Reading of files and data sets in blocks: every format gives the same rows, the parts are right, and memory is bounded."""
+
+import gzip
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from lmctr.data import TableSource, TabularFeatureProcessor, TabularStore, load_tabular, table_source
+from lmctr.data.tabular_reading import block_size_for, stream_file
+from lmctr.data.tabular_source import SplitRule, file_piece, rows_of
+
+FIELDS = [
+    {"name": "c", "type": "categorical"},
+    {"name": "n", "type": "categorical"},
+    {"name": "x", "type": "numeric"},
+    {"name": "s", "type": "sequence", "separator": " ", "max_length": 4},
+]
+
+
+def make_table(count=5000, seed=0):
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "label": rng.integers(0, 2, count),
+            "c": [f"v{n}" if n else "" for n in rng.integers(0, 30, count)],
+            "n": rng.integers(0, 12, count),
+            "x": pa.array(rng.normal(size=count), mask=rng.random(count) < 0.1),
+            "s": [" ".join(map(str, rng.integers(0, 9, rng.integers(0, 6)))) for _ in range(count)],
+            "user": rng.integers(0, 100, count),
+            "time": 1_000_000 + rng.permutation(count),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table():
+    return make_table()
+
+
+def write(table, path):
+    kind = path.name.removesuffix(".gz").rsplit(".", 1)[1]
+    if kind == "parquet":
+        pq.write_table(table, path, row_group_size=700)
+        return path
+    if kind in ("csv", "tsv"):
+        sink = pa.BufferOutputStream()
+        pacsv.write_csv(table, sink, pacsv.WriteOptions(delimiter="\t" if kind == "tsv" else ","))
+        data = sink.getvalue().to_pybytes()
+    else:
+        import json
+
+        data = "\n".join(json.dumps(row) for row in table.to_pylist()).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.tsv", "t.parquet", "t.jsonl", "t.jsonl.gz"])
+def test_every_format_gives_the_same_arrays(table, tmp_path, name):
+    file = write(table, tmp_path / name)
+    processor = TabularFeatureProcessor(FIELDS)
+    expected = processor.fit(table).transform(table)
+    blocks = list(stream_file(file, processor.all_columns(), block_size=1 << 14))
+    assert len(blocks) > 3
+    assert [block.first for block in blocks] == np.cumsum([1, *(len(b) for b in blocks[:-1])]).tolist()
+    again = TabularFeatureProcessor(FIELDS).fit(iter_tables(blocks))
+    assert again.fingerprint == processor.fingerprint
+    for key, values in again.transform(file).items():
+        np.testing.assert_array_equal(values, expected[key])
+
+
+def iter_tables(blocks):
+    return [
+        block.table if isinstance(block.table, pa.RecordBatch) else block.table.combine_chunks() for block in blocks
+    ]
+
+
+@pytest.mark.parametrize("kind", ["dataset", "stream"])
+def test_datasets(table, kind):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset(table)
+    expected = TabularFeatureProcessor(FIELDS).fit(table)
+    data = data.to_iterable_dataset(num_shards=3) if kind == "stream" else data
+    processor = TabularFeatureProcessor(FIELDS).fit(data)
+    assert processor.fingerprint == expected.fingerprint
+    np.testing.assert_array_equal(processor.transform(data)["input_ids"], expected.transform(table)["input_ids"])
+    store = TabularStore.build(table_source(data, "label", FIELDS, split="rows", fractions=(0.5, 0.25, 0.25)))
+    assert [len(rows) for _, rows in store.splits.items()] == [2500, 1250, 1250]
+    with pytest.raises(ValueError, match="a DatasetDict holds several parts"):
+        processor.transform(datasets.DatasetDict(train=datasets.Dataset(table)))
+
+
+def test_fields_are_guessed_from_a_file(table, tmp_path):
+    source = load_tabular(write(table, tmp_path / "t.parquet"), label="label", time="time", group="user")
+    assert [(field["name"], field["type"]) for field in source.fields] == [
+        ("c", "categorical"),
+        ("n", "categorical"),
+        ("x", "numeric"),
+        ("s", "categorical"),
+    ]
+
+
+def test_schema_files(table, tmp_path):
+    write(table.slice(0, 3000), tmp_path / "a.csv")
+    write(table.slice(3000, 1000), tmp_path / "b.csv")
+    write(table.slice(4000), tmp_path / "c.csv")
+    schema = tmp_path / "shop.yaml"
+    schema.write_text(
+        textwrap.dedent("""
+        files: {train: a.csv, validation: b.csv, test: c.csv}
+        label: label
+        group: user
+        time: time
+        fields:
+          - {name: c, type: categorical, min_count: 2}
+          - {name: hour, type: categorical, column: time, extract: hour}
+        info: {licence: ours, notes: a note}
+        """)
+    )
+    source = load_tabular(schema)
+    assert source.info.name == "shop" and source.info.licence == "ours"
+    store = TabularStore.build(source)
+    assert [len(rows) for _, rows in store.splits.items()] == [3000, 1000, 1000]
+    np.testing.assert_array_equal(store.groups, table["user"].to_numpy())
+    np.testing.assert_array_equal(store.times, table["time"].to_numpy())
+    assert store.processor.statistics["num_rows"] == 3000  # fitted on the training part only
+    schema.write_text(
+        schema.read_text().replace("{train: a.csv, validation: b.csv, test: c.csv}", "a.csv")
+        + "split: {rule: rows, fractions: [0.5, 0.5, 0.0]}\n"
+    )
+    assert [len(rows) for _, rows in TabularStore.build(load_tabular(schema)).splits.items()] == [1500, 1500, 0]
+
+
+def parts_of(source):
+    blocks = list(source.rows({"label": "number", "user": "text", "time": "any"}))
+    return np.concatenate([block.split for block in blocks]), pa.concat_tables(
+        [
+            pa.table(block.table) if isinstance(block.table, pa.Table) else pa.Table.from_batches([block.table])
+            for block in blocks
+        ]
+    )
+
+
+def test_random_and_group_splits_do_not_depend_on_blocks(table, tmp_path):
+    file = write(table, tmp_path / "t.csv")
+    for rule in ("random", "group"):
+        drawn = []
+        for size in (1 << 13, 1 << 22):
+            pieces = (file_piece(file, block_size=size),)
+            source = TableSource(pieces, tuple(FIELDS), group="user", time="time", split=SplitRule(rule, seed=3))
+            drawn.append(parts_of(source)[0])
+        np.testing.assert_array_equal(*drawn)
+        shares = np.bincount(drawn[0], minlength=3) / len(drawn[0])
+        np.testing.assert_allclose(shares, [0.8, 0.1, 0.1], atol=0.02 if rule == "random" else 0.12)
+        if rule == "group":
+            users = table["user"].to_numpy()
+            assert all(len(set(drawn[0][users == user])) == 1 for user in range(100))
+        other = TableSource((file_piece(file),), tuple(FIELDS), group="user", split=SplitRule(rule, seed=4))
+        assert (parts_of(other)[0] != drawn[0]).any() and other.fingerprint != source.fingerprint
+
+
+def test_time_split_keeps_equal_times_together(table):
+    shuffled = table.set_column(6, "time", pa.array(np.random.default_rng(0).integers(0, 40, 5000)))
+    codes, rows = parts_of(table_source(shuffled, "label", FIELDS, group="user", time="time", split="time"))
+    times = rows["time"].to_numpy()
+    assert times[codes == 0].max() < times[codes == 1].min() and times[codes == 1].max() < times[codes == 2].min()
+    np.testing.assert_allclose(np.bincount(codes) / 5000, [0.8, 0.1, 0.1], atol=0.03)
+    given = SplitRule("time", boundaries=(10, 20))
+    from lmctr.data.tabular_source import table_piece
+
+    source = TableSource((table_piece(shuffled, None, given),), tuple(FIELDS), group="user", time="time")
+    np.testing.assert_array_equal(parts_of(source)[0], np.digitize(times, [10, 20]))
+
+
+def test_rows_split_is_in_the_order_of_the_file(table):
+    source = table_source(table, "label", FIELDS, group="user", time="time", split="rows", fractions=(0.6, 0.3, 0.1))
+    np.testing.assert_array_equal(parts_of(source)[0], np.repeat([0, 1, 2], [3000, 1500, 500]))
+    assert sum(len(block) for block in source.rows({"label": "number"}, "validation")) == 1500
+
+
+def test_a_validation_share_of_a_given_training_part(table, tmp_path):
+    train, test = write(table.slice(0, 4000), tmp_path / "a.csv"), write(table.slice(4000), tmp_path / "b.csv")
+    source = table_source(train, "label", FIELDS, group="user", time="time", test=test)
+    codes, _ = parts_of(source)
+    assert (codes[:4000] != 2).all() and (codes[4000:] == 2).all()
+    assert 300 < (codes == 1).sum() < 500
+
+
+def test_fingerprints_follow_the_content(table, tmp_path):
+    file = write(table, tmp_path / "t.csv")
+    first = table_source(file, "label", FIELDS).fingerprint
+    assert table_source(file, "label", FIELDS).fingerprint == first
+    data = file.read_bytes()
+    file.write_bytes(data[:-2] + (b"1" if data[-2:-1] != b"1" else b"2") + b"\n")
+    assert table_source(file, "label", FIELDS).fingerprint != first
+    assert table_source(table, "label", FIELDS).fingerprint == table_source(make_table(), "label", FIELDS).fingerprint
+    assert (
+        table_source(table, "label", FIELDS).fingerprint != table_source(table.slice(1), "label", FIELDS).fingerprint
+    )
+
+
+def test_mixed_values_of_a_dict_row():
+    blocks = list(rows_of([{"a": 1}, {"a": "b"}, {"a": None}, {"a": 2.0}, {"a": True}], {"a": "text"}))
+    assert blocks[0].column("a").to_pylist() == ["1", "b", None, "2", "true"]
+    with pytest.raises(ValueError, match="column 'a': the values have no common type"):
+        list(rows_of([{"a": 1}, {"a": "b"}], {"a": "number"}))
+    with pytest.raises(ValueError, match="data of type int is not accepted"):
+        list(rows_of(5))
+
+
+def test_limits_of_memory_become_blocks():
+    assert block_size_for(None) == 8 << 20
+    assert block_size_for(24 << 20) == 1 << 20
+    assert block_size_for(1 << 40) == 64 << 20
+
+
+_STREAM = """
+import resource, sys
+from lmctr.data import TabularFeatureProcessor, TabularStore, table_source
+fields = [{"name": f"C{n}", "type": "categorical"} for n in range(10)] + [{"name": "x", "type": "numeric", "transform": "quantile"}]
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+small, large, limit = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def run(path):
+    source = table_source(path, "label", fields, split="random", memory_limit=limit)
+    return TabularStore.build(source, TabularFeatureProcessor(fields, quantile_sample=1000), sys.argv[4])
+run(small)  # everything is imported and warm
+before = peak()
+store = run(large)
+print(len(store), peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_peak_memory_stays_under_the_limit_for_a_larger_file(tmp_path):
+    limit = 48 << 20
+    rng = np.random.default_rng(0)
+    path = tmp_path / "large.csv"
+    columns = {"label": rng.integers(0, 2, 100_000)}
+    columns |= {f"C{n}": np.char.mod("%010d", rng.integers(0, 50, 100_000)) for n in range(10)}
+    part = pa.table(columns | {"x": rng.normal(size=100_000)})
+    with pacsv.CSVWriter(path, part.schema) as writer:
+        for _ in range(9):
+            writer.write_table(part)
+    write(part.slice(0, 20_000), tmp_path / "small.csv")
+    assert path.stat().st_size > 2 * limit
+    result = subprocess.run(
+        [sys.executable, "-c", _STREAM, tmp_path / "small.csv", path, str(limit), tmp_path / "stores"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    rows, grown = map(int, result.stdout.split())
+    assert rows == 900_000
+    assert grown < limit, f"{grown / 2**20:.0f} MiB"
