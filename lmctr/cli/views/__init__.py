@@ -22,6 +22,8 @@ _FAMILIES = {
     "ffm": "tabular",
     "deepfm": "tabular",
     "xdeepfm": "tabular",
+    "autoint": "tabular",
+    "dcnv2": "tabular",
     "fat": "tabular",
     "rank_mixer": "tabular",
     "rank_elastor": "tabular",
