@@ -24,6 +24,8 @@ _FAMILIES = {
     "xdeepfm": "tabular",
     "autoint": "tabular",
     "dcnv2": "tabular",
+    "wukong": "tabular",
+    "hiformer": "tabular",
     "fat": "tabular",
     "rank_mixer": "tabular",
     "rank_elastor": "tabular",
