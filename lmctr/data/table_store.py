@@ -164,8 +164,9 @@ class TabularStore:
         _remove_abandoned(target)
         unfinished = target.with_name(f"{target.name}.{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.tmp")
         unfinished.mkdir()
+        writer = _FileWriter(unfinished)
         try:
-            store = _fill(_FileWriter(unfinished), source, processor, progress)
+            store = _fill(writer, source, processor, progress)
             processor.save_pretrained(unfinished / "processor")
             header = {"format_version": FORMAT_VERSION, "num_rows": len(store), "arrays": sorted(store._arrays())}
             header |= {"info": store.info.to_dict(), "statistics": store.statistics}
@@ -178,6 +179,7 @@ class TabularStore:
                 if not (target / STORE_FILE).is_file():  # else another process finished the same store first
                     raise
         finally:
+            writer.close()
             shutil.rmtree(unfinished, ignore_errors=True)
         return cls.load(target)
 
@@ -318,6 +320,10 @@ class _FileWriter:
             self._files[name], {"descr": dtype, "fortran_order": False, "shape": shape}
         )
 
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
     def finish(self) -> dict[str, np.ndarray]:
         for name, file in self._files.items():
             file.flush()
@@ -325,5 +331,5 @@ class _FileWriter:
             file.seek(0)
             self._header(name)
             assert start - file.tell() == np.prod(self._shapes[name]) * self._dtypes[name].itemsize
-            file.close()
+        self.close()
         return {name: np.load(self._directory / f"{name}.npy", mmap_mode="r") for name in self._files}

@@ -96,7 +96,8 @@ def test_transform_agrees_with_a_plain_reference(fitted):
     rows[0] |= {"ad": "never seen", "site": 99, "seen": "x|a1|y|a2"}
     ids, numbers, lists = reference(train, rows)
     arrays = fitted.transform(columns_of(rows))
-    assert arrays["input_ids"].dtype == np.int32 and arrays["numeric_values"].dtype == np.float32
+    assert arrays["input_ids"].dtype == np.int32
+    assert arrays["numeric_values"].dtype == np.float32
     np.testing.assert_array_equal(arrays["input_ids"], ids)
     np.testing.assert_allclose(arrays["numeric_values"], numbers, atol=1e-6)
     np.testing.assert_array_equal(arrays["sequence_ids"], lists)
@@ -134,7 +135,8 @@ def test_serving_gives_the_forward_keys_by_the_same_code(fitted, form):
     for key, values in batch.items():
         assert isinstance(values, torch.Tensor)
         np.testing.assert_array_equal(values.numpy(), expected[key])
-    assert batch["input_ids"].dtype == torch.int32 and batch["numeric_values"].dtype == torch.float32
+    assert batch["input_ids"].dtype == torch.int32
+    assert batch["numeric_values"].dtype == torch.float32
 
 
 def test_numbers_and_texts_of_one_value_have_one_id(fitted):
@@ -142,7 +144,8 @@ def test_numbers_and_texts_of_one_value_have_one_id(fitted):
     given = [5, "5", 5.0, np.int64(5)]
     ids = [int(fitted([base | {"site": value}])["input_ids"][0, 1]) for value in given]
     together = fitted([base | {"site": value} for value in given])["input_ids"][:, 1].tolist()
-    assert len({*ids, *together}) == 1 and ids[0] > 2
+    assert len({*ids, *together}) == 1
+    assert ids[0] > 2
     assert int(fitted([base | {"site": float("nan")}])["input_ids"][0, 1]) == 2
     assert int(fitted([base | {"site": ""}])["input_ids"][0, 1]) == 2
     np.testing.assert_array_equal(fitted.lookup("site", [5, "nothing"]), [ids[0], 1])
@@ -174,10 +177,12 @@ def test_auto_classes_load_it_beside_a_model_and_alone(fitted, tmp_path):
     fitted.save_pretrained(tmp_path)
     for auto in (AutoProcessor, AutoFeatureExtractor):
         loaded = auto.from_pretrained(tmp_path)
-        assert type(loaded) is TabularFeatureProcessor and loaded.fingerprint == fitted.fingerprint
+        assert type(loaded) is TabularFeatureProcessor
+        assert loaded.fingerprint == fitted.fingerprint
     rows = make_rows(4)
     logits = model.eval()(**loaded(rows)).logits
-    assert logits.shape == (4,) and torch.isfinite(logits).all()
+    assert logits.shape == (4,)
+    assert torch.isfinite(logits).all()
     (tmp_path / "config.json").unlink()
     for auto in (AutoProcessor, AutoFeatureExtractor):
         assert auto.from_pretrained(tmp_path).fingerprint == fitted.fingerprint
@@ -212,7 +217,8 @@ def test_model_config_values(fitted):
     values = fitted.model_config_values()
     assert values["vocab_sizes"] == [fitted.vocab_size(name) for name in ("ad", "site", "depth")]
     assert values["vocab_sizes"][1] == 9 + 3  # nine sites, and padding, unknown, missing
-    assert values["num_numeric"] == 3 and values["num_sequences"] == 2
+    assert values["num_numeric"] == 3
+    assert values["num_sequences"] == 2
     assert values["sequence_tables"] == [0, 3]  # ad's table, and the first of sequence_vocab_sizes
     assert values["sequence_vocab_sizes"] == [4 + 2]
     assert values["processor_fingerprint"] == fitted.fingerprint
@@ -236,9 +242,11 @@ def test_two_sequences_share_one_table_of_their_own():
     fields = [{"name": "a", "type": "sequence"}, {"name": "b", "type": "sequence", "share_with": "a"}]
     processor = TabularFeatureProcessor(fields).fit(rows)
     values = processor.model_config_values()
-    assert values["sequence_tables"] == [0, 0] and values["sequence_vocab_sizes"] == [5]
+    assert values["sequence_tables"] == [0, 0]
+    assert values["sequence_vocab_sizes"] == [5]
     ids = processor.transform(rows)["sequence_ids"]
-    assert ids[0, 0, 0] == ids[1, 1, 0] and ids.shape == (2, 2, 50)
+    assert ids[0, 0, 0] == ids[1, 1, 0]
+    assert ids.shape == (2, 2, 50)
 
 
 def test_hash_buckets_need_no_vocabulary_and_are_stable():
@@ -246,11 +254,15 @@ def test_hash_buckets_need_no_vocabulary_and_are_stable():
     rows = {"label": [0, 1, 0, 1], "ad": ["x", "y", "x", None]}
     processor = TabularFeatureProcessor([field]).fit(rows)
     ids = processor.transform(rows)["input_ids"][:, 0]
-    assert ids[0] == ids[2] and ids.min() >= 1 and ids[3] == 1 and (ids[:3] >= 2).all()
+    assert ids[0] == ids[2]
+    assert ids.min() >= 1
+    assert ids[3] == 1
+    assert (ids[:3] >= 2).all()
     assert processor.vocab_size("ad") == 13
     many = {"label": [0] * 5000, "ad": [f"v{n}" for n in range(5000)]}
     counts = np.bincount(processor.transform(many)["input_ids"][:, 0], minlength=13)
-    assert counts[:2].sum() == 0 and counts[2:].min() > 350  # about 455 each
+    assert counts[:2].sum() == 0
+    assert counts[2:].min() > 350
     # the hash is part of what a saved model means: these numbers may never change
     assert hash_strings(pa.array(["", "a", "12345678", "a longer text", "ü"])).tolist() == [
         hash_reference(text.encode()) for text in ("", "a", "12345678", "a longer text", "ü")
@@ -367,7 +379,8 @@ def test_quantiles_from_a_sample_are_close_and_batch_independent():
     np.testing.assert_allclose(ranks, np.arange(1, 10) / 10, atol=0.03)
     exact = TabularFeatureProcessor([field]).fit(table)
     counts = np.bincount(exact.transform(table)["input_ids"][:, 0] - 2)
-    assert len(counts) == 10 and np.abs(counts - 6000).max() <= 1
+    assert len(counts) == 10
+    assert np.abs(counts - 6000).max() <= 1
 
 
 def test_standardising_is_stable_for_large_offsets():
@@ -376,7 +389,8 @@ def test_standardising_is_stable_for_large_offsets():
     table = pa.table({"label": [0] * 1000, "x": values})
     processor = TabularFeatureProcessor([field]).fit(table.to_batches(max_chunksize=17))
     mean, deviation = processor.state.moments["x"]
-    assert mean == pytest.approx(values.mean(), abs=1e-6) and deviation == pytest.approx(values.std(), rel=1e-9)
+    assert mean == pytest.approx(values.mean(), abs=1e-6)
+    assert deviation == pytest.approx(values.std(), rel=1e-9)
     constant = TabularFeatureProcessor([field]).fit({"label": [0, 0], "x": [3.0, 3.0]})
     assert constant.transform({"x": [3.0, 4.0]})["numeric_values"][:, 0].tolist() == [0.0, 1.0]
 

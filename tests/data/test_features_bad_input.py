@@ -190,15 +190,15 @@ def test_files_cut_off(tmp_path):
 
     whole = gzip.compress(b"label,c,x\n" + b"0,a,1\n" * 50_000)
     (tmp_path / "t.csv.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="t.csv.gz: cannot be read"):
+    with pytest.raises(ValueError, match=r"t.csv.gz: cannot be read"):
         TabularFeatureProcessor(FIELDS).fit(tmp_path / "t.csv.gz")
     (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(ValueError, match="t.parquet: cannot be read as parquet"):
+    with pytest.raises(ValueError, match=r"t.parquet: cannot be read as parquet"):
         TabularFeatureProcessor(FIELDS).fit(tmp_path / "t.parquet")
 
 
 def test_names_that_are_not_known(tmp_path):
-    with pytest.raises(ValueError, match="table 'critoe'.*Did you mean 'criteo'"):
+    with pytest.raises(ValueError, match=r"table 'critoe'.*Did you mean 'criteo'"):
         load_tabular("critoe")
     with pytest.raises(
         ValueError, match="unknown key 'num_row' in options of the table 'synthetic_table'; did you mean 'num_rows'"
@@ -209,9 +209,9 @@ def test_names_that_are_not_known(tmp_path):
     with pytest.raises(ValueError, match="a folder"):
         load_tabular(tmp_path)
     schema = write(tmp_path / "s.yaml", "name: t\nfile: t.csv\nlabel: y\n")
-    with pytest.raises(ValueError, match="unknown key 'file' in .*s.yaml; did you mean 'files'"):
+    with pytest.raises(ValueError, match=r"unknown key 'file' in .*s.yaml; did you mean 'files'"):
         load_tabular(schema)
-    with pytest.raises(FileNotFoundError, match="no.csv: no such file"):
+    with pytest.raises(FileNotFoundError, match=r"no.csv: no such file"):
         load_tabular(write(schema, "files: no.csv\nlabel: y\n"))
 
 

@@ -124,7 +124,8 @@ def test_schema_files(table, tmp_path):
         """)
     )
     source = load_tabular(schema)
-    assert source.info.name == "shop" and source.info.licence == "ours"
+    assert source.info.name == "shop"
+    assert source.info.licence == "ours"
     store = TabularStore.build(source)
     assert [len(rows) for _, rows in store.splits.items()] == [3000, 1000, 1000]
     np.testing.assert_array_equal(store.groups, table["user"].to_numpy())
@@ -162,14 +163,16 @@ def test_random_and_group_splits_do_not_depend_on_blocks(table, tmp_path):
             users = table["user"].to_numpy()
             assert all(len(set(drawn[0][users == user])) == 1 for user in range(100))
         other = TableSource((file_piece(file),), tuple(FIELDS), group="user", split=SplitRule(rule, seed=4))
-        assert (parts_of(other)[0] != drawn[0]).any() and other.fingerprint != source.fingerprint
+        assert (parts_of(other)[0] != drawn[0]).any()
+        assert other.fingerprint != source.fingerprint
 
 
 def test_time_split_keeps_equal_times_together(table):
     shuffled = table.set_column(6, "time", pa.array(np.random.default_rng(0).integers(0, 40, 5000)))
     codes, rows = parts_of(table_source(shuffled, "label", FIELDS, group="user", time="time", split="time"))
     times = rows["time"].to_numpy()
-    assert times[codes == 0].max() < times[codes == 1].min() and times[codes == 1].max() < times[codes == 2].min()
+    assert times[codes == 0].max() < times[codes == 1].min()
+    assert times[codes == 1].max() < times[codes == 2].min()
     np.testing.assert_allclose(np.bincount(codes) / 5000, [0.8, 0.1, 0.1], atol=0.03)
     given = SplitRule("time", boundaries=(10, 20))
     from lmctr.data.tabular_source import table_piece
@@ -188,7 +191,8 @@ def test_a_validation_share_of_a_given_training_part(table, tmp_path):
     train, test = write(table.slice(0, 4000), tmp_path / "a.csv"), write(table.slice(4000), tmp_path / "b.csv")
     source = table_source(train, "label", FIELDS, group="user", time="time", test=test)
     codes, _ = parts_of(source)
-    assert (codes[:4000] != 2).all() and (codes[4000:] == 2).all()
+    assert (codes[:4000] != 2).all()
+    assert (codes[4000:] == 2).all()
     assert 300 < (codes == 1).sum() < 500
 
 
