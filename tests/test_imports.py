@@ -105,8 +105,11 @@ def test_public_names_exist():
         "dcnv2",
         "deepfm",
         "dnn",
+        "fat",
         "ffm",
         "hiformer",
+        "rank_elastor",
+        "rank_mixer",
         "wukong",
         "xdeepfm",
     ]
