@@ -132,7 +132,12 @@ class ASTROModel(ASTROPreTrainedModel):
         )
 
     def encode_history(
-        self, embeddings: torch.Tensor, slots: Slots, past: ASTROCache | None = None, blocks: slice = ALL
+        self,
+        embeddings: torch.Tensor,
+        slots: Slots,
+        past: ASTROCache | None = None,
+        blocks: slice = ALL,
+        short_circuit: bool = True,
     ) -> ASTROCache:
         """Stage 1: keys and values of the events in `slots`.
 
@@ -142,6 +147,8 @@ class ASTROModel(ASTROPreTrainedModel):
             past: an earlier cache of the same users, to which the new events are appended; its blocks and the new slots must fit
                 into n_k together, and positions go on from the past ones.
             blocks: which blocks to encode; default all, in one batched pass.
+            short_circuit: compute only keys and values in the last layer; False runs all of it, for nothing, as a measure of what
+                is saved.
         """
         count, rows, width = slots.index.shape
         picked = slots.index.reshape(count, -1) + self._row_offset(slots.index, embeddings.shape[1])
@@ -155,7 +162,7 @@ class ASTROModel(ASTROPreTrainedModel):
         for number, layer in enumerate(self.layers):
             last = number + 1 == len(self.layers)
             before = (None, None) if past is None else (past.keys[number], past.values[number])
-            states, key, value, _ = layer(states, *before, None if last else pairs, True, blocks)
+            states, key, value, _ = layer(states, *before, None if last and short_circuit else pairs, True, blocks)
             keys.append(key if past is None else torch.cat([before[0], key], dim=3))
             values.append(value if past is None else torch.cat([before[1], value], dim=3))
         return ASTROCache(known, tuple(keys), tuple(values))
@@ -232,17 +239,18 @@ class ASTROModel(ASTROPreTrainedModel):
         loop_blocks: bool = False,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        short_circuit: bool = True,
     ) -> BaseModelOutput:
-        """`forward` for inputs that are checked."""
+        """`forward` for inputs that are checked; for `short_circuit` see `encode_history`."""
         slots = self.slots(inputs, block_starts)
         embeddings = self.embed_history(inputs)
         count = self.config.num_blocks
         keep = output_hidden_states or output_attentions
         parts = [slice(k, k + 1) for k in range(count)] if loop_blocks else [ALL]
-        read = [
-            self.read_history(inputs, self.encode_history(embeddings, slots.blocks(part), None, part), part, keep)
-            for part in parts
-        ]
+        read = []
+        for part in parts:
+            cache = self.encode_history(embeddings, slots.blocks(part), None, part, short_circuit)
+            read.append(self.read_history(inputs, cache, part, keep))
         states = torch.cat([part[0] for part in read])
         hidden_states = attentions = None
         if output_hidden_states:

@@ -1,0 +1,69 @@
+"""The benchmark of ASTRO on a tiny log: equal logits in every arm, and results that can be written down."""
+
+import argparse
+import json
+
+import pytest
+
+from lmctr.cli import benchmark_sequence
+from lmctr.data.synthetic_sequence import synthetic_sequence_log
+
+TINY = {
+    "length": 20,
+    "num_candidates": 3,
+    "request": 30,
+    "num_samples": 12,
+    "batch_size": 6,
+    "hidden_size": 8,
+    "repeats": 1,
+}
+
+
+def test_arms_give_equal_logits():
+    log = synthetic_sequence_log(num_users=10, num_items=20, events_per_user=60)
+    result = benchmark_sequence.benchmark_sequence(log, **TINY, lengths=[10, 20], block_counts=[1, 4])
+    assert result["largest_difference"] < 1e-5
+    for part in ("training", "scoring"):
+        assert list(result[part]) == ["mumi", "sumi", "cache", "blocks"]
+        assert result[part]["mumi"]["speedup"] == 1
+        assert all(arm["speedup"] > 0 for arm in result[part].values())
+    assert [(p["length"], p["blocks"]) for p in result["growth"]] == [(10, 2), (20, 2), (20, 1), (20, 4)]
+    assert all(p["counted_flops"] == p["formula_flops"] for p in result["growth"])
+    text = benchmark_sequence.as_markdown(result)
+    assert "| blocks |" in text
+    assert "10 to 20" in text
+
+
+def test_command(tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    benchmark_sequence.add_arguments(parser)
+    words = [
+        "--length",
+        "16",
+        "--candidates",
+        "2",
+        "--request",
+        "10",
+        "--samples",
+        "4",
+        "--batch-size",
+        "4",
+        "--hidden-size",
+        "8",
+        "--repeats",
+        "1",
+    ]
+    output = tmp_path / "out.json"
+    assert benchmark_sequence.run(parser.parse_args([*words, "--output", str(output)])) == 0
+    assert json.loads(output.read_text())["settings"]["length"] == 16
+    assert "speed-up" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="--length must be at least 1"):
+        benchmark_sequence.run(parser.parse_args(["--length", "0"]))
+    with pytest.raises(ValueError, match="--output"):
+        benchmark_sequence.run(parser.parse_args(["--output", "x.txt"]))
+
+
+def test_a_log_without_active_users():
+    log = synthetic_sequence_log(num_users=4, num_items=10, events_per_user=20)
+    with pytest.raises(ValueError, match="no user of synthetic_sequence has 3 samples after 20 events"):
+        benchmark_sequence.benchmark_sequence(log, **TINY)
