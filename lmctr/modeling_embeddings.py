@@ -263,10 +263,9 @@ class FieldEmbedding(nn.Module):
         if not self.is_uniform:
             buffers["columns"] = torch.tensor(flat_columns(self.dims, self.group_order))
         if any(self.strengths):
-            strengths = torch.tensor(self.strengths)
-            if not self.is_uniform:
-                strengths = strengths.repeat_interleave(torch.tensor(self.dims))
-            buffers["strength"] = strengths
+            repeats = [1] * len(self.dims) if self.is_uniform else self.dims
+            strengths = [s for strength, count in zip(self.strengths, repeats) for s in [strength] * count]
+            buffers["strength"] = torch.tensor(strengths)
         return buffers
 
     def init_parameters(self, config: TabularCTRConfig) -> None:
