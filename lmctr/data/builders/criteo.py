@@ -76,10 +76,9 @@ def load_criteo(
         if variant == "x1":
             raise ValueError(f"{path}: the x1 split is a folder with train.csv, valid.csv and test.csv.")
     else:
-        given = find_files(
-            path, {"train": ["train.csv"], "validation": ["valid.csv"], "test": ["test.csv"]}, INFO[variant or "x1"]
-        )
+        roles = {"train": ["train.csv"], "validation": ["valid.csv"], "test": ["test.csv"]}
         found = find_files(path, {"kaggle": ["train.txt"]}, INFO[variant or "kaggle"])
+        given = find_files(path, roles, INFO["x1"])
     if variant is None:
         variant = "x1" if given else "kaggle"
     files = given if variant == "x1" else found
