@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=50, help="samples per training step (default: 50)")
     parser.add_argument("--hidden-size", type=int, default=100, help="default: 100")
     parser.add_argument("--layers", type=int, default=2, help="default: 2")
+    parser.add_argument(
+        "--blocks", type=int, help="blocks that each read all events (default: a block per behaviour type)"
+    )
     parser.add_argument("--lengths", type=int, nargs="*", default=[], help="history lengths for the growth of cost")
     parser.add_argument(
         "--block-counts", type=int, nargs="*", default=[], help="numbers of blocks for the growth of cost"
@@ -80,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         hidden_size=args.hidden_size,
         num_layers=args.layers,
+        num_blocks=args.blocks,
         lengths=args.lengths,
         block_counts=args.block_counts,
         repeats=args.repeats,
@@ -106,6 +110,7 @@ def benchmark_sequence(
     batch_size: int = 50,
     hidden_size: int = 100,
     num_layers: int = 2,
+    num_blocks: int | None = None,
     lengths: Sequence[int] = (),
     block_counts: Sequence[int] = (),
     repeats: int = 5,
@@ -118,7 +123,8 @@ def benchmark_sequence(
         log: the data; its users with at least `length` events and `num_candidates` samples after them are used.
         length: events of a history, over all blocks. num_candidates: N_c. request: candidates of a request.
         num_samples: samples of a training measurement, rounded down to whole rows. batch_size: samples per step.
-        hidden_size, num_layers: of the model; its strategies are one per behaviour type of the log.
+        hidden_size, num_layers: of the model. num_blocks: blocks that each read all events, so that all are full; None: one
+            block per behaviour type of the log.
         lengths, block_counts: measure stage 1 and 2 for these, on random histories. repeats: measurements, taken in turn.
         device: "cpu" or "cuda". say: prints progress.
 
@@ -140,12 +146,14 @@ def benchmark_sequence(
     view = SequenceView(log, SequenceProcessor.fit(log, max_history_length=length))
     rows = _rows(log, length, num_candidates, max(num_samples // num_candidates, 1))
     torch.manual_seed(_SEED)
-    values = {"hidden_size": hidden_size, "num_hidden_layers": num_layers}
+    values: dict[str, Any] = {"hidden_size": hidden_size, "num_hidden_layers": num_layers}
+    if num_blocks is not None:
+        values["strategies"] = [{"name": f"all_{k}"} for k in range(num_blocks)]
+        values["sequence_length"] = num_blocks
     probe = ASTROConfig(**view.processor.model_config_values(), **values)
     blocks = probe.num_blocks
-    config = ASTROConfig(
-        **view.processor.model_config_values(), **values, sequence_length=max(length // blocks, 1) * blocks
-    )
+    values["sequence_length"] = max(length // blocks, 1) * blocks
+    config = ASTROConfig(**view.processor.model_config_values(), **values)
     model = ASTROForCTR(config).to(device)
     say(f"training: {rows.size} samples, {blocks} blocks, {repeats} repeats of {len(ARMS)} arms")
     training, difference = _training(model, view, rows, batch_size, repeats, device)
