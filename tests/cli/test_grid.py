@@ -372,3 +372,24 @@ def test_points_on_other_samples_are_not_tested(finished, tmp_path, capsys):
     assert text.count("\n## synthetic, test split: ") == 2  # each with its own baselines
     assert "- fewer: not comparable with plain:" in text
     assert text.count("counting baseline") == 2
+
+
+def test_families_of_other_views_are_paired_on_the_same_samples(tmp_path, capsys):
+    """A tabular family on the fields of the same log: one section, one set of baselines, tests of equal samples."""
+    path = write_grid(tmp_path, seeds=[0], points=[GRID["points"][0], {"name": "fields", "recipe": "fields.yaml"}])
+    data = {**SMALL["data"], "split": "time", "fractions": [0.8, 0.1, 0.1]}
+    for key in ("num_behaviors", "feedback", "prompt"):
+        del data[key]
+    fields = {"data": data, "model": {"family": "deepfm"}, "training": {"stage2_epochs": 1, "use_cpu": True}}
+    (tmp_path / "fields.yaml").write_text(yaml.safe_dump(fields))
+    runs = tmp_path / "runs"
+    assert main(["grid", "run", str(path), "--output_dir", str(runs)]) == 0
+    assert len(list((runs / "baselines").glob("*.json"))) == 1
+    capsys.readouterr()
+    assert main(["grid", "report", str(path), "--output_dir", str(runs), "--resamples", "200"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n## ") == 1
+    (row,) = [line for line in text.splitlines() if line.startswith("| fields |")]
+    labels, logits = scores(runs, "fields", 0)
+    delong = delong_test(labels, logits, scores(runs, "plain", 0)[1])
+    assert f"| {delong.difference:+.4f} (no sinks) | - | {delong.p_value:.2g} |" in row
