@@ -1,5 +1,7 @@
 """Recipes: one YAML file of three groups (data, model, training), read strictly and overridden from the command line.
 
+A recipe may start from another one, its `base`, and set only what differs.
+
 Nothing is guessed: an unknown key, a value of the wrong type or a doubled key is an error that names the key, the
 file, the value and what is accepted.
 """
@@ -118,7 +120,8 @@ def load_recipe(
 
     Args:
         name: path of a YAML file, or the name of a recipe that ships with lmctr
-            (`recipes/ctr_sink/quickstart.yaml`, `ctr_sink/quickstart`).
+            (`recipes/ctr_sink/quickstart.yaml`, `ctr_sink/quickstart`). A key `base` beside the groups names a recipe (beside the file,
+            or of the package) whose values hold where this one sets none.
         overrides: (dotted key, value text) pairs such as `("training.learning_rate", "1e-3")`; values are read as YAML.
         require_all: whether keys without a default must be present.
 
@@ -130,15 +133,7 @@ def load_recipe(
 
     path = find_recipe(name)
     source = str(name)
-    groups = _read_yaml(path)
-    if groups is None:
-        groups = {}
-    if not isinstance(groups, dict):
-        raise RecipeError(f"{source}: a recipe is a mapping with the groups {', '.join(GROUPS)}, got {_show(groups)}")
-    groups = copy.deepcopy(groups)
-    for key in groups:
-        if key not in GROUPS:
-            raise RecipeError(unknown_key_message(key, GROUPS, source))
+    groups = _read_groups(path, source)
     for key, text in overrides:
         _apply_override(groups, key, text)
     origin = {key for key, _ in overrides}
@@ -217,6 +212,38 @@ def _read_yaml(path: Path) -> Any:
         return files.read_yaml(path)
     except ValueError as error:
         raise RecipeError(str(error)) from error
+
+
+def _read_groups(path: Path, source: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The groups of a recipe file over those of its `base`: mappings are merged key by key, other values replaced."""
+    groups = _read_yaml(path)
+    if groups is None:
+        groups = {}
+    if not isinstance(groups, dict):
+        raise RecipeError(f"{source}: a recipe is a mapping with the groups {', '.join(GROUPS)}, got {_show(groups)}")
+    groups = copy.deepcopy(groups)
+    for key in groups:
+        if key not in (*GROUPS, "base"):
+            raise RecipeError(unknown_key_message(key, GROUPS, source))
+    if "base" not in groups:
+        return groups
+    base = groups.pop("base")
+    if not isinstance(base, str):
+        raise RecipeError(f"{source}: base is {_show(base)}, accepted: the recipe that this one starts from")
+    beside = path.parent / base
+    base_path = beside if beside.is_file() else find_recipe(base)
+    chain = (*above, path.resolve())
+    if base_path.resolve() in chain:
+        raise RecipeError(f"{source}: base {base!r} leads back to a recipe that starts from it")
+    return _merge(_read_groups(base_path, f"{base} (the base of {source})", chain), groups)
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
 
 
 def _apply_override(groups: dict[str, Any], dotted: str, text: str) -> None:

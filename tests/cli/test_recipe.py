@@ -110,6 +110,33 @@ def test_errors_name_key_file_value_and_what_is_accepted(write, old, new, messag
         load_recipe(write(MINIMAL.replace(old, new, 1)))
 
 
+def test_a_recipe_sets_what_differs_from_its_base(write, tmp_path):
+    (tmp_path / "common.yaml").write_text(
+        MINIMAL.replace("name: synthetic", "name: synthetic\n  options: {a: 1, b: 2}")
+    )
+    text = "base: common.yaml\ndata: {options: {b: 3}, seed: 4}\ntraining: {stage2_epochs: 2}\n"
+    recipe = load_recipe(write(text), [("data.options.a", "7")])
+    assert recipe.data["options"] == {"a": 7, "b": 3}
+    assert (recipe.data["seed"], recipe.model["backbone"]) == (4, "some/model")
+    assert recipe.training == {"stage2_epochs": 2}
+    assert "base" not in recipe.resolved()
+    assert load_recipe(write("base: ctr_sink/quickstart\n")).data["num_behaviors"] == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: recipe.yaml", "leads back to a recipe that starts from it"),
+        ("base: [a]", "accepted: the recipe that this one starts from"),
+        ("base: bad.yaml", "unknown key 'dat' in bad.yaml .the base of"),
+    ],
+)
+def test_errors_of_a_base(write, tmp_path, text, message):
+    (tmp_path / "bad.yaml").write_text("dat: {}")
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(text))
+
+
 def test_missing_recipe_offers_the_nearest(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="did you mean 'ctr_sink/quickstart'"):
