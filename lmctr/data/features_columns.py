@@ -105,7 +105,8 @@ def text_codes(array: pa.Array, field: Field, rows: Rows) -> tuple[np.ndarray, p
         )
     encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
     codes = encoded.indices
-    codes = (codes.fill_null(-1) if codes.null_count else codes).to_numpy(zero_copy_only=False).astype(np.int32)
+    codes = (codes.fill_null(-1) if codes.null_count else codes).to_numpy(zero_copy_only=False)
+    codes = codes.astype(np.int32, copy=False)
     words, kind = encoded.dictionary, encoded.dictionary.type
     if field.extract is not None:
         words = _extract(words, field, rows, codes, array)

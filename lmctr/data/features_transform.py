@@ -115,7 +115,7 @@ def _ids(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, dict
     codes, words = text_codes(array, field, rows)
     known = _word_ids(field, state, words)
     missing = codes < 0
-    ids = np.append(known, np.int32(missing_id))[codes]
+    ids = np.append(known, np.int32(missing_id)).take(codes)
     unknown = int((ids == OOV_ID).sum()) - (int(missing.sum()) if missing_id == OOV_ID else 0)
     return ids, {"values": len(ids), "missing": int(missing.sum()), "unknown": unknown}
 
@@ -151,7 +151,7 @@ def _lists(
     """Padded ids and ages. Missing entries of a list are left out; unknown ones stay as id 1."""
     flat, lengths = value_lists(rows.column(field.source_column), field, rows)
     codes, words = text_codes(flat, field, rows)
-    ids = np.append(_word_ids(field, state, words), np.int32(0))[codes]
+    ids = np.append(_word_ids(field, state, words), np.int32(0)).take(codes)
     counts = {"values": len(ids), "missing": int((codes < 0).sum()), "unknown": int((ids == OOV_ID).sum())}
     if field.time_column is None:
         return padded(ids, lengths, field)[0], None, counts

@@ -137,7 +137,11 @@ class Vocabulary:
         # pyarrow builds its hash table anew in every call: right for small vocabularies, ruinous for large ones
         if len(self.values) <= max(4 * len(values), 256) and "_index" not in self.__dict__:
             found = pc.index_in(values, value_set=self.values)
-            return pc.fill_null(pc.add(found, self.first_id), OOV_ID).to_numpy(zero_copy_only=False).astype(np.int32)
+            return (
+                pc.fill_null(pc.add(found, self.first_id), OOV_ID)
+                .to_numpy(zero_copy_only=False)
+                .astype(np.int32, copy=False)
+            )
         found = self._index.find(values)
         known = np.flatnonzero(found >= 0)
         same = pc.equal(self.values.take(pa.array(found[known])), values.take(pa.array(known)))

@@ -57,6 +57,36 @@ def opened(path: Path, progress: bool) -> Iterator[BinaryIO]:
         yield pa.CompressedInputStream(counted, "gzip") if path.suffix == ".gz" else counted
 
 
+def text_lines(path: Path, progress: bool = False) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of each line that is not blank; for formats that only a loop can read."""
+    with opened(path, progress) as stream:
+        text = io.TextIOWrapper(io.BufferedReader(_Readable(stream), 1 << 20), encoding="utf-8")
+        number = 0
+        try:
+            for number, line in enumerate(text, start=1):
+                if line.strip():
+                    yield number, line.rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not UTF-8 text after line {number} ({error}).") from None
+        except OSError as error:
+            raise ValueError(f"{path}: damaged after line {number} ({error}).") from None
+
+
+class _Readable(io.RawIOBase):
+    """A stream of pyarrow as Python's own text layers take it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 def format_of(path: Path, given: str | None = None) -> str:
     """ "csv", "tsv", "parquet" or "jsonl", from the file's extension unless given."""
     if given is not None:
