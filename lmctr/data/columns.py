@@ -98,16 +98,18 @@ def item_rows(values: Any, catalogue_ids: Any, column: str, source: str | None =
         dictionary, known = dictionary.cast(pa.string()), known.cast(pa.string())
     rows = pc.index_in(dictionary.cast(known.type), value_set=known)
     indices = encoded.indices.to_numpy(zero_copy_only=False)
-    if rows.null_count:
+    if rows.null_count:  # of a dictionary that may hold ids without an event
         missing = pc.is_null(rows).to_numpy(zero_copy_only=False)[indices]
-        raise bad_rows(
-            missing,
-            array,
-            column,
-            source,
-            "are not in the catalogue",
-            "Every event's item needs a row in the catalogue.",
-        )
+        if missing.any():
+            raise bad_rows(
+                missing,
+                array,
+                column,
+                source,
+                "are not in the catalogue",
+                "Every event's item needs a row in the catalogue.",
+            )
+        rows = pc.fill_null(rows, -1)
     return rows.to_numpy(zero_copy_only=False).astype(np.int32)[indices]
 
 

@@ -14,8 +14,11 @@ from lmctr.utils.suggest import nearest, unknown_key_message
 from .log import LOG_FILE, InteractionLog
 
 BUILDERS = {
+    "30music": "lmctr.data.builders.thirty_music:load_thirty_music",
+    "amazon_book": "lmctr.data.builders.amazon_book:load_amazon_book",
     "movielens": "lmctr.data.builders.movielens:load_movielens",
     "kuairec": "lmctr.data.builders.kuairec:load_kuairec",
+    "spotify_sessions": "lmctr.data.builders.spotify:load_spotify_sessions",
     "synthetic": "lmctr.data.synthetic:synthetic_log",
     "synthetic_sequence": "lmctr.data.synthetic_sequence:synthetic_sequence_log",
 }
@@ -28,9 +31,9 @@ def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
     """Loads an interaction log.
 
     Args:
-        name_or_path: "movielens", "kuairec", "synthetic" or "synthetic_sequence"; or a folder written by [`InteractionLog.save`] or
-            `lmctr data prepare`; or a schema file (`.yaml`) that describes a CSV, TSV, Parquet or JSON lines file (see
-            [`lmctr.data.builders.table`]).
+        name_or_path: a name of `BUILDERS`: "movielens", "kuairec", "amazon_book", "30music", "spotify_sessions", "synthetic" or
+            "synthetic_sequence"; or a folder written by [`InteractionLog.save`] or `lmctr data prepare`; or a schema file (`.yaml`)
+            that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.builders.table`]).
         options: keyword arguments of the builder: see [`~lmctr.data.builders.movielens.load_movielens`],
             [`~lmctr.data.builders.kuairec.load_kuairec`], [`~lmctr.data.synthetic.synthetic_log`], [`InteractionLog.load`] and
             [`~lmctr.data.builders.table.load_table`].
