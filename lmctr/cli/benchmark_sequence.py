@@ -297,7 +297,7 @@ def _scoring(
     def kept(loop: bool) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor]:
         inputs = sequence_inputs(model.config, **base)
         with torch.no_grad():
-            cache = model.model.encode_history(model.model.embed_history(inputs), model.model.slots(inputs))
+            cache = model.model.encode_history(inputs, model.model.slots(inputs))
 
         def score(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
             wide = sequence_inputs(model.config, **batch)
@@ -373,7 +373,7 @@ def _growth(
     with torch.no_grad():
         for repeat in range(repeats + 1):
             started = _now(device)
-            cache = model.model.encode_history(model.model.embed_history(inputs), model.model.slots(inputs))
+            cache = model.model.encode_history(inputs, model.model.slots(inputs))
             middle = _now(device)
             model.score_candidates(cache, inputs)
             if repeat:

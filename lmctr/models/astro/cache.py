@@ -47,9 +47,8 @@ def update_cache(
     """
     if len(inputs.history_items) != 1:
         raise ValueError(f"inputs: one row at a time, got {len(inputs.history_items)}")
-    embeddings = model.embed_history(inputs)
     if cache is None or identity is None:
-        return model.encode_history(embeddings, slots), 0
+        return model.encode_history(inputs, slots), 0
     known, wanted = cache.slots.valid.sum(-1)[:, 0], slots.valid.sum(-1)[:, 0]  # (K,)
     now = event_identity(inputs, slots)
     width = min(identity.shape[2], now.shape[2])
@@ -57,9 +56,9 @@ def update_cache(
     extends = same & (known <= wanted)
     given_up = int(known[~extends].sum())
     if not extends.any():
-        return model.encode_history(embeddings, slots), given_up
+        return model.encode_history(inputs, slots), given_up
     if extends.all():
-        return _extend(model, embeddings, slots, cache, known, slice(None)), 0
+        return _extend(model, inputs, slots, cache, known, slice(None)), 0
     parts = []
     for block in range(len(known)):  # some windows are full and others not: each block as it needs
         own = slice(block, block + 1)
@@ -67,9 +66,9 @@ def update_cache(
             past = ASTROCache(
                 cache.slots.blocks(own), *(tuple(x[own] for x in kind) for kind in (cache.keys, cache.values))
             )
-            parts.append(_extend(model, embeddings, slots.blocks(own), past, known[own], own))
+            parts.append(_extend(model, inputs, slots.blocks(own), past, known[own], own))
         else:
-            parts.append(model.encode_history(embeddings, slots.blocks(own), None, own))
+            parts.append(model.encode_history(inputs, slots.blocks(own), None, own))
     keys, values = (
         tuple(torch.cat([getattr(part, kind)[layer] for part in parts]) for layer in range(len(model.layers)))
         for kind in ("keys", "values")
@@ -78,7 +77,7 @@ def update_cache(
 
 
 def _extend(
-    model: ASTROModel, embeddings: torch.Tensor, slots: Slots, cache: ASTROCache, known: torch.Tensor, blocks: slice
+    model: ASTROModel, inputs: SequenceInputs, slots: Slots, cache: ASTROCache, known: torch.Tensor, blocks: slice
 ) -> ASTROCache:
     """`cache` holds the first `known` (K,) events of each block of `slots`; the others are encoded and put behind them."""
     count, _, width = slots.index.shape
@@ -90,7 +89,7 @@ def _extend(
         new = _pick(slots, (known[:, None] + place).clamp_max(width - 1), place < rest[:, None])
         place = torch.arange(before, device=known.device)
         past = _pick(slots, place.clamp_max(width - 1).expand(count, -1), place < known[:, None])
-        cache = model.encode_history(embeddings, new, cache._replace(slots=past), blocks)
+        cache = model.encode_history(inputs, new, cache._replace(slots=past), blocks)
     # Keys lie as [earlier, padding, new, padding]; put them in the order of the slots.
     place = torch.arange(width, device=known.device).expand(count, -1)
     source = torch.where(place < known[:, None], place, before + place - known[:, None])

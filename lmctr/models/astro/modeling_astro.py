@@ -123,17 +123,28 @@ class ASTROModel(ASTROPreTrainedModel):
             starts,
         )
 
-    def embed_history(self, inputs: SequenceInputs) -> torch.Tensor:
-        """(B, N, d) input vectors of events: item, features, behaviour and scenario, summed."""
+    def embed_events(self, inputs: SequenceInputs, slots: Slots) -> torch.Tensor:
+        """(K, B, S, d) input vectors of the events in `slots`: item, features, behaviour and scenario, summed.
+
+        Only these are looked up: a row may hold a whole lifetime, of which the blocks read n events.
+        """
+        count = len(slots.index)
+
+        def at(values: torch.Tensor) -> torch.Tensor:
+            return values.expand(count, -1, -1).gather(2, slots.index)
+
+        features = None
+        if inputs.history_features is not None:
+            features = torch.stack([at(column) for column in inputs.history_features.unbind(-1)], dim=-1)
         return (
-            self.item_embedding(inputs.history_items, inputs.history_features)
-            + self.behavior_embedding(inputs.history_behaviors)
-            + self.scenario_embedding(inputs.history_scenarios)
+            self.item_embedding(at(inputs.history_items), features)
+            + self.behavior_embedding(at(inputs.history_behaviors))
+            + self.scenario_embedding(slots.scenario)
         )
 
     def encode_history(
         self,
-        embeddings: torch.Tensor,
+        inputs: SequenceInputs,
         slots: Slots,
         past: ASTROCache | None = None,
         blocks: slice = ALL,
@@ -142,7 +153,7 @@ class ASTROModel(ASTROPreTrainedModel):
         """Stage 1: keys and values of the events in `slots`.
 
         Args:
-            embeddings: (B, N, d) of the events that `slots.index` points to.
+            inputs: the history that `slots` point to.
             slots: the new events, of `blocks` only when these are given.
             past: an earlier cache of the same users, to which the new events are appended; its blocks and the new slots must fit
                 into n_k together, and positions go on from the past ones.
@@ -150,9 +161,7 @@ class ASTROModel(ASTROPreTrainedModel):
             short_circuit: compute only keys and values in the last layer; False runs all of it, for nothing, as a measure of what
                 is saved.
         """
-        count, rows, width = slots.index.shape
-        picked = slots.index.reshape(count, -1) + self._row_offset(slots.index, embeddings.shape[1])
-        states = embeddings.flatten(0, 1)[picked].view(count, rows, width, -1)
+        states = self.embed_events(inputs, slots)
         if past is None:
             known = slots
         else:
@@ -166,11 +175,6 @@ class ASTROModel(ASTROPreTrainedModel):
             keys.append(key if past is None else torch.cat([before[0], key], dim=3))
             values.append(value if past is None else torch.cat([before[1], value], dim=3))
         return ASTROCache(known, tuple(keys), tuple(values))
-
-    @staticmethod
-    def _row_offset(index: torch.Tensor, width: int) -> torch.Tensor:
-        rows = torch.arange(index.shape[1], device=index.device) * width
-        return rows.repeat_interleave(index.shape[2])[None]
 
     # ---- stage 2 ----------------------------------------------------------------------------------------------------
 
@@ -243,13 +247,12 @@ class ASTROModel(ASTROPreTrainedModel):
     ) -> BaseModelOutput:
         """`forward` for inputs that are checked; for `short_circuit` see `encode_history`."""
         slots = self.slots(inputs, block_starts)
-        embeddings = self.embed_history(inputs)
         count = self.config.num_blocks
         keep = output_hidden_states or output_attentions
         parts = [slice(k, k + 1) for k in range(count)] if loop_blocks else [ALL]
         read = []
         for part in parts:
-            cache = self.encode_history(embeddings, slots.blocks(part), None, part, short_circuit)
+            cache = self.encode_history(inputs, slots.blocks(part), None, part, short_circuit)
             read.append(self.read_history(inputs, cache, part, keep))
         states = torch.cat([part[0] for part in read])
         hidden_states = attentions = None

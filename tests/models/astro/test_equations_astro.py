@@ -298,7 +298,7 @@ def test_cache_and_micro_batches():
     expected = logits_of(model, batch)
     inputs = _inputs(model, {k: v for k, v in batch.items() if k != "labels"})
     with torch.no_grad():
-        cache = model.model.encode_history(model.model.embed_history(inputs), model.model.slots(inputs))
+        cache = model.model.encode_history(inputs, model.model.slots(inputs))
     assert [k.shape for k in cache.keys] == [(3, 2, 2, 4, 8)] * 2
     for size in (1, 3, 100):
         found = model.score_candidates(cache, inputs, size)
