@@ -15,7 +15,7 @@ __all__ = ["CountAccumulator", "Vocabulary", "hash_strings"]
 
 _K1, _K2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_PENDING = 1 << 20  # values that wait for the next merge, at least
+_PENDING = 1 << 18  # values that wait for the next merge, at least
 
 
 def hash_strings(values: pa.Array) -> np.ndarray:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,9 @@ __all__ = ["BLOCK_SIZE", "block_size_for", "stream_file"]
 
 BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
-_SHARE = 24  # a stream holds at most about this many times its block: raw, parsed and converted copies, read ahead
+_SHARE = (
+    16  # fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time
+)
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
 _MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 
@@ -110,84 +112,84 @@ def _stream_csv(
     delimiter: str,
     names: Sequence[str] | None,
     block_size: int,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[pa.Table]:
+    # Blocks of whole lines are cut here and parsed one by one: Arrow's own streaming reader holds more than 30 blocks at a time
     parse = pacsv.ParseOptions(delimiter=delimiter)
-    wanted = None if columns is None else list(dict.fromkeys(columns))
+    skipped = 0 if names else 1
     types = {"text": pa.string(), "number": pa.float64()}
     types = {name: types[kind] for name, kind in (columns or {}).items() if kind in types}
-    read = pacsv.ReadOptions(column_names=list(names) if names else None, block_size=block_size)
-    convert = pacsv.ConvertOptions(
-        column_types=types, include_columns=wanted, null_values=list(_MISSING), strings_can_be_null=False
-    )
+    wanted = None if columns is None else list(dict.fromkeys(columns))
     done = 0
-    try:
-        check_columns(names or _csv_header(path, parse), wanted, str(path))
-        with _opened(path) as stream:
-            for batch in pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert):
-                yield batch
-                done += batch.num_rows
-    except pa.ArrowInvalid as error:
-        raise _csv_error(path, error, types, read, parse, wanted, done) from None
-    except UnicodeDecodeError as error:  # in the header line
-        raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
-    except (EOFError, OSError) as error:
-        raise ValueError(f"{path}: cannot be read to its end after row {done}: {error}") from None
-
-
-def _csv_header(path: Path, parse: pacsv.ParseOptions) -> list[str]:
     with _opened(path) as stream:
+        for block in _line_blocks(stream, block_size, path):
+            if names is None:
+                names = _header(block, parse, path)
+            if not done:
+                check_columns(names, wanted, str(path))
+            read = pacsv.ReadOptions(column_names=list(names), skip_rows=skipped, block_size=len(block) + 1)
+            convert = pacsv.ConvertOptions(
+                column_types=types, include_columns=wanted, null_values=list(_MISSING), strings_can_be_null=False
+            )
+            try:
+                table = pacsv.read_csv(pa.py_buffer(block), read, parse, convert)
+            except pa.ArrowInvalid as error:
+                if "Empty CSV" in str(error):  # the header line alone
+                    skipped = 0
+                    continue
+                raise _csv_error(path, error, block, read, parse, types, wanted, done) from None
+            for field in table.schema:  # what the first values were taken for holds for the rest
+                if not pa.types.is_null(field.type):
+                    types.setdefault(field.name, field.type)
+                if pa.types.is_binary(field.type):  # what Arrow makes of text that is not UTF-8
+                    name, row, value, problem = _bad_cell(table, {}) or ("", 0, b"", "")
+                    raise ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
+            skipped = 0
+            yield table
+            done += table.num_rows
+
+
+def _header(block: bytes, parse: pacsv.ParseOptions, path: Path) -> list[str]:
+    line = block[: block.find(b"\n") + 1] or block
+    try:
         return pacsv.open_csv(
-            stream, parse_options=parse, read_options=pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
+            pa.py_buffer(line), parse_options=parse, read_options=pacsv.ReadOptions(use_threads=False)
         ).schema.names
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
 
 
 def _csv_error(
     path: Path,
     error: pa.ArrowInvalid,
-    types: dict[str, pa.DataType],
+    block: bytes,
     read: pacsv.ReadOptions,
     parse: pacsv.ParseOptions,
+    types: Mapping[str, pa.DataType],
     wanted: list[str] | None,
     done: int,
 ) -> ValueError:
-    """pyarrow's error with the row (from 1, a header line not counted), found by a second look from row `done` on."""
+    """Arrow's error with the row, from 1, a header line not counted; `done` rows stand before the block."""
     message = str(error)
-    if "Empty CSV" in message:
-        return ValueError(f"{path}: the file is empty.")
-    header = not read.column_names
-    if "conversion error" in message or "UTF8" in message:
-        column = re.search(r"In CSV column #(\d+)", message)
-        raw = pacsv.ConvertOptions(column_types={}, include_columns=wanted)
-        names = read.column_names or _csv_header(path, parse)
-        raw.column_types = dict.fromkeys(names, pa.binary())
-        first = 1
-        with _opened(path) as stream:
-            for batch in pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=raw):
-                if first + batch.num_rows > done + 1:
-                    bad = _bad_cell(batch, types, names[int(column[1])] if column else None)
-                    if bad is not None:
-                        name, row, value, problem = bad
-                        return ValueError(f"{path}, column {name!r}: row {first + row} {problem} ({value!r}).")
-                first += batch.num_rows
-    if "parse error" in message:
-        if "Row #" not in message:  # only a reader on one thread counts rows
-            read.use_threads = False
-            try:
-                with _opened(path) as stream:
-                    for _ in pacsv.open_csv(stream, read_options=read, parse_options=parse):
-                        pass
-            except pa.ArrowInvalid as located:
-                message = str(located)
-        message = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - header}", message)
+    if "parse error" not in message:
+        raw = pacsv.ConvertOptions(column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=wanted)
+        bad = _bad_cell(pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types)
+        if bad is not None:
+            name, row, value, problem = bad
+            return ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
+    else:
+        read.use_threads = False  # only a reader on one thread counts rows
+        try:
+            pacsv.read_csv(pa.py_buffer(block), read, parse)
+        except pa.ArrowInvalid as located:
+            message = str(located)
+        message = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - read.skip_rows + done}", message)
     return ValueError(f"{path}: cannot be read as delimited text: {message}")
 
 
-def _bad_cell(
-    batch: pa.RecordBatch, types: dict[str, pa.DataType], suspect: str | None
-) -> tuple[str, int, str, str] | None:
+def _bad_cell(table: pa.Table, types: Mapping[str, pa.DataType]) -> tuple[str, int, Any, str] | None:
     """Column, row (from 0), value and problem of the first cell that does not fit its column."""
-    for name in batch.schema.names:
-        raw = batch.column(name)
+    for name in table.column_names:
+        raw = table[name].combine_chunks()
         try:
             text = raw.cast(pa.large_string())
         except pa.ArrowInvalid:
@@ -197,7 +199,7 @@ def _bad_cell(
                 except UnicodeDecodeError:
                     return name, row, value.as_py(), "is not UTF-8 text; convert the file to UTF-8"
             continue
-        if types.get(name) == pa.float64() or (name == suspect and name not in types):
+        if name in types and (pa.types.is_floating(types[name]) or pa.types.is_integer(types[name])):
             fits = pc.or_(
                 pc.match_substring_regex(text, _NUMBER, ignore_case=True),
                 pc.is_in(text, pa.array(_MISSING, pa.large_string())),
@@ -224,7 +226,7 @@ def _stream_parquet(path: Path, columns: Mapping[str, str] | None, block_size: i
 def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.Table]:
     done = 0
     with _opened(path) as stream:
-        for block in _line_blocks(stream, block_size):
+        for block in _line_blocks(stream, block_size, path):
             try:
                 table = pajson.read_json(
                     io.BytesIO(block), read_options=pajson.ReadOptions(block_size=len(block) + 1, use_threads=False)
@@ -247,14 +249,14 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
             done += table.num_rows
 
 
-def _line_blocks(stream: BinaryIO, block_size: int) -> Iterator[bytes]:
+def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path) -> Iterator[bytes]:
     """Blocks of whole lines."""
     rest = b""
     while True:
         try:
             data = stream.read(block_size)
         except (EOFError, OSError) as error:
-            raise ValueError(f"the file cannot be read to its end: {error}") from None
+            raise ValueError(f"{path}: cannot be read to its end: {error}") from None
         if not data:
             break
         cut = data.rfind(b"\n") + 1
