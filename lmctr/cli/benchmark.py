@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmctr.cli import benchmark_features
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -57,10 +59,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     text.add_argument("--batch-size", type=int, default=64, help="default: 64")
     text.add_argument("--repeats", type=int, default=7, help="measurements of each way, taken in turn (default: 7)")
     text.add_argument("--output", help="write the results to this .json or .md file")
+    benchmark_features.add_parser(actions)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the benchmark that was asked for."""
+    if args.action == "features":
+        return benchmark_features.run(args)
     for name in ("samples", "batch_size", "repeats"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
