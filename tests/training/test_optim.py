@@ -201,6 +201,35 @@ def test_grouped_optimizer_steps_saves_and_loads():
         assert torch.equal(value, again.state_dict()[name]), name
 
 
+def test_float16_scaling_changes_no_step_and_skips_infinite_ones():
+    """What the trainer does under fp16: scale the loss, unscale, clip, step; an infinite gradient skips the step."""
+    weights = []
+    for scaled in (False, True):
+        torch.manual_seed(0)
+        model = make_table_model()
+        tables = use_sparse_gradients(model)
+        rest = [parameter for parameter in model.parameters() if all(parameter is not table for table in tables)]
+        optimizer = GroupedOptimizer([torch.optim.AdamW(rest, lr=1e-2, fused=True), LazyAdamW(tables, lr=1e-2)])
+        scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, enabled=scaled)
+        data = ToyTable(64)
+        for step in range(4):
+            optimizer.zero_grad()
+            rows = np.arange(step * 8, step * 8 + 8)
+            loss = model(torch.from_numpy(data.ids[rows]), labels=torch.from_numpy(data.labels[rows])).loss
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            clip_gradients(model.parameters(), 0.05)
+            scaler.step(optimizer)
+            scaler.update()
+        weights.append({name: value.clone() for name, value in model.state_dict().items()})
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-5, atol=1e-7)
+    optimizer.zero_grad()
+    scaler.scale(model(torch.from_numpy(data.ids[:4])).logits.sum() * float("inf")).backward()
+    scaler.step(optimizer)
+    assert all(torch.equal(value, weights[1][name]) for name, value in model.state_dict().items())
+
+
 def test_tied_tables_stay_dense():
     class Tied(nn.Module):
         def __init__(self):
