@@ -121,7 +121,7 @@ def _stream_csv(
     wanted = None if columns is None else list(dict.fromkeys(columns))
     done = 0
     with _opened(path) as stream:
-        for block in _line_blocks(stream, block_size, path):
+        for block in _line_blocks(stream, block_size, path, quoted=True):
             if names is None:
                 names = _header(block, parse, path)
             if not done:
@@ -249,22 +249,44 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
             done += table.num_rows
 
 
-def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path) -> Iterator[bytes]:
-    """Blocks of whole lines."""
+def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: bool = False) -> Iterator[bytes]:
+    """Blocks of whole lines; with `quoted`, a line break between quotes ends no line."""
     rest = b""
     while True:
-        try:
-            data = stream.read(block_size)
-        except (EOFError, OSError) as error:
-            raise ValueError(f"{path}: cannot be read to its end: {error}") from None
-        if not data:
-            break
+        data = _read(stream, block_size, path)
+        if len(data) < block_size:  # the end
+            if (rest + data).strip():
+                yield rest + data
+            return
+        data = rest + data
         cut = data.rfind(b"\n") + 1
-        if not cut:
-            rest += data
-            continue
-        block, rest = rest + data[:cut], data[cut:]
+        if quoted and data.count(b'"', 0, cut) % 2:
+            cut = _even_cut(data, cut)
+        block, rest = data[:cut], data[cut:]
         if block.strip():
             yield block
-    if rest.strip():
-        yield rest
+
+
+def _even_cut(data: bytes, cut: int) -> int:
+    """The last line break before which every quote is closed; `cut` itself when none is near (a stray quote in a text)."""
+    place = cut
+    for _ in range(1000):
+        before = data.rfind(b"\n", 0, place - 1) + 1
+        if not before:
+            break
+        place = before
+        if data.count(b'"', 0, place) % 2 == 0:
+            return place
+    return cut
+
+
+def _read(stream: pa.NativeFile, size: int, path: Path) -> bytes:
+    """`size` bytes, fewer only at the end (a compressed stream gives a few at a time)."""
+    parts, left = [], size
+    try:
+        while left and (data := stream.read(left)):
+            parts.append(data)
+            left -= len(data)
+    except (EOFError, OSError) as error:
+        raise ValueError(f"{path}: cannot be read to its end: {error}") from None
+    return b"".join(parts)

@@ -81,6 +81,35 @@ def iter_tables(blocks):
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b\r\n1,x\r\n2,y\r\n",
+        "a,b\n1,x\n2,y",
+        '"a","b"\n1,"x"\n2,"y"\n',
+        "a,b\n1,x\n\n2,y\n\n",
+        "\ufeffa,b\n1,x\n2,y\n",
+    ],
+)
+@pytest.mark.parametrize("block_size", [1, 5, 1 << 20])
+def test_ways_to_write_lines(tmp_path, text, block_size):
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    blocks = list(stream_file(tmp_path / "t.csv", {"a": "number", "b": "text"}, block_size=block_size))
+    rows = [row for block in blocks for row in block.table.to_pylist()]
+    assert rows == [{"a": 1.0, "b": "x"}, {"a": 2.0, "b": "y"}]
+    assert [block.first for block in blocks] == list(range(1, len(blocks) + 1))
+
+
+def test_line_breaks_between_quotes_end_no_block(tmp_path):
+    values = [f"line {n}\nand, {n}" if n % 3 else f"plain {n}" for n in range(300)]
+    lines = [f'{n},"{value}"' for n, value in enumerate(values)]
+    (tmp_path / "t.csv").write_text("n,text\n" + "\n".join(lines) + "\n")
+    for block_size in (64, 100, 1000):
+        blocks = list(stream_file(tmp_path / "t.csv", {"text": "text"}, block_size=block_size))
+        assert len(blocks) > 3
+        assert [value for block in blocks for value in block.column("text").to_pylist()] == values
+
+
 @pytest.mark.parametrize("kind", ["dataset", "stream"])
 def test_datasets(table, kind):
     datasets = pytest.importorskip("datasets")
