@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli import benchmark_features
+from lmctr.cli import benchmark_features, benchmark_tabular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,12 +60,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     text.add_argument("--repeats", type=int, default=7, help="measurements of each way, taken in turn (default: 7)")
     text.add_argument("--output", help="write the results to this .json or .md file")
     benchmark_features.add_parser(actions)
+    benchmark_tabular.add_parser(actions)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the benchmark that was asked for."""
     if args.action == "features":
         return benchmark_features.run(args)
+    if args.action == "tabular":
+        return benchmark_tabular.run(args)
     for name in ("samples", "batch_size", "repeats"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
