@@ -61,7 +61,8 @@ class CTRTrainer(Trainer):
         kwargs: as for [`~transformers.Trainer`].
 
     Metrics of `evaluate` and `predict` are those of `lmctr.evaluation.evaluator.evaluate_predictions`, prefixed, and
-    `<prefix>_loss`, which equals the log loss. Evaluation always pools all tokens.
+    `<prefix>_loss`, which equals the log loss. A model with several tasks has them for each, `<prefix>_<task>_auc`, and without a
+    task's name those of the first. Evaluation always pools all tokens.
 
     Raises:
         ValueError: stage 1 with a model without sinks; training or evaluation labels of one class only (before
@@ -292,20 +293,34 @@ class CTRTrainer(Trainer):
         rows = dataloader.batch_sampler.gathered_rows
         logits, labels = _in_order(output.predictions, rows), _in_order(output.label_ids, rows)
         metrics = dict(output.metrics)
-        if logits.ndim == 1 and (labels != IGNORED_LABEL).any():
+        for task, column in enumerate(self._task_columns(logits)):
+            names = [f"{metric_key_prefix}_{column}"] * (column is not None) + [metric_key_prefix] * (task == 0)
+            own_logits, own_labels = (x if column is None else x[:, task] for x in (logits, labels))
+            known = np.unique(own_labels[own_labels != IGNORED_LABEL])
+            if not len(known) or (task > 0 and len(known) < 2):
+                continue  # not defined: left out
             measured = evaluate_predictions(
-                labels.astype(np.float64),
-                logits,
+                own_labels.astype(np.float64),
+                own_logits,
                 groups=_column(dataset, "groups"),
                 sample_weight=_column(dataset, "sample_weight"),
             )
-            metrics[f"{metric_key_prefix}_loss"] = measured["log_loss"]
-            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in measured.items()})
+            for name in names:
+                metrics[f"{name}_loss"] = measured["log_loss"]
+                metrics.update({f"{name}_{key}": value for key, value in measured.items()})
         if compute_metrics is not None:
             own = compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
             prefix = f"{metric_key_prefix}_"
             metrics.update({key if key.startswith(prefix) else prefix + key: value for key, value in own.items()})
         return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=len(dataset))
+
+    def _task_columns(self, logits: np.ndarray) -> list[str | None]:
+        """Tasks to measure, by the columns of (S, T) logits; None for the only one of (S,) logits."""
+        if logits.ndim == 1:
+            return [None]
+        names = list(getattr(_unwrap(self.model).config, "task_names", None) or [])
+        # (R, C) logits are candidates of rows, no tasks: evaluation takes one candidate per row.
+        return names if len(names) > 1 and logits.shape[1:] == (len(names),) else []
 
     # ---- stages, checkpoints, resuming ----------------------------------------------------------------------------
 
