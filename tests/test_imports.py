@@ -31,7 +31,7 @@ LAYERS = {  # a layer imports lower numbers, or itself
     "__main__": 10,
 }
 ONLY_IN = {
-    "matplotlib": ("analysis/plots.py",),
+    "matplotlib": ("analysis/plots",),
     "peft": ("training/",),
     # Modules for `evaluate.load` describe their inputs with `datasets.Features`; lmctr itself never imports them.
     "datasets": ("data/", "cli/", "evaluation/evaluate_modules/"),
