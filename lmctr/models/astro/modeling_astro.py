@@ -35,6 +35,10 @@ from .partition import BucketSizes, Slots, block_starts, candidate_pairs, histor
 __all__ = ["ASTROCache", "ASTROForCTR", "ASTROModel", "ASTROPreTrainedModel"]
 
 
+HISTORY_CHUNK = 512
+"""Events of a block that are encoded at once where no gradients are needed."""
+
+
 class ASTROCache(NamedTuple):
     """What stage 1 knows of histories: the slots of the blocks, and keys and values of each layer (K, B, h, S, d_head)."""
 
@@ -152,6 +156,9 @@ class ASTROModel(ASTROPreTrainedModel):
     ) -> ASTROCache:
         """Stage 1: keys and values of the events in `slots`.
 
+        Without gradients, long histories are encoded in chunks, each of which sees the keys so far: the same result with memory
+        that grows linearly in the length, and without the pairs that a causal mask leaves out.
+
         Args:
             inputs: the history that `slots` point to.
             slots: the new events, of `blocks` only when these are given.
@@ -161,6 +168,12 @@ class ASTROModel(ASTROPreTrainedModel):
             short_circuit: compute only keys and values in the last layer; False runs all of it, for nothing, as a measure of what
                 is saved.
         """
+        width = slots.index.shape[-1]
+        if width > HISTORY_CHUNK and not torch.is_grad_enabled():
+            for start in range(0, width, HISTORY_CHUNK):
+                part = Slots(*(tensor[..., start : start + HISTORY_CHUNK] for tensor in slots))
+                past = self.encode_history(inputs, part, past, blocks, short_circuit)
+            return past
         states = self.embed_events(inputs, slots)
         if past is None:
             known = slots

@@ -12,6 +12,7 @@ from tiny_astro import STRATEGIES, astro_model, logits_of
 
 from lmctr.data import SequenceDataset
 from lmctr.modeling_sequence import sequence_inputs
+from lmctr.models.astro import modeling_astro
 from lmctr.models.astro.partition import position_edges
 
 
@@ -303,3 +304,20 @@ def test_cache_and_micro_batches():
     for size in (1, 3, 100):
         found = model.score_candidates(cache, inputs, size)
         torch.testing.assert_close(found.squeeze(-1), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_chunks_of_the_history_change_nothing(monkeypatch, chunk):
+    model = astro_model(noise=0.5, sequence_length=27)
+    batch = random_batch(model.config, num_candidates=3)
+    expected = logits_of(model, batch)
+    seen = []
+    model.model.layers[0].register_forward_pre_hook(lambda m, a: seen.append((a[4], a[0].shape[2])))
+    monkeypatch.setattr(modeling_astro, "HISTORY_CHUNK", chunk)
+    torch.testing.assert_close(logits_of(model, batch), expected, atol=1e-5, rtol=0)
+    assert [width for is_history, width in seen if is_history] == [chunk] * (9 // chunk) + [9 % chunk] * (
+        9 % chunk > 0
+    )
+    seen.clear()
+    model(**batch).loss.backward()
+    assert seen[0] == (True, 9)
