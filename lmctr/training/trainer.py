@@ -425,6 +425,8 @@ def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None
     option = f"embedding_optimizer={args.embedding_optimizer!r}"
     if args.fsdp or args.deepspeed:
         raise ValueError(f"{option} does not work with FSDP or DeepSpeed, which shard dense gradients; use 'dense'")
+    if args.world_size > 1 and args.device.type == "cuda":
+        raise ValueError(f"{option} does not work with several GPUs: NCCL adds up dense gradients only; use 'dense'")
     if not use_sparse_gradients(_unwrap(model)):
         raise ValueError(f"{option}, but {type(_unwrap(model)).__name__} has no embedding table; use 'dense'")
 
