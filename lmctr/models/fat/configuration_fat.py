@@ -115,6 +115,50 @@ class FATConfig(TabularCTRConfig):
         """Parameters of the projections with `projection="pair"`: 3 L F^2 d^2."""
         return 3 * self.num_hidden_layers * self.num_fields**2 * self.hidden_size**2
 
+    def parameter_counts(self) -> dict[str, int]:
+        """Parameters of a [`FATForCTR`] of this configuration, counted without building it.
+
+        Returns:
+            `total` = `embedding` (the tables) + `dense`; `dense` is the sum of `encoders` (numeric and sequence fields),
+            `tokens` (projection to d, b_f), `projections` (Q, K, V with bases, routers, phi), `modulation` (w), `outputs`
+            (output projections), `feed_forward` (with the norms) and `head`.
+        """
+        size, fields, layers = self.hidden_size, self.num_fields, self.num_hidden_layers
+        dims, num_categorical = self.field_dims, len(self.vocab_sizes)
+        numeric_dims = dims[num_categorical : num_categorical + self.num_numeric]
+        sequence_dims = dims[num_categorical + self.num_numeric :]
+        own = {table: dim for table, dim in zip(self.sequence_tables, sequence_dims) if table >= num_categorical}
+        sizes = self.vocab_sizes + self.sequence_vocab_sizes
+        tables = {**dict(enumerate(dims[:num_categorical])), **own}
+        embedding = sum(sizes[table] * dim for table, dim in tables.items())
+        units, hidden = self.monotonic_units, self.sequence_attention_size
+        encoders = sum(
+            {"vector": dim, "linear": 2 * dim, "monotonic_mlp": units * (dim + 2) + 2 * dim}[self.numeric_encoding]
+            for dim in numeric_dims
+        ) + sum(dim + hidden * (3 * dim + 2) + 1 for dim in sequence_dims)
+        counts = self.token_counts
+        projects = max(counts) > 1 or any(dim != size for dim in dims)
+        tokens = sum(count * dim * size for count, dim in zip(counts, dims)) if projects else 0
+        k, bases = self.meta_dim, self.num_bases
+        projections = {
+            "hypernetwork": layers * 3 * (bases * size**2 + k * k + k + k * bases + bases) + fields * k,
+            "full": layers * 3 * fields * size**2,
+            "shared": layers * 3 * size**2,
+            "pair": self.pair_parameters,
+        }[self.projection]
+        norms = 4 * size if self.block == "prenorm" else 2 * size
+        parts = {
+            "encoders": encoders,
+            "tokens": tokens + (fields * size if self.use_field_bias else 0),
+            "projections": projections,
+            "modulation": layers * self.num_attention_heads * fields**2 if self.use_pair_modulation else 0,
+            "outputs": layers * size**2 if self.use_output_projection else 0,
+            "feed_forward": layers * ((2 * size + 1) * self.intermediate_size + size + norms),
+            "head": size,
+        }
+        dense = sum(parts.values())
+        return {"total": embedding + dense, "embedding": embedding, "dense": dense, **parts}
+
     def validate_values(self) -> None:
         super().validate_values()
         for key in (
