@@ -1,0 +1,103 @@
+"""Pictures of sequence models: compression plans and attention by behaviour type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .behavior_attention import BehaviorAttention
+from .plots import require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_behavior_attention", "plot_compression"]
+
+_SIZE_COLOUR, _FLOPS_COLOUR = "#0b6e4f", "#c1272d"
+
+
+def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | None = None) -> Path:
+    """Size and training FLOPs of SUMI rows over N_c (Climber, Fig. 4): formulas as dashed lines, measured values as points.
+
+    Args:
+        plan: `CompressionPlan.to_dict()`. path: image file; the suffix decides the format. Folders are made.
+        title: default: the number of samples.
+
+    Returns:
+        `path`.
+
+    Raises:
+        MissingExtraError: matplotlib is missing.
+    """
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    points = sorted(plan["points"], key=lambda point: point["num_candidates"])
+    degrees = [point["num_candidates"] for point in points]
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    left = figure.subplots()
+    right = left.twinx()
+    sides = (
+        (left, _SIZE_COLOUR, "ratio", "measured_ratio", "size, relative to one row per sample"),
+        (right, _FLOPS_COLOUR, "flops", "measured_flops", "training FLOPs of one epoch"),
+    )
+    for axes, colour, formula, measured, label in sides:
+        axes.plot(degrees, [point[formula] for point in points], "--", color=colour, label="formula")
+        axes.plot(degrees, [point[measured] for point in points], "o", color=colour, label="measured")
+        best = min(points, key=lambda point: (point[measured], point["num_candidates"]))
+        axes.axvline(best["num_candidates"], color=colour, alpha=0.3)
+        axes.set_ylabel(f"{label} (best N_c = {best['num_candidates']})", color=colour)
+        axes.set_ylim(bottom=0)
+    left.set_xlabel("N_c, candidates per row")
+    left.legend(loc="upper center")
+    left.set_title(title or f"{plan['num_samples']:,} samples")
+    return _save(figure, path)
+
+
+def plot_behavior_attention(
+    measured: Mapping[str, BehaviorAttention], path: str | Path, title: str | None = None
+) -> Path:
+    """Bars of the attention on each behaviour type, one group of bars per model (Climber, Fig. 7).
+
+    Args:
+        measured: model name to what [`behavior_attention`] found; the models know the same behaviour types.
+        path: image file. title: over the picture.
+
+    Returns:
+        `path`.
+
+    Raises:
+        ValueError: no model, or models with different behaviour types. MissingExtraError: matplotlib is missing.
+    """
+    kinds = {found.behavior_names for found in measured.values()}
+    if len(kinds) != 1:
+        raise ValueError(f"measured: expected models with the same behaviour types, got {sorted(kinds)}")
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    (names,) = kinds
+    figure = Figure(figsize=(max(4.8, 1.2 * len(measured) * len(names)), 4), layout="constrained")
+    axes: Axes = figure.subplots()
+    width = 0.8 / len(names)
+    for place, name in enumerate(names):
+        shares = [float(np.nan_to_num(found.overall()[place])) for found in measured.values()]
+        at = np.arange(len(measured)) + (place - (len(names) - 1) / 2) * width
+        bars = axes.bar(at, shares, width, label=name)
+        axes.bar_label(bars, [f"{share:.0%}" for share in shares], padding=2, fontsize=8)
+    axes.set_xticks(range(len(measured)), list(measured))
+    axes.set_ylabel("share of the attention on events")
+    axes.set_ylim(0, 1.05)
+    axes.legend()
+    if title:
+        axes.set_title(title)
+    return _save(figure, path)
+
+
+def _save(figure: Any, path: str | Path) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
