@@ -11,7 +11,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ...modeling_embeddings import FieldEmbedding, LinearTerm, project_fields
-from ...modeling_layers import MLP, attend
+from ...modeling_layers import MLP, attend, in_blocks
 from ...modeling_tabular import (
     LogitHead,
     TabularForCTRMixin,
@@ -23,6 +23,9 @@ from ...modeling_tabular import (
 from .configuration_autoint import AutoIntConfig
 
 __all__ = ["AutoIntForCTR", "AutoIntModel", "AutoIntPreTrainedModel"]
+
+
+ROWS = 256  # held at a time on the CPU
 
 
 class JointProjection(nn.Linear):
@@ -52,6 +55,12 @@ class InteractingLayer(GradientCheckpointingLayer):
         self, states: torch.Tensor, output_attentions: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, F, d) to (B, F, H d'), and the attention maps (B, H, F, F) when asked for."""
+        if output_attentions:
+            return self.mix(states, True)
+        return in_blocks(lambda block: self.mix(block)[0], states, ROWS), None
+
+    def mix(self, states: torch.Tensor, output_attentions: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`forward` of one block of rows."""
         query, key, value, *residual = self.projection(states).chunk(4 if self.use_residual else 3, -1)
         query, key, value = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query, key, value))
         dropout = self.dropout if self.training else 0.0

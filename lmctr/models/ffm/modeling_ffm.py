@@ -11,6 +11,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ...modeling_embeddings import FieldEmbedding, LinearTerm
+from ...modeling_layers import in_blocks
 from ...modeling_tabular import (
     SumHead,
     TabularForCTRMixin,
@@ -24,6 +25,9 @@ from .configuration_ffm import FFMConfig
 __all__ = ["FFMForCTR", "FFMModel", "FFMPreTrainedModel"]
 
 
+ROWS = 256  # held at a time on the CPU
+
+
 class FieldAwareInteraction(GradientCheckpointingLayer):
     """Section 3: the sum over pairs i < j of <v_{i, field j}, v_{j, field i}>, kept apart by field."""
 
@@ -33,6 +37,10 @@ class FieldAwareInteraction(GradientCheckpointingLayer):
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """(B, F, F k): each field's vectors for field 0, 1, ...; returns (B, F), half of each pair at either field."""
+        return in_blocks(self.shares, vectors, ROWS)
+
+    def shares(self, vectors: torch.Tensor) -> torch.Tensor:
+        """`forward` of one block of rows."""
         vectors = vectors.unflatten(2, (self.num_fields, -1))
         pairs = (vectors * vectors.transpose(1, 2)).sum(-1)  # symmetric; the diagonal is no pair
         return 0.5 * (pairs.sum(2) - pairs.diagonal(dim1=1, dim2=2))

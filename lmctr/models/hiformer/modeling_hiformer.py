@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ...modeling_embeddings import FieldEmbedding, project_fields
-from ...modeling_layers import MLP, attend
+from ...modeling_layers import MLP, attend, in_blocks
 from ...modeling_tabular import (
     LogitHead,
     TabularForCTRMixin,
@@ -28,6 +28,9 @@ from ...modeling_tabular import (
 from .configuration_hiformer import HiFormerConfig
 
 __all__ = ["HiFormerForCTR", "HiFormerModel", "HiFormerPreTrainedModel"]
+
+
+ROWS = 512  # held at a time on the CPU
 
 
 class TokenLinear(nn.Module):
@@ -118,6 +121,12 @@ class HiFormerLayer(GradientCheckpointingLayer):
         self, states: torch.Tensor, output_attentions: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, T, d) to (B, Q, d), and the attention maps (B, H, Q, T) when asked for."""
+        if output_attentions:
+            return self.mix(states, True)
+        return in_blocks(lambda block: self.mix(block)[0], states, ROWS), None
+
+    def mix(self, states: torch.Tensor, output_attentions: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`forward` of one block of rows."""
         asking = states[:, : self.num_queries]
         query = self.query(asking).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         dropout = self.attention_dropout if self.training else 0.0

@@ -1,0 +1,73 @@
+"""Shared layers: attention in both forms, work in blocks of rows."""
+
+import numpy as np
+import pytest
+import torch
+from tabular_inputs import FIELDS, make_batch, softmax
+
+import lmctr
+from lmctr.modeling_layers import MLP, attend, in_blocks
+
+
+def test_attention_equals_loops():
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 3, n, 4, generator=generator, dtype=torch.float64) for n in (5, 6, 6))
+    mixed, weights = attend(query, key, value, 0.7, output_attentions=True)
+    for b in range(2):
+        for h in range(3):
+            for i in range(5):
+                row = softmax(np.array([0.7 * float(query[b, h, i] @ key[b, h, j]) for j in range(6)]))
+                np.testing.assert_allclose(weights[b, h, i], row)
+                np.testing.assert_allclose(mixed[b, h, i], sum(w * value[b, h, j].numpy() for j, w in enumerate(row)))
+    again, none = attend(query, key, value, 0.7)
+    torch.testing.assert_close(again, mixed)
+    assert none is None
+
+
+def test_blocks_cover_all_rows_once():
+    seen = []
+
+    def double(block):
+        seen.append(len(block))
+        return 2 * block
+
+    states = torch.arange(7.0)
+    assert torch.equal(in_blocks(double, states, 3), 2 * states)
+    assert seen == [3, 3, 1]
+    in_blocks(double, states, 7)
+    assert seen[3:] == [7]
+
+
+@pytest.mark.parametrize("family", ["autoint", "hiformer", "ffm"])
+def test_models_in_blocks_give_the_same(family, monkeypatch):
+    """Blocks smaller than the batch change neither logits nor gradients."""
+    import importlib
+
+    module = importlib.import_module(f"lmctr.models.{family}.modeling_{family}")
+    name = {"autoint": "AutoInt", "hiformer": "HiFormer", "ffm": "FFM"}[family]
+    results = []
+    for rows in (256, 4):
+        monkeypatch.setattr(module, "ROWS", rows)
+        torch.manual_seed(0)
+        model = getattr(lmctr, f"{name}ForCTR")(getattr(lmctr, f"{name}Config")(**FIELDS)).train()
+        output = model(**make_batch(model.config))
+        output.loss.backward()
+        results.append([output.logits, *(p.grad for p in model.parameters())])
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+
+
+def test_mlp_options():
+    torch.manual_seed(0)
+    mlp = MLP(3, [4, 5], "gelu", dropout=0.5, use_batch_norm=True)
+    assert mlp.out_size == 5
+    states, seen = torch.randn(8, 3), []
+    mlp.eval()
+    out = mlp(states, seen)
+    expected = states
+    for layer in mlp.layers:
+        expected = torch.nn.functional.gelu(layer.norm(layer.linear(expected)))
+    torch.testing.assert_close(out, expected)
+    assert [s.shape[1] for s in seen] == [4, 5]
+    assert (mlp.train()(states) == 0).any()  # dropout
+    assert MLP(3, [], "relu")(states) is states
