@@ -27,7 +27,7 @@ from .configuration_xdeepfm import XDeepFMConfig
 __all__ = ["XDeepFMForCTR", "XDeepFMModel", "XDeepFMPreTrainedModel"]
 
 # Numbers of the outer product that are held at a time: on the CPU what stays in a core's cache.
-CHUNK = {"cpu": 3 * 2**19}
+CHUNK = {"cpu": 3 * 2**18}
 CHUNK_ELSEWHERE = 2**27
 
 
