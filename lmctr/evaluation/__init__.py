@@ -18,8 +18,8 @@ def evaluate_module_path(name: str) -> str:
     """Path of a metric module for `evaluate.load`.
 
     Args:
-        name: one of `list_evaluate_modules()`: "auc", "expected_calibration_error", "grouped_auc", "log_loss",
-            "normalized_entropy".
+        name: one of `list_evaluate_modules()`: "auc", "expected_calibration_error", "grouped_auc", "log_loss", "ndcg",
+            "normalized_entropy", "ordered_pair_accuracy", "recall_at", "revenue_ratio".
 
     Raises:
         ValueError: an unknown name.

@@ -3,6 +3,7 @@
 All metrics are exact: no binning of scores, ties count one half, sums in float64. They take lists, numpy arrays or CPU
 tensors of shape (S,) with labels in {0, 1}, and an optional `sample_weight` (S,) of non-negative finite numbers. Input that a
 metric is not defined on (one class, NaN, a probability outside [0, 1]) is a `ValueError`, never a substituted value.
+The metrics of retrieval on impressions, (B, n), come from `ranking_metrics`.
 
 S: samples, G: groups.
 """
@@ -12,18 +13,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .errors import UndefinedMetricError
+from .ranking_metrics import RankingMetrics, ndcg, ordered_pair_accuracy, recall_at, revenue_ratio
+
 __all__ = [
+    "RankingMetrics",
     "UndefinedMetricError",
     "auc",
     "expected_calibration_error",
     "grouped_auc",
     "log_loss",
+    "ndcg",
     "normalized_entropy",
+    "ordered_pair_accuracy",
+    "recall_at",
+    "revenue_ratio",
 ]
-
-
-class UndefinedMetricError(ValueError):
-    """The metric has no value on these samples: all are of one class."""
 
 
 def auc(labels: ArrayLike, scores: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

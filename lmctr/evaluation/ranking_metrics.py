@@ -1,0 +1,438 @@
+"""Metrics of retrieval on impressions: how well the scores of a model order the ads of each impression.
+
+R/R* is Eq. 5 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322); ordered-pair accuracy and Recall@m@k are those of
+ARF ("Adaptive Neural Ranking Framework", WWW 2024); NDCG is Jarvelin and Kekalainen's (TOIS 2002).
+
+Every metric takes (B, n) arrays, lists or CPU tensors, or lists of B lists of different lengths, and a `mask` (B, n) that is True where
+there is an ad (default: every place, or every place of the ragged lists). One impression may come as (n,). What stands in masked
+places is never read. Sorting is descending and stable: of equal values the ad that comes first in the impression comes first. An
+impression that a metric has no value for (its denominator is 0) is left out of the mean; [`RankingMetrics`] counts them. Sums in float64.
+
+B: impressions, n: ads per impression, v: ground-truth rank index, higher is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .errors import UndefinedMetricError
+
+__all__ = [
+    "RankingMetrics",
+    "ndcg",
+    "ndcg_per_impression",
+    "ordered_pair_accuracy",
+    "ordered_pair_accuracy_per_impression",
+    "recall_at",
+    "recall_at_per_impression",
+    "revenue_ratio",
+    "revenue_ratio_per_impression",
+]
+
+_IDEALS = ("v", "ecpm")
+_GAINS = ("linear", "exp2")
+_PAIRS_AT_ONCE = 1 << 22  # entries of the (b, n, n) comparisons held at a time
+
+
+def revenue_ratio(
+    ranks: ArrayLike,
+    scores: ArrayLike,
+    ecpm: ArrayLike,
+    m: int | ArrayLike,
+    mask: ArrayLike | None = None,
+    ideal: str = "v",
+) -> float:
+    """R/R*: eCPM of the m best ads by score over that of the m best by ground truth, averaged over impressions (Eq. 5).
+
+    Args:
+        ranks: (B, n) v, the ground-truth rank index, higher is better.
+        scores: (B, n) scores of the model; only their order matters, infinities are legal.
+        ecpm: (B, n) revenue per mille, not negative; 0 where an ad never reached the ranking stage. Any currency: it cancels.
+        m: ads that go on, a number or (B,) one per impression; one above the number of ads takes all.
+        mask: (B, n) bool, True where there is an ad.
+        ideal: what the denominator sorts by. "v" is Eq. 5 as written: the value can exceed 1 where v does not follow the eCPM.
+            "ecpm" sorts by the eCPM itself, which bounds the value by 1.
+
+    Returns:
+        The mean over impressions whose denominator is above 0.
+
+    Raises:
+        UndefinedMetricError: no impression has a denominator above 0.
+        ValueError: shapes that differ, NaN scores, ranks or eCPM, a negative or infinite eCPM, an m below 1, an unknown `ideal`.
+
+    Example:
+        >>> revenue_ratio(ranks=[[3, 2, 1]], scores=[[0.1, 0.9, 0.5]], ecpm=[[10.0, 5.0, 0.0]], m=1)
+        0.5
+    """
+    return _mean(revenue_ratio_per_impression(ranks, scores, ecpm, m, mask, ideal), "revenue_ratio", "eCPM above 0")
+
+
+def revenue_ratio_per_impression(
+    ranks: ArrayLike,
+    scores: ArrayLike,
+    ecpm: ArrayLike,
+    m: int | ArrayLike,
+    mask: ArrayLike | None = None,
+    ideal: str = "v",
+) -> np.ndarray:
+    """(B,) `revenue_ratio` of each impression, NaN where the denominator is 0. Arguments and errors as there."""
+    if ideal not in _IDEALS:
+        raise ValueError(f"ideal must be one of {', '.join(map(repr, _IDEALS))}, got {ideal!r}")
+    (ranks, scores, ecpm), mask = _grids({"ranks": ranks, "scores": scores, "ecpm": ecpm}, mask)
+    _require(mask & ~(np.isfinite(ecpm) & (ecpm >= 0)), ecpm, "ecpm", "finite and not negative")
+    m = _counts(m, len(scores), "m")
+    ecpm = np.where(mask, ecpm, 0.0)
+    got = _top_sum(ecpm, scores, mask, m)
+    best = _top_sum(ecpm, ranks if ideal == "v" else ecpm, mask, m)
+    ratio = np.full(len(scores), np.nan)
+    np.divide(got, best, out=ratio, where=best > 0)
+    # The same ads summed in another order may differ by an ulp; the bound is exact.
+    return np.minimum(ratio, 1.0) if ideal == "ecpm" else ratio
+
+
+def ordered_pair_accuracy(ranks: ArrayLike, scores: ArrayLike, mask: ArrayLike | None = None) -> float:
+    """OPA: of the pairs of ads that v orders, the share that the scores order alike, averaged over impressions.
+
+    A pair of equal scores counts one half (as in `auc`: with v in {0, 1} the OPA of an impression is its AUC), a pair of equal v is none.
+
+    Args:
+        ranks: (B, n) v. scores: (B, n). mask: (B, n) bool.
+
+    Raises:
+        UndefinedMetricError: no impression has two ads of different v. ValueError: shapes that differ, NaN.
+
+    Time O(B n^2), memory bounded by chunks of impressions.
+    """
+    per_impression = ordered_pair_accuracy_per_impression(ranks, scores, mask)
+    return _mean(per_impression, "ordered_pair_accuracy", "two ads of different ranks")
+
+
+def ordered_pair_accuracy_per_impression(
+    ranks: ArrayLike, scores: ArrayLike, mask: ArrayLike | None = None
+) -> np.ndarray:
+    """(B,) `ordered_pair_accuracy` of each impression, NaN where no two ads differ in v. Arguments and errors as there."""
+    (ranks, scores), mask = _grids({"ranks": ranks, "scores": scores}, mask)
+    count, width = scores.shape
+    values = np.full(count, np.nan)
+    step = max(1, _PAIRS_AT_ONCE // max(width * width, 1))
+    for start in range(0, count, step):
+        rows = slice(start, start + step)
+        v, s, real = ranks[rows], scores[rows], mask[rows]
+        pair = (v[:, :, None] > v[:, None, :]) & real[:, :, None] & real[:, None, :]
+        above = (pair & (s[:, :, None] > s[:, None, :])).sum(axis=(1, 2))
+        equal = (pair & (s[:, :, None] == s[:, None, :])).sum(axis=(1, 2))
+        pairs = pair.sum(axis=(1, 2))
+        np.divide(2 * above + equal, 2 * pairs, out=values[rows], where=pairs > 0)
+    return values
+
+
+def ndcg(
+    ranks: ArrayLike, scores: ArrayLike, k: int | None = None, mask: ArrayLike | None = None, gain: str = "linear"
+) -> float:
+    """NDCG@k: discounted gain of the k best ads by score over the best possible one, averaged over impressions.
+
+    Args:
+        ranks: (B, n) relevance, not negative: v, or 0 / 1 labels.
+        scores: (B, n).
+        k: places that count; None counts all.
+        mask: (B, n) bool.
+        gain: "linear": the relevance. "exp2": 2^relevance - 1, for grades (a rank index of 1,500 ads would overflow).
+
+    Place p from 1 is discounted by log2(p + 1). Equal scores are sorted stably, not averaged as scikit-learn does by default.
+
+    Raises:
+        UndefinedMetricError: no impression has an ad with a relevance above 0.
+        ValueError: shapes that differ, NaN, negative or infinite relevance, a k below 1, an unknown gain.
+    """
+    return _mean(ndcg_per_impression(ranks, scores, k, mask, gain), "ndcg", "rank above 0")
+
+
+def ndcg_per_impression(
+    ranks: ArrayLike, scores: ArrayLike, k: int | None = None, mask: ArrayLike | None = None, gain: str = "linear"
+) -> np.ndarray:
+    """(B,) `ndcg` of each impression, NaN where all relevances are 0. Arguments and errors as there."""
+    if gain not in _GAINS:
+        raise ValueError(f"gain must be one of {', '.join(map(repr, _GAINS))}, got {gain!r}")
+    (ranks, scores), mask = _grids({"ranks": ranks, "scores": scores}, mask)
+    accepted = "finite and not negative" if gain == "linear" else "between 0 and 1000 for gain='exp2'"
+    limit = np.inf if gain == "linear" else 1000
+    _require(mask & ~(np.isfinite(ranks) & (ranks >= 0) & (ranks <= limit)), ranks, "ranks", accepted)
+    k = _counts(scores.shape[1] or 1 if k is None else k, len(scores), "k")
+    relevance = np.where(mask, ranks, 0.0)
+    gains = relevance if gain == "linear" else np.exp2(relevance) - 1.0
+    discount = 1.0 / np.log2(np.arange(2, scores.shape[1] + 2))
+    got = _top_sum(gains, scores, mask, k, discount)
+    best = _top_sum(gains, gains, mask, k, discount)
+    values = np.full(len(scores), np.nan)
+    np.divide(got, best, out=values, where=best > 0)
+    return values
+
+
+def recall_at(
+    ranks: ArrayLike, scores: ArrayLike, m: int | ArrayLike, k: int | ArrayLike, mask: ArrayLike | None = None
+) -> float:
+    """Recall@m@k: the share of the k best ads by v that are among the m best by score, averaged over impressions.
+
+    m and k are those of ARF's L_relax: the model passes m ads on, k of them are wanted. An impression of fewer than k ads wants them all.
+
+    Args:
+        ranks: (B, n) v. scores: (B, n).
+        m, k: numbers from 1, or (B,) one per impression.
+        mask: (B, n) bool.
+
+    Raises:
+        UndefinedMetricError: no impression has an ad. ValueError: shapes that differ, NaN, m or k below 1.
+    """
+    return _mean(recall_at_per_impression(ranks, scores, m, k, mask), "recall_at", "an ad and a k above 0")
+
+
+def recall_at_per_impression(
+    ranks: ArrayLike, scores: ArrayLike, m: int | ArrayLike, k: int | ArrayLike, mask: ArrayLike | None = None
+) -> np.ndarray:
+    """(B,) `recall_at` of each impression, NaN where there is no ad. Arguments and errors as there."""
+    (ranks, scores), mask = _grids({"ranks": ranks, "scores": scores}, mask)
+    m, k = _counts(m, len(scores), "m"), _counts(k, len(scores), "k")
+    wanted = np.zeros(scores.shape, dtype=np.float64)
+    places = np.arange(scores.shape[1])
+    np.put_along_axis(wanted, _order(ranks, mask), (places < k[:, None]).astype(np.float64), axis=1)
+    wanted = np.where(mask, wanted, 0.0)
+    found, total = _top_sum(wanted, scores, mask, m), wanted.sum(axis=1)
+    values = np.full(len(scores), np.nan)
+    np.divide(found, total, out=values, where=total > 0)
+    return values
+
+
+class RankingMetrics:
+    """The four metrics over a stream of batches, with memory that does not grow.
+
+    Args:
+        m: ads that go on (R/R*, Recall); None: one per impression, given to each `update`.
+        k: wanted ads of Recall@m@k; None takes m.
+        ndcg_k: places of NDCG; None counts all.
+        ideal: see `revenue_ratio`. gain: see `ndcg`.
+
+    Example:
+        >>> stream = RankingMetrics(m=1)
+        >>> stream.update(ranks=[[3, 2, 1]], scores=[[0.1, 0.9, 0.5]], ecpm=[[10.0, 5.0, 0.0]])
+        >>> stream.compute()["revenue_ratio"]
+        0.5
+    """
+
+    _NAMES = ("revenue_ratio", "ordered_pair_accuracy", "ndcg", "recall")
+
+    def __init__(
+        self,
+        m: int | None = None,
+        k: int | None = None,
+        ndcg_k: int | None = None,
+        ideal: str = "v",
+        gain: str = "linear",
+    ):
+        if ideal not in _IDEALS:
+            raise ValueError(f"ideal must be one of {', '.join(map(repr, _IDEALS))}, got {ideal!r}")
+        if gain not in _GAINS:
+            raise ValueError(f"gain must be one of {', '.join(map(repr, _GAINS))}, got {gain!r}")
+        for name, value in (("m", m), ("k", k), ("ndcg_k", ndcg_k)):
+            if value is not None:
+                _counts(value, 1, name)
+        self.settings = {"m": m, "k": k, "ndcg_k": ndcg_k, "ideal": ideal, "gain": gain}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every batch."""
+        self.num_impressions = self.num_empty = 0
+        self._sums = dict.fromkeys(self._NAMES, 0.0)
+        self._counts = dict.fromkeys(self._NAMES, 0)
+
+    def update(
+        self,
+        ranks: ArrayLike,
+        scores: ArrayLike,
+        ecpm: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        m: int | ArrayLike | None = None,
+    ) -> None:
+        """Add a batch of impressions.
+
+        Args:
+            ranks, scores, ecpm, mask: as in `revenue_ratio`. Without `ecpm` there is no R/R*; give it always or never.
+            m: (B,) one per impression, instead of the m of the stream.
+
+        Raises:
+            ValueError: as the functions; no m; batches with and without eCPM.
+        """
+        settings = self.settings
+        if m is not None and settings["m"] is not None:
+            raise ValueError(
+                f"m is {settings['m']} for the whole stream: leave it out of update, or of RankingMetrics"
+            )
+        m = settings["m"] if m is None else m
+        if m is None:
+            raise ValueError("m is missing: give it to RankingMetrics, or one per impression to update")
+        k = m if settings["k"] is None else settings["k"]
+        parts: dict[str, Callable[[], np.ndarray]] = {
+            "ordered_pair_accuracy": lambda: ordered_pair_accuracy_per_impression(ranks, scores, mask),
+            "ndcg": lambda: ndcg_per_impression(ranks, scores, settings["ndcg_k"], mask, settings["gain"]),
+            "recall": lambda: recall_at_per_impression(ranks, scores, m, k, mask),
+        }
+        has_revenue = self._has_revenue
+        if has_revenue is not None and has_revenue != (ecpm is not None):
+            raise ValueError("ecpm must be given with every update or with none")
+        if ecpm is not None:
+            parts["revenue_ratio"] = lambda: revenue_ratio_per_impression(
+                ranks, scores, ecpm, m, mask, settings["ideal"]
+            )
+        values = {
+            name: part() for name, part in parts.items()
+        }  # all of them before any is added: a bad batch adds nothing
+        _, real = _grids({"scores": scores}, mask)
+        self._revenue = ecpm is not None
+        self.num_impressions += len(real)
+        self.num_empty += int((~real.any(axis=1)).sum())
+        for name, value in values.items():
+            defined = value[~np.isnan(value)]
+            self._sums[name] += float(defined.sum())
+            self._counts[name] += len(defined)
+
+    def merge(self, other: RankingMetrics) -> RankingMetrics:
+        """Add what another stream (of another process) saw; returns self. ValueError: other settings."""
+        if self.settings != other.settings:
+            raise ValueError(f"streams of different settings: {self.settings} and {other.settings}")
+        if None not in (self._has_revenue, other._has_revenue) and self._has_revenue != other._has_revenue:
+            raise ValueError("one stream has ecpm, the other has none")
+        if other._has_revenue is not None:
+            self._revenue = other._has_revenue
+        self.num_impressions += other.num_impressions
+        self.num_empty += other.num_empty
+        for name in self._NAMES:
+            self._sums[name] += other._sums[name]
+            self._counts[name] += other._counts[name]
+        return self
+
+    def compute(self) -> dict[str, float | int | None]:
+        """The means, and how many impressions each of them leaves out.
+
+        Returns:
+            "revenue_ratio" (with eCPM), "ordered_pair_accuracy", "ndcg", "recall": floats, None where no impression has a value;
+            "<metric>_dropped": impressions without a value; "num_impressions"; "num_empty": impressions without ads.
+
+        Raises:
+            UndefinedMetricError: nothing was added.
+        """
+        if not self.num_impressions:
+            raise UndefinedMetricError("RankingMetrics is not defined on no impressions: call update first")
+        result: dict[str, float | int | None] = {}
+        for name in self._NAMES:
+            if name == "revenue_ratio" and not self._has_revenue:
+                continue
+            count = self._counts[name]
+            result[name] = self._sums[name] / count if count else None
+            result[f"{name}_dropped"] = self.num_impressions - count
+        return result | {"num_impressions": self.num_impressions, "num_empty": self.num_empty}
+
+    @property
+    def _has_revenue(self) -> bool | None:
+        """None before the first batch."""
+        return self._revenue if self.num_impressions else None
+
+
+def _order(keys: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(B, n) positions by descending key, stable, masked places last."""
+    return np.lexsort((-np.where(mask, keys, 0.0), ~mask), axis=-1)
+
+
+def _top_sum(
+    values: np.ndarray, keys: np.ndarray, mask: np.ndarray, count: np.ndarray, discount: np.ndarray | None = None
+) -> np.ndarray:
+    """(B,) sum of the values of the `count` best ads by key, each place times its discount. Masked values are 0."""
+    ordered = np.take_along_axis(values, _order(keys, mask), axis=1)
+    if discount is not None:
+        ordered = ordered * discount
+    return np.where(np.arange(values.shape[1]) < count[:, None], ordered, 0.0).sum(axis=1)
+
+
+def _grids(columns: dict[str, ArrayLike], mask: ArrayLike | None) -> tuple[list[np.ndarray], np.ndarray]:
+    """Columns as (B, n) float64 with NaN checked, and the mask (B, n) bool; ValueError naming the column otherwise."""
+    arrays, real = [], None
+    for name, values in columns.items():
+        array, present = _grid(values, name)
+        if arrays and array.shape != arrays[0].shape:
+            raise ValueError(
+                f"{name} has shape {array.shape}, {next(iter(columns))} has {arrays[0].shape}: one of each per ad"
+            )
+        if real is not None and not np.array_equal(present, real):
+            row = int(np.flatnonzero((present != real).any(axis=1))[0])
+            raise ValueError(f"{name} has another number of ads than {next(iter(columns))} in impression {row}")
+        arrays.append(array)
+        real = present
+    if mask is not None:
+        given, _ = _grid(mask, "mask")
+        if given.shape != real.shape:
+            raise ValueError(f"mask has shape {given.shape}, {next(iter(columns))} has {real.shape}")
+        if not np.isin(given, (0.0, 1.0)).all():
+            raise ValueError("mask must be True (an ad) or False (padding) everywhere")
+        real = real & (given == 1)
+    if not len(real):
+        raise ValueError(f"{next(iter(columns))} is empty: a metric needs at least one impression")
+    for (name, _), array in zip(columns.items(), arrays):
+        _require(real & np.isnan(array), array, name, "a number")
+    return arrays, real
+
+
+def _grid(values: ArrayLike, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(B, n) float64 and where it has values: everywhere, or the places of ragged lists."""
+    if hasattr(values, "detach"):  # a tensor: bfloat16 has no numpy type
+        values = values.detach().cpu()
+        values = values.float().numpy() if values.is_floating_point() and values.element_size() < 4 else values.numpy()
+    if not isinstance(values, np.ndarray) and isinstance(values, Sequence) and len(values):
+        lengths = [len(row) if hasattr(row, "__len__") else -1 for row in values]
+        if min(lengths) >= 0 and len(set(lengths)) > 1:
+            present = np.arange(max(lengths)) < np.asarray(lengths)[:, None]
+            array = np.zeros(present.shape)
+            array[present] = np.concatenate([np.asarray(row, dtype=np.float64) for row in values])
+            return array, present
+    array = np.asarray(values)
+    if array.ndim == 1 and array.size:
+        array = array[None]
+    if array.ndim != 2:
+        raise ValueError(f"{name} must have shape (impressions, ads), got {array.shape}")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be numbers, got dtype {array.dtype}")
+    return array.astype(np.float64), np.ones(array.shape, dtype=bool)
+
+
+def _require(bad: np.ndarray, values: np.ndarray, name: str, accepted: str) -> None:
+    if bad.any():
+        row, place = (int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{name} must be {accepted}, got {values[row, place]} at impression {row}, ad {place} ({int(bad.sum())} ads)"
+        )
+
+
+def _counts(value: int | ArrayLike, rows: int, name: str) -> np.ndarray:
+    """(B,) int64 counts from a number of at least 1 or one per impression of at least 0."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be an integer, or one per impression, got {value!r}")
+    if array.ndim == 0:
+        if array < 1:
+            raise ValueError(f"{name} must be at least 1, got {value!r}")
+        return np.full(rows, int(array), dtype=np.int64)
+    if array.shape != (rows,):
+        raise ValueError(f"{name} must be a number or have shape ({rows},), one per impression, got {array.shape}")
+    if (array < 0).any():
+        row = int(np.flatnonzero(array < 0)[0])
+        raise ValueError(f"{name} must not be negative, got {array[row]} at impression {row}")
+    return array.astype(np.int64)
+
+
+def _mean(values: np.ndarray, name: str, need: str) -> float:
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        raise UndefinedMetricError(f"{name} is not defined: none of the {len(values)} impressions has {need}")
+    return float(defined.mean())

@@ -1,0 +1,236 @@
+"""Metrics on impressions against loops, and their properties."""
+
+import evaluate
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmctr.evaluation import evaluate_module_path, metrics
+from lmctr.evaluation.ranking_metrics import (
+    ndcg_per_impression,
+    ordered_pair_accuracy_per_impression,
+    recall_at_per_impression,
+    revenue_ratio_per_impression,
+)
+
+
+def best(keys, count):
+    """Positions of the `count` largest keys, the earlier of equals first."""
+    return sorted(range(len(keys)), key=lambda i: (-keys[i], i))[:count]
+
+
+def loop_revenue_ratio(v, s, ecpm, m, ideal="v"):
+    below = sum(ecpm[i] for i in best(v if ideal == "v" else ecpm, m))
+    return sum(ecpm[i] for i in best(s, m)) / below if below else float("nan")
+
+
+def loop_opa(v, s):
+    right = total = 0
+    for i in range(len(v)):
+        for j in range(len(v)):
+            if v[i] > v[j]:
+                total += 1
+                right += 1.0 if s[i] > s[j] else 0.5 if s[i] == s[j] else 0.0
+    return right / total if total else float("nan")
+
+
+def loop_ndcg(v, s, k, gain):
+    gains = [x if gain == "linear" else 2.0**x - 1 for x in v]
+    got = sum(gains[i] / np.log2(place + 2) for place, i in enumerate(best(s, k)))
+    top = sum(gains[i] / np.log2(place + 2) for place, i in enumerate(best(v, k)))
+    return got / top if top else float("nan")
+
+
+def loop_recall(v, s, m, k):
+    wanted = best(v, k)
+    return len(set(wanted) & set(best(s, m))) / len(wanted) if wanted else float("nan")
+
+
+@st.composite
+def impressions(draw):
+    lengths = draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
+    small = st.integers(0, 4)  # many ties
+
+    def column(values):
+        return [[float(draw(values)) for _ in range(length)] for length in lengths]
+
+    return column(small), column(small), column(st.integers(0, 3)), draw(st.integers(1, 8)), draw(st.integers(1, 8))
+
+
+def padded(rows, fill):
+    width = max(map(len, rows)) + 1
+    return np.array([row + [fill] * (width - len(row)) for row in rows])
+
+
+@settings(max_examples=80, deadline=None)
+@given(impressions(), st.sampled_from(["v", "ecpm"]), st.sampled_from(["linear", "exp2"]))
+def test_against_loops(sample, ideal, gain):
+    v, s, ecpm, m, k = sample
+    mask = padded([[True] * len(row) for row in v], False).astype(bool)
+    junk = [padded(x, np.nan) for x in (v, s, ecpm)]  # what stands in masked places is never read
+    for columns, real in (((v, s, ecpm), None), (junk, mask)):
+        if real is None and not any(v):
+            continue
+        ranks, scores, money = columns
+        pairs = [
+            (
+                revenue_ratio_per_impression(ranks, scores, money, m, real, ideal),
+                [loop_revenue_ratio(*row, m, ideal) for row in zip(v, s, ecpm)],
+            ),
+            (ordered_pair_accuracy_per_impression(ranks, scores, real), [loop_opa(*row) for row in zip(v, s)]),
+            (ndcg_per_impression(ranks, scores, k, real, gain), [loop_ndcg(*row, k, gain) for row in zip(v, s)]),
+            (recall_at_per_impression(ranks, scores, m, k, real), [loop_recall(*row, m, k) for row in zip(v, s)]),
+        ]
+        for value, expected in pairs:
+            np.testing.assert_allclose(value, expected, rtol=1e-12, atol=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(impressions())
+def test_bounds_and_the_true_order(sample):
+    v, s, ecpm, m, k = sample
+    if not any(v):
+        return
+    bounded = revenue_ratio_per_impression(v, s, ecpm, m, ideal="ecpm")
+    assert np.nanmax(np.append(bounded, 0)) <= 1
+    true = revenue_ratio_per_impression(v, v, ecpm, m)
+    assert (true[~np.isnan(true)] == 1).all()
+    for values in (
+        ordered_pair_accuracy_per_impression(v, v),
+        ndcg_per_impression(v, v, k),
+        recall_at_per_impression(v, v, k, k),
+    ):
+        assert (values[~np.isnan(values)] == 1).all()
+    shifted = [[2 * x + 1 for x in row] for row in s]  # only the order of the scores matters
+    np.testing.assert_array_equal(
+        revenue_ratio_per_impression(v, s, ecpm, m), revenue_ratio_per_impression(v, shifted, ecpm, m)
+    )
+
+
+def test_r_ratio_by_hand():
+    ranks, scores, ecpm = [[3, 2, 1], [1, 2, 3]], [[0.1, 0.9, 0.5], [1, 2, 3]], [[10.0, 5, 0], [1, 0, 4]]
+    assert metrics.revenue_ratio(ranks, scores, ecpm, m=1) == (0.5 + 1) / 2
+    assert metrics.revenue_ratio(ranks, scores, ecpm, m=[2, 1]) == (5 / 15 + 1) / 2
+    # v that does not follow the eCPM: above 1 as written, 1 at most for ideal="ecpm"
+    assert metrics.revenue_ratio([[2, 1]], [[0, 1]], [[1.0, 4.0]], m=1) == 4
+    assert metrics.revenue_ratio([[2, 1]], [[0, 1]], [[1.0, 4.0]], m=1, ideal="ecpm") == 1
+    # ties: the first of equals goes on
+    assert metrics.revenue_ratio([[2, 1]], [[0.5, 0.5]], [[3.0, 1.0]], m=1) == 1
+    assert metrics.revenue_ratio([[1, 2]], [[0.5, 0.5]], [[1.0, 4.0]], m=1) == 0.25
+    assert metrics.revenue_ratio(torch.tensor(ranks), torch.tensor(scores).bfloat16(), torch.tensor(ecpm), m=1) == 0.75
+
+
+def test_opa_of_binary_ranks_is_the_auc():
+    rng = np.random.default_rng(0)
+    labels, scores = rng.integers(0, 2, (6, 40)), rng.integers(0, 9, (6, 40))
+    expected = np.mean([metrics.auc(a, b) for a, b in zip(labels, scores)])
+    assert metrics.ordered_pair_accuracy(labels, scores) == pytest.approx(expected, abs=1e-12)
+
+
+def test_pairs_are_compared_in_chunks(monkeypatch):
+    rng = np.random.default_rng(1)
+    ranks, scores = rng.random((9, 11)), rng.random((9, 11))
+    whole = ordered_pair_accuracy_per_impression(ranks, scores)
+    monkeypatch.setattr("lmctr.evaluation.ranking_metrics._PAIRS_AT_ONCE", 300)
+    np.testing.assert_array_equal(whole, ordered_pair_accuracy_per_impression(ranks, scores))
+
+
+def test_streaming_equals_the_whole_and_counts_what_it_drops():
+    rng = np.random.default_rng(2)
+    ranks, scores = rng.permuted(np.tile(np.arange(6.0), (40, 1)), axis=1), rng.random((40, 6))
+    ecpm = rng.random((40, 6)) * (ranks > 2)
+    mask = rng.random((40, 6)) < 0.8
+    mask[3], ecpm[5] = False, 0
+    m = rng.integers(1, 4, 40)
+    first, second = metrics.RankingMetrics(ndcg_k=3, k=2), metrics.RankingMetrics(ndcg_k=3, k=2)
+    for stream, part in ((first, slice(0, 13)), (first, slice(13, 20)), (second, slice(20, 40))):
+        stream.update(ranks[part], scores[part], ecpm[part], mask[part], m[part])
+    values = first.merge(second).compute()
+    assert values["revenue_ratio"] == pytest.approx(metrics.revenue_ratio(ranks, scores, ecpm, m, mask), abs=1e-12)
+    assert values["ordered_pair_accuracy"] == pytest.approx(metrics.ordered_pair_accuracy(ranks, scores, mask))
+    assert values["ndcg"] == pytest.approx(metrics.ndcg(ranks, scores, 3, mask), abs=1e-12)
+    assert values["recall"] == pytest.approx(metrics.recall_at(ranks, scores, m, 2, mask), abs=1e-12)
+    dropped = np.isnan(revenue_ratio_per_impression(ranks, scores, ecpm, m, mask)).sum()
+    assert values["revenue_ratio_dropped"] == dropped >= 2
+    assert (values["num_impressions"], values["num_empty"]) == (40, (~mask.any(1)).sum())
+    only = metrics.RankingMetrics(m=2)
+    only.update(ranks, scores)
+    assert "revenue_ratio" not in only.compute()
+    with pytest.raises(ValueError, match="every update or with none"):
+        only.update(ranks, scores, ecpm)
+    with pytest.raises(ValueError, match="not defined on no impressions"):
+        metrics.RankingMetrics(m=2).compute()
+    with pytest.raises(ValueError, match="m is missing"):
+        metrics.RankingMetrics().update(ranks, scores)
+    with pytest.raises(ValueError, match="different settings"):
+        only.merge(metrics.RankingMetrics(m=3))
+
+
+def test_a_bad_batch_adds_nothing():
+    stream = metrics.RankingMetrics(m=1)
+    stream.update([[1, 2]], [[0, 1]], [[1, 1]])
+    before = stream.compute()
+    with pytest.raises(ValueError, match="scores must be a number, got nan at impression 0, ad 1"):
+        stream.update([[1, 2]], [[0, np.nan]], [[1, 1]])
+    with pytest.raises(ValueError, match="ecpm must be finite and not negative"):
+        stream.update([[1, 2]], [[0, 1]], [[1, -1]])
+    assert stream.compute() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"scores": [[np.nan, 1.0]]}, "scores must be a number, got nan at impression 0, ad 0"),
+        ({"scores": [[1.0, 2.0, 3.0]]}, "scores has shape"),
+        ({"ecpm": [[-1.0, 1.0]]}, "ecpm must be finite and not negative, got -1.0"),
+        ({"ecpm": [[np.inf, 1.0]]}, "ecpm must be finite"),
+        ({"ecpm": [[0.0, 0.0]]}, "none of the 1 impressions has eCPM above 0"),
+        ({"mask": [[False, False]]}, "none of the 1 impressions"),
+        ({"mask": [[2, 1]]}, "mask must be True"),
+        ({"mask": [[True]]}, "mask has shape"),
+        ({"m": 0}, "m must be at least 1"),
+        ({"m": 1.5}, "m must be an integer"),
+        ({"m": [1, 2]}, r"m must be a number or have shape \(1,\)"),
+        ({"m": [-1]}, "m must not be negative"),
+        ({"ideal": "best"}, "ideal must be one of 'v', 'ecpm'"),
+        ({"scores": [["a", "b"]]}, "scores must be numbers"),
+        ({"scores": [[[1.0]]]}, "scores must have shape"),
+    ],
+)
+def test_bad_input(change, match):
+    arguments = {"ranks": [[2.0, 1.0]], "scores": [[0.1, 0.2]], "ecpm": [[1.0, 2.0]], "m": 1}
+    with pytest.raises(ValueError, match=match):
+        metrics.revenue_ratio(**(arguments | change))
+
+
+def test_more_bad_input():
+    with pytest.raises(ValueError, match="another number of ads than ranks in impression 0"):
+        metrics.ordered_pair_accuracy([[1, 2], [1]], [[1], [1, 2]])
+    with pytest.raises(ValueError, match="ranks is empty"):
+        metrics.ordered_pair_accuracy(np.zeros((0, 3)), np.zeros((0, 3)))
+    with pytest.raises(ValueError, match="two ads of different ranks"):
+        metrics.ordered_pair_accuracy([[1, 1]], [[0, 1]])
+    with pytest.raises(ValueError, match="ranks must be finite and not negative"):
+        metrics.ndcg([[-1, 1]], [[0, 1]])
+    with pytest.raises(ValueError, match="gain='exp2'"):
+        metrics.ndcg([[1500, 1]], [[0, 1]], gain="exp2")
+    with pytest.raises(ValueError, match="gain must be one of"):
+        metrics.ndcg([[1, 1]], [[0, 1]], gain="log")
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "options"),
+    [
+        ("revenue_ratio", {"ecpm": [[10.0, 5.0, 0.0], [1.0, 4.0]]}, {"m": 1, "ideal": "ecpm"}),
+        ("ordered_pair_accuracy", {}, {}),
+        ("ndcg", {}, {"k": 2, "gain": "exp2"}),
+        ("recall_at", {}, {"m": 2, "k": 1}),
+    ],
+)
+def test_evaluate_modules(name, extra, options, tmp_path):
+    ranks, scores = [[3.0, 2.0, 1.0], [1.0, 2.0]], [[0.1, 0.9, 0.5], [0.3, 0.2]]
+    module = evaluate.load(evaluate_module_path(name), cache_dir=str(tmp_path))
+    expected = getattr(metrics, name)(ranks, scores, *extra.values(), **options)
+    assert module.compute(predictions=scores, references=ranks, **extra, **options) == {name: pytest.approx(expected)}
