@@ -14,6 +14,7 @@ LAYERS = {  # a layer imports lower numbers, or itself
     "modeling_outputs": 1,
     "modeling_layers": 1,
     "modeling_utils": 1,
+    "modeling_ranking_losses": 1,
     "modeling_embeddings": 2,
     "modeling_sequence": 3,
     "modeling_tabular": 3,
