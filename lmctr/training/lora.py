@@ -1,14 +1,32 @@
-"""Low-rank adaptation (LoRA) of the language model, with everything new trained and saved whole."""
+"""Low-rank adaptation (LoRA) of the language model, with everything new trained and saved whole.
+
+QLoRA, where bitsandbytes is installed: the backbone is loaded quantised, everything new stays float32.
+
+```python
+>>> quantised = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+>>> model = add_lora(CTRSinkForCTR.from_backbone("Qwen/Qwen2-0.5B", quantization_config=quantised), {"r": 32})
+>>> save_adapter(model, "adapter")  # after training
+>>> model = merge_lora(load_adapter(CTRSinkForCTR.from_backbone("Qwen/Qwen2-0.5B"), "adapter"))
+```
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
+from transformers import PreTrainedConfig
 
+from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
+
+__all__ = ["add_lora", "load_adapter", "merge_lora", "save_adapter"]
+
+CONFIG_FILE = "ctr_config.json"
 
 DEFAULTS = {"r": 32, "alpha": 64, "dropout": 0.1}
 """The paper's settings (arXiv 2508.03668, section 4.1)."""
@@ -53,5 +71,69 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
 
 
 def merge_lora(model: nn.Module) -> nn.Module:
-    """The plain model with the adapters added to its weights; other models are returned as they are."""
-    return model.merge_and_unload() if isinstance(model, PeftModel) else model
+    """The plain model with the adapters added to its weights; other models are returned as they are.
+
+    Raises:
+        ValueError: a quantised backbone, whose weights would be rounded again: save the adapter, load it on the backbone
+            without quantisation, and merge there.
+    """
+    if not isinstance(model, PeftModel):
+        return model
+    if getattr(model.get_base_model(), "is_quantized", False):
+        raise ValueError(
+            "model: its backbone is quantised, and merging would round the sum again; save_adapter(model, folder), then "
+            "merge_lora(load_adapter(CTRSinkForCTR.from_backbone(...), folder)) with the backbone loaded unquantised"
+        )
+    return model.merge_and_unload()
+
+
+def save_adapter(model: PeftModel, folder: str | Path) -> None:
+    """Write the adapters and the modules trained whole, without the language model: some megabytes instead of gigabytes.
+
+    Leaves `adapter_config.json`, `adapter_model.safetensors` (both PEFT's own, so `PeftModel.from_pretrained` reads them) and
+    `ctr_config.json`, the configuration that the base must have.
+
+    Raises:
+        ValueError: a model without adapters.
+    """
+    if not isinstance(model, PeftModel):
+        raise ValueError(f"model: only a model from add_lora has adapters to save, got {type(model).__name__}")
+    folder = Path(folder)
+    had_card = (folder / "README.md").exists()
+    model.save_pretrained(str(folder))
+    if not had_card:  # PEFT's is a form to fill in
+        (folder / "README.md").unlink(missing_ok=True)
+    write_json(folder / CONFIG_FILE, model.get_base_model().config.to_diff_dict())
+
+
+def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = False) -> PeftModel:
+    """Put saved adapters on a base model.
+
+    Args:
+        model: a plain model with the same backbone, for example from `CTRSinkForCTR.from_backbone`, with the same values of
+            its configuration. Its sinks, bias and head are replaced by the saved ones. The backbone may be quantised.
+        folder: what `save_adapter` wrote.
+        is_trainable: whether to go on training; else the model is in evaluation mode.
+
+    Raises:
+        ValueError: no adapters there, adapters of a model with other configuration values, or weights that do not fit.
+    """
+    folder = Path(folder)
+    for name in ("adapter_config.json", "adapter_model.safetensors", CONFIG_FILE):
+        if not (folder / name).is_file():
+            raise ValueError(f"folder: {folder} has no {name}; give a folder that save_adapter wrote")
+    if isinstance(model, PeftModel):
+        raise ValueError("model: it has adapters already; give a plain model")
+    saved = type(model.config).from_dict(read_json(folder / CONFIG_FILE))
+    own = {field.name for field in fields(type(model.config))} - {field.name for field in fields(PreTrainedConfig)}
+    for key in sorted(own - {"text_config"}):
+        if getattr(saved, key) != getattr(model.config, key):
+            raise ValueError(
+                f"model: {key}={getattr(model.config, key)!r}, but the adapters in {folder} were trained with "
+                f"{getattr(saved, key)!r}; build the base with that value"
+            )
+    try:
+        loaded = PeftModel.from_pretrained(model, str(folder), is_trainable=is_trainable)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"folder: the adapters in {folder} do not fit this model's backbone: {error}") from error
+    return loaded if is_trainable else loaded.eval()

@@ -2,10 +2,13 @@
 
 import inspect
 from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...utils.load_report import held_load_report, print_load_report
 
@@ -44,13 +47,14 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def load_backbone(
-    name_or_path: str, text_config_values: dict, hub: dict
-) -> tuple[PreTrainedConfig, dict[str, torch.Tensor]]:
-    """Configuration and weights (float32, CPU) of a pretrained backbone.
+    name_or_path: str, text_config_values: dict, hub: dict, quantization_config: Any = None
+) -> PreTrainedModel:
+    """A pretrained backbone without pooler: float32 on the CPU, or as the quantisation places it.
 
     Raises:
         ValueError: the name is unknown, a value of `text_config_values` is no key of the backbone's configuration, or
             the checkpoint does not hold all the backbone's weights.
+        ImportError: `quantization_config` asks for a package that is not installed.
     """
     try:
         config = AutoConfig.from_pretrained(name_or_path, **hub)
@@ -64,6 +68,8 @@ def load_backbone(
             raise ValueError(f"text_config_values: {config.model_type} has no configuration key {key!r}")
         setattr(config, key, value)
     options = _constructor_options(config)
+    if quantization_config is not None:
+        options["quantization_config"] = _checked_quantization(quantization_config)
     # Nearly every encoder is published with a pooler or an LM head, which CTR-Sink has no use for: no table for these.
     try:
         with held_load_report() as report:
@@ -96,7 +102,23 @@ def load_backbone(
     if _surplus_inside(model, info["unexpected_keys"]):
         print_load_report(report)
     model.config.dtype = None
-    return model.config, model.state_dict()
+    return model
+
+
+def _checked_quantization(quantization_config: Any) -> Any:
+    """The quantisation, if its package is there: transformers' own message comes after the download."""
+    if not isinstance(quantization_config, QuantizationConfigMixin):
+        raise ValueError(
+            f"quantization_config must be one of transformers' quantisation configurations, for example "
+            f"BitsAndBytesConfig(load_in_4bit=True), got {quantization_config!r}"
+        )
+    method = str(getattr(quantization_config.quant_method, "value", quantization_config.quant_method))
+    if method.startswith("bitsandbytes") and find_spec("bitsandbytes") is None:
+        raise ImportError(
+            "quantization_config asks for bitsandbytes, which is not installed: pip install bitsandbytes, or load the "
+            "backbone without quantization_config"
+        )
+    return quantization_config
 
 
 def _surplus_inside(model: PreTrainedModel, unexpected: Iterable[str]) -> bool:

@@ -7,9 +7,11 @@ Shapes: B batch, N tokens, P elements (layout "split"), H hidden size, A heads, 
 
 import inspect
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -33,6 +35,7 @@ from .split_layout import SplitHead, SplitOutput, encode_fields, forward_split, 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
 POOLINGS = ("all", "sinks")
+_QUANTIZATION_FLAGS = ("is_quantized", "quantization_method", "hf_quantizer", "is_loaded_in_4bit", "is_loaded_in_8bit")
 
 
 class CTRSinkPreTrainedModel(CTRPreTrainedModel):
@@ -72,9 +75,9 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
     when sink-bias layers are set.
     """
 
-    def __init__(self, config: CTRSinkConfig):
+    def __init__(self, config: CTRSinkConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config)
-        self.language_model = new_backbone(config.text_config)
+        self.language_model = new_backbone(config.text_config) if language_model is None else language_model
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
         self.sink_bias = None
         spec = config.backbone_spec
@@ -272,9 +275,9 @@ class CTRSinkHead(nn.Module):
 class CTRSinkForCTR(CTRSinkPreTrainedModel):
     """CTR-Sink with its prediction head (Eq. 5-6)."""
 
-    def __init__(self, config: CTRSinkConfig):
+    def __init__(self, config: CTRSinkConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config)
-        self.model = CTRSinkModel(config)
+        self.model = CTRSinkModel(config, language_model)
         self.head = SplitHead(config) if config.layout == "split" else CTRSinkHead(config)
         self.post_init()
 
@@ -289,6 +292,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         cache_dir: str | None = None,
         local_files_only: bool = False,
         text_config_values: dict | None = None,
+        quantization_config: Any = None,
         **config_values,
     ) -> "CTRSinkForCTR":
         """A CTR-Sink model around a pretrained language model; sinks, bias and head are new.
@@ -298,6 +302,9 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             attn_implementation: "sdpa" or "eager".
             revision, token, cache_dir, local_files_only: as in `from_pretrained`.
             text_config_values: values that replace some of the backbone's own configuration (dropout, for example).
+            quantization_config: loads the backbone quantised, for training by LoRA (QLoRA, https://arxiv.org/abs/2305.14314):
+                `BitsAndBytesConfig(load_in_4bit=True, ...)`. All new modules stay float32, on the backbone's device. Save such
+                a model's adapter (`lmctr.training.lora.save_adapter`), not the model.
             config_values: keys of `CTRSinkConfig`.
 
         Returns:
@@ -305,6 +312,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
 
         Raises:
             ValueError: unknown backbone, a checkpoint that leaves weights of the backbone random, unknown config key.
+            ImportError: the package of `quantization_config` is not installed.
 
         Example:
 
@@ -313,12 +321,26 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         ```
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
-        text_config, state_dict = load_backbone(name_or_path, text_config_values or {}, hub)
-        config = cls.config_class(text_config=text_config, **config_values)
+        backbone = load_backbone(name_or_path, text_config_values or {}, hub, quantization_config)
+        if quantization_config is not None and attn_implementation is None:
+            attn_implementation = backbone.config._attn_implementation  # it is not made anew, which would choose one
+        config = cls.config_class(text_config=backbone.config, **config_values)
         if attn_implementation is not None:
             config._attn_implementation = attn_implementation
-        model = cls(config)
-        model.model.language_model.load_state_dict(state_dict, strict=True)
+        if quantization_config is None:
+            model = cls(config)
+            model.model.language_model.load_state_dict(backbone.state_dict(), strict=True)
+            return model.eval()
+        for module in backbone.modules():
+            module._is_hf_initialized = True  # its weights are final
+        model = cls(config, language_model=backbone)
+        for name in _QUANTIZATION_FLAGS:  # PEFT and the Trainer ask the outermost model
+            if hasattr(backbone, name):
+                setattr(model, name, getattr(backbone, name))
+        for part in model.peft_modules_to_save:
+            for module in (getattr(owner, part, None) for owner in (model, model.model)):
+                if module is not None:
+                    module.to(device=backbone.device, dtype=torch.float32)
         return model.eval()
 
     def encode_fields(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,0 +1,180 @@
+"""LoRA on the four backbones: what moves, what stays, and adapters that are saved, loaded, merged and shared."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, BitsAndBytesConfig
+
+from lmctr import AutoModelForCTR, CTRSinkForCTR
+from lmctr.training.lora import add_lora, load_adapter, merge_lora, save_adapter
+
+sys.path.append(str(Path(__file__).parents[1] / "models" / "ctr_sink"))
+
+from tiny_models import BACKBONES, batch_of, sink_config, text_config
+
+LINEAR = {
+    "bert": ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"),
+    "qwen2": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+}
+
+
+def base(backbone, seed=0, **values):
+    torch.manual_seed(seed)
+    values = {"sink_signal": ["recency", "feedback"], "sink_bias_layers": "all"} | values
+    return CTRSinkForCTR(sink_config(backbone, **values)).eval()
+
+
+def inputs(model, split=False):
+    batch = batch_of(model.config)
+    if split:
+        is_sink = batch["sink_buckets"][..., 0] >= 0
+        after = torch.nn.functional.pad(is_sink, (1, -1))
+        number = (is_sink | after).long().cumsum(1)
+        batch["field_ids"] = torch.where(batch["attention_mask"].bool(), number, -1)
+    return batch
+
+
+def train(model, batch, steps=3):
+    """A few steps; returns the trained parameters as they were, and those that the optimiser left where they were."""
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    model.train()
+    for _ in range(steps):  # the first factor of an adapter moves from the second step on, once the second is not zero
+        model(**batch, labels=torch.tensor([1.0, 0.0, 1.0])).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    same = {name for name, value in model.named_parameters() if torch.equal(value, before[name])}
+    return before, same
+
+
+def logits(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+@pytest.mark.parametrize("layout", ["single", "split"])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_every_new_parameter_moves_and_the_language_model_does_not(backbone, layout):
+    plain = base(backbone, layout=layout)
+    new = {name for name, _ in plain.named_parameters() if ".language_model." not in name}
+    batch = inputs(plain, layout == "split")
+    model = add_lora(plain, {"r": 4, "dropout": 0.0})
+    before, same = train(model, batch)
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert same == set(before) - trained
+    moved = {n.replace("base_model.model.", "").replace("modules_to_save.default.", "") for n in trained}
+    assert new <= moved  # sink tables and projection, bias layers with their norms and scales, head
+    assert any(name.endswith("scale") for name in new)
+    adapters = {name for name in trained if ".language_model." in name}
+    assert adapters
+    assert all("lora_" in name for name in adapters)
+    for layer in range(3):
+        for part in LINEAR["qwen2" if backbone.startswith("qwen") else "bert"]:
+            assert sum(f".{layer}." in name and f".{part}." in name for name in adapters) >= 2, (layer, part)
+    frozen = {name for name in same if ".language_model." in name}
+    assert len(frozen) == sum(1 for _ in plain.model.language_model.parameters()) - len(adapters)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_adapters_are_saved_loaded_and_merged(backbone, tmp_path):
+    model = add_lora(base(backbone), {"r": 4, "alpha": 8})
+    batch = inputs(base(backbone))
+    untrained = logits(model, batch)
+    train(model, batch)
+    expected = logits(model, batch)
+    assert (expected - untrained).abs().max() > 1e-2
+    save_adapter(model, tmp_path / "adapter")
+    names = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert names == {"adapter_config.json", "adapter_model.safetensors", "ctr_config.json"}
+    fresh = base(backbone)
+    with torch.no_grad():  # other sinks, bias and head: the saved ones must replace them
+        for name, value in fresh.named_parameters():
+            if ".language_model." not in name:
+                value.add_(0.5)
+    loaded = load_adapter(fresh, tmp_path / "adapter")
+    torch.testing.assert_close(logits(loaded, batch), expected, atol=1e-6, rtol=1e-5)
+    assert not any(value.requires_grad for value in loaded.parameters())
+    further = load_adapter(base(backbone), tmp_path / "adapter", is_trainable=True)
+    assert {n for n, p in further.named_parameters() if p.requires_grad} == {
+        n for n, p in model.named_parameters() if p.requires_grad
+    }
+    merged = merge_lora(loaded)
+    assert type(merged) is CTRSinkForCTR
+    torch.testing.assert_close(logits(merged, batch), expected, atol=1e-5, rtol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    again = AutoModelForCTR.from_pretrained(tmp_path / "merged").eval()
+    torch.testing.assert_close(logits(again, batch), expected, atol=1e-5, rtol=1e-4)
+    assert set(again.state_dict()) == set(base(backbone).state_dict())
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    with pytest.raises(ValueError, match="only a model from add_lora"):
+        save_adapter(base("bert"), tmp_path)
+    with pytest.raises(ValueError, match=r"has no adapter_config\.json"):
+        load_adapter(base("bert"), tmp_path)
+    save_adapter(add_lora(base("bert"), {"r": 4}), tmp_path)
+    with pytest.raises(ValueError, match=r"sink_bias_layers=\[0\], but the adapters in .* were trained with 'all'"):
+        load_adapter(base("bert", sink_bias_layers=[0]), tmp_path)
+    wider = sink_config("bert", sink_signal=["recency", "feedback"], sink_bias_layers="all")
+    wider.text_config.intermediate_size = 64
+    with pytest.raises(ValueError, match="do not fit this model's backbone"):
+        load_adapter(CTRSinkForCTR(wider), tmp_path)
+    with pytest.raises(ValueError, match="adapters already"):
+        load_adapter(add_lora(base("bert"), {"r": 4}), tmp_path)
+    card = tmp_path / "README.md"
+    card.write_text("mine")
+    assert json.loads((tmp_path / "ctr_config.json").read_text())["model_type"] == "ctr_sink"
+
+
+# ---- quantised backbones ------------------------------------------------------------------------------------------
+
+
+def saved_backbone(backbone, path):
+    torch.manual_seed(5)
+    values = text_config(backbone, hidden_size=64, intermediate_size=128, initializer_range=0.05)
+    AutoModel.from_config(AutoConfig.for_model(**values)).save_pretrained(path)
+    return str(path)
+
+
+def test_quantisation_without_its_package(tmp_path, monkeypatch):
+    path = saved_backbone("bert", tmp_path)
+    with pytest.raises(ValueError, match=r"BitsAndBytesConfig\(load_in_4bit=True\), got '4bit'"):
+        CTRSinkForCTR.from_backbone(path, quantization_config="4bit")
+    monkeypatch.setattr("lmctr.models.ctr_sink.backbone.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install bitsandbytes"):
+        CTRSinkForCTR.from_backbone(path, quantization_config=BitsAndBytesConfig(load_in_4bit=True))
+
+
+def test_a_quantised_model_is_not_merged():
+    model = add_lora(base("qwen2"), {"r": 4})
+    model.get_base_model().is_quantized = True
+    with pytest.raises(ValueError, match="backbone is quantised"):
+        merge_lora(model)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_qlora_trains_new_modules_in_float32_and_merges_unquantised(backbone, tmp_path):
+    path = saved_backbone(backbone, tmp_path / "backbone")
+    values = {"num_sink_buckets": 10, "sink_bias_dropout": 0.0}
+    four_bit = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    torch.manual_seed(0)
+    model = add_lora(
+        CTRSinkForCTR.from_backbone(path, quantization_config=four_bit, **values), {"r": 4, "dropout": 0.0}
+    )
+    batch = batch_of(model.config)
+    before, same = train(model, batch)
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert same == set(before) - trained
+    assert {value.dtype for value in model.parameters() if value.requires_grad} == {torch.float32}
+    assert any(value.dtype == torch.uint8 for value in model.parameters())
+    expected = logits(model, batch)
+    save_adapter(model, tmp_path / "adapter")
+    plain = merge_lora(load_adapter(CTRSinkForCTR.from_backbone(path, **values), tmp_path / "adapter"))
+    assert not any(value.dtype == torch.uint8 for value in plain.parameters())
+    torch.testing.assert_close(logits(plain, batch), expected, atol=0.25, rtol=0.1)  # 4 bits away from each other
