@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +97,7 @@ class GridRunner:
             f"{self.grid.output_dir}; {len(runs) - len(todo)} done, {len(todo)} to go"
         )
         began = time.monotonic()
-        with _locked(self.grid.output_dir):
+        with _locked(self.grid.output_dir), _stopped_by_term():
             self._baselines()
             for number, run in enumerate(todo):
                 if self.max_minutes is not None and time.monotonic() - began > self.max_minutes * 60:
@@ -264,6 +265,23 @@ def _last_error(log: Path, code: int) -> str:
 def _test_auc(run: Run) -> str:
     value = run.metrics().get("split metrics", {}).get("test", {}).get("auc")
     return "-" if value is None else f"{value:.4f}"
+
+
+@contextlib.contextmanager
+def _stopped_by_term() -> Iterator[None]:
+    """Treat SIGTERM (a batch system's end) as Ctrl-C, so that no child is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextlib.contextmanager

@@ -265,7 +265,8 @@ def test_the_launcher_starts_a_process_of_its_own(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path):
+@pytest.mark.parametrize("way", ["ctrl-c", "term"])
+def test_an_interrupted_run_goes_on(tmp_path, way):
     """The interrupted run is continued from its checkpoint and ends with the scores of a run that was not interrupted."""
     changes = {"seeds": [0], "points": [GRID["points"][0]], "compare_to": None, "set": {"training.stage2_epochs": 6}}
     path, runs = write_grid(tmp_path, **changes), tmp_path / "runs"
@@ -274,11 +275,17 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path):
     with open(tmp_path / "printed.txt", "w") as printed:
         process = subprocess.Popen(words, stdout=printed, stderr=printed, start_new_session=True, env=environment)
     run, deadline = runs / "plain" / "seed-0", time.monotonic() + 120
-    while not list(run.glob("checkpoints/checkpoint-*/trainer_state.json")) and time.monotonic() < deadline:
+    while not list(run.glob("checkpoints/checkpoint-*/checkpoint_complete.json")) and time.monotonic() < deadline:
         assert process.poll() is None, (tmp_path / "printed.txt").read_text()
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
+    if way == "ctrl-c":  # a terminal signals the whole group
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 130, (tmp_path / "printed.txt").read_text()
+    before = (runs / "plain" / "seed-0.log").read_text()
+    time.sleep(1)
+    assert (runs / "plain" / "seed-0.log").read_text() == before  # no child is left at work
     assert states(path, runs) == {"plain seed 0": BEGUN}
     assert main([*words[3:]]) == 0
     assert "resuming from" in (runs / "plain" / "seed-0.log").read_text()
