@@ -127,6 +127,7 @@ def test_wrong_ids_fail_in_a_compiled_graph_too():
     """A fused table would silently read the next field's row: the graph asserts instead."""
     config, embedding = embedding_of()
     batch = inputs_of(make_batch(config))
+    torch._dynamo.reset()
     compiled = torch.compile(embedding, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(**batch), embedding(**batch))
     batch["input_ids"][0, 0] = 7
