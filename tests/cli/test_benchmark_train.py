@@ -1,0 +1,103 @@
+"""`lmctr benchmark train` on a tiny model."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lmctr.cli import benchmark_train
+from lmctr.cli.benchmark_train import ARMS, Settings, as_markdown
+from lmctr.cli.main import main
+
+TINY = Settings(
+    hidden_size=16, layers=1, heads=2, intermediate_size=32, num_behaviors=2, max_length=64, batch_size=4, batches=2
+)
+
+
+def test_rates_ratios_and_padding(monkeypatch):
+    """With a clock of which every reading is one tick later, each phase of a batch takes a known number of ticks."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr(benchmark_train.time, "perf_counter", lambda: float(next(clock)))
+    result = benchmark_train.benchmark_train(TINY, repeats=3, memory=False)
+    assert list(result["arms"]) == list(ARMS)
+    for one in result["arms"].values():
+        assert one["forward"] == {"median": 4.0, "all": [4.0] * 3}  # 8 samples in 2 ticks
+        assert one["forward_backward"]["median"] == 4.0
+        assert one["step"]["median"] == 8 / 6  # 3 readings after its beginning in each of 2 batches
+    assert result["settings"]["samples"] == 8
+    assert result["bias_costs"][""] == {"forward": 0.0, "forward_backward": 0.0}
+    assert set(result["speedup"].values()) == {1.0}
+    padding = result["padding"]
+    assert 0 <= padding["batches of like length"] < 0.1
+    assert padding["batches of like length"] < padding["random batches, padded to their longest"]
+    assert padding["padded to the longest allowed"] == pytest.approx(1 - padding["tokens_per_sample"] / 64)
+    assert result["reported"] is None  # another shape
+    assert "Reported" not in as_markdown(result)
+
+
+def test_the_arms_train_the_same_samples():
+    view, events = benchmark_train._data(TINY)
+    lengths = view.lengths(events)
+    like = benchmark_train._batches(TINY, lengths)
+    padded = benchmark_train._shuffled(like)
+    assert sorted(np.concatenate(like)) == sorted(np.concatenate(padded))
+    assert all(np.ptp(lengths[batch]) <= 4 for batch in like)
+    made = {
+        name: benchmark_train._Training(TINY, arm, view, events, padded if arm.padded else like)
+        for name, arm in ARMS.items()
+    }
+    shapes = {name: [tuple(one.batch(rows)["input_ids"].shape) for rows in one.rows] for name, one in made.items()}
+    assert shapes["padded"] == [(4, 64)] * 2
+    assert shapes["on"] == shapes["off"] == [(4, int(lengths[batch].max())) for batch in like]
+    assert (made["on"].model.model.sink_bias is not None, made["off"].model.model.sink_bias) == (True, None)
+    dropouts = {name: one.model.config.text_config.attention_probs_dropout_prob for name, one in made.items()}
+    assert dropouts["on"] == dropouts["padded"] == 0.1
+    assert dropouts["on, no attention dropout"] == 0.0
+    before = [parameter.clone() for parameter in made["on"].model.parameters()]
+    made["on"].measure(1)
+    assert any(not value.equal(own) for value, own in zip(before, made["on"].model.parameters()))
+
+
+def test_the_peak_is_this_process(monkeypatch):
+    found = benchmark_train.peak_memory(TINY, "on")
+    assert 10**7 < found["before"] <= found["peak"] < 10**11
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_writes(tmp_path, capsys):
+    output = tmp_path / "out" / "train.json"
+    assert main(["benchmark", "train", "--quick", "--output", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert "The sink bias adds" in printed
+    assert "Peak memory, padded" in printed
+    result = json.loads(output.read_text())
+    assert result["command"].startswith("lmctr benchmark train --quick")
+    assert result["memory"]["on"]["peak"] > 10**7
+
+
+def test_other_backbones_and_shares_of_a_peak():
+    settings = Settings(**{**vars(TINY), "model_type": "qwen2", "dtype": "bfloat16", "batches": 1})
+    result = benchmark_train.benchmark_train(settings, repeats=1, memory=False, peak_tflops=1.0)
+    assert all(0 < one["share_of_peak"] < 1 for one in result["arms"].values())
+    assert "Share of the device's peak" in as_markdown(result)
+
+
+def test_the_reported_numbers_stand_beside_their_own_shape_only():
+    assert benchmark_train._is_reported_shape(Settings(batches=7, dropout=0.0))
+    assert not benchmark_train._is_reported_shape(Settings(batch_size=16))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--repeats", "0"], "--repeats must be at least 1"),
+        (["--batch-size", "0"], "--batch-size must be at least 1"),
+        (["--output", "x.csv"], "must end in .json or .md"),
+        (["--data", "movielans"], "Did you mean 'movielens'"),
+        (["--model-type", "brt"], "model_type='brt'"),
+        (["--batches", "100000", "--num-behaviors", "2"], "ask for fewer"),
+    ],
+)
+def test_bad_arguments(words, message, capsys):
+    assert main(["benchmark", "train", "--no-memory", *words]) == 2
+    assert message in capsys.readouterr().err
