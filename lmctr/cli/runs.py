@@ -8,6 +8,7 @@ RUN/reference.safetensors     a few test samples and the model's logits; `lmctr 
 RUN/predictions/*.parquet     event, user, item, time, label, logit of validation and test
 RUN/checkpoints/              the trainer's checkpoints
 RUN/retriever/                only where histories are retrieved
+RUN/adapter/                  only with LoRA: what was trained, without the language model
 RUN/analysis/                 what `lmctr analyze` wrote
 """
 
@@ -46,6 +47,7 @@ _OWN = (
     "checkpoints",
     "predictions",
     "retriever",
+    "adapter",
     "analysis",
     ".cache",
 )

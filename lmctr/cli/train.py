@@ -171,6 +171,11 @@ class Training:
             eval_dataset=view.dataset("validation"),
             processing_class=processor,
         )
+        if args.lora is not None and trainer.is_fsdp_enabled:
+            raise ValueError(
+                "training.lora is set, but the launcher shards the model (FSDP), so that no process could merge the adapters; "
+                "launch with recipes/accelerate/ddp.yaml, which suits the little that LoRA trains"
+            )
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(ProgressLines(lambda: trainer.stages.stage, self.say))
         total = sum(parameter.numel() for parameter in model.parameters())
@@ -246,8 +251,9 @@ class Training:
             return
         model = trainer.accelerator.unwrap_model(trainer.model)
         if self.args.lora is not None:
-            from lmctr.training.lora import merge_lora
+            from lmctr.training.lora import merge_lora, save_adapter
 
+            save_adapter(model, self.folder.path / "adapter")
             model = merge_lora(model)
             model.save_pretrained(self.folder.path)
         # The arguments are in recipe.yaml; a pickle has no place beside a model that people share.

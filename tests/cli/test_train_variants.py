@@ -1,12 +1,20 @@
 """Variants of CTR-Sink as recipe values, from training to a prediction from raw texts."""
 
+import inspect
+
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cli_helpers import predict, read, request_of, tiny_log
 
 from lmctr.cli.main import main
+from lmctr.cli.recipe import load_recipe
+from lmctr.data.builders.kuairec import load_kuairec
 from lmctr.hub.loading import load_run
+from lmctr.hub.run_folder import open_run
+from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.training.lora import load_adapter
 
 
 def train(recipe_file, folder, *words):
@@ -48,3 +56,35 @@ def test_published_settings_are_recipe_values(recipe_file, tmp_path):
     assert not any(layer.is_causal for layer in model.model.sink_bias.layers)
     assert processor.trailing_sink is False
     assert np.isfinite(read(folder, "metrics.json")["split metrics"]["test"]["log_loss"])
+
+
+def test_lora_run_keeps_its_adapter_beside_the_merged_model(recipe_file, tmp_path):
+    folder = tmp_path / "run"
+    train(recipe_file, folder, "--training.lora", "{r: 4}")
+    merged, _ = load_run(folder)
+    assert not any(path.parts[0] == "adapter" for path in open_run(folder).upload_files())
+    other = type(merged)(merged.config)
+    other.model.language_model.load_state_dict(merged.model.language_model.state_dict())
+    wrapped = load_adapter(other, folder / "adapter")
+    for name, value in wrapped.get_base_model().head.modules_to_save["default"].named_parameters():
+        assert value.equal(merged.head.get_parameter(name))
+
+
+@pytest.mark.parametrize("name", ["kuairec_roberta", "kuairec_qwen2"])
+def test_kuairec_recipes_fit_their_builder_and_prompt(name):
+    options = set(inspect.signature(load_kuairec).parameters) - {"path"}
+    recipe = load_recipe(f"ctr_sink/{name}")
+    assert set(recipe.data["options"]) <= options
+    for language in ("en", "zh"):
+        prompt = Prompt.load(f"kuairec/{language}")
+        table = pa.table({"caption": ["午饭"], "categories": [["美食", "家常菜"]]})
+        assert prompt.item_texts(table) == ["午饭" + {"en": " (美食, 家常菜)", "zh": "（美食, 家常菜）"}[language]]
+        assert len(prompt.feedback_names) == 3
+
+
+def test_lora_recipes_have_the_papers_settings():
+    for name, kind in (("movielens_qwen2_lora", "Qwen/Qwen2"), ("movielens_qwen3_lora", "Qwen/Qwen3")):
+        recipe = load_recipe(f"ctr_sink/{name}")
+        assert recipe.training["lora"] == {"r": 32, "alpha": 64, "dropout": 0.1}
+        assert recipe.training["weight_decay"] == 5e-5
+        assert recipe.model["backbone"].startswith(kind)

@@ -90,6 +90,11 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                 attention.register_forward_pre_hook(self._bias_attention, with_kwargs=True)
                 self._mask_place = list(inspect.signature(attention.forward).parameters).index("attention_mask")
         self.post_init()
+        if spec is not None:
+            # What is sharded or placed as a whole: layers only. The embeddings' module is not, because forward looks words up
+            # in their table without calling it.
+            layers = attrgetter(spec.layers_path)(self.language_model)
+            self._no_split_modules = {type(layer).__name__ for layer in layers}
 
     def get_input_embeddings(self) -> nn.Module:
         return self.language_model.get_input_embeddings()
@@ -280,6 +285,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         self.model = CTRSinkModel(config, language_model)
         self.head = SplitHead(config) if config.layout == "split" else CTRSinkHead(config)
         self.post_init()
+        self._no_split_modules = self.model._no_split_modules
 
     @classmethod
     def from_backbone(

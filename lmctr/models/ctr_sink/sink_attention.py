@@ -95,7 +95,7 @@ class SinkBiasLayer(nn.Module):
         self.norm = nn.LayerNorm(hidden_size)
         self.query = nn.Linear(hidden_size, self.num_heads * head_dim)
         self.key = nn.Linear(hidden_size, self.num_heads * head_dim)
-        self.scale = nn.Parameter(torch.full((), self.scale_init))
+        self.scale = nn.Parameter(torch.full((1,), self.scale_init))  # FSDP2 shards no () parameters
         self.dropout = nn.Dropout(config.sink_bias_dropout)
 
     def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, slot: int = 0) -> torch.Tensor:
