@@ -1,4 +1,7 @@
-"""`lmctr analyze MEASURE RUN ...`: look into trained runs. `attention`: where a CTR-Sink model's attention goes."""
+"""`lmctr analyze MEASURE RUN ...`: look into trained runs. `attention`: where a CTR-Sink model's attention goes.
+
+`rank`, `fields` and `bound` are in `lmctr.cli.analyze_tabular`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmctr.cli import analyze_tabular
 from lmctr.cli.runs import RECIPE, RunFolder, open_run
 from lmctr.cli.views.base import COMMON_DATA_KEYS
 
@@ -57,11 +61,18 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     attention.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
     attention.add_argument("--output", metavar="DIR", help="folder to write to (default: analysis/ in the first RUN)")
     attention.add_argument("--no-plots", action="store_true", help="write numbers only; matplotlib is not needed")
+    analyze_tabular.add_measures(measures)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb."""
-    return {"attention": _run_attention}[args.measure](args)
+    measures = {
+        "attention": _run_attention,
+        "rank": analyze_tabular.run_rank,
+        "fields": analyze_tabular.run_fields,
+        "bound": analyze_tabular.run_bound,
+    }
+    return measures[args.measure](args)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +104,7 @@ def _run_attention(args: argparse.Namespace) -> int:
         from lmctr.analysis.plots import require_matplotlib
 
         require_matplotlib()
-    results = [_measure_run(folder, name, args) for folder, name in zip(folders, _names(folders))]
+    results = [_measure_run(folder, name, args) for folder, name in zip(folders, run_names(folders))]
     output = Path(args.output) if args.output else folders[0].path / "analysis"
     stem = "attention" if len(results) == 1 else "attention_comparison"
     for result in results:
@@ -159,7 +170,7 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
     return _Measured(name, folder, config, events, build.fingerprint(log, splits), measured, sample, shown)
 
 
-def _names(folders: list[RunFolder]) -> list[str]:
+def run_names(folders: list[RunFolder]) -> list[str]:
     """A short name per run: its folder, with as many parents as it takes to tell the runs apart."""
     paths = [folder.path.resolve() for folder in folders]
     if len(set(paths)) < len(paths):

@@ -159,10 +159,10 @@ def test_bad_runs(tiny_run, tmp_path, capsys):
 def test_runs_of_the_same_name_are_told_apart():
     from pathlib import Path
 
-    from lmctr.cli.analyze import _names
+    from lmctr.cli.analyze import run_names
 
-    assert _names([RunFolder(Path("/x/a/run")), RunFolder(Path("/x/b/run"))]) == ["a/run", "b/run"]
-    assert _names([RunFolder(Path("/x/a/run"))]) == ["run"]
+    assert run_names([RunFolder(Path("/x/a/run")), RunFolder(Path("/x/b/run"))]) == ["a/run", "b/run"]
+    assert run_names([RunFolder(Path("/x/a/run"))]) == ["run"]
 
 
 def test_run_without_sinks(recipe_file, tmp_path, lmctr_process, capsys):

@@ -1,0 +1,185 @@
+"""Pictures of tabular models: effective rank by stage, its distributions, weights of field pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .effective_rank import EffectiveRanks
+from .field_interactions import FieldInteractions
+from .plots import require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_field_interactions", "plot_rank_curves", "plot_rank_distributions"]
+
+_BEFORE, _AFTER = "#0b6e4f", "#1f4e9c"
+
+
+def plot_rank_curves(
+    runs: Mapping[str, EffectiveRanks],
+    path: str | Path,
+    kind: str = "stable",
+    normalized: bool = False,
+    title: str | None = None,
+) -> Path:
+    """Mean effective rank from stage to stage, a curve per run (RankElastor's Figs. 2, 6), as an image file.
+
+    The dark band is the 95 % interval of the mean (often thinner than the line), the light one the middle half of the
+    samples. Stages of runs with different stages share the axis by position, with all their labels.
+
+    Args:
+        runs: name of each run -> the result of [`measure_effective_rank`].
+        path: image file; the suffix decides the format. Folders are made.
+        kind: `"stable"` or `"entropy"`.
+        normalized: divided by min(T, D) of the stage.
+        title: default: the kind of rank.
+
+    Raises:
+        ValueError: no runs. MissingExtraError: matplotlib is missing.
+    """
+    if not runs:
+        raise ValueError("runs: nothing to draw; give at least one run")
+    require_matplotlib()
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    colours = colormaps["tab10" if len(runs) <= 10 else "tab20"].colors
+    longest = max(len(ranks.stages) for ranks in runs.values())
+    figure = Figure(figsize=(max(6.0, 1.0 + 0.95 * longest), 4.4), layout="constrained")
+    axes = figure.subplots()
+    for (name, ranks), colour in zip(runs.items(), colours):
+        places, mean = np.arange(len(ranks.stages)), ranks.mean(kind, normalized)
+        low, high = ranks.quantiles((0.25, 0.75), kind, normalized).T
+        axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
+        low, high = ranks.interval(kind, normalized).T
+        axes.fill_between(places, low, high, color=colour, alpha=0.45, linewidth=0)
+        axes.plot(places, mean, color=colour, marker="o", markersize=4, linewidth=1.5, label=name)
+    labels = []
+    for place in range(longest):
+        found = dict.fromkeys(r.stages[place] for r in runs.values() if place < len(r.stages))
+        labels.append("\n".join(found))
+    widest = max(len(line) for label in labels for line in label.split("\n"))
+    axes.set_xticks(range(longest), labels, rotation=90 if widest > 11 else 0, fontsize=8)
+    what = f"{kind} effective rank" + (" / min(T, D)" if normalized else "")
+    axes.set_ylabel(f"{what}, per sample")
+    axes.set_ylim(bottom=0)
+    axes.set_title(title or f"Mean {what} by stage", fontsize=10)
+    _plain(axes)
+    if len(runs) > 1 or title is None:
+        axes.legend(fontsize=8, frameon=False)
+    return _save(figure, path)
+
+
+def plot_rank_distributions(
+    ranks: EffectiveRanks, path: str | Path, kind: str = "stable", title: str | None = None
+) -> Path:
+    """How the distribution over samples moves from each stage to the next (RankElastor's Figs. 1, 5), as an image file.
+
+    Lines mark the means; their order is that of the data.
+
+    Args:
+        ranks: the result of [`measure_effective_rank`]; at least two stages.
+        path: image file; the suffix decides the format. Folders are made.
+        kind: `"stable"` or `"entropy"`.
+        title: over all panels.
+
+    Raises:
+        ValueError: fewer than two stages. MissingExtraError: matplotlib is missing.
+    """
+    if len(ranks.stages) < 2:
+        raise ValueError(f"ranks: {len(ranks.stages)} stages give no pair of one and the next")
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    samples, mean = ranks.samples(kind), ranks.mean(kind)
+    count = len(ranks.stages) - 1
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(3.4 * columns, 2.5 * rows + 0.4), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for place, axes in enumerate(panels):
+        if place >= count:
+            axes.set_visible(False)
+            continue
+        pair = samples[place : place + 2]
+        low, high = float(pair.min()), float(pair.max())
+        margin = 0.02 * (high - low) + 1e-3 * max(high, 1.0)
+        bins = np.linspace(low - margin, high + margin, 41)
+        for values, colour, stage in zip(pair, (_BEFORE, _AFTER), ranks.stages[place : place + 2]):
+            axes.hist(values, bins, density=True, color=colour, alpha=0.35, label=stage)
+            axes.axvline(values.mean(), color=colour, linewidth=1.2)
+        stages = f"{ranks.stages[place]} → {ranks.stages[place + 1]}"
+        axes.set_title(f"{stages} ({mean[place]:.2f} → {mean[place + 1]:.2f})", fontsize=9)
+        axes.set_yticks([])
+        axes.legend(fontsize=7, frameon=False)
+        _plain(axes)
+    figure.supxlabel(f"{kind} effective rank of a sample", fontsize=9)
+    if title:
+        figure.suptitle(title, fontsize=11)
+    return _save(figure, path)
+
+
+def plot_field_interactions(
+    interactions: FieldInteractions,
+    path: str | Path,
+    layer: int | None = None,
+    scaled: bool = True,
+    title: str | None = None,
+) -> Path:
+    """Heat map of w over field pairs, mean over heads (FAT's Fig. 2), as an image file.
+
+    Args:
+        interactions: the result of [`field_interactions`].
+        path: image file; the suffix decides the format. Folders are made.
+        layer: 0 = first, -1 = last; `None`: mean over the layers.
+        scaled: min-max scaled to 0..1, as in the paper; else the raw weights.
+        title: default: the layer.
+
+    Raises:
+        ValueError: no such layer. MissingExtraError: matplotlib is missing.
+    """
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    matrix, names = interactions.matrix(layer, scaled), interactions.field_names
+    count = len(names)
+    side = float(np.clip(0.24 * count, 3.2, 14.0))
+    figure = Figure(figsize=(side, side))
+    # The axes fill the figure; labels, title and bar lie outside, and the image is cut to what is drawn.
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    image = axes.imshow(matrix, cmap="Blues", interpolation="nearest", aspect="equal")
+    step = max(1, -(-count // 90))
+    size = float(np.clip(side * 72 / count * step * 0.62, 4.0, 9.0))
+    shown = [name if len(name) <= 24 else name[:23] + "…" for name in names][::step]
+    shown = [name.replace("$", r"\$") for name in shown]
+    axes.set_xticks(range(0, count, step), shown, rotation=90, fontsize=size)
+    axes.set_yticks(range(0, count, step), shown, fontsize=size)
+    axes.tick_params(length=2, pad=2)
+    axes.set_xlabel("key field (read)")
+    axes.set_ylabel("query field (reads)")
+    where = "mean over layers" if layer is None else f"layer {layer % interactions.num_layers + 1}"
+    axes.set_title(title or f"w of field pairs, mean over heads, {where}", fontsize=10, pad=8)
+    bar = figure.colorbar(image, cax=axes.inset_axes((1 + 0.25 / side, 0.15, 0.16 / side, 0.7)))
+    raw = interactions.matrix(layer)
+    bar.set_label(f"w, scaled from {raw.min():.3g} .. {raw.max():.3g}" if scaled else "w", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    return _save(figure, path)
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(color="0.92", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _save(figure: Any, path: str | Path) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12)
+    return path

@@ -1,0 +1,113 @@
+"""Effective ranks measured during training."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import default_data_collator
+
+from lmctr import RankMixerConfig, RankMixerForCTR
+from lmctr.analysis.effective_rank import measure_effective_rank
+from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.diagnostics import EffectiveRankCallback
+from lmctr.training.trainer import CTRTrainer
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows of four fields; the label depends on two of them."""
+
+    def __init__(self, count, seed):
+        generator = torch.Generator().manual_seed(seed)
+        self.ids = torch.randint(0, 6, (count, 4), generator=generator)
+        self.labels = ((self.ids[:, 0] + self.ids[:, 1]) % 2).float()
+        self.labels[:2] = torch.tensor([0.0, 1.0])
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, row):
+        return {"input_ids": self.ids[row], "labels": self.labels[row]}
+
+
+def make_trainer(folder, callback, epochs=2, **values):
+    torch.manual_seed(0)
+    model = RankMixerForCTR(RankMixerConfig(vocab_sizes=[6] * 4, embedding_dim=4, num_tokens=4, token_dim=4))
+    arguments = CTRTrainingArguments(
+        output_dir=str(folder),
+        stage1_epochs=0,
+        stage2_epochs=epochs,
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=16,
+        learning_rate=1e-2,
+        use_cpu=True,
+        disable_tqdm=True,
+        report_to=[],
+        **values,
+    )
+    return CTRTrainer(
+        model=model,
+        args=arguments,
+        data_collator=default_data_collator,
+        train_dataset=Rows(64, 0),
+        eval_dataset=Rows(40, 1),
+        callbacks=[callback] if callback else [],
+    )
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "effective_rank.jsonl").read_text().splitlines()]
+
+
+STAGES = ["embedding", "tokens", "mixing_1", "ffn_1", "mixing_2", "ffn_2"]
+
+
+def test_every_evaluation(tmp_path):
+    callback = EffectiveRankCallback(max_samples=20)
+    trainer = make_trainer(tmp_path, callback)
+    trainer.train()
+    written = lines(tmp_path)
+    assert written == callback.history
+    assert [entry["step"] for entry in written] == [4, 8]
+    assert all([row["stage"] for row in entry["stages"]] == STAGES for entry in written)
+    found = measure_effective_rank(trainer.model, trainer.get_eval_dataloader(), max_samples=20)
+    last = (
+        written[-1] if trainer.state.best_global_step in (None, 8) else written[0]
+    )  # the best model is loaded at the end
+    np.testing.assert_allclose([row["stable"] for row in last["stages"]], found.mean(), rtol=1e-4)
+    logged = [entry for entry in trainer.state.log_history if "effective_rank/ffn_2" in entry]
+    assert [entry["step"] for entry in logged] == [4, 8]
+    assert logged[1]["effective_rank/ffn_2"] == written[1]["stages"][-1]["stable"]
+    assert written[0]["stages"][-1]["stable"] != written[1]["stages"][-1]["stable"]
+
+
+def test_given_batches_and_kind(tmp_path):
+    """Given batches are measured before the first step too, in place of the evaluation data."""
+    batch = {"input_ids": torch.randint(0, 6, (8, 4)), "labels": torch.ones(8)}
+    trainer = make_trainer(tmp_path, EffectiveRankCallback([batch], kind="entropy"), epochs=1)
+    start = measure_effective_rank(trainer.model, [batch])
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "effective_rank/ffn_2" in entry]
+    assert [entry["step"] for entry in logged] == [0, 4]
+    for entry, found in zip(logged, (start, measure_effective_rank(trainer.model, [batch]))):
+        values = [entry[f"effective_rank/{stage}"] for stage in STAGES]
+        np.testing.assert_allclose(values, found.mean("entropy"), rtol=1e-5)
+
+
+def test_measuring_leaves_the_training_as_it_is(tmp_path):
+    parameters = []
+    for name, callback in (
+        ("with", EffectiveRankCallback([{"input_ids": torch.ones(2, 4, dtype=torch.int64)}])),
+        ("without", None),
+    ):
+        trainer = make_trainer(tmp_path / name, callback, epochs=1)
+        trainer.train()
+        parameters.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+    assert all(torch.equal(one, two) for one, two in zip(*parameters))
+
+
+def test_input_that_is_not_accepted():
+    with pytest.raises(ValueError, match="max_samples: 0"):
+        EffectiveRankCallback(max_samples=0)
+    with pytest.raises(ValueError, match="'rank' is not known"):
+        EffectiveRankCallback(kind="rank")
