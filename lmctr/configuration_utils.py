@@ -153,6 +153,15 @@ class SequenceCTRConfig(CTRConfig):
         )
         self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
 
+    def _validate_layers(self, positive: tuple[str, ...] = (), sizes: tuple[str, ...] = ("head_hidden_sizes",)) -> None:
+        """Check keys that families share: whole numbers of at least 1, lists of layer sizes, and `dropout`."""
+        for key in positive:
+            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+        for key in sizes:
+            listed = getattr(self, key)
+            self._require(bool(listed) and all(size >= 1 for size in listed), key, "a list of sizes of at least 1")
+        self._require(0.0 <= self.dropout < 1.0, "dropout", "a number in [0, 1)")
+
 
 class TabularCTRConfig(CTRConfig):
     r"""Shared configuration of the tabular families: rows of fields.

@@ -1,4 +1,7 @@
-"""What the sequence families share: checked inputs, item embeddings and the loss over candidates and tasks.
+"""What the sequence families share: checked inputs, item embeddings, from a representation to logits, and the loss.
+
+A rival family's `XModel` is `(SequenceModelMixin, XPreTrainedModel)` with `run`; its `XForCTR` is `(SequenceForCTRMixin,
+XPreTrainedModel)` with the model at `self.model` and a head at `self.head` that turns the representation into (B, C, T) logits.
 
 Shapes: B rows (users), N history events, C candidates of a row, T tasks.
 """
@@ -10,11 +13,25 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_utils import SequenceCTRConfig
-from .modeling_utils import IGNORED_LABEL, ctr_loss
+from .modeling_outputs import CTROutput
+from .modeling_utils import IGNORED_LABEL, CTRPreTrainedModel, ctr_loss
 
-__all__ = ["ItemEmbedding", "SequenceInputs", "sequence_inputs", "sequence_logits", "sequence_loss"]
+__all__ = [
+    "CandidateContext",
+    "ItemEmbedding",
+    "SequenceForCTRMixin",
+    "SequenceInputs",
+    "SequenceModelMixin",
+    "SequencePreTrainedModel",
+    "sequence_inputs",
+    "sequence_logits",
+    "sequence_loss",
+    "time_bucket",
+    "visible_events",
+]
 
 
 class SequenceInputs(NamedTuple):
@@ -229,3 +246,151 @@ def sequence_loss(
     task_weights = torch.tensor(config.task_weights, dtype=torch.float32, device=logits.device)
     weight = weight * (task_weights if config.num_tasks > 1 else task_weights[0])
     return ctr_loss(logits, labels, weight, num_items_in_batch)
+
+
+def visible_events(inputs: SequenceInputs) -> torch.Tensor:
+    """(B, C, N) bool: the events of the row that each candidate may see, the first `dependence` ones."""
+    place = torch.arange(inputs.history_items.shape[1], device=inputs.history_items.device)
+    return (place < inputs.dependence[..., None]) & inputs.history_mask[:, None]
+
+
+def time_bucket(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
+    """Seconds to buckets: b holds 2**b - 1 to 2**(b + 1) - 2 seconds. Bucket 0 is the same second or earlier, the last one is open."""
+    edges = torch.tensor([2**b - 1 for b in range(min(num_buckets, 62))], device=elapsed.device)
+    return (torch.bucketize(elapsed, edges, right=True) - 1).clamp_min(0)
+
+
+class CandidateContext(nn.Module):
+    """What stands beside the sequence in the final network: the candidate's scenario, features of the user, statistics.
+
+    Args:
+        config: the configuration. dim: width of each embedding. use_statistics: whether the statistics are among it.
+
+    Attributes:
+        out_size: width of the output.
+    """
+
+    def __init__(self, config: SequenceCTRConfig, dim: int, use_statistics: bool = True):
+        super().__init__()
+        self.scenarios = nn.Embedding(config.num_scenarios, dim)
+        self.user_features = nn.ModuleList(
+            [nn.Embedding(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
+        )
+        self.use_statistics = use_statistics and config.num_statistics > 0
+        self.out_size = (1 + len(self.user_features)) * dim + self.use_statistics * config.num_statistics
+
+    def forward(self, inputs: SequenceInputs) -> torch.Tensor:
+        """(B, C, out_size)."""
+        scenario = self.scenarios(inputs.candidate_scenarios)
+        parts = [scenario]
+        for column, table in enumerate(self.user_features):
+            parts.append(table(inputs.user_features[:, column])[:, None].expand(-1, scenario.shape[1], -1))
+        if self.use_statistics:
+            parts.append(inputs.statistics.to(scenario.dtype))
+        return torch.cat(parts, dim=-1)
+
+
+class SequencePreTrainedModel(CTRPreTrainedModel):
+    """Base of the sequence families' models. A module with `init_parameters(config)` says how its new weights are made."""
+
+    base_model_prefix = "model"
+    main_input_name = "history_items"
+    supports_gradient_checkpointing = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if hasattr(module, "init_parameters"):
+            module.init_parameters(self.config)
+        else:
+            super()._init_weights(module)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of the items."""
+        return self.base_model.item_embedding.items
+
+
+class SequenceModelMixin:
+    """`forward` of a family's base model; the family gives `run`."""
+
+    def run(
+        self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
+    ) -> BaseModelOutput:
+        """From checked inputs to the representation of each candidate, `last_hidden_state` (B, C, W)."""
+        raise NotImplementedError(f"{type(self).__name__} has no run")
+
+    def forward(
+        self,
+        history_items: torch.Tensor,
+        candidate_items: torch.Tensor,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **inputs: torch.Tensor,
+    ) -> BaseModelOutput:
+        """The representation of each candidate, (B, C, W); the arguments are those of `SequenceForCTRMixin.forward`."""
+        return self.run(
+            sequence_inputs(self.config, history_items, candidate_items, **inputs),
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            self.config.output_attentions if output_attentions is None else output_attentions,
+        )
+
+
+class SequenceForCTRMixin:
+    """`forward` of a family's model with a head: logits, and a loss when there are labels."""
+
+    def forward(
+        self,
+        history_items: torch.Tensor,
+        candidate_items: torch.Tensor,
+        history_behaviors: torch.Tensor | None = None,
+        history_scenarios: torch.Tensor | None = None,
+        history_times: torch.Tensor | None = None,
+        candidate_scenarios: torch.Tensor | None = None,
+        candidate_times: torch.Tensor | None = None,
+        dependence: torch.Tensor | None = None,
+        history_features: torch.Tensor | None = None,
+        candidate_features: torch.Tensor | None = None,
+        user_features: torch.Tensor | None = None,
+        statistics: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        sample_weight: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | float | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> CTROutput:
+        """Logits of each row's candidates.
+
+        Args:
+            history_items, ..., statistics: see [`sequence_inputs`].
+            labels: (B,) or (B, C), with a trailing task axis for several tasks; -100 leaves an entry out.
+            sample_weight: (B,) or in the shape of the candidates.
+            num_items_in_batch: divisor of the loss, see [`sequence_loss`].
+
+        Returns:
+            `logits` float32: (B,) for candidates (B,), (B, C) for (B, C), with a trailing task axis for several tasks. What
+            `hidden_states` and `attentions` hold is said by the family's base model.
+        """
+        inputs = sequence_inputs(
+            self.config,
+            history_items,
+            candidate_items,
+            history_behaviors,
+            history_scenarios,
+            history_times,
+            candidate_scenarios,
+            candidate_times,
+            dependence,
+            history_features,
+            candidate_features,
+            user_features,
+            statistics,
+        )
+        output = self.model.run(
+            inputs,
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            self.config.output_attentions if output_attentions is None else output_attentions,
+        )
+        logits = sequence_logits(self.head(output.last_hidden_state), inputs.is_single)
+        loss = None
+        if labels is not None:
+            loss = sequence_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
+        return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)
