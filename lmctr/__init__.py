@@ -20,6 +20,8 @@ from .models.dcnv2.configuration_dcnv2 import DCNv2Config
 from .models.dcnv2.modeling_dcnv2 import DCNv2ForCTR, DCNv2Model, DCNv2PreTrainedModel
 from .models.deepfm.configuration_deepfm import DeepFMConfig
 from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel, DeepFMPreTrainedModel
+from .models.din.configuration_din import DINConfig
+from .models.din.modeling_din import DINForCTR, DINModel, DINPreTrainedModel
 from .models.dnn.configuration_dnn import DNNConfig
 from .models.dnn.modeling_dnn import DNNForCTR, DNNModel, DNNPreTrainedModel
 from .models.fat.configuration_fat import FATConfig
@@ -61,6 +63,10 @@ __all__ = [
     "DCNv2ForCTR",
     "DCNv2Model",
     "DCNv2PreTrainedModel",
+    "DINConfig",
+    "DINForCTR",
+    "DINModel",
+    "DINPreTrainedModel",
     "DNNConfig",
     "DNNForCTR",
     "DNNModel",

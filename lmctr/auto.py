@@ -19,6 +19,8 @@ from .models.dcnv2.configuration_dcnv2 import DCNv2Config
 from .models.dcnv2.modeling_dcnv2 import DCNv2ForCTR, DCNv2Model
 from .models.deepfm.configuration_deepfm import DeepFMConfig
 from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel
+from .models.din.configuration_din import DINConfig
+from .models.din.modeling_din import DINForCTR, DINModel
 from .models.dnn.configuration_dnn import DNNConfig
 from .models.dnn.modeling_dnn import DNNForCTR, DNNModel
 from .models.fat.configuration_fat import FATConfig
@@ -58,6 +60,7 @@ _FAMILIES = (
     (AutoIntConfig, AutoIntModel, AutoIntForCTR, TabularFeatureProcessor),
     (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
     (DCNv2Config, DCNv2Model, DCNv2ForCTR, TabularFeatureProcessor),
+    (DINConfig, DINModel, DINForCTR, SequenceProcessor),
     (DNNConfig, DNNModel, DNNForCTR, TabularFeatureProcessor),
     (DeepFMConfig, DeepFMModel, DeepFMForCTR, TabularFeatureProcessor),
     (FATConfig, FATModel, FATForCTR, TabularFeatureProcessor),

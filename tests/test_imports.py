@@ -105,6 +105,7 @@ def test_public_names_exist():
         "ctr_sink",
         "dcnv2",
         "deepfm",
+        "din",
         "dnn",
         "fat",
         "ffm",
