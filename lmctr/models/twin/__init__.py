@@ -1,0 +1,1 @@
+"""TWIN: two-stage interest network (arXiv 2302.02352)."""

@@ -1,0 +1,83 @@
+"""TWIN: two-stage interest network.
+
+Paper: https://arxiv.org/abs/2302.02352. Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
+
+Shapes: B rows (users), N events of a row, C candidates, d hidden size, h heads, T tasks.
+
+The general search unit (GSU) picks the `num_selected` events that matter most for a candidate, the exact search unit (ESU) attends to
+them; both use the same target attention with the same weights, [`~lmctr.modeling_target_attention.TwinAttention`], where the equations
+stand. A candidate's selection depends on the candidate and the events that it sees, so rows of several candidates (SUMI) give the
+logits of single rows.
+
+The found interest, the candidate's own vector and its context go through an MLP. The paper leaves the rest of its ranking model (short-
+term interests, other features) to the system around it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from ...modeling_layers import MLP
+from ...modeling_sequence import (
+    CandidateContext,
+    ItemEmbedding,
+    SequenceForCTRMixin,
+    SequenceInputs,
+    SequenceModelMixin,
+    SequencePreTrainedModel,
+)
+from ...modeling_target_attention import TwinEncoder
+from .configuration_twin import TWINConfig
+
+__all__ = ["TWINForCTR", "TWINModel", "TWINPreTrainedModel"]
+
+
+class TWINPreTrainedModel(SequencePreTrainedModel):
+    """Base of the TWIN models."""
+
+    config_class = TWINConfig
+
+
+class TWINModel(SequenceModelMixin, TWINPreTrainedModel):
+    """TWIN up to the last hidden layer of the final network, (B, C, W).
+
+    `hidden_states`: the input and each layer's output of the final network. `attentions`: one tensor (B, h, C, N + 1), ESU's weights on
+    the events of the row, 0 on those that GSU left out; a candidate has none for itself, so the last column is 0.
+    """
+
+    def __init__(self, config: TWINConfig):
+        super().__init__(config)
+        self.item_embedding = ItemEmbedding(config, config.hidden_size)
+        self.encoder = TwinEncoder(config)
+        self.context = CandidateContext(config, config.hidden_size)
+        width = 2 * config.hidden_size + self.context.out_size
+        self.mlp = MLP(width, config.head_hidden_sizes, config.hidden_act, config.dropout)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def run(
+        self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
+    ) -> BaseModelOutput:
+        queries = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
+        found = self.encoder(inputs, self.item_embedding, queries)
+        states = torch.cat([found.interest, queries, self.context(inputs)], dim=-1)
+        hidden_states = [states] if output_hidden_states else None
+        states = self.mlp(states, hidden_states)
+        return BaseModelOutput(
+            last_hidden_state=states,
+            hidden_states=tuple(hidden_states) if output_hidden_states else None,
+            attentions=(F.pad(found.weights, (0, 1)),) if output_attentions else None,
+        )
+
+
+class TWINForCTR(SequenceForCTRMixin, TWINPreTrainedModel):
+    """TWIN with one logit per task."""
+
+    def __init__(self, config: TWINConfig):
+        super().__init__(config)
+        self.model = TWINModel(config)
+        self.head = nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
+        self.post_init()
