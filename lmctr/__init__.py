@@ -38,6 +38,8 @@ from .models.rank_elastor.modeling_rank_elastor import (
 )
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
 from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel, RankMixerPreTrainedModel
+from .models.twin.configuration_twin import TWINConfig
+from .models.twin.modeling_twin import TWINForCTR, TWINModel, TWINPreTrainedModel
 from .models.wukong.configuration_wukong import WukongConfig
 from .models.wukong.modeling_wukong import WukongForCTR, WukongModel, WukongPreTrainedModel
 from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
@@ -96,6 +98,10 @@ __all__ = [
     "RankMixerModel",
     "RankMixerPreTrainedModel",
     "SequenceProcessor",
+    "TWINConfig",
+    "TWINForCTR",
+    "TWINModel",
+    "TWINPreTrainedModel",
     "TabularFeatureProcessor",
     "WukongConfig",
     "WukongForCTR",

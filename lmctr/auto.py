@@ -33,6 +33,8 @@ from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
 from .models.rank_elastor.modeling_rank_elastor import RankElastorForCTR, RankElastorModel
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
 from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel
+from .models.twin.configuration_twin import TWINConfig
+from .models.twin.modeling_twin import TWINForCTR, TWINModel
 from .models.wukong.configuration_wukong import WukongConfig
 from .models.wukong.modeling_wukong import WukongForCTR, WukongModel
 from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
@@ -68,6 +70,7 @@ _FAMILIES = (
     (HiFormerConfig, HiFormerModel, HiFormerForCTR, TabularFeatureProcessor),
     (RankElastorConfig, RankElastorModel, RankElastorForCTR, TabularFeatureProcessor),
     (RankMixerConfig, RankMixerModel, RankMixerForCTR, TabularFeatureProcessor),
+    (TWINConfig, TWINModel, TWINForCTR, SequenceProcessor),
     (WukongConfig, WukongModel, WukongForCTR, TabularFeatureProcessor),
     (XDeepFMConfig, XDeepFMModel, XDeepFMForCTR, TabularFeatureProcessor),
 )

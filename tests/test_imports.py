@@ -16,7 +16,8 @@ LAYERS = {  # a layer imports lower numbers, or itself
     "modeling_utils": 1,
     "modeling_ranking_losses": 1,
     "modeling_embeddings": 2,
-    "modeling_sequence": 3,
+    "modeling_sequence": 2,
+    "modeling_target_attention": 3,
     "modeling_tabular": 3,
     "models": 4,
     "data": 4,
@@ -112,6 +113,7 @@ def test_public_names_exist():
         "hiformer",
         "rank_elastor",
         "rank_mixer",
+        "twin",
         "wukong",
         "xdeepfm",
     ]
