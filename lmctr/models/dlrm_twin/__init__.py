@@ -1,0 +1,1 @@
+"""DLRMTwin: the DLRM that Climber (arXiv 2502.09888) compares with."""
