@@ -22,6 +22,8 @@ from .models.deepfm.configuration_deepfm import DeepFMConfig
 from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel, DeepFMPreTrainedModel
 from .models.din.configuration_din import DINConfig
 from .models.din.modeling_din import DINForCTR, DINModel, DINPreTrainedModel
+from .models.dlrm_twin.configuration_dlrm_twin import DLRMTwinConfig
+from .models.dlrm_twin.modeling_dlrm_twin import DLRMTwinForCTR, DLRMTwinModel, DLRMTwinPreTrainedModel
 from .models.dnn.configuration_dnn import DNNConfig
 from .models.dnn.modeling_dnn import DNNForCTR, DNNModel, DNNPreTrainedModel
 from .models.fat.configuration_fat import FATConfig
@@ -69,6 +71,10 @@ __all__ = [
     "DINForCTR",
     "DINModel",
     "DINPreTrainedModel",
+    "DLRMTwinConfig",
+    "DLRMTwinForCTR",
+    "DLRMTwinModel",
+    "DLRMTwinPreTrainedModel",
     "DNNConfig",
     "DNNForCTR",
     "DNNModel",

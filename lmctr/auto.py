@@ -21,6 +21,8 @@ from .models.deepfm.configuration_deepfm import DeepFMConfig
 from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel
 from .models.din.configuration_din import DINConfig
 from .models.din.modeling_din import DINForCTR, DINModel
+from .models.dlrm_twin.configuration_dlrm_twin import DLRMTwinConfig
+from .models.dlrm_twin.modeling_dlrm_twin import DLRMTwinForCTR, DLRMTwinModel
 from .models.dnn.configuration_dnn import DNNConfig
 from .models.dnn.modeling_dnn import DNNForCTR, DNNModel
 from .models.fat.configuration_fat import FATConfig
@@ -63,6 +65,7 @@ _FAMILIES = (
     (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
     (DCNv2Config, DCNv2Model, DCNv2ForCTR, TabularFeatureProcessor),
     (DINConfig, DINModel, DINForCTR, SequenceProcessor),
+    (DLRMTwinConfig, DLRMTwinModel, DLRMTwinForCTR, SequenceProcessor),
     (DNNConfig, DNNModel, DNNForCTR, TabularFeatureProcessor),
     (DeepFMConfig, DeepFMModel, DeepFMForCTR, TabularFeatureProcessor),
     (FATConfig, FATModel, FATForCTR, TabularFeatureProcessor),

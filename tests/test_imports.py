@@ -107,6 +107,7 @@ def test_public_names_exist():
         "dcnv2",
         "deepfm",
         "din",
+        "dlrm_twin",
         "dnn",
         "fat",
         "ffm",
