@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from lmctr.cli import benchmark_features, benchmark_tabular, benchmark_text, benchmark_train
+from lmctr.cli import benchmark_features, benchmark_scoring, benchmark_tabular, benchmark_text, benchmark_train
 
 # Each module has `add_parser(actions)` and `run(args)`, and imports nothing heavy at its top.
 BENCHMARKS = {
     "text": benchmark_text,
     "train": benchmark_train,
+    "scoring": benchmark_scoring,
     "features": benchmark_features,
     "tabular": benchmark_tabular,
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.cli.benchmark_tools import check_output, machine, summary, synchronize, write_result
@@ -409,6 +411,11 @@ def _peak_bytes(device: str) -> int:
         import torch
 
         return int(torch.cuda.max_memory_allocated(device))
+    status = Path(
+        "/proc/self/status"
+    )  # on Linux; getrusage would begin with the peak of the process that started this one
+    if status.is_file():
+        return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status.read_text())[1])
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
