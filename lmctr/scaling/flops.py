@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lmctr.models.astro.configuration_astro import ASTROConfig
 
-__all__ = ["StageFlops", "astro_flops", "count_flops", "paper_flops"]
+__all__ = [
+    "ModelFlops",
+    "StageFlops",
+    "astro_flops",
+    "count_flops",
+    "count_parameters",
+    "measure_flops",
+    "paper_flops",
+]
 
 PAPER_CONSTANT = 1.92e6
 """What the paper's Table 3 adds to the history's cost; fitted by us so that all eight rows of ASTRO are within 3 %."""
@@ -27,13 +36,114 @@ class StageFlops(NamedTuple):
         return self.stage1 + self.stage2
 
 
+@dataclass(frozen=True)
+class ModelFlops:
+    """Forward FLOPs of a call, and the model's parameters.
+
+    Args:
+        total: of the call. num_samples: logits that it gave, tasks of a candidate counted once. num_requests: rows of the batch.
+        per_sample, per_request: total over each. Where candidates share a history, a request costs less than its samples alone would.
+        dense_parameters, embedding_parameters: every parameter once; embedding are the tables that are looked up.
+        modules: direct parts of the model (and of its `model`) -> FLOPs of the call, those above 0.
+    """
+
+    total: int
+    num_samples: int
+    num_requests: int
+    per_sample: float
+    per_request: float
+    dense_parameters: int
+    embedding_parameters: int
+    modules: dict[str, int]
+
+
+def measure_flops(
+    model: torch.nn.Module,
+    inputs: Mapping[str, Any],
+    num_samples: int | None = None,
+    num_requests: int | None = None,
+) -> ModelFlops:
+    """Count the FLOPs of one evaluation call of any model of the library, from the modules that run.
+
+    Matrix products, convolutions and fused attention count, on all their entries (padding and masked pairs too, since they are computed); sums,
+    element-wise products, activations and look-ups do not. One row without padding gives the cost of a request of that length.
+
+    Args:
+        model: an `XForCTR`; it runs in evaluation mode and is left in the mode it was in.
+        inputs: what `forward` takes; labels are left out.
+        num_samples: samples of the batch; default: the logits, a trailing task axis counted once.
+        num_requests: requests of the batch; default: its rows.
+
+    Raises:
+        ValueError: no inputs, counts below 1.
+    """
+    inputs = {name: value for name, value in inputs.items() if name not in ("labels", "sample_weight")}
+    if not inputs:
+        raise ValueError("inputs are empty: give what the model's forward takes")
+    was_training = model.training
+    model.eval()
+    try:
+        with _counter() as counter, torch.no_grad():
+            logits = model(**inputs).logits
+    finally:
+        model.train(was_training)
+    tasks = getattr(getattr(model, "config", None), "num_tasks", 1) or 1
+    samples = logits.numel() // tasks if num_samples is None else num_samples
+    requests = len(logits) if num_requests is None else num_requests
+    for name, value in (("num_samples", samples), ("num_requests", requests)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    total = counter.get_total_flops()
+    root = type(model).__name__
+    modules = {}
+    for name, flops in counter.get_flop_counts().items():
+        parts = name.split(".")
+        inside = parts[0] == root and (len(parts) == 2 or (len(parts) == 3 and parts[1] == "model"))
+        if inside and sum(flops.values()):
+            modules[".".join(parts[1:])] = sum(flops.values())
+    dense, tables = count_parameters(model)
+    return ModelFlops(total, samples, requests, total / samples, total / requests, dense, tables, modules)
+
+
+def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
+    """(dense, embedding) parameters, each tensor once. Embedding: weights of `nn.Embedding` and `nn.EmbeddingBag`, the position and token tables
+    of a language model too; a table that is tied to an output layer is embedding."""
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    tables = {id(module.weight): module.weight.numel() for module in model.modules() if isinstance(module, kinds)}
+    dense = sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in tables)
+    return dense, sum(tables.values())
+
+
+def _counter() -> FlopCounterMode:
+    """A counter that knows the fused attention of the CPU, which torch 2.11 to 2.13 leave out: it would count as nothing."""
+    aten = torch.ops.aten
+    added = {}
+    for name, function in (
+        ("_scaled_dot_product_flash_attention_for_cpu", _attention),
+        ("_scaled_dot_product_flash_attention_for_cpu_backward", _attention_backward),
+    ):
+        if hasattr(aten, name):
+            added[getattr(aten, name)] = function
+    return FlopCounterMode(display=False, custom_mapping=added)
+
+
+def _attention(query: tuple, key: tuple, value: tuple, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _attention_backward(
+    gradient: tuple, query: tuple, key: tuple, value: tuple, *args: Any, out_shape: Any = None, **kwargs: Any
+) -> int:
+    return sdpa_backward_flop_count(gradient, query, key, value)
+
+
 def count_flops(model: torch.nn.Module, inputs: Mapping[str, Any], backward: bool = False) -> int:
     """FLOPs of the matrix products of one call, counted by [`torch.utils.flop_counter.FlopCounterMode`] as it runs.
 
     Args:
         model: called with `inputs`. backward: also run and count the backward pass of its loss (`inputs` then hold labels).
     """
-    with FlopCounterMode(display=False) as counter:
+    with _counter() as counter:
         if backward:
             model(**inputs).loss.backward()
         else:
