@@ -52,6 +52,24 @@ class SequenceInputs(NamedTuple):
     statistics: torch.Tensor | None
     is_single: bool
 
+    def split_candidates(self, size: int) -> list[SequenceInputs]:
+        """The same rows with at most `size` of the candidates each, in order."""
+        per_candidate = [name for name in _PER_CANDIDATE if getattr(self, name) is not None]
+        return [
+            self._replace(**{name: getattr(self, name)[:, start : start + size] for name in per_candidate})
+            for start in range(0, self.candidate_items.shape[1], size)
+        ]
+
+
+_PER_CANDIDATE = (
+    "candidate_items",
+    "candidate_scenarios",
+    "candidate_times",
+    "dependence",
+    "candidate_features",
+    "statistics",
+)
+
 
 def sequence_inputs(
     config: SequenceCTRConfig,

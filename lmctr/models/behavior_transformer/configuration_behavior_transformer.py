@@ -1,0 +1,68 @@
+"""Configuration of BehaviorTransformer (after BST, arXiv 1905.06874)."""
+
+from transformers.activations import ACT2FN
+
+from ...configuration_utils import SequenceCTRConfig
+
+__all__ = ["BehaviorTransformerConfig"]
+
+
+class BehaviorTransformerConfig(SequenceCTRConfig):
+    r"""Configuration of [`BehaviorTransformerModel`] and [`BehaviorTransformerForCTR`]; see [`SequenceCTRConfig`] for the keys of the
+    data.
+
+    Args:
+        hidden_size (`int`, defaults to 64): d.
+        num_hidden_layers (`int`, defaults to 1): BST's best number of blocks.
+        num_attention_heads (`int`, defaults to 8): as BST.
+        intermediate_size (`int`, *optional*): width of the feed-forward network; default 4 d.
+        num_positions (`int`, *optional*): events of the longest history, each with a learned position; default
+            `max_history_length`, or 1000 without one. Longer rows are refused.
+        num_time_buckets (`int`, defaults to 32): powers of two of the seconds since the event before.
+        head_hidden_sizes (`list[int]`, *optional*): hidden layers of the final network; default `[1024, 512, 256]`, as BST.
+        hidden_act (`str`, defaults to `"leaky_relu"`): activation of the feed-forward network and the final one, as BST.
+        dropout (`float`, defaults to 0.0): in the blocks and the final network, in training. BST: 0.2.
+        micro_batch_size (`int`, defaults to 512): candidates scored at once where no gradients are needed. Bounds the memory.
+    """
+
+    model_type = "behavior_transformer"
+
+    hidden_size: int = 64
+    num_hidden_layers: int = 1
+    num_attention_heads: int = 8
+    intermediate_size: int | None = None
+    num_positions: int | None = None
+    num_time_buckets: int = 32
+    head_hidden_sizes: list[int] | None = None
+    hidden_act: str = "leaky_relu"
+    dropout: float = 0.0
+    micro_batch_size: int = 512
+
+    def __post_init__(self, **kwargs):
+        if self.intermediate_size is None:
+            self.intermediate_size = 4 * self.hidden_size
+        if self.num_positions is None:
+            self.num_positions = self.max_history_length or 1000
+        if self.head_hidden_sizes is None:
+            self.head_hidden_sizes = [1024, 512, 256]
+        super().__post_init__(**kwargs)
+
+    def validate_values(self) -> None:
+        super().validate_values()
+        self._validate_layers(
+            (
+                "hidden_size",
+                "num_hidden_layers",
+                "num_attention_heads",
+                "intermediate_size",
+                "num_positions",
+                "micro_batch_size",
+            )
+        )
+        self._require(self.num_time_buckets >= 2, "num_time_buckets", "a whole number of at least 2")
+        self._require(
+            self.hidden_size % self.num_attention_heads == 0,
+            "hidden_size",
+            f"a multiple of num_attention_heads={self.num_attention_heads}",
+        )
+        self._require(self.hidden_act in ACT2FN, "hidden_act", f"one of {', '.join(sorted(ACT2FN))}")
