@@ -1,0 +1,1 @@
+"""HSTU: hierarchical sequential transduction unit (arXiv 2402.17152)."""

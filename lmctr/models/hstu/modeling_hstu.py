@@ -1,0 +1,265 @@
+"""HSTU: hierarchical sequential transduction unit, in its ranking form.
+
+Paper: https://arxiv.org/abs/2402.17152. Inputs are rows of [`SequenceView`] or [`SequenceProcessor`].
+
+Shapes: B rows (users), N events of a row, L = 2 N tokens, C candidates, d hidden size, h heads, T tasks.
+
+**Items and actions interleaved, target-aware (2.2).** A history is the sequence x_0, a_0, x_1, a_1, ...: each item (with its features
+and scenario) is followed by the action taken, the behaviour type. A candidate is the next item behind the events that it may see; its
+output, which has met the history in every layer, predicts the action. In training the paper predicts the action of every item in
+the sequence; here the candidates of a row are those samples, which SUMI rows score together in one pass just as well.
+
+**Candidates (as in M-FALCON, 2.4).** Tokens are causal. Each candidate sees the tokens of its events and itself, with the position and time
+that it would have alone, never another candidate. So the history's keys and values are computed once, and rows of several candidates
+(SUMI) give the logits of single rows.
+
+**Decided.**
+- Eq. 2 is divided by the number of tokens that a query sees. The paper leaves a constant open, its authors' code divides by the padded
+  length, with which a row would depend on its batch.
+- As in that code: one relative bias per layer for all heads, time buckets floor(ln(seconds) / 0.301), norms without parameters in the
+  layers, a residual. Positions beyond half of the table share buckets on a log scale, where the code has one row for each distance of
+  a fixed length.
+- Features of the user and statistics enter the final network. The paper would put them into the sequence.
+
+Memory: training keeps (B, h, L, L) per layer. Where no gradients are needed, queries are taken `HISTORY_CHUNK` at a time.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput
+
+from ...modeling_layers import MLP
+from ...modeling_sequence import (
+    CandidateContext,
+    ItemEmbedding,
+    SequenceForCTRMixin,
+    SequenceInputs,
+    SequenceModelMixin,
+    SequencePreTrainedModel,
+)
+from .configuration_hstu import HSTUConfig
+
+__all__ = ["HSTUForCTR", "HSTUModel", "HSTUPreTrainedModel", "position_buckets", "time_buckets"]
+
+HISTORY_CHUNK = 512
+"""Tokens of a history whose attention is computed at once where no gradients are needed."""
+
+
+def position_buckets(distance: torch.Tensor, num_buckets: int, max_distance: int) -> torch.Tensor:
+    """Distances in tokens, from 0, to buckets: one by one in the first half, then on a log scale up to `max_distance`."""
+    exact = num_buckets // 2
+    rest = num_buckets - exact
+    edges = list(range(exact))
+    for step in range(rest):
+        edges.append(max(edges[-1] + 1, int(exact * (max(max_distance, exact) / exact) ** (step / max(rest - 1, 1)))))
+    return (torch.bucketize(distance, torch.tensor(edges, device=distance.device), right=True) - 1).clamp_min(0)
+
+
+def time_buckets(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
+    """floor(ln(max(1, seconds)) / 0.301), at most `num_buckets` - 1."""
+    return (elapsed.clamp_min(1).double().log() / 0.301).long().clamp_max(num_buckets - 1)
+
+
+class RelativeBias(nn.Module):
+    """rab^{p,t} of Eq. 2: a learned number per position bucket plus one per time bucket."""
+
+    def __init__(self, config: HSTUConfig):
+        super().__init__()
+        self.max_distance = config.max_position_distance
+        self.position = nn.Parameter(torch.zeros(config.num_position_buckets))
+        self.time = nn.Parameter(torch.zeros(config.num_time_buckets))
+
+    def init_parameters(self, config: HSTUConfig) -> None:
+        init.normal_(self.position, mean=0.0, std=config.initializer_range)
+        init.normal_(self.time, mean=0.0, std=config.initializer_range)
+
+    def forward(self, distance: torch.Tensor, elapsed: torch.Tensor) -> torch.Tensor:
+        """(..., Q, S) distances in tokens and seconds to the bias of each pair."""
+        position = self.position[position_buckets(distance, len(self.position), self.max_distance)]
+        return position + self.time[time_buckets(elapsed, len(self.time))]
+
+
+class HSTULayer(GradientCheckpointingLayer):
+    """Eq. 1-3, with a norm in front and a residual, as in the authors' code.
+
+    U, V, Q, K = split(SiLU(f1(X))) (Eq. 1); A V = SiLU(Q K^T + rab) V / n (Eq. 2); Y = f2(norm(A V) * U) (Eq. 3).
+    """
+
+    def __init__(self, config: HSTUConfig):
+        super().__init__()
+        dim, heads = config.hidden_size, config.num_attention_heads
+        self.num_heads, self.head_dim = heads, dim // heads
+        self.norm_input = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
+        self.f1 = nn.Linear(dim, 4 * dim, bias=False)  # rows: U, Q, V, K
+        self.bias = RelativeBias(config)
+        self.norm_attention = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
+        self.f2 = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        states: torch.Tensor,
+        positions: torch.Tensor,
+        times: torch.Tensor,
+        key: torch.Tensor | None = None,
+        value: torch.Tensor | None = None,
+        history_times: torch.Tensor | None = None,
+        is_last: bool = False,
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """One layer for the tokens of histories or for candidates.
+
+        Args:
+            states: tokens (B, L, d), or candidates (B, C, d).
+            positions: (B, L) or (B, C), places in the sequence; a candidate's is the number of tokens that it sees. times: seconds.
+            key, value, history_times: of the tokens, (B, h, L, d_head) and (B, L); for candidates.
+            is_last: of tokens only keys and values are needed.
+
+        Returns:
+            New states (None for tokens of the last layer), keys and values of `states`, and the candidates' attention
+            (B, h, C, L + 1), themselves last.
+        """
+        normed = self.norm_input(states)
+        if is_last:
+            own_value, own_key = F.silu(F.linear(normed, self.f1.weight[2 * normed.shape[-1] :])).chunk(2, dim=-1)
+            return None, self._heads(own_key), self._heads(own_value), None
+        gate, *rest = F.silu(self.f1(normed)).chunk(4, dim=-1)  # Eq. 1
+        query, own_value, own_key = (self._heads(x) for x in rest)
+        weights = None
+        if key is None:
+            mixed = self._attend_history(query, own_key, own_value, positions, times)
+        else:
+            place = torch.arange(key.shape[2], device=key.device)
+            distance = positions[..., None] - place
+            bias = self.bias(distance.clamp_min(0), times[..., None] - history_times[:, None])
+            length = (positions + 1)[:, None, :, None]  # the tokens and the candidate itself
+            visible = distance > 0
+            seen = F.silu(query @ key.transpose(-1, -2) + bias[:, None]) * visible[:, None]
+            zero = positions.new_zeros(1, 1)
+            own = F.silu((query * own_key).sum(-1, keepdim=True) + self.bias(zero, zero))
+            weights = torch.cat([seen, own], dim=-1) / length  # Eq. 2
+            mixed = weights[..., :-1] @ value + weights[..., -1:] * own_value
+        mixed = self.norm_attention(mixed.transpose(1, 2).flatten(2))
+        states = states + self.f2(self.dropout(gate * mixed))  # Eq. 3
+        return states, own_key, own_value, weights
+
+    def _attend_history(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: torch.Tensor, times: torch.Tensor
+    ) -> torch.Tensor:
+        """Eq. 2 for the tokens, causal. Histories are right-padded: no real token sees padding."""
+        total = query.shape[2]
+        size = total if torch.is_grad_enabled() else HISTORY_CHUNK
+        found = []
+        for start in range(0, total, size):
+            end = min(start + size, total)
+            own, past = positions[:1, start:end], positions[:1, :end]  # the same in every row
+            distance = own[..., None] - past[:, None]
+            elapsed = times[:, start:end, None] - times[:, None, :end]
+            bias = self.bias(distance.clamp_min(0), elapsed)
+            weights = F.silu(query[:, :, start:end] @ key[:, :, :end].transpose(-1, -2) + bias[:, None])
+            weights = weights * (distance >= 0)[:, None] / (own + 1)[:, None, :, None]
+            found.append(weights @ value[:, :, :end])
+        return torch.cat(found, dim=2)
+
+    def _heads(self, states: torch.Tensor) -> torch.Tensor:
+        return states.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+
+class HSTUPreTrainedModel(SequencePreTrainedModel):
+    """Base of the HSTU models."""
+
+    config_class = HSTUConfig
+
+
+class HSTUModel(SequenceModelMixin, HSTUPreTrainedModel):
+    """HSTU up to the last hidden layer of the final network, (B, C, W).
+
+    `hidden_states`: the candidates' states (B, C, d) before the first and after each layer. `attentions`: per layer (B, h, C, N + 1), the
+    weights of each event (its item and its action together) and, last, of the candidate itself; they may be negative and do not sum
+    to 1.
+    """
+
+    def __init__(self, config: HSTUConfig):
+        super().__init__(config)
+        dim = config.hidden_size
+        self.item_embedding = ItemEmbedding(config, dim)
+        self.behavior_embedding = nn.Embedding(config.num_behaviors, dim)  # the actions
+        self.scenario_embedding = nn.Embedding(config.num_scenarios, dim)
+        self.layers = nn.ModuleList([HSTULayer(config) for _ in range(config.num_hidden_layers)])
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.context = CandidateContext(config, dim)
+        width = dim + self.context.out_size
+        self.mlp = MLP(width, config.head_hidden_sizes, config.hidden_act, config.dropout)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def encode_history(self, inputs: SequenceInputs) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values (B, h, L, d_head) of the tokens in each layer; no candidate has a part in them."""
+        items = self.item_embedding(inputs.history_items, inputs.history_features)
+        items = items + self.scenario_embedding(inputs.history_scenarios)
+        actions = self.behavior_embedding(inputs.history_behaviors)
+        states = torch.stack([items, actions], dim=2).flatten(1, 2)  # x_0, a_0, x_1, a_1, ...
+        times = self._token_times(inputs)
+        positions = torch.arange(states.shape[1], device=states.device).expand_as(times)
+        found = []
+        for index, layer in enumerate(self.layers):
+            is_last = index == len(self.layers) - 1
+            states, key, value, _ = layer(states, positions, times, is_last=is_last)
+            found.append((key, value))
+        return found
+
+    def read_history(
+        self, inputs: SequenceInputs, history: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The candidates' states (B, C, d) before the first and after each layer, and their attentions."""
+        states = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
+        states = states + self.scenario_embedding(inputs.candidate_scenarios)
+        times = self._token_times(inputs)
+        all_states, attentions = [states], []
+        for layer, (key, value) in zip(self.layers, history):
+            states, _, _, attention = layer(states, 2 * inputs.dependence, inputs.candidate_times, key, value, times)
+            all_states.append(states)
+            attentions.append(attention)
+        return all_states, attentions
+
+    def run(
+        self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
+    ) -> BaseModelOutput:
+        history = self.encode_history(inputs)
+        parts = [inputs] if torch.is_grad_enabled() else inputs.split_candidates(self.config.micro_batch_size)
+        last, hidden_states, attentions = [], [], []
+        for part in parts:
+            states, weights = self.read_history(part, history)
+            last.append(self.mlp(torch.cat([self.norm(states[-1]), self.context(part)], dim=-1)))
+            if output_hidden_states:
+                hidden_states.append(states)
+            if output_attentions:
+                attentions.append([_on_events(layer) for layer in weights])
+        return BaseModelOutput(
+            last_hidden_state=torch.cat(last, dim=1),
+            hidden_states=tuple(torch.cat(layer, 1) for layer in zip(*hidden_states)) if hidden_states else None,
+            attentions=tuple(torch.cat(layer, 2) for layer in zip(*attentions)) if attentions else None,
+        )
+
+    @staticmethod
+    def _token_times(inputs: SequenceInputs) -> torch.Tensor:
+        return inputs.history_times.repeat_interleave(2, dim=1)
+
+
+def _on_events(attention: torch.Tensor) -> torch.Tensor:
+    """Attention on tokens (B, h, C, 2 N + 1) as attention on events (B, h, C, N + 1)."""
+    return torch.cat([attention[..., :-1].unflatten(-1, (-1, 2)).sum(-1), attention[..., -1:]], dim=-1)
+
+
+class HSTUForCTR(SequenceForCTRMixin, HSTUPreTrainedModel):
+    """HSTU with one logit per task."""
+
+    def __init__(self, config: HSTUConfig):
+        super().__init__(config)
+        self.model = HSTUModel(config)
+        self.head = nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
+        self.post_init()

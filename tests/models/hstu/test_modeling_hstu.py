@@ -1,0 +1,156 @@
+"""HSTU: the common suite, and its equations against a plain float64 reference."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sequence_rows import random_batch
+from sequence_tester import SequenceModelTesterMixin
+
+from lmctr import HSTUConfig, HSTUForCTR, HSTUModel
+from lmctr.models.hstu import modeling_hstu
+from lmctr.models.hstu.modeling_hstu import position_buckets, time_buckets
+
+
+class HSTUTester(SequenceModelTesterMixin):
+    config_class, model_class, base_class = HSTUConfig, HSTUForCTR, HSTUModel
+    changing_key = ("num_time_buckets", 9)
+    tiny = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "num_position_buckets": 8,
+            "max_position_distance": 15, "num_time_buckets": 14, "head_hidden_sizes": [12, 8]}  # fmt: skip
+
+
+class TestHSTU(HSTUTester):
+    pass
+
+
+class TestWithFeatures(HSTUTester):
+    switches = {"item_feature_vocab_sizes": [5, 4], "user_feature_vocab_sizes": [3], "num_statistics": 2}
+    processor_options = {"item_features": ["genres", "year"], "user_features": ["country"]}
+
+
+def layer_norm(x, eps=1e-6):
+    centred = x - x.mean()
+    return centred / np.sqrt((centred**2).mean() + eps)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+EDGES = [0, 1, 2, 3, 4, 6, 9, 15]  # first distance of each of 8 buckets up to 15
+
+
+def reference_logit(model, w, batch, row, candidate):
+    """One candidate alone behind the interleaved items and actions of its events, token after token."""
+    config, size = model.config, model.config.hidden_size // model.config.num_attention_heads
+    dependence = int(batch["dependence"][row, candidate])
+    tokens, times = [], []
+    for n in range(dependence + 1):
+        kind, place = ("history", (row, n)) if n < dependence else ("candidate", (row, candidate))
+        item, scenario, time = (int(batch[f"{kind}_{name}"][place]) for name in ("items", "scenarios", "times"))
+        x = w["model.item_embedding.items.weight"][item] + w["model.scenario_embedding.weight"][scenario]
+        if f"{kind}_features" in batch:
+            for i, value in enumerate(batch[f"{kind}_features"][place].tolist()):
+                x = x + w[f"model.item_embedding.features.{i}.weight"][value]
+        tokens.append(x)
+        times.append(time)
+        if n < dependence:
+            tokens.append(w["model.behavior_embedding.weight"][int(batch["history_behaviors"][place])])
+            times.append(time)
+    for index in range(config.num_hidden_layers):
+        p = f"model.layers.{index}."
+        split = [np.split(silu(w[p + "f1.weight"] @ layer_norm(x)), 4) for x in tokens]  # Eq. 1
+        after = []
+        for i, x in enumerate(tokens):
+            gate, query, _, _ = split[i]
+            mixed = np.zeros(config.hidden_size)
+            for j in range(i + 1):
+                _, _, value, key = split[j]
+                bucket = max(b for b in range(len(EDGES)) if EDGES[b] <= i - j)
+                time = min(int(math.log(max(1, times[i] - times[j])) / 0.301), config.num_time_buckets - 1)
+                bias = w[p + "bias.position"][bucket] + w[p + "bias.time"][time]
+                for h in range(config.num_attention_heads):
+                    part = slice(h * size, (h + 1) * size)
+                    mixed[part] += silu(query[part] @ key[part] + bias) / (i + 1) * value[part]  # Eq. 2
+            after.append(x + w[p + "f2.weight"] @ (layer_norm(mixed) * gate) + w[p + "f2.bias"])  # Eq. 3
+        tokens = after
+    parts = [layer_norm(tokens[-1]) * w["model.norm.weight"] + w["model.norm.bias"]]
+    parts.append(w["model.context.scenarios.weight"][int(batch["candidate_scenarios"][row, candidate])])
+    for i, u in enumerate(batch["user_features"][row].tolist() if "user_features" in batch else []):
+        parts.append(w[f"model.context.user_features.{i}.weight"][u])
+    if "statistics" in batch:
+        parts.append(batch["statistics"][row, candidate].double().numpy())
+    x = np.concatenate(parts)
+    for layer in range(len(config.head_hidden_sizes)):
+        p = f"model.mlp.layers.{layer}.linear"
+        x = np.maximum(w[p + ".weight"] @ x + w[p + ".bias"], 0)
+    return w["head.weight"] @ x + w["head.bias"]
+
+
+@pytest.mark.parametrize(
+    "switches", [{}, {"num_hidden_layers": 1}, {"num_hidden_layers": 3}, TestWithFeatures.switches], ids=str
+)
+def test_against_the_reference(switches):
+    model = HSTUTester().make_model(task_names=["click", "like"], **switches)
+    w = {name: p.detach().double().numpy() for name, p in model.named_parameters()}
+    batch = random_batch(model.config, num_candidates=3)
+    batch["dependence"][:] = torch.tensor([[9, 5, 0], [6, 1, 3], [1, 0, 1]])
+    expected = np.array([[reference_logit(model, w, batch, row, c) for c in range(3)] for row in range(3)])
+    found = HSTUTester().logits(model.double(), batch).double()
+    torch.testing.assert_close(found, torch.tensor(expected), atol=2e-6, rtol=1e-5)
+
+
+def test_buckets():
+    assert position_buckets(torch.arange(16), 8, 15).tolist() == [0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 6, 7]
+    assert position_buckets(torch.tensor([10**6]), 128, 4096).tolist() == [127]
+    assert position_buckets(torch.arange(4), 2, 1).tolist() == [0, 1, 1, 1]
+    seconds = torch.tensor([-5, 0, 1, 2, 60, 3600, 86_400, 10**9])
+    expected = [0, 0, 0, 2, 13, 27, 37, 68]  # floor(ln(s) / 0.301)
+    assert time_buckets(seconds, 128).tolist() == expected
+    assert time_buckets(seconds, 20).tolist() == [min(bucket, 19) for bucket in expected]
+
+
+def test_attention_is_pointwise():
+    """No softmax: an event's weight times the number of tokens does not depend on which other events there are."""
+    model = HSTUTester().make_model(num_hidden_layers=1)
+    batch = random_batch(model.config, num_rows=1, num_candidates=2)
+    changed = {k: v.clone() for k, v in batch.items()}
+    changed["history_items"][:, :4] = changed["history_items"][:, :4] % 20 + 3
+    one, two = (model(**b, output_attentions=True).attentions[0] for b in (batch, changed))
+    torch.testing.assert_close(one[..., 4:], two[..., 4:])
+    assert (one[..., :4] != two[..., :4]).any()
+    assert not torch.allclose(one.sum(-1), torch.ones(1))
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7])
+def test_chunks_and_micro_batches_change_nothing(monkeypatch, chunk):
+    model = HSTUTester().make_model()
+    batch = random_batch(model.config, num_candidates=5)
+    expected = model(**batch)  # with gradients all is done at once
+    monkeypatch.setattr(modeling_hstu, "HISTORY_CHUNK", chunk)
+    model.config.micro_batch_size = 2
+    seen, biases = [], []
+    model.model.mlp.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
+    model.model.layers[0].bias.register_forward_pre_hook(lambda module, args: biases.append(args[0].shape[-2]))
+    torch.testing.assert_close(HSTUTester().logits(model, batch), expected.logits.detach(), atol=1e-5, rtol=0)
+    assert seen == [2, 2, 1]
+    assert biases[: -(-18 // chunk)] == [chunk] * (18 // chunk) + [18 % chunk] * (18 % chunk > 0)
+
+
+def test_an_action_follows_its_item():
+    """Exchanging the actions of two events changes the logit; so does moving one from an item to the next."""
+    model = HSTUTester().make_model()
+    batch = random_batch(model.config, num_rows=1)
+    batch["history_behaviors"] = torch.tensor([[2, 1, 0, 0, 0, 0, 0, 0, 0]])
+    exchanged = {**batch, "history_behaviors": torch.tensor([[1, 2, 0, 0, 0, 0, 0, 0, 0]])}
+    assert HSTUTester().logits(model, batch) != HSTUTester().logits(model, exchanged)
+
+
+@pytest.mark.parametrize("values", [
+    {"hidden_size": 15, "num_attention_heads": 2}, {"num_position_buckets": 1}, {"num_time_buckets": 1},
+    {"max_position_distance": 0}, {"hidden_act": "rel"}, {"head_hidden_sizes": []},
+])  # fmt: skip
+def test_bad_configurations(values):
+    with pytest.raises(ValueError, match=next(iter(values))):
+        HSTUConfig(**values)
