@@ -13,6 +13,12 @@ from .models.astro.configuration_astro import ASTROConfig
 from .models.astro.modeling_astro import ASTROForCTR, ASTROModel, ASTROPreTrainedModel
 from .models.autoint.configuration_autoint import AutoIntConfig
 from .models.autoint.modeling_autoint import AutoIntForCTR, AutoIntModel, AutoIntPreTrainedModel
+from .models.behavior_transformer.configuration_behavior_transformer import BehaviorTransformerConfig
+from .models.behavior_transformer.modeling_behavior_transformer import (
+    BehaviorTransformerForCTR,
+    BehaviorTransformerModel,
+    BehaviorTransformerPreTrainedModel,
+)
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel, CTRSinkPreTrainedModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
@@ -32,6 +38,8 @@ from .models.ffm.configuration_ffm import FFMConfig
 from .models.ffm.modeling_ffm import FFMForCTR, FFMModel, FFMPreTrainedModel
 from .models.hiformer.configuration_hiformer import HiFormerConfig
 from .models.hiformer.modeling_hiformer import HiFormerForCTR, HiFormerModel, HiFormerPreTrainedModel
+from .models.hstu.configuration_hstu import HSTUConfig
+from .models.hstu.modeling_hstu import HSTUForCTR, HSTUModel, HSTUPreTrainedModel
 from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
 from .models.rank_elastor.modeling_rank_elastor import (
     RankElastorForCTR,
@@ -57,6 +65,10 @@ __all__ = [
     "AutoIntModel",
     "AutoIntPreTrainedModel",
     "AutoModelForCTR",
+    "BehaviorTransformerConfig",
+    "BehaviorTransformerForCTR",
+    "BehaviorTransformerModel",
+    "BehaviorTransformerPreTrainedModel",
     "CTROutput",
     "CTRSinkConfig",
     "CTRSinkForCTR",
@@ -91,6 +103,10 @@ __all__ = [
     "FFMForCTR",
     "FFMModel",
     "FFMPreTrainedModel",
+    "HSTUConfig",
+    "HSTUForCTR",
+    "HSTUModel",
+    "HSTUPreTrainedModel",
     "HiFormerConfig",
     "HiFormerForCTR",
     "HiFormerModel",

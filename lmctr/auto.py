@@ -12,6 +12,11 @@ from .models.astro.configuration_astro import ASTROConfig
 from .models.astro.modeling_astro import ASTROForCTR, ASTROModel
 from .models.autoint.configuration_autoint import AutoIntConfig
 from .models.autoint.modeling_autoint import AutoIntForCTR, AutoIntModel
+from .models.behavior_transformer.configuration_behavior_transformer import BehaviorTransformerConfig
+from .models.behavior_transformer.modeling_behavior_transformer import (
+    BehaviorTransformerForCTR,
+    BehaviorTransformerModel,
+)
 from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
@@ -31,6 +36,8 @@ from .models.ffm.configuration_ffm import FFMConfig
 from .models.ffm.modeling_ffm import FFMForCTR, FFMModel
 from .models.hiformer.configuration_hiformer import HiFormerConfig
 from .models.hiformer.modeling_hiformer import HiFormerForCTR, HiFormerModel
+from .models.hstu.configuration_hstu import HSTUConfig
+from .models.hstu.modeling_hstu import HSTUForCTR, HSTUModel
 from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
 from .models.rank_elastor.modeling_rank_elastor import RankElastorForCTR, RankElastorModel
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
@@ -62,6 +69,7 @@ class AutoModelForCTR(_BaseAutoModelClass):
 _FAMILIES = (
     (ASTROConfig, ASTROModel, ASTROForCTR, SequenceProcessor),
     (AutoIntConfig, AutoIntModel, AutoIntForCTR, TabularFeatureProcessor),
+    (BehaviorTransformerConfig, BehaviorTransformerModel, BehaviorTransformerForCTR, SequenceProcessor),
     (CTRSinkConfig, CTRSinkModel, CTRSinkForCTR, CTRSinkProcessor),
     (DCNv2Config, DCNv2Model, DCNv2ForCTR, TabularFeatureProcessor),
     (DINConfig, DINModel, DINForCTR, SequenceProcessor),
@@ -70,6 +78,7 @@ _FAMILIES = (
     (DeepFMConfig, DeepFMModel, DeepFMForCTR, TabularFeatureProcessor),
     (FATConfig, FATModel, FATForCTR, TabularFeatureProcessor),
     (FFMConfig, FFMModel, FFMForCTR, TabularFeatureProcessor),
+    (HSTUConfig, HSTUModel, HSTUForCTR, SequenceProcessor),
     (HiFormerConfig, HiFormerModel, HiFormerForCTR, TabularFeatureProcessor),
     (RankElastorConfig, RankElastorModel, RankElastorForCTR, TabularFeatureProcessor),
     (RankMixerConfig, RankMixerModel, RankMixerForCTR, TabularFeatureProcessor),

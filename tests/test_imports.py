@@ -15,6 +15,7 @@ LAYERS = {  # a layer imports lower numbers, or itself
     "modeling_layers": 1,
     "modeling_utils": 1,
     "modeling_ranking_losses": 1,
+    "modeling_retrieval": 1,
     "modeling_embeddings": 2,
     "modeling_sequence": 2,
     "modeling_target_attention": 3,
@@ -103,6 +104,7 @@ def test_public_names_exist():
     assert lmctr.list_models() == [
         "astro",
         "autoint",
+        "behavior_transformer",
         "ctr_sink",
         "dcnv2",
         "deepfm",
@@ -112,6 +114,7 @@ def test_public_names_exist():
         "fat",
         "ffm",
         "hiformer",
+        "hstu",
         "rank_elastor",
         "rank_mixer",
         "twin",
