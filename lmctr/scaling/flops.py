@@ -115,7 +115,7 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
 
 
 def _counter() -> FlopCounterMode:
-    """A counter that knows the fused attention of the CPU, which torch 2.11 to 2.13 leave out: it would count as nothing."""
+    """A counter that knows the fused attention of the CPU, which torch (2.13) leaves out: it would count as nothing."""
     aten = torch.ops.aten
     added = {}
     for name, function in (

@@ -1,0 +1,194 @@
+"""What models of ad retrieval share: the foundation MLP, and its first layer split for serving.
+
+Section 3.3, 3.4 and Appendix A of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322).
+
+Shapes: R rows (user-ad pairs), B requests, n ads, U width of the user's inputs, A width of the ad's, H width of the first layer. The MLP's input
+is [u; a], U + A wide: the user's columns come first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+__all__ = ["FoundationLayer", "FoundationMLP", "SplitMLP", "split_mlp"]
+
+_FORMAT = "lmctr split MLP 1"
+
+
+class HeLinear(nn.Linear):
+    """A linear layer with He initialisation for PReLU (its initial slope is 0.25), and a zero bias."""
+
+    def init_parameters(self, config: object = None) -> None:
+        init.kaiming_normal_(self.weight, a=0.25)
+        init.zeros_(self.bias)
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.weight, a=0.25)
+        nn.init.zeros_(self.bias)
+
+
+class FoundationLayer(GradientCheckpointingLayer):
+    """Batch normalisation, linear map, PReLU, in this order."""
+
+    def __init__(self, in_size: int, out_size: int):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(in_size)
+        self.linear = HeLinear(in_size, out_size)
+        self.activation = nn.PReLU()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(R, in_size) to (R, out_size)."""
+        return self.activation(self.linear(self.norm(states)))
+
+
+class FoundationMLP(nn.Module):
+    """Hidden layers, then a purely linear layer of width `out_size`.
+
+    Args:
+        in_size: U + A. hidden_units: widths of the hidden layers; the paper's base is 3328 and [1024, 256, 256, 256]. out_size: 1 for a score, the
+            width of a tower's vector otherwise.
+
+    Batch normalisation counts every row that it is given: padded ads must be left out of the rows.
+    """
+
+    def __init__(self, in_size: int, hidden_units: Sequence[int], out_size: int = 1):
+        super().__init__()
+        sizes = [in_size, *hidden_units]
+        if min(sizes) < 1 or out_size < 1 or len(sizes) < 2:
+            raise ValueError(
+                f"in_size, hidden_units (at least one) and out_size must be from 1, got {in_size}, "
+                f"{list(hidden_units)}, {out_size}"
+            )
+        self.in_size, self.out_size = in_size, out_size
+        self.layers = nn.ModuleList(FoundationLayer(*pair) for pair in pairwise(sizes))
+        self.output = HeLinear(sizes[-1], out_size)
+
+    def forward(self, states: torch.Tensor, hidden_states: list[torch.Tensor] | None = None) -> torch.Tensor:
+        """(R, in_size) to (R, out_size). The output of every hidden layer is appended to `hidden_states` where given."""
+        for layer in self.layers:
+            states = layer(states)
+            if hidden_states is not None:
+                hidden_states.append(states)
+        return self.output(states)
+
+
+class SplitMLP(nn.Module):
+    """A foundation MLP for serving: W [u; a] = W_u u + W_a a, batch normalisation folded into the linear layers ("first-layer optimisation").
+
+    The user half is computed once per request, the ad half once per ad and kept. Made by [`split_mlp`] or `load`; inference only.
+
+    Args:
+        user_size, ad_size: U and A. hidden_units: widths. out_size: of the output.
+
+    Example:
+        >>> served = split_mlp(mlp.eval(), user_size=128)
+        >>> cache = served.ad_half(ads)  # (n, H), once
+        >>> cache[7] = served.ad_half(changed_ad)  # one ad again
+        >>> scores = served(user, cache)  # (n,)
+    """
+
+    def __init__(self, user_size: int, ad_size: int, hidden_units: Sequence[int], out_size: int = 1):
+        super().__init__()
+        hidden_units = list(hidden_units)
+        self.settings = {
+            "user_size": user_size,
+            "ad_size": ad_size,
+            "hidden_units": hidden_units,
+            "out_size": out_size,
+        }
+        self.user = nn.Linear(user_size, hidden_units[0])
+        self.ad = nn.Linear(ad_size, hidden_units[0], bias=False)
+        self.activations = nn.ModuleList(nn.PReLU() for _ in hidden_units)
+        self.linears = nn.ModuleList(nn.Linear(*pair) for pair in pairwise([*hidden_units, out_size]))
+        self.requires_grad_(False).eval()
+
+    def user_half(self, user: torch.Tensor) -> torch.Tensor:
+        """(..., U) to (..., H), the bias included."""
+        return self.user(user)
+
+    def ad_half(self, ads: torch.Tensor) -> torch.Tensor:
+        """(..., A) to (..., H): what a cache keeps."""
+        return self.ad(ads)
+
+    def forward(self, user: torch.Tensor, ad_halves: torch.Tensor) -> torch.Tensor:
+        """Scores of cached ads.
+
+        Args:
+            user: (U,) or (B, U). ad_halves: (n, H), the same ads for every request, or (B, n, H).
+
+        Returns:
+            (n,) or (B, n) for `out_size` 1, with a last axis of `out_size` otherwise.
+        """
+        states = self.user(user).unsqueeze(-2) + ad_halves
+        for activation, linear in zip(self.activations, self.linears):
+            states = linear(activation(states))
+        return states.squeeze(-1) if self.settings["out_size"] == 1 else states
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file."""
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        save_file(tensors, str(path), {"format": _FORMAT, "settings": json.dumps(self.settings)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> SplitMLP:
+        """Read what `save` wrote. ValueError: another file."""
+        with safe_open(str(path), "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise ValueError(f"{path} holds no split MLP (format {metadata.get('format')!r}, not {_FORMAT!r})")
+            model = cls(**json.loads(metadata["settings"]))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        model.to(tensors["user.weight"].dtype).load_state_dict(tensors)
+        return model
+
+
+@torch.no_grad()
+def split_mlp(mlp: FoundationMLP, user_size: int) -> SplitMLP:
+    """Fold the normalisation of a foundation MLP and split its first layer.
+
+    Args:
+        mlp: its running statistics are folded, so the result equals its evaluation mode, whatever mode it is in.
+        user_size: U, the first columns of its input.
+
+    Raises:
+        ValueError: a `user_size` that leaves the user or the ad without columns.
+    """
+    if not 0 < user_size < mlp.in_size:
+        raise ValueError(f"user_size must be between 1 and {mlp.in_size - 1}, got {user_size}")
+    hidden_units = [layer.linear.out_features for layer in mlp.layers]
+    served = SplitMLP(user_size, mlp.in_size - user_size, hidden_units, mlp.out_size)
+    served.to(mlp.output.weight.device, mlp.output.weight.dtype)
+    for place, layer in enumerate(mlp.layers):
+        weight, bias = _folded(layer)
+        if place == 0:
+            served.user.weight.copy_(weight[:, :user_size])
+            served.ad.weight.copy_(weight[:, user_size:])
+            served.user.bias.copy_(bias)
+        else:
+            served.linears[place - 1].weight.copy_(weight)
+            served.linears[place - 1].bias.copy_(bias)
+        served.activations[place].weight.copy_(layer.activation.weight)
+    served.linears[-1].load_state_dict(mlp.output.state_dict())
+    return served
+
+
+def _folded(layer: FoundationLayer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of the linear map with the normalisation before it, in float64.
+
+    W (g (x - mean) / sqrt(var + eps) + beta) + b = (W s) x + W (beta - mean s) + b, s = g / sqrt(var + eps).
+    """
+    norm, linear = layer.norm, layer.linear
+    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+    weight = linear.weight.double()
+    shift = norm.bias.double() - norm.running_mean.double() * scale
+    return weight * scale, weight @ shift + linear.bias.double()
