@@ -33,7 +33,8 @@ REPORTED = {"samples_per_second": [4.0, 4.6], "memory_gb": 4.6, "positions": 102
 
 @dataclass(frozen=True)
 class Arm:
-    """A way of training. `padded`: to `Settings.max_length` positions in batches drawn at random, else batches of like length.
+    """A way of training. `padded`: to `Settings.max_length` positions in whole batches drawn at random, else batches of like
+    length, cut into micro-batches whose gradients are added up (the same gradient in less memory).
     `attention_dropout` is switched off in some arms: where neither it nor a bias is in the way, torch takes a fused kernel."""
 
     text: str
@@ -67,6 +68,7 @@ class Settings:
     num_behaviors: int = 30
     max_length: int = 1024
     batch_size: int = 32
+    micro_batch_size: int = 8
     batches: int = 2
     dropout: float = 0.1
     device: str = "cpu"
@@ -81,7 +83,7 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
         help="training speed and memory of CTR-Sink, with and without sink bias and padding",
         description=(
             "Train CTR-Sink on the same samples in several ways, in turn: padded to the longest allowed text in random batches, "
-            "and in batches of like length, each with and without the sink bias. Histories come as two lists (disliked, liked) "
+            "and in batches of like length, these with and without the sink bias. Histories come as two lists (disliked, liked) "
             "of K behaviours each. Prints medians of samples per second for the forward pass without gradients, forward and "
             "backward, and the whole step (making the batch included), tokens per second, the share of padding, ratios, and the "
             "peak memory of a process that trains two steps."
@@ -101,6 +103,7 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
         ("num_behaviors", "behaviours per list, K"),
         ("max_length", "most tokens of a sample, and the padded length"),
         ("batch_size", "rows of a batch"),
+        ("micro_batch_size", "rows of a forward pass where batches are of like length; their gradients are added up"),
         ("batches", "batches per measurement"),
     ):
         value = getattr(default, name)
@@ -129,6 +132,7 @@ def run(args: argparse.Namespace) -> int:
         "num_behaviors",
         "max_length",
         "batch_size",
+        "micro_batch_size",
         "batches",
     ):
         if getattr(settings, name) < 1:
@@ -250,6 +254,11 @@ class _Training:
         batch = self.view.batch(self.events[rows], pad_to_multiple_of=self.multiple)
         return {key: value.to(self.settings.device) for key, value in batch.items()}
 
+    def cut(self, rows: np.ndarray) -> list[np.ndarray]:
+        """A batch as micro-batches."""
+        size = len(rows) if self.multiple is not None else self.settings.micro_batch_size
+        return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+
     def measure(self, batches: int) -> dict[str, float]:
         """Seconds of `forward` (evaluation mode, no gradients), `forward_backward` and `step` over some batches."""
         import torch
@@ -257,18 +266,20 @@ class _Training:
         spent = {"forward": 0.0, "forward_backward": 0.0, "step": 0.0}
         for rows in self.rows[:batches]:
             self.model.eval()
-            batch = self.batch(rows)
+            parts = [self.batch(part) for part in self.cut(rows)]
             began = self._now()
             with torch.no_grad(), self.precision():
-                self.call(**batch)
+                for part in parts:
+                    self.call(**part)
             spent["forward"] += self._now() - began
             self.model.train()
             began = self._now()
-            batch = self.batch(rows)
+            parts = [self.batch(part) for part in self.cut(rows)]
             made = self._now()
-            with self.precision():
-                loss = self.call(**batch).loss
-            loss.backward()
+            for part in parts:
+                with self.precision():
+                    loss = self.call(**part, num_items_in_batch=float(len(rows))).loss
+                loss.backward()
             differentiated = self._now()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
@@ -343,7 +354,12 @@ def _model(settings: Settings, arm: Arm, view: TextView) -> CTRSinkForCTR:
     else:
         text |= {"hidden_dropout_prob": settings.dropout, "attention_probs_dropout_prob": attention}
     torch.manual_seed(_SEED)
-    config = CTRSinkConfig(text_config=text, feedback="groups", sink_bias_layers=None if arm.bias else [])
+    config = CTRSinkConfig(
+        text_config=text,
+        feedback="groups",
+        sink_bias_layers=None if arm.bias else [],
+        sink_bias_dropout=settings.dropout,
+    )
     return CTRSinkForCTR(config).to(settings.device)
 
 
@@ -359,6 +375,7 @@ def _batches(settings: Settings, lengths: np.ndarray) -> list[np.ndarray]:
         raise ValueError(
             f"--batches {settings.batches}: the data has {len(full)} batches of {settings.batch_size}; ask for fewer"
         )
+    full = [batch[np.argsort(lengths[batch], kind="stable")] for batch in full]  # so that micro-batches are alike, too
     full.sort(key=lambda batch: lengths[batch].mean())
     places = (np.arange(settings.batches) + 0.5) / settings.batches * len(full)
     return [full[int(place)] for place in places]
@@ -452,7 +469,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
         "",
         f"{settings['model_type']}, {settings['layers']} layers of width {settings['hidden_size']}, {settings['parameters']:,} "
         f"parameters, two lists of {settings['num_behaviors']} behaviours, {padding['tokens_per_sample']:.0f} tokens per sample on "
-        f"average, batch {settings['batch_size']}, {settings['dtype']}, dropout {settings['dropout']}"
+        f"average, batch {settings['batch_size']} (batches of like length in parts of {settings['micro_batch_size']}), {settings['dtype']}, dropout {settings['dropout']}"
         f"{', torch.compile' if settings['compile'] else ''}; {settings['samples']} samples of {settings['data']} per measurement, "
         f"median of {settings['repeats']} taken in turn.",
         f"{device}, {machine_['platform']}, torch {machine_['torch']}, transformers {machine_['transformers']}.",

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from lmctr.cli import benchmark_train
 from lmctr.cli.benchmark_train import ARMS, Settings, as_markdown
@@ -56,6 +57,27 @@ def test_the_arms_train_the_same_samples():
     before = [parameter.clone() for parameter in made["on"].model.parameters()]
     made["on"].measure(1)
     assert any(not value.equal(own) for value, own in zip(before, made["on"].model.parameters()))
+
+
+def test_micro_batches_give_the_gradient_of_the_batch():
+    settings = Settings(**{**vars(TINY), "dropout": 0.0, "batches": 1})
+    view, events = benchmark_train._data(settings)
+    rows = benchmark_train._batches(settings, view.lengths(events))
+    stepped = []
+    for size in (1, 3, 4):
+        own = Settings(**{**vars(settings), "micro_batch_size": size})
+        training = benchmark_train._Training(own, ARMS["on"], view, events, rows)
+        assert [len(part) for part in training.cut(rows[0])] == {1: [1] * 4, 3: [3, 1], 4: [4]}[size]
+        gradients = []
+        training.optimizer.step = lambda own=training, kept=gradients: kept.extend(
+            parameter.grad.clone() for parameter in own.model.parameters()
+        )
+        training.measure(1)
+        stepped.append(gradients)
+    for gradients in stepped[:2]:
+        for own, whole in zip(gradients, stepped[2], strict=True):
+            assert torch.allclose(own, whole, rtol=1e-3, atol=1e-6)
+    assert sum(float(gradient.abs().sum()) for gradient in stepped[2]) > 0
 
 
 @pytest.mark.slow
