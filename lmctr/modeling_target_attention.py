@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_utils import SequenceCTRConfig
 from .modeling_sequence import ItemEmbedding, SequenceInputs, time_bucket, visible_events
@@ -55,7 +56,7 @@ class SearchedHistory(NamedTuple):
     weights: torch.Tensor
 
 
-class TwinAttention(nn.Module):
+class TwinAttention(GradientCheckpointingLayer):
     """The target attention (a)-(e).
 
     **Decided.** Each head has its alpha; GSU hands on one set of events, by the mean of alpha over heads. With k at least as large as
@@ -106,8 +107,8 @@ class TwinAttention(nn.Module):
         bias: torch.Tensor,
         bucket: torch.Tensor,
         visible: torch.Tensor,
-    ) -> SearchedHistory:
-        """(c)-(e).
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(c)-(e), the parts of a [`SearchedHistory`].
 
         Args:
             queries: (B, C, d), the candidates' inherent features. key, value, bias: of `project`.
@@ -130,7 +131,7 @@ class TwinAttention(nn.Module):
         of_time = F.linear(times, self.cross_value.weight[:, -times.shape[1] :])  # (buckets, d)
         of_time = of_time.unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
         mixed = weights @ value + per_bucket @ of_time
-        return SearchedHistory(self.output(mixed.transpose(1, 2).flatten(2)), selected, weights)
+        return self.output(mixed.transpose(1, 2).flatten(2)), selected, weights
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
         return states.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
@@ -175,7 +176,5 @@ class TwinEncoder(nn.Module):
             elapsed = inputs.candidate_times[:, part, None] - inputs.history_times[:, None]
             bucket = time_bucket(elapsed, self.num_time_buckets)
             found.append(self.attention(queries[:, part], *projected, bucket, visible[:, part]))
-        if len(found) == 1:
-            return found[0]
         interest, selected, weights = zip(*found)
         return SearchedHistory(torch.cat(interest, 1), torch.cat(selected, 1), torch.cat(weights, 2))
