@@ -20,6 +20,7 @@ LAYERS = {  # a layer imports lower numbers, or itself
     "modeling_sequence": 2,
     "modeling_target_attention": 3,
     "modeling_tabular": 3,
+    "modeling_tokens": 3,
     "models": 4,
     "data": 4,
     "evaluation": 4,

@@ -11,8 +11,8 @@ import lmctr
 from lmctr import DCNv2Config, DCNv2ForCTR, DNNConfig, DNNForCTR, RankElastorConfig, RankElastorForCTR
 from lmctr.analysis.effective_rank import effective_rank, measure_effective_rank
 from lmctr.configuration_utils import TabularCTRConfig
+from lmctr.modeling_tokens import block_transpose
 from lmctr.models.rank_elastor.modeling_rank_elastor import GatedNetwork, KroneckerMixing, PlainNetwork
-from lmctr.models.rank_elastor.token_layers import block_transpose
 
 
 def random_matrix(rank, rows, columns, seed=0, spread=1.0):

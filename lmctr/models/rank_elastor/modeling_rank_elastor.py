@@ -16,8 +16,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ...modeling_embeddings import FieldEmbedding
 from ...modeling_tabular import TabularForCTRMixin, TabularInputs, TabularModelMixin, TabularPreTrainedModel, Trace
+from ...modeling_tokens import TokenHead, Tokenizer, TokenwiseLinear, TokenwiseRMSNorm, block_transpose
 from .configuration_rank_elastor import RankElastorConfig
-from .token_layers import TokenHead, Tokenizer, TokenwiseLinear, TokenwiseRMSNorm, block_transpose
 
 __all__ = ["RankElastorForCTR", "RankElastorModel", "RankElastorPreTrainedModel"]
 

@@ -1,7 +1,7 @@
 """Configuration of RankMixer."""
 
 from ...configuration_utils import TabularCTRConfig
-from .token_layers import check_token_keys
+from ...modeling_tokens import check_token_keys
 
 __all__ = ["RankMixerConfig"]
 

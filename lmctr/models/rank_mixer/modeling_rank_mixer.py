@@ -16,9 +16,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ...modeling_embeddings import FieldEmbedding
 from ...modeling_tabular import TabularForCTRMixin, TabularInputs, TabularModelMixin, TabularPreTrainedModel, Trace
+from ...modeling_tokens import TokenHead, Tokenizer, TokenwiseLinear, TokenwiseRMSNorm, block_transpose
 from .configuration_rank_mixer import RankMixerConfig
 from .sparse_experts import RouterPenalty, SparseExperts
-from .token_layers import TokenHead, Tokenizer, TokenwiseLinear, TokenwiseRMSNorm, block_transpose
 
 __all__ = ["RankMixerForCTR", "RankMixerModel", "RankMixerPreTrainedModel"]
 

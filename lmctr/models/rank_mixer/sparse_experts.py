@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
+from ...modeling_tokens import TokenwiseLinear
 from .configuration_rank_mixer import RankMixerConfig
-from .token_layers import TokenwiseLinear
 
 __all__ = ["RouterPenalty", "SparseExperts"]
 

@@ -1,7 +1,5 @@
 """RankMixer: the common suite, its equations against float64 loops, and its sparse experts."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,6 @@ from tabular_inputs import (
 )
 from token_reference import head_logit, rms_norm, token_linear, tokens_of, transpose
 
-import lmctr
 from lmctr import RankMixerConfig, RankMixerForCTR, RankMixerModel
 from lmctr.models.rank_mixer.sparse_experts import SparseExperts
 
@@ -235,9 +232,3 @@ def test_the_strength_steers_the_share_of_active_experts():
 def test_values_that_are_not_accepted(values, match):
     with pytest.raises(ValueError, match=match):
         RankMixerConfig(**FIELDS | TINY | values)
-
-
-def test_token_layers_are_the_same_in_both_families():
-    models = Path(lmctr.__file__).parent / "models"
-    texts = [(models / family / "token_layers.py").read_text() for family in ("rank_mixer", "rank_elastor")]
-    assert texts[0] == texts[1]
