@@ -31,8 +31,8 @@ __all__ = [
     "pointwise_loss",
 ]
 
-MAX_PAIRS = 1 << 24
-"""Default of `max_pairs`: 64 MiB for each (b, n, n) tensor in float32; ARF holds about six of them in a chunk."""
+MAX_PAIRS = 1 << 22
+"""Default of `max_pairs`: 16 MiB for each (b, n, n) tensor in float32, of which ARF holds several in a chunk; larger chunks were slower on a CPU."""
 
 
 def neural_sort(scores: torch.Tensor, mask: torch.Tensor | None = None, tau: float = 1.0) -> torch.Tensor:
