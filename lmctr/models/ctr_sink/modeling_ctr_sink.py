@@ -116,11 +116,17 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         mask = add_bias_to_mask(bias, kwargs.get("attention_mask"), self.is_causal)
         return args, {**kwargs, "attention_mask": mask}
 
-    def check_length(self, what: str, length: int, unit: str) -> None:
-        """Raise unless the backbone has positions for `length` and its attention can carry the sink bias."""
+    @property
+    def max_positions(self) -> int | None:
+        """Most tokens that the backbone has positions for; None without limit."""
         limit = getattr(self.config.text_config, "max_position_embeddings", None)
         if self.config.text_config.model_type == "roberta" and limit is not None:
             limit -= self.config.text_config.pad_token_id + 1
+        return limit
+
+    def check_length(self, what: str, length: int, unit: str) -> None:
+        """Raise unless the backbone has positions for `length` and its attention can carry the sink bias."""
+        limit = self.max_positions
         if limit is not None and length > limit:
             raise ValueError(
                 f"{what} {length} {unit}, but the backbone has positions for {limit}; give the processor max_length={limit}"
@@ -152,6 +158,13 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                 f"{self.config.sink_signal!r}; use the processor saved with this checkpoint"
             )
         is_sink = sink_buckets[..., 0] >= 0
+        if (
+            torch.compiler.is_exporting()
+        ):  # an exported graph cannot raise; it makes room for the batch's own number of sinks
+            most = is_sink.sum(1).amax(0).clamp_min(1).item()
+            torch._check(most >= 1)
+            torch._check(most <= is_sink.shape[1])
+            return sink_buckets, locate_sinks(is_sink, most)
         most, highest = torch.stack([is_sink.sum(1).amax(), sink_buckets.amax()]).tolist()
         if most and self.config.sink_kind == "none":
             raise ValueError(

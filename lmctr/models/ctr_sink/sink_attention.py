@@ -39,7 +39,9 @@ class SinkContext(NamedTuple):
 
 def locate_sinks(is_sink: torch.Tensor, num_sinks: int) -> SinkContext:
     """`SinkContext` of a (B, N) bool mask whose rows hold at most `num_sinks` sinks."""
-    order = torch.argsort(is_sink.logical_not().to(torch.uint8), dim=1, stable=True)[:, :num_sinks]
+    places = torch.arange(is_sink.shape[1], device=is_sink.device)
+    rank = is_sink.long() * 2**40 - places  # sinks first, both kinds in text order
+    order = rank.topk(num_sinks, dim=1).indices
     valid = is_sink.gather(1, order)
     return SinkContext(order * valid, valid)
 
@@ -136,7 +138,8 @@ def scatter_sinks(bias: torch.Tensor, sinks: SinkContext, seen: SinkContext, len
     width = length + (sinks.cache.length if sinks.cache is not None else 0)
     row = torch.where(sinks.valid, sinks.index, length)
     column = torch.where(seen.valid, seen.index, width)
-    cells = row[:, :, None] * (width + 1) + column[:, None, :]
+    stride = torch.full((1,), width + 1, device=row.device)  # as a tensor, for ONNX
+    cells = row[:, :, None] * stride + column[:, None, :]
     full = bias.new_zeros(bias.shape[0], (length + 1) * (width + 1)).scatter(1, cells.flatten(1), bias.flatten(1))
     return full.view(-1, length + 1, width + 1)[:, :length, :width]
 

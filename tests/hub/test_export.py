@@ -1,0 +1,113 @@
+"""Exported graphs against the model itself, at shapes that the export did not see."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lmctr import CTRSinkForCTR
+from lmctr.hub import export
+from lmctr.hub.export import export_model
+from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+
+sys.path.append(str(Path(__file__).parents[1] / "models" / "ctr_sink"))
+
+from text_tokenizers import wordpiece
+from tiny_models import BACKBONES, batch_of, sink_config
+
+KEYS = ("input_ids", "attention_mask", "sink_buckets")
+
+
+class Processor:
+    """Only what is saved matters here."""
+
+    def save_pretrained(self, folder):
+        (folder / "processor_config.json").write_text("{}")
+
+
+def model_of(backbone, **values):
+    torch.manual_seed(0)
+    values = {"sink_bias_layers": "all", "sink_signal": ["recency", "feedback"]} | values
+    config = sink_config(backbone, **values)
+    config.text_config.num_hidden_layers = 2  # tracing takes seconds per layer
+    if hasattr(config.text_config, "layer_types"):
+        config.text_config.layer_types = config.text_config.layer_types[:2]
+    return CTRSinkForCTR(config).eval()
+
+
+def batches(model):
+    """Padded on either side, of other sizes than the export's; a single row; rows without any sink; no padding."""
+    right, left = batch_of(model.config, extra=7), batch_of(model.config, "left", seed=4)
+    yield {key: torch.cat([right[key], right[key]])[:5] for key in KEYS}
+    yield {key: left[key] for key in KEYS}
+    yield {key: left[key][:1] for key in KEYS}
+    yield {key: right[key][2:] for key in KEYS}
+
+
+def expected(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits.numpy()
+
+
+AHEAD = {"sink_bias_causal": False, "sink_signal": "recency"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backbone", "values"), [*((name, {}) for name in BACKBONES), ("qwen2", AHEAD)], ids=str)
+def test_torch_programs_give_the_models_logits(backbone, values, tmp_path):
+    model = model_of(backbone, **values)
+    file = export_model(model, Processor(), tmp_path, format="torch")
+    assert {path.name for path in tmp_path.iterdir()} == {"model.pt2", "export.json", "processor_config.json"}
+    program = torch.export.load(file).module()
+    for batch in batches(model):
+        np.testing.assert_allclose(program(**batch).numpy(), expected(model, batch), atol=1e-5)
+    assert all(parameter.requires_grad for parameter in model.parameters())  # the model stays as it is
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_onnx_gives_the_models_logits(backbone, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = model_of(backbone)
+    session = onnxruntime.InferenceSession(export_model(model, Processor(), tmp_path))
+    assert [entry.name for entry in session.get_inputs()] == list(KEYS)
+    assert session.get_inputs()[0].shape == ["batch", "length"]
+    for batch in batches(model):
+        found = session.run(["logits"], {key: value.numpy() for key, value in batch.items()})[0]
+        np.testing.assert_allclose(found, expected(model, batch), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["none", "cls"])
+def test_other_kinds_of_sinks_and_a_bf16_model(kind, tmp_path):
+    model = model_of("bert", sink_kind=kind, sink_signal="none", sink_bias_layers="all" if kind == "cls" else None)
+    processor = CTRSinkProcessor(wordpiece(vocab_size=50), sink_kind=kind, num_behaviors=2, prompt="generic/en")
+    program = torch.export.load(export_model(model, processor, tmp_path, format="torch")).module()
+    names = json.loads((tmp_path / "export.json").read_text())["inputs"]
+    assert names == list(KEYS[: 3 if kind == "cls" else 2])
+    batch = {key: value for key, value in batch_of(model.config).items() if key in names}
+    np.testing.assert_allclose(program(**batch).numpy(), expected(model, batch), atol=1e-5)
+    half = torch.export.load(export_model(model.to(torch.bfloat16), processor, tmp_path, format="torch")).module()
+    assert half(**batch).dtype == torch.float32
+    assert next(model.parameters()).dtype == torch.bfloat16
+    assert CTRSinkProcessor.from_pretrained(tmp_path).sink_kind == kind
+
+
+def test_what_cannot_be_exported_is_named(tmp_path, monkeypatch):
+    model = model_of("bert")
+    with pytest.raises(ValueError, match="format='pickle' is not accepted; use one of onnx, torch"):
+        export_model(model, Processor(), tmp_path, format="pickle")
+    with pytest.raises(ValueError, match="got CTRSinkModel"):
+        export_model(model.model, Processor(), tmp_path)
+    with pytest.raises(ValueError, match="got 'split'"):
+        export_model(model_of("bert", layout="split"), Processor(), tmp_path)
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install onnx onnxscript"):
+        export_model(model, Processor(), tmp_path)
+    model.is_quantized = True
+    with pytest.raises(ValueError, match="quantised"):
+        export_model(model, Processor(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
