@@ -12,6 +12,9 @@ text or {"text": ...}; `candidates` is a list of them, instead of `target`. An `
 An answer is one JSON object per line, in the order of the requests: {"logit", "probability"} for a target,
 {"logits", "probabilities"} for candidates. Memory stays bounded however long the input is.
 
+`--requests FILE` instead of `--input FILE` is for many candidates per line: the history is encoded once where the model can share
+it among them (decoders that read the latest behaviours), and the scores are the same.
+
 A run whose model reads the fields of a table takes a file of raw rows instead (CSV, TSV, .gz of them, Parquet, JSON lines; `-` for
 JSON lines), with the columns that its processor reads, and answers with `row` (1 is the first), `logit` and `probability`:
 
@@ -23,7 +26,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
 from lmctr.cli.runs import RECIPE, RunFolder, open_run
@@ -46,7 +50,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("run", help="run folder of lmctr train")
-    parser.add_argument("--input", required=True, help="JSON lines file, a table, or - for standard input")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--input", help="JSON lines file, a table, or - for standard input")
+    source.add_argument(
+        "--requests", metavar="FILE", help="JSON lines with many candidates each, or - for standard input"
+    )
     parser.add_argument(
         "--output",
         default="-",
@@ -56,11 +64,18 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--batch_size", type=int, help="rows (request x candidate) per forward pass (default 64; tables: 4096)"
     )
+    parser.add_argument(
+        "--max_tokens", type=int, default=8192, help="with --requests: most positions per forward pass (default 8192)"
+    )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb."""
+    if args.requests is not None:
+        from lmctr.cli.requests import predict_requests
+
+        return predict_requests(args)
     if args.batch_size is not None and args.batch_size < 1:
         raise ValueError(f"--batch_size must be at least 1, got {args.batch_size}")
     folder = open_run(args.run)
@@ -72,22 +87,14 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.id_column is not None:
         raise ValueError("--id-column is for runs that read tables; a request of this run has an id of its own")
-    source = _open(args.input, "r")
-    try:
+    with open_text(args.input, "r") as source:
         scorer = Scorer(folder, args.batch_size or _BATCH_SIZE, args.device)
-        target = _open(args.output, "w")
-        try:
+        with open_text(args.output, "w") as target:
             count = 0
             for answer in scorer.answers(source, "standard input" if args.input == "-" else args.input):
                 target.write(json.dumps(answer, ensure_ascii=False) + "\n")
                 count += 1
             target.flush()
-        finally:
-            if target is not sys.stdout:
-                target.close()
-    finally:
-        if source is not sys.stdin:
-            source.close()
     print(f"{count} requests scored", file=sys.stderr)
     return 0
 
@@ -197,8 +204,10 @@ class Scorer:
         return [{**entry, "similarity": float(cosine)} for entry, cosine in zip(history, cosines)]
 
 
-def parse_request(line: str, where: str) -> dict[str, Any]:
+def parse_request(line: str, where: str, read_target: Callable[[Any, str], Any] | None = None) -> dict[str, Any]:
     """One line of input as a checked request with `history`, `time`, `candidates` (a list of targets) and `single`.
+
+    `read_target(value, where)` checks a target; default: a text, or an object with "text".
 
     Raises:
         ValueError: no JSON object, unknown or missing keys, values of the wrong type; starts with `where`.
@@ -227,7 +236,7 @@ def parse_request(line: str, where: str) -> dict[str, Any]:
     targets = [request["target"]] if single else request["candidates"]
     if not isinstance(targets, list) or not targets:
         raise ValueError(f"{where}: candidates must be a list of at least one item")
-    request["candidates"] = [_target(value, where) for value in targets]
+    request["candidates"] = [(read_target or _target)(value, where) for value in targets]
     request["single"] = single
     return request
 
@@ -242,7 +251,8 @@ def _target(value: Any, where: str) -> dict[str, Any]:
     )
 
 
-def _open(path: str, mode: str) -> IO[str]:
+def open_text(path: str, mode: str) -> AbstractContextManager[IO[str]]:
+    """A text file that is closed at the end, or standard input or output for "-", which stay open."""
     if path == "-":
-        return sys.stdin if mode == "r" else sys.stdout
+        return nullcontext(sys.stdin if mode == "r" else sys.stdout)
     return open(path, mode, encoding="utf-8")

@@ -18,6 +18,7 @@ from lmctr.models.ctr_sink.raw_rows import (
     similarity_of,
     target_text,
 )
+from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
 
 from .prefix import EncodedPrefix, encode_prefix, score_packed
@@ -182,6 +183,8 @@ class CTRSinkScorer(RequestScorer):
     def _score_rows(self, request: _Request, plan: Plan, max_tokens: int) -> torch.Tensor:
         """Rows of like length together, each batch padded to its longest."""
         device = next(self.model.parameters()).device
+        # The layout "split" has vectors of behaviours that do not depend on the row: each is computed once per request.
+        fields = FieldCache(self.model) if self.model.config.layout == "split" else None
         logits = torch.empty(len(plan.length))
         order = np.argsort(-plan.length, kind="stable")
         begin = 0
@@ -192,6 +195,8 @@ class CTRSinkScorer(RequestScorer):
             with _named_errors():
                 batch = self.processor.assemble(request.pieces, request.events, **request.rows(rows))
             inputs = {key: torch.from_numpy(batch[key]).to(device) for key in self.processor.model_input_names}
+            if fields is not None:
+                inputs = fields(**inputs)
             logits[torch.from_numpy(rows)] = self.model(**inputs).logits.float().cpu()
         return logits
 
@@ -252,7 +257,7 @@ def _sharing(model: torch.nn.Module, processor: Any) -> tuple[bool, str]:
     if config.layout != "single":
         return (
             False,
-            f"layout {config.layout!r} reads history and target as texts of their own; its rows are batched by length",
+            f"layout {config.layout!r} computes the vector of each text once per request; rows of vectors are short and are batched",
         )
     if spec is None:
         return False, f"it is not known of {kind} whether its histories are independent of what follows them"

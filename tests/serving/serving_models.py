@@ -35,6 +35,7 @@ def make(model_type="qwen2", attn="sdpa", seed=0, text_config=None, model=None, 
         sink_order=processor.sink_order,
         feedback=processor.feedback,
         num_sink_buckets=processor.num_sink_buckets,
+        layout=processor.layout,
         **({"sink_embedding_dim": 16} | (model or {})),
     )
     config._attn_implementation = attn

@@ -228,6 +228,28 @@ def test_sliding_layers_are_not_shared():
     assert_equal(found, row_by_row(model, processor, history_of(6), candidates, 10**6))
 
 
+@pytest.mark.parametrize("model_type", ["qwen2", "bert"])
+def test_the_layout_split_computes_each_text_once(model_type, monkeypatch):
+    from lmctr.models.ctr_sink import split_layout
+
+    model, processor = make(model_type, layout="split", feedback="sink", sink_signal=["feedback", "recency"])
+    history, candidates = history_of(6), candidates_of(9)
+    counts = []
+    original = split_layout.encode_fields
+
+    def counted(model, input_ids, attention_mask):
+        counts.append(len(input_ids))
+        return original(model, input_ids, attention_mask)
+
+    expected = row_by_row(model, processor, history, candidates, 10**6)
+    monkeypatch.setattr(split_layout, "encode_fields", counted)
+    found = score(model, processor, history, candidates, 10**6, max_tokens=300)
+    assert_equal(found, expected)
+    texts = {entry["text"] for entry in history} | {entry["text"] for entry in candidates}
+    assert len(counts) > 1  # several batches
+    assert sum(counts) <= len(texts) + 3  # and the prompt's own
+
+
 def test_models_without_request_scoring():
     with pytest.raises(ValueError, match=r"Linear .* has no request scoring; families that have it: .*ctr_sink"):
         score(torch.nn.Linear(2, 2), None, [], ["x"], 1)
