@@ -43,8 +43,8 @@ from .configuration_din import DINConfig
 
 __all__ = ["DINForCTR", "DINModel", "DINPreTrainedModel", "Dice"]
 
-MAX_PAIR_VALUES = 2**25
-"""Values of a (B, C, N, H) tensor in evaluation: 128 MiB in float32."""
+MAX_PAIR_VALUES = 2**20
+"""Values of a (B, C, N, H) tensor in evaluation on the CPU: 4 MiB in float32, which stay in the cache. Elsewhere 32 times as many."""
 
 
 class Dice(nn.Module):
@@ -217,18 +217,22 @@ class DINModel(SequenceModelMixin, DINPreTrainedModel):
         # Filler candidates have no item; they are no data for the statistics of Dice either.
         present = inputs.candidate_items != 0
         visible = visible & present[..., None]
-        groups = []
+        interests, kept = [], []
         for start, end in self._parts(queries, keys):
-            groups.append(self.interests(queries[:, start:end], keys, visible[:, start:end]))
-        interest = torch.cat([found for found, _ in groups], dim=1)
+            found, weights = self.interests(queries[:, start:end], keys, visible[:, start:end])
+            interests.append(found)
+            if output_attentions:
+                kept.append(weights)
+        interest = torch.cat(interests, dim=1)
         states = torch.cat([interest.flatten(2), queries.flatten(2), self.context(inputs)], dim=-1)
-        hidden_states = [states]
+        hidden_states = [states] if output_hidden_states else None
         for layer in self.layers:
             states = layer(states, present)
-            hidden_states.append(states)
+            if output_hidden_states:
+                hidden_states.append(states)
         attentions = None
         if output_attentions:
-            attentions = (F.pad(torch.cat([weights for _, weights in groups], dim=2), (0, 1)),)
+            attentions = (F.pad(torch.cat(kept, dim=2), (0, 1)),)
         return BaseModelOutput(
             last_hidden_state=states,
             hidden_states=tuple(hidden_states) if output_hidden_states else None,
@@ -241,7 +245,7 @@ class DINModel(SequenceModelMixin, DINPreTrainedModel):
         size = candidates
         if not self.training and not torch.is_grad_enabled():
             per_candidate = rows * max(keys.shape[1], width) * max(self.config.attention_hidden_sizes)
-            size = max(1, MAX_PAIR_VALUES // per_candidate)
+            size = max(1, MAX_PAIR_VALUES * (1 if queries.is_cpu else 32) // per_candidate)
         return [(start, start + size) for start in range(0, candidates, size)]
 
     def _fields(
