@@ -14,7 +14,7 @@ class DINConfig(SequenceCTRConfig):
         head_hidden_sizes (`list[int]`, *optional*): hidden layers of the final network; default `[200, 80]` (Fig. 2).
         use_dice (`bool`, defaults to `True`): Dice (Eq. 9) in both networks; `False`: PReLU (Eq. 8).
         use_softmax (`bool`, defaults to `False`): normalise the weights over the events that a candidate sees. The paper gives
-            that up, to keep the intensity of an interest (3.3).
+            that up, to keep the intensity of an interest (4.3).
         use_field_attention (`bool`, defaults to `True`): an activation unit for the item and one for each item feature; `False`:
             one unit on all of an event's vectors, concatenated.
         dropout (`float`, defaults to 0.0): after each hidden layer of the final network, in training.

@@ -9,7 +9,7 @@ and scenario) is followed by the action taken, the behaviour type. A candidate i
 output, which has met the history in every layer, predicts the action. In training the paper predicts the action of every item in
 the sequence; here the candidates of a row are those samples, which SUMI rows score together in one pass just as well.
 
-**Candidates (as in M-FALCON, 2.4).** Tokens are causal. Each candidate sees the tokens of its events and itself, with the position and time
+**Candidates (as in M-FALCON, 3.4).** Tokens are causal. Each candidate sees the tokens of its events and itself, with the position and time
 that it would have alone, never another candidate. So the history's keys and values are computed once, and rows of several candidates
 (SUMI) give the logits of single rows.
 
