@@ -153,7 +153,9 @@ class SequenceCTRConfig(CTRConfig):
         )
         self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
 
-    def _validate_layers(self, positive: tuple[str, ...] = (), sizes: tuple[str, ...] = ("head_hidden_sizes",)) -> None:
+    def _validate_layers(
+        self, positive: tuple[str, ...] = (), sizes: tuple[str, ...] = ("head_hidden_sizes",)
+    ) -> None:
         """Check keys that families share: whole numbers of at least 1, lists of layer sizes, and `dropout`."""
         for key in positive:
             self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
