@@ -19,8 +19,6 @@ _EVALUATION_KEYS = (
     "use_cpu",
     "bf16",
     "fp16",
-    "bf16_full_eval",
-    "fp16_full_eval",
     "tf32",
     "dataloader_num_workers",
     "dataloader_prefetch_factor",

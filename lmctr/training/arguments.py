@@ -119,6 +119,12 @@ class CTRTrainingArguments(TrainingArguments):
                 f"{self.train_sampling_strategy!r}"
             )
         self._check_embedding_optimizer()
+        for name in ("bf16_full_eval", "fp16_full_eval"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} turns the weights themselves to half precision when the trained model is measured, and they "
+                    f"would be saved like that; set {name.split('_')[0]} instead, which computes in half precision only"
+                )
         if self.auto_find_batch_size:
             raise ValueError(
                 "auto_find_batch_size changes the global batch while training; set per_device_train_batch_size and "

@@ -309,6 +309,8 @@ def test_argument_defaults(tmp_path):
         ({"early_stopping_patience": 0}, "early_stopping_patience must be at least 1"),
         ({"early_stopping_patience": 1, "eval_strategy": "no"}, "needs evaluations"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+        ({"bf16_full_eval": True}, "set bf16 instead"),
+        ({"fp16_full_eval": True}, "set fp16 instead"),
         ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy"),
         ({"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 10}, "must be equal"),
     ],
