@@ -33,8 +33,7 @@ REPORTED = {"samples_per_second": [4.0, 4.6], "memory_gb": 4.6, "positions": 102
 
 @dataclass(frozen=True)
 class Arm:
-    """A way of training. `padded`: to `Settings.max_length` positions in whole batches drawn at random, else batches of like
-    length, cut into micro-batches whose gradients are added up (the same gradient in less memory).
+    """A way of training. `padded`: to `Settings.max_length` positions in batches drawn at random, else batches of like length.
     `attention_dropout` is switched off in some arms: where neither it nor a bias is in the way, torch takes a fused kernel."""
 
     text: str
@@ -69,7 +68,7 @@ class Settings:
     max_length: int = 1024
     batch_size: int = 32
     micro_batch_size: int = 8
-    batches: int = 2
+    batches: int = 1
     dropout: float = 0.1
     device: str = "cpu"
     dtype: str = "float32"
@@ -86,7 +85,7 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
             "and in batches of like length, these with and without the sink bias. Histories come as two lists (disliked, liked) "
             "of K behaviours each. Prints medians of samples per second for the forward pass without gradients, forward and "
             "backward, and the whole step (making the batch included), tokens per second, the share of padding, ratios, and the "
-            "peak memory of a process that trains two steps."
+            "peak memory of a process that trains one step on the longest batch."
         ),
         allow_abbrev=False,
     )
@@ -103,7 +102,7 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
         ("num_behaviors", "behaviours per list, K"),
         ("max_length", "most tokens of a sample, and the padded length"),
         ("batch_size", "rows of a batch"),
-        ("micro_batch_size", "rows of a forward pass where batches are of like length; their gradients are added up"),
+        ("micro_batch_size", "rows of a forward pass; gradients of a batch are added up"),
         ("batches", "batches per measurement"),
     ):
         value = getattr(default, name)
@@ -256,7 +255,7 @@ class _Training:
 
     def cut(self, rows: np.ndarray) -> list[np.ndarray]:
         """A batch as micro-batches."""
-        size = len(rows) if self.multiple is not None else self.settings.micro_batch_size
+        size = self.settings.micro_batch_size
         return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
 
     def measure(self, batches: int) -> dict[str, float]:
@@ -363,8 +362,8 @@ def _model(settings: Settings, arm: Arm, view: TextView) -> CTRSinkForCTR:
     return CTRSinkForCTR(config).to(settings.device)
 
 
-def _batches(settings: Settings, lengths: np.ndarray) -> list[np.ndarray]:
-    """Batches of an epoch as the trainer makes them, spread evenly over their lengths."""
+def _batches(settings: Settings, lengths: np.ndarray, longest: bool = False) -> list[np.ndarray]:
+    """Batches of an epoch as the trainer makes them, spread evenly over their lengths; or the longest one."""
     import numpy as np
 
     from lmctr.training.sampler import GlobalBatchSampler
@@ -377,6 +376,8 @@ def _batches(settings: Settings, lengths: np.ndarray) -> list[np.ndarray]:
         )
     full = [batch[np.argsort(lengths[batch], kind="stable")] for batch in full]  # so that micro-batches are alike, too
     full.sort(key=lambda batch: lengths[batch].mean())
+    if longest:
+        return full[-1:]
     places = (np.arange(settings.batches) + 0.5) / settings.batches * len(full)
     return [full[int(place)] for place in places]
 
@@ -409,17 +410,16 @@ def _padding(settings: Settings, lengths: np.ndarray) -> dict[str, float]:
 
 
 def peak_memory(settings: Settings, name: str) -> dict[str, int]:
-    """Peak bytes of this process (on a GPU: of the device) after two steps of an arm, and before them."""
+    """Peak bytes of this process (on a GPU: of the device) after a step of an arm on the longest batch, and before it."""
     import torch
 
     view, events = _data(settings)
-    chosen = _batches(settings, view.lengths(events))
-    arm = ARMS[name]
-    training = _Training(settings, arm, view, events, _shuffled(chosen) if arm.padded else chosen[::-1])
+    rows = _batches(settings, view.lengths(events), longest=True)
+    training = _Training(settings, ARMS[name], view, events, rows)
     before = _peak_bytes(settings.device)
     if settings.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(settings.device)
-    training.measure(min(2, settings.batches))  # the longest first
+    training.measure(1)
     return {"before": before, "peak": _peak_bytes(settings.device)}
 
 
@@ -469,7 +469,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
         "",
         f"{settings['model_type']}, {settings['layers']} layers of width {settings['hidden_size']}, {settings['parameters']:,} "
         f"parameters, two lists of {settings['num_behaviors']} behaviours, {padding['tokens_per_sample']:.0f} tokens per sample on "
-        f"average, batch {settings['batch_size']} (batches of like length in parts of {settings['micro_batch_size']}), {settings['dtype']}, dropout {settings['dropout']}"
+        f"average, batch {settings['batch_size']} in parts of {settings['micro_batch_size']}, {settings['dtype']}, dropout {settings['dropout']}"
         f"{', torch.compile' if settings['compile'] else ''}; {settings['samples']} samples of {settings['data']} per measurement, "
         f"median of {settings['repeats']} taken in turn.",
         f"{device}, {machine_['platform']}, torch {machine_['torch']}, transformers {machine_['transformers']}.",
@@ -496,7 +496,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
     )
     for name, one in result.get("memory", {}).items():
         lines.append(
-            f"Peak memory, {name}: {one['peak'] / 1e9:.2f} GB ({one['before'] / 1e9:.2f} GB before the first step)."
+            f"Peak memory, {name}: {one['peak'] / 1e9:.2f} GB ({one['before'] / 1e9:.2f} GB before the step)."
         )
     for name in ARMS:
         if "share_of_peak" in result["arms"][name]:
