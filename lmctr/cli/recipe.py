@@ -108,9 +108,9 @@ class Recipe:
         return {"data": _plain(self.data), "model": _plain(self.model), "training": training}
 
     def save(self, path: str | Path) -> None:
-        """Write the resolved recipe as YAML."""
+        """Write the resolved recipe as YAML, whole or not at all: a run that is killed meanwhile can still be resumed."""
         text = yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True, default_flow_style=None)
-        Path(path).write_text(text, encoding="utf-8")
+        files.write_text(path, text)
 
 
 def load_recipe(

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["parse_yaml", "read_json", "read_yaml", "write_json"]
+__all__ = ["parse_yaml", "read_json", "read_yaml", "write_json", "write_text"]
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -33,14 +33,21 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 def write_json(path: str | Path, value: object) -> None:
     """Write JSON so that a reader sees the old file or the new one, never half of it."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write text (UTF-8) so that a reader sees the old file or the new one, never half of it."""
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_yaml(path: str | Path) -> Any:

@@ -273,7 +273,15 @@ def test_an_interrupted_run_goes_on(tmp_path, way):
     words = [sys.executable, "-m", "lmctr", "grid", "run", str(path), "--output_dir", str(runs)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with open(tmp_path / "printed.txt", "w") as printed:
-        process = subprocess.Popen(words, stdout=printed, stderr=printed, start_new_session=True, env=environment)
+        process = subprocess.Popen(
+            words,
+            stdout=printed,
+            stderr=printed,
+            start_new_session=True,
+            env=environment,
+            # Tests that a shell started in the background inherit an ignored SIGINT; a terminal's programs do not.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
     run, deadline = runs / "plain" / "seed-0", time.monotonic() + 120
     while not list(run.glob("checkpoints/checkpoint-*/checkpoint_complete.json")) and time.monotonic() < deadline:
         assert process.poll() is None, (tmp_path / "printed.txt").read_text()

@@ -1,6 +1,6 @@
 import pytest
 
-from lmctr.utils.files import parse_yaml, read_json, read_yaml, write_json
+from lmctr.utils.files import parse_yaml, read_json, read_yaml, write_json, write_text
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,12 @@ def test_bad_yaml_names_the_file_and_the_line(tmp_path, content, message):
 def test_yaml_scalars_are_those_of_version_1_2():
     text = "{rate: 1e-3, answer: no, day: 2020-01-01, on: true, half: .5}"
     assert parse_yaml(text, "here") == {"rate": 0.001, "answer": "no", "day": "2020-01-01", "on": True, "half": 0.5}
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    write_text(path, "old: 1\n")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "new: \ud800\n" * 100_000)
+    assert path.read_text() == "old: 1\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["recipe.yaml"]
