@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -86,7 +85,7 @@ class ASTROScorer(RequestScorer):
     ) -> tuple[EncodedBlocks | None, int]:
         if not history:
             return encoded, 0
-        with self._inference():
+        with self.inference():
             inputs = self._inputs(history, None, history[-1]["time"] + 1)
             return self._encode(inputs, self._all(inputs), encoded)
 
@@ -104,7 +103,7 @@ class ASTROScorer(RequestScorer):
             raise ValueError("similarity: ASTRO takes none; leave it out")
         if not len(candidates):
             return torch.zeros(0), encoded, 0
-        with self._inference():
+        with self.inference():
             inputs = self._inputs(history, candidates, time)
             wanted = self.model.model.wanted_scenarios(inputs)
             if encoded is not None:  # a kept state serves all scenarios, now and later
@@ -167,13 +166,3 @@ class ASTROScorer(RequestScorer):
             for long, short in (("histories: row 0, event ", what), ("candidates: row 0, candidate ", "candidates")):
                 text = re.sub(rf"{long}(\d+)", rf"{short}[\1]", text)
             raise ValueError(text) from error
-
-    @contextmanager
-    def _inference(self) -> Iterator[None]:
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(was_training)

@@ -109,7 +109,7 @@ class CTRSinkScorer(RequestScorer):
             return encoded, 0
         with _named_errors():
             plan = make_plan(self.processor.settings, request.pieces, request.events, _samples(request), None)
-        with self._inference():
+        with self.inference():
             return self._encode(request, plan, np.array([0]), encoded)[:2]
 
     def score(
@@ -134,7 +134,7 @@ class CTRSinkScorer(RequestScorer):
                 _samples(request),
                 everything.get("candidates"),
             )
-        with self._inference():
+        with self.inference():
             if not self.shares_prefix:
                 return self._score_rows(request, plan, max_tokens), encoded, 0
             return self._score_shared(request, plan, encoded, max_tokens)
@@ -238,16 +238,6 @@ class CTRSinkScorer(RequestScorer):
                 f"cosine for each pair, {shape}"
             )
         return given
-
-    @contextmanager
-    def _inference(self) -> Iterator[None]:
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(was_training)
 
 
 def _sharing(model: torch.nn.Module, processor: Any) -> tuple[bool, str]:

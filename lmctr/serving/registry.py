@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,6 +88,19 @@ class RequestScorer(ABC):
         max_tokens: int,
     ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
         """(C,) float32 logits on the CPU, and what `encode` returns."""
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """The model in evaluation mode without gradients; afterwards in the mode it was in."""
+        import torch
+
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.model.train(was_training)
 
 
 def register_scorer(model_type: str, scorer: str) -> None:
