@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmctr.cli.benchmark_tools import check_counts, check_output
+
 if TYPE_CHECKING:
     from lmctr.data.tabular_source import TableSource
 
@@ -54,14 +56,11 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the benchmark."""
-    for name in ("rows", "categorical", "numeric", "batch_size", "repeats"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    check_counts(args, ("rows", "categorical", "numeric", "batch_size", "repeats"))
     if args.memory_limit < 24:
         raise ValueError(f"--memory-limit must be at least 24 (MiB), got {args.memory_limit}")
     output = Path(args.output) if args.output else None
-    if output is not None and output.suffix not in (".json", ".md"):
-        raise ValueError(f"--output must end in .json or .md, got {args.output!r}")
+    check_output(args.output or None)
     options = {
         "num_rows": args.rows,
         "num_categorical": args.categorical,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli.benchmark_tools import check_output, in_turn, machine, summary, write_result
+from lmctr.cli.benchmark_tools import check_counts, check_output, in_turn, machine, summary, write_result
 
 if TYPE_CHECKING:
     import torch
@@ -95,20 +95,20 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs `benchmark scoring`."""
     settings = Settings(**{name: getattr(args, name) for name in asdict(Settings())})
-    for name in (
-        "hidden_size",
-        "layers",
-        "heads",
-        "key_value_heads",
-        "intermediate_size",
-        "num_behaviors",
-        "candidates",
-        "batch_size",
-    ):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(settings, name)}")
-    if args.repeats < 1:
-        raise ValueError(f"--repeats must be at least 1, got {args.repeats}")
+    check_counts(
+        settings,
+        (
+            "hidden_size",
+            "layers",
+            "heads",
+            "key_value_heads",
+            "intermediate_size",
+            "num_behaviors",
+            "candidates",
+            "batch_size",
+        ),
+    )
+    check_counts(args, ("repeats",))
     check_output(args.output)
     repeats = args.repeats
     if args.quick:

@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmctr.cli.benchmark_tools import check_counts, check_output
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -62,12 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the benchmark that was asked for."""
-    for name in ("length", "candidates", "request", "samples", "batch_size", "hidden_size", "layers", "repeats"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    check_counts(
+        args, ("length", "candidates", "request", "samples", "batch_size", "hidden_size", "layers", "repeats")
+    )
     output = Path(args.output) if args.output else None
-    if output is not None and output.suffix not in (".json", ".md"):
-        raise ValueError(f"--output must end in .json or .md, got {args.output!r}")
+    check_output(args.output or None)
 
     from lmctr.data.load import load_log
 

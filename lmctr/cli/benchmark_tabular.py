@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmctr.cli.benchmark_tools import check_counts, check_output
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -118,11 +120,8 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark and print its tables."""
     output = Path(args.output) if args.output else None
-    if output is not None and output.suffix not in (".json", ".md"):
-        raise ValueError(f"--output must end in .json or .md, got {args.output!r}")
-    for name in ("batch_size", "vocabulary", "steps", "rounds"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    check_output(args.output or None)
+    check_counts(args, ("batch_size", "vocabulary", "steps", "rounds"))
     unknown = [name for name in args.families if name not in FAMILIES]
     if unknown:
         raise ValueError(f"--families {unknown[0]}: no tabular family; accepted: {', '.join(FAMILIES)}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli.benchmark_tools import check_output, machine, write_result
+from lmctr.cli.benchmark_tools import check_counts, check_output, machine, write_result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,9 +55,7 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `benchmark text`."""
-    for name in ("samples", "batch_size", "repeats"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    check_counts(args, ("samples", "batch_size", "repeats"))
     for k in args.num_behaviors:
         if k < 1:
             raise ValueError(f"--num-behaviors must be at least 1, got {k}")

@@ -7,11 +7,11 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_output", "in_turn", "machine", "summary", "synchronize", "write_result"]
+__all__ = ["check_counts", "check_output", "in_turn", "machine", "summary", "synchronize", "write_result"]
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
@@ -71,6 +71,13 @@ def synchronize(device: str) -> None:
 def summary(values: list[float]) -> dict[str, Any]:
     """Median and all values of a measurement."""
     return {"median": statistics.median(values), "all": values}
+
+
+def check_counts(options: object, names: Iterable[str]) -> None:
+    """Raise `ValueError` that names the first of these options below 1."""
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
 
 
 def check_output(path: str | None) -> None:

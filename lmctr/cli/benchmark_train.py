@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli.benchmark_tools import check_output, machine, summary, synchronize, write_result
+from lmctr.cli.benchmark_tools import check_counts, check_output, machine, summary, synchronize, write_result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,21 +123,21 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs `benchmark train`."""
     settings = Settings(**{name: getattr(args, name) for name in asdict(Settings())})
-    for name in (
-        "hidden_size",
-        "layers",
-        "heads",
-        "intermediate_size",
-        "num_behaviors",
-        "max_length",
-        "batch_size",
-        "micro_batch_size",
-        "batches",
-    ):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(settings, name)}")
-    if args.repeats < 1:
-        raise ValueError(f"--repeats must be at least 1, got {args.repeats}")
+    check_counts(
+        settings,
+        (
+            "hidden_size",
+            "layers",
+            "heads",
+            "intermediate_size",
+            "num_behaviors",
+            "max_length",
+            "batch_size",
+            "micro_batch_size",
+            "batches",
+        ),
+    )
+    check_counts(args, ("repeats",))
     check_output(args.output)
     repeats = args.repeats
     if args.quick:
