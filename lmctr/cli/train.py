@@ -89,12 +89,16 @@ class Training:
             self.say(f"{self.folder.path} holds a finished run: nothing to resume")
             self._close()
             return 0
-        trainer = self._build()
-        outcome = self._train(trainer)
-        self._finish(trainer, outcome)
+        self._build_and_train()
         self.say(f"run folder: {self.folder.path}  ({time.monotonic() - began:.0f} s)")
         self._close()
         return 0
+
+    def _build_and_train(self) -> None:
+        """The trainer lives no longer than this, see [`~lmctr.training.processes.leave_process_group`]."""
+        trainer = self._build()
+        outcome = self._train(trainer)
+        self._finish(trainer, outcome)
 
     # ---- before training ------------------------------------------------------------------------------------------
 
@@ -267,13 +271,12 @@ class Training:
     def _close(self) -> None:
         import shutil
 
-        import torch.distributed as dist
+        from lmctr.training.processes import leave_process_group
 
         self.wait()
         if self.is_first:
             shutil.rmtree(self.folder.cache, ignore_errors=True)
-        if dist.is_available() and dist.is_initialized():
-            dist.destroy_process_group()
+        leave_process_group()
 
 
 def results_table(result: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from transformers import TrainerCallback, set_seed
 from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.processes import leave_process_group
 from lmctr.training.trainer import CTRTrainer
 
 TINY = {
@@ -134,6 +135,11 @@ class ToyTrainer(CTRTrainer):
 
 
 def main():
+    train_and_write(parse_arguments())
+    leave_process_group()
+
+
+def parse_arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("output_dir")
     parser.add_argument("--batch", type=int, default=8)
@@ -145,7 +151,10 @@ def main():
     parser.add_argument("--steps", type=int)
     parser.add_argument("--optim", default="adamw_torch_fused")
     parser.add_argument("--learning-rate", type=float, default=1e-2)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def train_and_write(args):
     torch.set_num_threads(1)
     arguments = {}
     if args.steps:
@@ -178,9 +187,6 @@ def main():
     if rank == 0:
         (folder / "metrics.json").write_text(json.dumps(metrics))
         torch.save(trainer.accelerator.unwrap_model(trainer.model).state_dict(), folder / "weights.pt")
-    if torch.distributed.is_initialized():  # a process that leaves without it may abort in gloo's threads
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
