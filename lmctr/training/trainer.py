@@ -50,7 +50,8 @@ class CTRTrainer(Trainer):
 
     Datasets are map-style; besides `__len__` and `__getitem__` these attributes are used when present:
     `lengths` (S,) token lengths (for batches of similar length), `labels` (S,), `groups` (S,) user of each sample (for
-    the grouped AUC), `sample_weight` (S,) for the metrics.
+    the grouped AUC), `sample_weight` (S,) for the metrics. A dataset with a method `measure(labels, logits) -> dict` has metrics of
+    its own: it gets both in its own order, rows padded with -100 on the right, and its values take the place of those below.
 
     Args:
         model: for example a [`CTRSinkForCTR`]. Stage 1 needs a forward with `pooling`.
@@ -293,7 +294,10 @@ class CTRTrainer(Trainer):
         rows = dataloader.batch_sampler.gathered_rows
         logits, labels = _in_order(output.predictions, rows), _in_order(output.label_ids, rows)
         metrics = dict(output.metrics)
-        for task, column in enumerate(self._task_columns(logits)):
+        if hasattr(dataset, "measure"):  # its samples are no rows of one click each
+            own = dataset.measure(labels, logits)
+            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in own.items()})
+        for task, column in enumerate([] if hasattr(dataset, "measure") else self._task_columns(logits)):
             names = [f"{metric_key_prefix}_{column}"] * (column is not None) + [metric_key_prefix] * (task == 0)
             own_logits, own_labels = (x if column is None else x[:, task] for x in (logits, labels))
             known = np.unique(own_labels[own_labels != IGNORED_LABEL])
