@@ -26,9 +26,12 @@ _SCHEMA = pa.schema([("field", pa.dictionary(pa.int32(), pa.string())), ("value"
 _CHUNK = 1 << 20  # values per row group
 
 
-def write_state(state: FittedState, directory: str | os.PathLike) -> list[str]:
-    """Writes both side files: rows (field, value) in the order of ids, and `counts.F`, `bounds.F`, `moments.F` by field F."""
-    paths = [os.path.join(directory, name) for name in SIDE_FILES]
+def write_state(state: FittedState, directory: str | os.PathLike, prefix: str = "") -> list[str]:
+    """Writes both side files: rows (field, value) in the order of ids, and `counts.F`, `bounds.F`, `moments.F` by field F.
+
+    `prefix` goes before the names of the files, where a folder holds more than one state.
+    """
+    paths = [os.path.join(directory, prefix + name) for name in SIDE_FILES]
     names = list(state.vocabularies)
     with pq.ParquetWriter(paths[0], _SCHEMA, compression="zstd") as writer:
         for code, name in enumerate(names):
@@ -48,7 +51,11 @@ def write_state(state: FittedState, directory: str | os.PathLike) -> list[str]:
 
 
 def read_state(
-    name_or_path: str | os.PathLike, first_ids: Mapping[str, int], statistics: Mapping[str, Any], **hub: Any
+    name_or_path: str | os.PathLike,
+    first_ids: Mapping[str, int],
+    statistics: Mapping[str, Any],
+    prefix: str = "",
+    **hub: Any,
 ) -> FittedState:
     """Reads both side files.
 
@@ -56,6 +63,7 @@ def read_state(
         name_or_path: a folder, a file in it, or a repository of the Hub.
         first_ids: first id of each field.
         statistics: kept as they are.
+        prefix: of the files' names.
         hub: keywords of `cached_file` (revision, token, ...).
 
     Raises:
@@ -65,7 +73,7 @@ def read_state(
     place = os.fspath(name_or_path)
     if os.path.isfile(place):
         place = os.path.dirname(place) or "."
-    paths = [cached_file(place, name, **hub) for name in SIDE_FILES]
+    paths = [cached_file(place, prefix + name, **hub) for name in SIDE_FILES]
     state = FittedState(statistics=dict(statistics))
     try:
         numbers = load_file(paths[1])
