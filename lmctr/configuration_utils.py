@@ -7,7 +7,7 @@ from transformers.activations import ACT2FN
 
 from .utils.suggest import unknown_key_message
 
-__all__ = ["CTRConfig", "SequenceCTRConfig", "TabularCTRConfig"]
+__all__ = ["CTRConfig", "RetrievalConfig", "SequenceCTRConfig", "TabularCTRConfig"]
 
 # Keys outside the dataclass fields that transformers' own base class and Trainer consume or write, in 5.17 to 5.23
 # (the Trainer of 5.17 writes the tokenizer's special ids into the outermost config).
@@ -296,4 +296,148 @@ class TabularCTRConfig(CTRConfig):
                 "embedding_dim",
                 f"one width for everything that reads one vocabulary: field {self.field_names[first + sequence]!r} has "
                 f"{dim} and its vocabulary {table} has {widths[table]}",
+            )
+
+
+class RetrievalConfig(CTRConfig):
+    r"""Shared configuration of the retrieval families: a user, and the ads of an impression.
+
+    The fields of a side, in this order everywhere: the categorical ones, the numeric ones, the sequences (of users only). Ids are local
+    to their field; 0 = padding, 1 = out-of-vocabulary. Every categorical field and every sequence becomes a vector of
+    `embedding_dim` numbers, a numeric field enters as the number that the processor gives (log1p of a statistic, say): the input of a
+    side is `embedding_dim` x (categorical fields + sequences) + numeric fields wide. The paper's 3328 is 16 x 200 + 128.
+
+    Args:
+        user_vocab_sizes, ad_vocab_sizes (`list[int]`): ids of each categorical field, padding and out-of-vocabulary included.
+        user_num_numeric, ad_num_numeric (`int`, defaults to 0): numeric fields.
+        user_field_names, ad_field_names (`list[str]`, *optional*):
+            A name per field; default `"user_C0"`, ..., `"user_N0"`, ..., `"user_S0"`, ..., and `"ad_C0"`, ...
+        user_num_sequences (`int`, defaults to 0): fields of the user whose value is a list of ids; it becomes the mean of their vectors.
+        user_sequence_tables (`list[int]`, *optional*):
+            The vocabulary that each sequence reads: an index into `user_vocab_sizes + ad_vocab_sizes` shares that field's ids and vectors
+            (clicked ads read the field of the ad's id); the number of these fields + j is the sequences' own vocabulary j.
+        user_sequence_vocab_sizes (`list[int]`, *optional*): sizes of the vocabularies that only sequences read.
+        embedding_dim (`int`, defaults to 16): width of every field's vector.
+        hidden_units (`list[int]`, defaults to `[1024, 256, 256, 256]`): widths of the hidden layers of the foundation MLP.
+        sparse_embedding_grad (`bool`, defaults to `False`):
+            Gradients of the table as sparse COO tensors that hold the rows of the batch only.
+        initializer_range (`float`, defaults to 0.01): standard deviation of new embedding rows.
+        loss (`str`, defaults to `"arf"`):
+            `"arf"` (Eq. 2-4), `"bce"` (pointwise), `"pairwise"` (logistic) or `"list"` (softmax), see
+            [`~lmctr.modeling_impressions.impression_loss`].
+        arf_top_m (`int`, defaults to 10): ads that the model passes on, m of ARF.
+        arf_top_k (`int`, *optional*): wanted ads, k of ARF, at most m; default m.
+        arf_tau (`float`, defaults to 1.0): temperature of NeuralSort on the scores.
+        arf_target_tau (`float`, *optional*): temperature of NeuralSort on the rank indices; default `arf_tau`.
+        positive_from (`float`, *optional*): the rank index v from which an ad is positive; `"bce"` and `"list"` need it.
+        processor_fingerprint (`str`, *optional*): the processor whose ids the weights know.
+    """
+
+    losses = ("arf", "bce", "pairwise", "list")
+
+    user_vocab_sizes: list[int] | None = None
+    user_num_numeric: int = 0
+    user_field_names: list[str] | None = None
+    user_num_sequences: int = 0
+    user_sequence_tables: list[int] | None = None
+    user_sequence_vocab_sizes: list[int] | None = None
+    ad_vocab_sizes: list[int] | None = None
+    ad_num_numeric: int = 0
+    ad_field_names: list[str] | None = None
+    embedding_dim: int = 16
+    hidden_units: list[int] | None = None
+    sparse_embedding_grad: bool = False
+    initializer_range: float = 0.01
+    loss: str = "arf"
+    arf_top_m: int = 10
+    arf_top_k: int | None = None
+    arf_tau: float | int = 1.0
+    arf_target_tau: float | int | None = None
+    positive_from: float | int | None = None
+    processor_fingerprint: str | None = None
+
+    def __post_init__(self, **kwargs):
+        for key in ("user_vocab_sizes", "ad_vocab_sizes", "user_sequence_tables", "user_sequence_vocab_sizes"):
+            setattr(self, key, list(getattr(self, key) or []))
+        self.hidden_units = [1024, 256, 256, 256] if self.hidden_units is None else list(self.hidden_units)
+        for side, counts in self._field_counts().items():
+            if getattr(self, f"{side}_field_names") is None:
+                names = [f"{side}_{kind}{index}" for kind, count in zip("CNS", counts) for index in range(count)]
+                setattr(self, f"{side}_field_names", names)
+        super().__post_init__(**kwargs)
+
+    def _field_counts(self) -> dict[str, tuple[int, int, int]]:
+        """Categorical, numeric and sequence fields of each side."""
+        return {
+            "user": (len(self.user_vocab_sizes), self.user_num_numeric, self.user_num_sequences),
+            "ad": (len(self.ad_vocab_sizes), self.ad_num_numeric, 0),
+        }
+
+    @property
+    def user_size(self) -> int:
+        """U, the width of the user's input."""
+        categorical, numeric, sequences = self._field_counts()["user"]
+        return self.embedding_dim * (categorical + sequences) + numeric
+
+    @property
+    def ad_size(self) -> int:
+        """A, the width of an ad's input."""
+        return self.embedding_dim * len(self.ad_vocab_sizes) + self.ad_num_numeric
+
+    def validate_values(self) -> None:
+        for key in ("user_vocab_sizes", "ad_vocab_sizes", "user_sequence_vocab_sizes"):
+            small = all(size >= 2 for size in getattr(self, key))
+            self._require(small, key, "sizes of at least 2: padding and out-of-vocabulary")
+        for key in ("user_num_numeric", "user_num_sequences", "ad_num_numeric"):
+            self._require(getattr(self, key) >= 0, key, "a whole number of at least 0")
+        for side, counts in self._field_counts().items():
+            self._require(
+                sum(counts) > 0,
+                f"{side}_vocab_sizes",
+                f"at least one field for the {side} (or set {side}_num_numeric)",
+            )
+            names = getattr(self, f"{side}_field_names")
+            self._require(
+                len(names) == sum(counts) == len(set(names)),
+                f"{side}_field_names",
+                f"{sum(counts)} different names: {counts[0]} categorical, {counts[1]} numeric, {counts[2]} sequence fields",
+            )
+        own = len(self.user_vocab_sizes) + len(self.ad_vocab_sizes)
+        num_tables = own + len(self.user_sequence_vocab_sizes)
+        tables = self.user_sequence_tables
+        self._require(
+            len(tables) == self.user_num_sequences and all(0 <= table < num_tables for table in tables),
+            "user_sequence_tables",
+            f"one index from 0 to {num_tables - 1} for each of the {self.user_num_sequences} sequences: a field of "
+            f"user_vocab_sizes + ad_vocab_sizes, or {own} + j for user_sequence_vocab_sizes[j]",
+        )
+        unread = sorted(set(range(own, num_tables)) - set(tables))
+        self._require(
+            not unread, "user_sequence_tables", f"a list in which every own vocabulary occurs; {unread} do not"
+        )
+        self._require(self.embedding_dim >= 1, "embedding_dim", "a whole number of at least 1, for all fields")
+        self._require(
+            bool(self.hidden_units) and all(unit >= 1 for unit in self.hidden_units),
+            "hidden_units",
+            "a list of widths of at least 1, at least one",
+        )
+        self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+        self._validate_loss()
+
+    def _validate_loss(self) -> None:
+        self._require(self.loss in self.losses, "loss", f"one of {', '.join(self.losses)}")
+        self._require(self.arf_top_m >= 1, "arf_top_m", "a whole number of at least 1")
+        self._require(
+            self.arf_top_k is None or 1 <= self.arf_top_k <= self.arf_top_m,
+            "arf_top_k",
+            f"a whole number from 1 to arf_top_m={self.arf_top_m}, or None for arf_top_m",
+        )
+        for key in ("arf_tau", "arf_target_tau"):
+            value = getattr(self, key)
+            self._require((value is None and key != "arf_tau") or 0 < value < float("inf"), key, "a number above 0")
+        if self.loss in ("bce", "list"):
+            self._require(
+                self.positive_from is not None and self.positive_from == self.positive_from,
+                "positive_from",
+                f'the rank index v from which an ad is positive, which loss="{self.loss}" needs',
             )

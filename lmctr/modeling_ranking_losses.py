@@ -4,8 +4,9 @@ ARF is Eq. 2-4 of "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.
 NeuralSort is Eq. 5 of Grover et al., "Stochastic Optimization of Sorting Networks via Continuous Relaxations" (ICLR 2019).
 
 Every loss takes scores (B, n) of the ads of B impressions, targets (B, n) and a mask (B, n) that is True where there is an ad, and is
-the mean over the impressions that it is defined on; 0 (with zero gradient) where there are none. What stands in masked places is never
-read. All sums in float32 at least.
+the mean over the impressions that it is defined on; 0 (with zero gradient) where there are none. `weight` (B,) weighs the impressions;
+`divisor` replaces their summed weight, so that parts of a large batch add up to its mean. What stands in masked places is never read.
+All sums in float32 at least.
 
 Memory: NeuralSort and the pairs need (b, n, n) tensors, so a call over B impressions at once is O(B n^2). The losses therefore run over chunks of
 impressions and compute a chunk again in the backward pass: what is kept between the passes is O(B n), and O(b n^2) is needed at a
@@ -22,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers import initialization as init
 
 __all__ = [
     "ARFLoss",
@@ -109,6 +111,9 @@ class ARFLoss(nn.Module):
         else:
             self.register_buffer("alpha", alpha)
 
+    def init_parameters(self, config: object = None) -> None:
+        init.ones_(self.alpha)
+
     def extra_repr(self) -> str:
         return f"m={self.m}, k={self.k}, tau={self.tau}, target_tau={self.target_tau}"
 
@@ -121,17 +126,27 @@ class ARFLoss(nn.Module):
         present = mask.any(dim=1)
         return _mean_over(relax, present), _mean_over(order, present)
 
-    def forward(self, scores: torch.Tensor, ranks: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        scores: torch.Tensor,
+        ranks: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        weight: torch.Tensor | None = None,
+        divisor: torch.Tensor | float | None = None,
+    ) -> torch.Tensor:
         """The loss, () float.
 
         Args:
             scores: (B, n) of the model. ranks: (B, n) v, higher is better. mask: (B, n) bool.
+            weight: (B,) of the impressions. divisor: in place of their summed weight.
 
         Raises:
             ValueError: shapes that differ, a mask that is not bool.
         """
-        relax, order = self.parts(scores, ranks, mask)
-        return relax + order / (2 * self.alpha**2) + self.alpha.abs().log()
+        scores, mask, ranks = _check(scores, {"ranks": ranks}, mask)
+        relax, order = _in_chunks(self._chunk, (scores, ranks, mask), self.max_pairs)
+        losses = relax + order / (2 * self.alpha**2) + self.alpha.abs().log()
+        return _mean_over(losses, mask.any(dim=1), weight, divisor)
 
     def _chunk(
         self, scores: torch.Tensor, ranks: torch.Tensor, mask: torch.Tensor
@@ -151,13 +166,19 @@ class ARFLoss(nn.Module):
 
 
 def pointwise_loss(
-    scores: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None, reduction: str = "impressions"
+    scores: torch.Tensor,
+    labels: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    reduction: str = "impressions",
+    weight: torch.Tensor | None = None,
+    divisor: torch.Tensor | float | None = None,
 ) -> torch.Tensor:
     """Binary cross entropy of each ad.
 
     Args:
         scores: (B, n) logits. labels: (B, n) in [0, 1], such as exposure or "among the k best by v". mask: (B, n) bool.
         reduction: "impressions": mean over ads, then over impressions, as the other losses. "ads": mean over all ads.
+        weight, divisor: of the impressions, see above; with "ads" of the ads of each.
 
     Raises:
         ValueError: shapes that differ, an unknown reduction.
@@ -168,30 +189,43 @@ def pointwise_loss(
     losses = F.binary_cross_entropy_with_logits(scores, labels, reduction="none") * mask
     counts = mask.sum(dim=1)
     if reduction == "ads":
-        return losses.sum() / counts.sum().clamp_min(1)
-    return _mean_over(losses.sum(dim=1) / counts.clamp_min(1), counts > 0)
+        share = counts.to(losses.dtype) if weight is None else counts * weight.to(losses.dtype)
+        return _mean_over(losses.sum(dim=1) / counts.clamp_min(1), counts > 0, share, divisor)
+    return _mean_over(losses.sum(dim=1) / counts.clamp_min(1), counts > 0, weight, divisor)
 
 
 def pairwise_logistic_loss(
-    scores: torch.Tensor, ranks: torch.Tensor, mask: torch.Tensor | None = None, max_pairs: int = MAX_PAIRS
+    scores: torch.Tensor,
+    ranks: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    max_pairs: int = MAX_PAIRS,
+    weight: torch.Tensor | None = None,
+    divisor: torch.Tensor | float | None = None,
 ) -> torch.Tensor:
     """log(1 + exp(-(s_i - s_j))), mean over the pairs with v_i > v_j of an impression, then over impressions (RankNet, ICML 2005).
 
     Args:
-        scores, ranks, mask: (B, n). max_pairs: as in [`ARFLoss`].
+        scores, ranks, mask: (B, n). max_pairs: as in [`ARFLoss`]. weight, divisor: see above.
 
     Impressions without two ads of different v are left out. Raises `ValueError` for shapes that differ.
     """
     scores, mask, ranks = _check(scores, {"ranks": ranks}, mask)
     losses, pairs = _in_chunks(_pairwise_chunk, (scores, ranks, mask), max_pairs)
-    return _mean_over(losses, pairs > 0)
+    return _mean_over(losses, pairs > 0, weight, divisor)
 
 
-def list_softmax_loss(scores: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+def list_softmax_loss(
+    scores: torch.Tensor,
+    targets: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    divisor: torch.Tensor | float | None = None,
+) -> torch.Tensor:
     """Cross entropy between the targets, scaled to sum to 1, and the softmax of the scores of an impression (ListNet, ICML 2007, top one).
 
     Args:
         scores: (B, n). targets: (B, n) weights, not negative, such as labels, v or eCPM. mask: (B, n) bool.
+        weight, divisor: see above.
 
     Impressions whose targets are all 0 are left out. Raises `ValueError` for shapes that differ.
     """
@@ -201,7 +235,7 @@ def list_softmax_loss(scores: torch.Tensor, targets: torch.Tensor, mask: torch.T
     losses = -(targets * log_softmax.masked_fill(~mask, 0)).sum(dim=1) / totals.clamp_min(
         torch.finfo(scores.dtype).tiny
     )
-    return _mean_over(losses, totals > 0)
+    return _mean_over(losses, totals > 0, weight, divisor)
 
 
 def _pairwise_chunk(
@@ -268,5 +302,13 @@ def _check(
     )
 
 
-def _mean_over(values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-    return torch.where(counted, values, 0).sum() / counted.sum().clamp_min(1)
+def _mean_over(
+    values: torch.Tensor,
+    counted: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    divisor: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    share = counted.to(values.dtype) if weight is None else counted * weight.to(values.dtype)
+    if divisor is None:
+        divisor = share.sum().clamp_min(torch.finfo(values.dtype).tiny)
+    return (torch.where(counted, values, 0) * share).sum() / divisor

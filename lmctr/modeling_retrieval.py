@@ -20,7 +20,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-__all__ = ["FoundationLayer", "FoundationMLP", "SplitMLP", "split_mlp"]
+__all__ = ["FoundationLayer", "FoundationMLP", "HeLinear", "SplitMLP", "split_mlp"]
 
 _FORMAT = "lmctr split MLP 1"
 
@@ -37,14 +37,37 @@ class HeLinear(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
+class RowNorm(nn.BatchNorm1d):
+    """Batch normalisation over rows.
+
+    A training batch with fewer than two rows has no variance: it is normalised by the running statistics, and moves none. Under activation
+    checkpointing the running statistics move twice per step, as those of every batch normalisation do. In data-parallel training the
+    statistics are those of each process's rows, unless the model is converted with `nn.SyncBatchNorm.convert_sync_batchnorm`.
+    """
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(R, in_size) to the same; R = 0 is fine."""
+        if self.training and states.shape[0] < 2:
+            mean, var = self.running_mean, self.running_var
+            return nn.functional.batch_norm(states, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+        return super().forward(states)
+
+
+class SlopePReLU(nn.PReLU):
+    """PReLU with one slope for the layer, 0.25 at first (He et al., ICCV 2015)."""
+
+    def init_parameters(self, config: object = None) -> None:
+        init.constant_(self.weight, 0.25)
+
+
 class FoundationLayer(GradientCheckpointingLayer):
     """Batch normalisation, linear map, PReLU, in this order."""
 
     def __init__(self, in_size: int, out_size: int):
         super().__init__()
-        self.norm = nn.BatchNorm1d(in_size)
+        self.norm = RowNorm(in_size)
         self.linear = HeLinear(in_size, out_size)
-        self.activation = nn.PReLU()
+        self.activation = SlopePReLU()
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """(R, in_size) to (R, out_size)."""
@@ -56,22 +79,22 @@ class FoundationMLP(nn.Module):
 
     Args:
         in_size: U + A. hidden_units: widths of the hidden layers; the paper's base is 3328 and [1024, 256, 256, 256]. out_size: 1 for a score, the
-            width of a tower's vector otherwise.
+            width of a tower's vector otherwise; None: no output layer, the last hidden layer is the result.
 
     Batch normalisation counts every row that it is given: padded ads must be left out of the rows.
     """
 
-    def __init__(self, in_size: int, hidden_units: Sequence[int], out_size: int = 1):
+    def __init__(self, in_size: int, hidden_units: Sequence[int], out_size: int | None = 1):
         super().__init__()
         sizes = [in_size, *hidden_units]
-        if min(sizes) < 1 or out_size < 1 or len(sizes) < 2:
+        if min(sizes) < 1 or (out_size is not None and out_size < 1) or len(sizes) < 2:
             raise ValueError(
                 f"in_size, hidden_units (at least one) and out_size must be from 1, got {in_size}, "
                 f"{list(hidden_units)}, {out_size}"
             )
-        self.in_size, self.out_size = in_size, out_size
+        self.in_size, self.out_size = in_size, sizes[-1] if out_size is None else out_size
         self.layers = nn.ModuleList(FoundationLayer(*pair) for pair in pairwise(sizes))
-        self.output = HeLinear(sizes[-1], out_size)
+        self.output = None if out_size is None else HeLinear(sizes[-1], out_size)
 
     def forward(self, states: torch.Tensor, hidden_states: list[torch.Tensor] | None = None) -> torch.Tensor:
         """(R, in_size) to (R, out_size). The output of every hidden layer is appended to `hidden_states` where given."""
@@ -79,7 +102,7 @@ class FoundationMLP(nn.Module):
             states = layer(states)
             if hidden_states is not None:
                 hidden_states.append(states)
-        return self.output(states)
+        return states if self.output is None else self.output(states)
 
 
 class SplitMLP(nn.Module):
@@ -153,21 +176,25 @@ class SplitMLP(nn.Module):
 
 
 @torch.no_grad()
-def split_mlp(mlp: FoundationMLP, user_size: int) -> SplitMLP:
+def split_mlp(mlp: FoundationMLP, user_size: int, output: nn.Linear | None = None) -> SplitMLP:
     """Fold the normalisation of a foundation MLP and split its first layer.
 
     Args:
         mlp: its running statistics are folded, so the result equals its evaluation mode, whatever mode it is in.
         user_size: U, the first columns of its input.
+        output: the output layer of an MLP without one.
 
     Raises:
-        ValueError: a `user_size` that leaves the user or the ad without columns.
+        ValueError: a `user_size` that leaves the user or the ad without columns, no output layer.
     """
+    output = mlp.output if output is None else output
+    if output is None:
+        raise ValueError("output is missing: the MLP has no output layer of its own, give the one that follows it")
     if not 0 < user_size < mlp.in_size:
         raise ValueError(f"user_size must be between 1 and {mlp.in_size - 1}, got {user_size}")
     hidden_units = [layer.linear.out_features for layer in mlp.layers]
-    served = SplitMLP(user_size, mlp.in_size - user_size, hidden_units, mlp.out_size)
-    served.to(mlp.output.weight.device, mlp.output.weight.dtype)
+    served = SplitMLP(user_size, mlp.in_size - user_size, hidden_units, output.out_features)
+    served.to(output.weight.device, output.weight.dtype)
     for place, layer in enumerate(mlp.layers):
         weight, bias = _folded(layer)
         if place == 0:
@@ -178,7 +205,7 @@ def split_mlp(mlp: FoundationMLP, user_size: int) -> SplitMLP:
             served.linears[place - 1].weight.copy_(weight)
             served.linears[place - 1].bias.copy_(bias)
         served.activations[place].weight.copy_(layer.activation.weight)
-    served.linears[-1].load_state_dict(mlp.output.state_dict())
+    served.linears[-1].load_state_dict(output.state_dict())
     return served
 
 
