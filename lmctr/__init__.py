@@ -48,8 +48,16 @@ from .models.rank_elastor.modeling_rank_elastor import (
 )
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
 from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel, RankMixerPreTrainedModel
+from .models.retrieval_mlp.configuration_retrieval_mlp import RetrievalMLPConfig
+from .models.retrieval_mlp.modeling_retrieval_mlp import (
+    RetrievalMLPForCTR,
+    RetrievalMLPModel,
+    RetrievalMLPPreTrainedModel,
+)
 from .models.twin.configuration_twin import TWINConfig
 from .models.twin.modeling_twin import TWINForCTR, TWINModel, TWINPreTrainedModel
+from .models.two_tower.configuration_two_tower import TwoTowerConfig
+from .models.two_tower.modeling_two_tower import TwoTowerForCTR, TwoTowerModel, TwoTowerPreTrainedModel
 from .models.wukong.configuration_wukong import WukongConfig
 from .models.wukong.modeling_wukong import WukongForCTR, WukongModel, WukongPreTrainedModel
 from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
@@ -119,12 +127,20 @@ __all__ = [
     "RankMixerForCTR",
     "RankMixerModel",
     "RankMixerPreTrainedModel",
+    "RetrievalMLPConfig",
+    "RetrievalMLPForCTR",
+    "RetrievalMLPModel",
+    "RetrievalMLPPreTrainedModel",
     "SequenceProcessor",
     "TWINConfig",
     "TWINForCTR",
     "TWINModel",
     "TWINPreTrainedModel",
     "TabularFeatureProcessor",
+    "TwoTowerConfig",
+    "TwoTowerForCTR",
+    "TwoTowerModel",
+    "TwoTowerPreTrainedModel",
     "WukongConfig",
     "WukongForCTR",
     "WukongModel",

@@ -42,8 +42,12 @@ from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
 from .models.rank_elastor.modeling_rank_elastor import RankElastorForCTR, RankElastorModel
 from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
 from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel
+from .models.retrieval_mlp.configuration_retrieval_mlp import RetrievalMLPConfig
+from .models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPForCTR, RetrievalMLPModel
 from .models.twin.configuration_twin import TWINConfig
 from .models.twin.modeling_twin import TWINForCTR, TWINModel
+from .models.two_tower.configuration_two_tower import TwoTowerConfig
+from .models.two_tower.modeling_two_tower import TwoTowerForCTR, TwoTowerModel
 from .models.wukong.configuration_wukong import WukongConfig
 from .models.wukong.modeling_wukong import WukongForCTR, WukongModel
 from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
@@ -82,7 +86,9 @@ _FAMILIES = (
     (HiFormerConfig, HiFormerModel, HiFormerForCTR, TabularFeatureProcessor),
     (RankElastorConfig, RankElastorModel, RankElastorForCTR, TabularFeatureProcessor),
     (RankMixerConfig, RankMixerModel, RankMixerForCTR, TabularFeatureProcessor),
+    (RetrievalMLPConfig, RetrievalMLPModel, RetrievalMLPForCTR, None),
     (TWINConfig, TWINModel, TWINForCTR, SequenceProcessor),
+    (TwoTowerConfig, TwoTowerModel, TwoTowerForCTR, None),
     (WukongConfig, WukongModel, WukongForCTR, TabularFeatureProcessor),
     (XDeepFMConfig, XDeepFMModel, XDeepFMForCTR, TabularFeatureProcessor),
 )

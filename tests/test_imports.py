@@ -17,6 +17,7 @@ LAYERS = {  # a layer imports lower numbers, or itself
     "modeling_ranking_losses": 1,
     "modeling_retrieval": 1,
     "modeling_embeddings": 2,
+    "modeling_impressions": 3,
     "modeling_sequence": 2,
     "modeling_target_attention": 3,
     "modeling_tabular": 3,
@@ -118,7 +119,9 @@ def test_public_names_exist():
         "hstu",
         "rank_elastor",
         "rank_mixer",
+        "retrieval_mlp",
         "twin",
+        "two_tower",
         "wukong",
         "xdeepfm",
     ]
