@@ -1,0 +1,193 @@
+"""Load on a model in this process, and results of measurements that are kept.
+
+Clients are threads of one process: the model lies in memory once, as in a server, and PyTorch lets other threads run while it is inside an
+operator. Python between the operators runs one thread at a time, so models whose operators take microseconds do not gain from more clients;
+a machine that serves such a model from several processes does more than is measured here. Each call uses `threads` threads of PyTorch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmctr.utils.files import read_json, write_json
+
+from .cost import Capacity, CostOptions, Window
+from .inputs import RequestShape, random_inputs
+
+__all__ = ["CapacityCache", "ModelLoad", "ThreadLoad", "machine_description", "model_fingerprint"]
+
+_INPUT_SETS = 4  # different random inputs of each batch size, so that no cache holds the one answer
+
+
+class ThreadLoad:
+    """Clients as threads.
+
+    Args:
+        call: `call(b, number)` scores b requests and returns when the answer is there; `number` counts a client's calls.
+        clock: seconds.
+    """
+
+    def __init__(self, call: Callable[[int, int], Any], clock: Callable[[], float] = time.perf_counter):
+        self.call, self.clock = call, clock
+
+    def run(self, batch_size: int, concurrency: int, seconds: float) -> Window:
+        """Keep c clients busy for `seconds`; each finishes the call that it has begun, and makes at least one.
+
+        Raises:
+            Exception: what a call raised, after all clients have stopped.
+        """
+        latencies: list[list[float]] = [[] for _ in range(concurrency)]
+        errors: list[BaseException] = []
+        ready = threading.Barrier(concurrency + 1)
+        end = [float("inf")]
+
+        def client(number: int) -> None:
+            own, count = latencies[number], number
+            ready.wait()
+            try:
+                while True:
+                    began = self.clock()
+                    if own and (began >= end[0] or errors):
+                        return
+                    self.call(batch_size, count)
+                    own.append(self.clock() - began)
+                    count += 1
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=client, args=(number,), daemon=True) for number in range(concurrency)]
+        for thread in threads:
+            thread.start()
+        began = self.clock()
+        end[0] = began + seconds
+        ready.wait()
+        for thread in threads:
+            thread.join()
+        passed = self.clock() - began
+        if errors:
+            raise errors[0]
+        return Window(np.concatenate([np.asarray(own) for own in latencies]), passed)
+
+
+class ModelLoad(ThreadLoad):
+    """Calls of a model of the library with random inputs of fixed size.
+
+    Args:
+        model: an `XForCTR`; it is put in evaluation mode. shape: of a request. threads: of PyTorch per call; None leaves its setting.
+        device: where it runs; on a GPU a call ends when its answer is on the CPU.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        shape: RequestShape,
+        threads: int | None = None,
+        device: str = "cpu",
+        seed: int = 0,
+    ):
+        super().__init__(self._score)
+        if threads is not None:
+            if threads < 1:
+                raise ValueError(f"threads must be at least 1, got {threads}")
+            torch.set_num_threads(threads)
+        self.model, self.shape, self.device, self.seed = model.eval().to(device), shape, device, seed
+        self._inputs: dict[int, list[dict[str, torch.Tensor]]] = {}
+
+    def run(self, batch_size: int, concurrency: int, seconds: float) -> Window:
+        if batch_size not in self._inputs:
+            made = (
+                random_inputs(self.model.config, self.shape, batch_size, self.seed + i) for i in range(_INPUT_SETS)
+            )
+            self._inputs[batch_size] = [{k: v.to(self.device) for k, v in inputs.items()} for inputs in made]
+        return super().run(batch_size, concurrency, seconds)
+
+    def _score(self, batch_size: int, number: int) -> torch.Tensor:
+        inputs = self._inputs[batch_size]
+        with torch.inference_mode():
+            return self.model(**inputs[number % len(inputs)]).logits.cpu()
+
+
+def machine_description(device: str = "cpu") -> dict[str, Any]:
+    """What decides how fast this machine is: processor, cores, threads, GPU, versions."""
+    import transformers
+
+    processor = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+        processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
+    found = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    if torch.device(device).type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+    return found
+
+
+def model_fingerprint(folder: str | Path) -> str:
+    """Checksum of a saved model: its `config.json` and its weights.
+
+    Raises:
+        FileNotFoundError: no `config.json` or no weights in safetensors.
+    """
+    folder = Path(folder)
+    files = [folder / "config.json", *sorted(folder.glob("model*.safetensors"))]
+    if not files[0].is_file() or len(files) == 1:
+        raise FileNotFoundError(f"{folder} holds no saved model: config.json and model.safetensors are needed")
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.name.encode())
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:32]
+
+
+class CapacityCache:
+    """Measured capacities in a folder, one JSON file per machine, model, request and options.
+
+    A result is found again only where all four are the same; `max_seconds` is one of the options, since it decides how far the sweep gets.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+
+    def path(self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions) -> Path:
+        """The file of a measurement. machine: `machine_description`. model: `model_fingerprint`."""
+        text = json.dumps([machine, model, vars(shape), vars(options)], sort_keys=True)
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+    def get(self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions) -> Capacity | None:
+        """The kept result, None where there is none. Raises `ValueError` that names a file which is damaged."""
+        path = self.path(machine, model, shape, options)
+        if not path.is_file():
+            return None
+        try:
+            return Capacity.from_dict(read_json(path)["capacity"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no kept measurement ({error}); delete it to measure again") from error
+
+    def put(
+        self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions, capacity: Capacity
+    ) -> None:
+        """Keep a result."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        content = {"machine": machine, "model": model, "request": vars(shape), "capacity": capacity.to_dict()}
+        write_json(self.path(machine, model, shape, options), content)
