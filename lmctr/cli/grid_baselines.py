@@ -14,14 +14,13 @@ from lmctr.utils.files import read_json, write_json
 if TYPE_CHECKING:
     from lmctr.cli.recipe import Recipe
 
-SEEN = ("name", "options", "split", "fractions", "seed", "max_eval_samples")
-"""Keys of the data group that baselines depend on: they say which samples there are. `max_train_samples` is none of them,
-because baselines are fitted on the whole training part; `path` says only where the data lie."""
-
 
 def configuration(recipe: Recipe) -> dict[str, Any]:
     """What the baselines of a recipe depend on; points with equal values are measured on the same samples."""
-    data = {key: recipe.data.get(key) for key in SEEN}
+    from lmctr.cli.views import view_class
+
+    keys = view_class(recipe.model["family"]).baseline_data_keys
+    data = {key: recipe.data.get(key) for key in keys}
     if isinstance(data["options"], dict):
         data["options"] = {key: value for key, value in data["options"].items() if key != "path"}
     return data

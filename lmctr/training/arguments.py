@@ -42,6 +42,9 @@ class CTRTrainingArguments(TrainingArguments):
             gradients, and only the rows that the batch touches are updated, weight decay included; `optim` trains the rest.
         embedding_learning_rate (`float`, *optional*):
             Peak learning rate of the tables with a sparse `embedding_optimizer`; default `learning_rate`.
+        effective_rank_samples (`int`, *optional*):
+            Measure the effective rank of a tabular model's representations on so many validation samples after each evaluation
+            ([`~lmctr.training.diagnostics.EffectiveRankCallback`]); written to `effective_rank.jsonl` in `output_dir`.
         lora (`dict`, *optional*):
             `{r, alpha, dropout}`: adapt the language model by LoRA instead of training it whole; `lmctr train` applies
             it with [`~lmctr.training.lora.add_lora`] and saves the merged model.
@@ -73,6 +76,9 @@ class CTRTrainingArguments(TrainingArguments):
         default=None, metadata={"help": "Peak learning rate of the tables with a sparse embedding_optimizer."}
     )
 
+    effective_rank_samples: int | None = field(
+        default=None, metadata={"help": "Measure effective rank on so many samples after each evaluation."}
+    )
     lora: dict | None = field(default=None, metadata={"help": "LoRA of the language model: {r, alpha, dropout}."})
 
     # Defaults that differ from the parent's.
@@ -119,6 +125,11 @@ class CTRTrainingArguments(TrainingArguments):
                 f"{self.train_sampling_strategy!r}"
             )
         self._check_embedding_optimizer()
+        if self.effective_rank_samples is not None:
+            if self.effective_rank_samples < 1:
+                raise ValueError(f"effective_rank_samples must be at least 1, got {self.effective_rank_samples}")
+            if self.eval_strategy in ("no", IntervalStrategy.NO):
+                raise ValueError("effective_rank_samples needs evaluations: set eval_strategy to 'epoch' or 'steps'")
         for name in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(self, name):
                 raise ValueError(

@@ -106,7 +106,7 @@ class CTRTrainer(Trainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
-            callbacks=[self.stages, StageTwoEarlyStopping(), *(callbacks or [])],
+            callbacks=[self.stages, StageTwoEarlyStopping(), *_diagnostics(model, args), *(callbacks or [])],
             **kwargs,
         )
         # The loss below is normalised over the whole global batch: the parent must not divide it again.
@@ -422,6 +422,20 @@ class CTRTrainer(Trainer):
                 folder, global_batch_size=self.args.total_train_batch_size, num_processes=self.args.world_size
             )
             rotate(folder.parent, limit, self.state.best_model_checkpoint)
+
+
+def _diagnostics(model: nn.Module | None, args: CTRTrainingArguments) -> list[TrainerCallback]:
+    """Callbacks that measure what the arguments ask for."""
+    if args.effective_rank_samples is None:
+        return []
+    from lmctr.training.diagnostics import EffectiveRankCallback  # analysis is loaded where it is wanted only
+
+    if model is not None and not hasattr(_unwrap(model), "diagnostic_points"):
+        raise ValueError(
+            f"effective_rank_samples={args.effective_rank_samples}, but {type(model).__name__} names no stages to measure; "
+            "tabular families do"
+        )
+    return [EffectiveRankCallback(max_samples=args.effective_rank_samples)]
 
 
 def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None:

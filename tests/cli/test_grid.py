@@ -14,9 +14,11 @@ import pytest
 import yaml
 from cli_helpers import TINY, error_of, read
 
+from lmctr.cli.grid_baselines import configuration
 from lmctr.cli.grid_file import check_recipes, load_grid
 from lmctr.cli.grid_state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
 from lmctr.cli.main import main
+from lmctr.cli.recipe import load_recipe
 from lmctr.evaluation.metrics import auc
 from lmctr.evaluation.significance import delong_test, paired_t_test
 from lmctr.utils.resources import find_resource, list_resources
@@ -184,6 +186,17 @@ def test_baselines_once_per_data(finished):
     assert written["training_samples"] == 640
     assert written["seeds"]["0"].keys() == {"counting", "gradient_boosting"}
     assert read(runs / "plain" / "seed-0", "metrics.json")["baselines"] == {}
+
+
+def test_baselines_depend_on_what_they_see_of_a_table():
+    """Another treatment of a table's fields is another baseline; another way of writing a user's history is not."""
+
+    def of(name, *overrides):
+        return configuration(load_recipe(name, overrides))
+
+    assert of("dnn/synthetic") != of("dnn/synthetic", ("data.features", "{C1: {min_count: 9}}"))
+    assert of("ctr_sink/quickstart") == of("ctr_sink/quickstart", ("data.num_behaviors", "5"))
+    assert of("ctr_sink/quickstart") != of("ctr_sink/quickstart", ("data.seed", "9"))
 
 
 def test_finished_runs_are_skipped_and_other_recipes_refused(finished, tmp_path, capsys):

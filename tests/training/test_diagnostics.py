@@ -30,7 +30,7 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": self.ids[row], "labels": self.labels[row]}
 
 
-def make_trainer(folder, callback, epochs=2, model=None, **values):
+def make_trainer(folder, callback=None, epochs=2, model=None, **values):
     torch.manual_seed(0)
     if model is None:
         model = RankMixerForCTR(RankMixerConfig(vocab_sizes=[6] * 4, embedding_dim=4, num_tokens=4, token_dim=4))
@@ -105,6 +105,26 @@ def test_measuring_leaves_the_training_as_it_is(tmp_path):
         trainer.train()
         parameters.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
     assert all(torch.equal(one, two) for one, two in zip(*parameters))
+
+
+def test_by_an_argument(tmp_path):
+    """`effective_rank_samples` is the recipes' way to the callback."""
+    trainer = make_trainer(tmp_path, effective_rank_samples=20)
+    trainer.train()
+    written = lines(tmp_path)
+    assert [entry["step"] for entry in written] == [4, 8]
+    assert all([row["stage"] for row in entry["stages"]] == STAGES for entry in written)
+
+
+def test_an_argument_that_nothing_can_follow(tmp_path):
+    with pytest.raises(ValueError, match="effective_rank_samples must be at least 1, got 0"):
+        CTRTrainingArguments(str(tmp_path), effective_rank_samples=0)
+    with pytest.raises(ValueError, match="effective_rank_samples needs evaluations"):
+        CTRTrainingArguments(str(tmp_path), effective_rank_samples=8, eval_strategy="no", save_strategy="no")
+    with pytest.raises(ValueError, match="effective_rank_samples=8, but Linear names no stages"):
+        CTRTrainer(
+            torch.nn.Linear(1, 1), CTRTrainingArguments(str(tmp_path), effective_rank_samples=8), data_collator=list
+        )
 
 
 def test_input_that_is_not_accepted():

@@ -43,12 +43,23 @@ class View(ABC):
         data_keys: keys of the recipe's data group: type and default.
         nested_keys: data or model keys that hold a mapping, as "data.retrieval", to the keys of that mapping.
         free_data_keys: data keys that an evaluation may set anew: where the data lie and how they are parted.
+        baseline_data_keys: data keys that baselines depend on: which samples there are, and what the baselines see of them.
+            `max_train_samples` is none of them, because baselines are fitted on the whole training part; `path` says only
+            where the data lie.
         reads_tables: whether `lmctr predict` reads rows of a table (False: requests, one JSON object per line).
     """
 
     data_keys: ClassVar[dict[str, tuple[Any, Any]]]
     nested_keys: ClassVar[dict[str, dict[str, tuple[Any, Any]]]] = {}
     free_data_keys: ClassVar[tuple[str, ...]]
+    baseline_data_keys: ClassVar[tuple[str, ...]] = (
+        "name",
+        "options",
+        "split",
+        "fractions",
+        "seed",
+        "max_eval_samples",
+    )
     reads_tables: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe):

@@ -53,6 +53,7 @@ class TabularRunView(View):
         "baselines": (bool, True),
     }
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines")
+    baseline_data_keys: ClassVar = (*View.baseline_data_keys, "features")
     reads_tables: ClassVar = True
 
     source: TableSource | None = None
