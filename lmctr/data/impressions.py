@@ -1,0 +1,340 @@
+"""Impressions for ad retrieval: a user, the ads that were ranked for it, their rank index v and their eCPM.
+
+`load_impressions` gives an [`ImpressionSource`] of a known data set; [`ImpressionStore`] fits the processor, transforms both sides in blocks and
+keeps the arrays on disk, ragged: an impression's ads are a slice. [`ImpressionView`], [`ImpressionDataset`] and [`ImpressionCollator`] read
+batches, padded to the longest impression of the batch.
+
+```python
+source = load_impressions("synthetic_cascade", num_impressions=10_000)
+store = ImpressionStore.build(source, directory="cache")
+view = ImpressionView(store)
+batch = ImpressionCollator(view)([0, 1, 2])
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmctr.utils.files import read_json, write_json
+from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.suggest import nearest, unknown_key_message
+
+from .features_transform import add_counts
+from .impressions_processor import ImpressionProcessor
+from .impressions_source import ImpressionBlock, ImpressionSource
+from .impressions_view import ImpressionCollator, ImpressionDataset, ImpressionView
+from .log import DatasetInfo
+from .splits import PARTS, Splits
+from .table_store import _FileWriter, _MemoryWriter, _remove_abandoned, _safe
+
+__all__ = [
+    "ImpressionBlock",
+    "ImpressionCollator",
+    "ImpressionDataset",
+    "ImpressionSource",
+    "ImpressionStore",
+    "ImpressionView",
+    "load_impressions",
+]
+
+IMPRESSIONS = {
+    "recflow": "lmctr.data.builders.recflow:load_recflow",
+    "synthetic_cascade": "lmctr.data.synthetic_cascade:synthetic_cascade",
+}
+"""Data sets of impressions by name: the function that gives the source of each."""
+
+STORE_FILE = "impressions.json"
+FORMAT_VERSION = 1
+USER_ARRAYS = (
+    "user_input_ids",
+    "user_numeric_values",
+    "user_sequence_ids",
+    "counts",
+    "groups",
+    "times",
+    "weight",
+    "split",
+)
+AD_ARRAYS = ("ad_input_ids", "ad_numeric_values", "ranks", "ecpm", "stages", "oracle")
+
+
+def load_impressions(name: str, **options: Any) -> ImpressionSource:
+    """A source of impressions by name.
+
+    Args:
+        name: a known data set, see `IMPRESSIONS`.
+        options: the arguments of its function.
+
+    Raises:
+        ValueError: an unknown name or option (with the nearest known one). FileNotFoundError: the data are absent.
+    """
+    function = impressions_builder_of(name)
+    known = list(inspect.signature(function).parameters)
+    for key in options:
+        if key not in known:
+            raise ValueError(unknown_key_message(key, known, name))
+    return function(**options)
+
+
+def impressions_builder_of(name: str) -> Callable[..., ImpressionSource]:
+    """The function that [`load_impressions`] calls for this name; its parameters are the options."""
+    if name not in IMPRESSIONS:
+        guess = nearest(name, IMPRESSIONS)
+        hint = f" Did you mean {guess!r}?" if guess else ""
+        raise ValueError(f"unknown impressions {name!r}; known: {', '.join(IMPRESSIONS)}.{hint}")
+    module, function = IMPRESSIONS[name].split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+class ImpressionStore:
+    """Arrays of I processed impressions with A ads in all.
+
+    Args:
+        arrays: by the names below; what does not apply is left out.
+        processor, info: of the data. statistics: what building counted. directory: the folder that it was read from, or None.
+
+    Attributes:
+        user_input_ids (I, Fu), user_numeric_values (I, Nu), user_sequence_ids (I, S, L): the user's inputs. counts: (I,) ads of each
+            impression, from 1. offsets: (I + 1,) int64, the ads of impression i are `offsets[i]:offsets[i + 1]`. groups, times: (I,) int64.
+            weight: (I,) float32. split: (I,) int8, 0 train, 1 validation, 2 test, -1 none.
+        ad_input_ids (A, Fa), ad_numeric_values (A, Na): the ads' inputs. ranks: (A,) float32 v. ecpm: (A,) float32. stages: (A,) int8.
+            oracle: (A,) float32 scores of the best possible ranker. Each is None where it does not apply.
+    """
+
+    def __init__(
+        self,
+        arrays: dict[str, np.ndarray],
+        processor: ImpressionProcessor | None = None,
+        info: DatasetInfo | None = None,
+        statistics: dict[str, Any] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        unknown = sorted(set(arrays) - {*USER_ARRAYS, *AD_ARRAYS})
+        if unknown:
+            raise ValueError(
+                f"ImpressionStore: unknown arrays {unknown}; known: {', '.join((*USER_ARRAYS, *AD_ARRAYS))}."
+            )
+        for name in ("counts", "ranks", "ecpm"):
+            if name not in arrays:
+                raise ValueError(f"ImpressionStore: the array {name!r} is missing.")
+        counts = np.asarray(arrays["counts"])
+        if len(counts) and counts.min() < 1:
+            raise ValueError("ImpressionStore: an impression without ads; leave it out.")
+        sizes = dict.fromkeys(USER_ARRAYS, len(counts)) | dict.fromkeys(AD_ARRAYS, int(counts.sum(dtype=np.int64)))
+        for name, values in arrays.items():
+            if len(values) != sizes[name]:
+                raise ValueError(f"ImpressionStore: {name} has {len(values)} rows, expected {sizes[name]}.")
+        for name in (*USER_ARRAYS, *AD_ARRAYS):
+            values = arrays.get(name)
+            setattr(self, name, None if values is None else np.asarray(values))
+        if self.split is None:
+            self.split = np.zeros(len(counts), dtype=np.int8)
+        self.offsets = offsets_from_lengths(counts)
+        self.processor, self.info = processor, info or DatasetInfo()
+        self.statistics, self.directory = statistics or {}, directory
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
+        return f"ImpressionStore({self.info.name!r}, {len(self):,} impressions, {self.num_ads:,} ads: {parts})"
+
+    def __reduce__(self) -> tuple:
+        """A worker process opens the files again; the arrays do not travel."""
+        if self.directory is not None:
+            return ImpressionStore.load, (self.directory,)
+        return ImpressionStore, (self._arrays(), self.processor, self.info, self.statistics)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        names = (*USER_ARRAYS, *AD_ARRAYS)
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    @property
+    def num_ads(self) -> int:
+        """A."""
+        return int(self.offsets[-1])
+
+    @cached_property
+    def splits(self) -> Splits:
+        """Impressions (int64) of each part."""
+        return Splits(*(np.flatnonzero(self.split == code) for code in range(len(PARTS))), rule="given")
+
+    # building
+
+    @classmethod
+    def build(
+        cls,
+        source: ImpressionSource,
+        processor: ImpressionProcessor | None = None,
+        directory: str | os.PathLike | None = None,
+        *,
+        rebuild: bool = False,
+    ) -> ImpressionStore:
+        """Transforms a source, block by block, into a store.
+
+        Args:
+            source: the impressions.
+            processor: fitted on the training part first, unless it is fitted already. None makes one from the source's own fields.
+            directory: folder of stores (a cache); a finished store of the same content and processor there is used again. None keeps the
+                arrays in memory.
+            rebuild: build again even if there is one.
+
+        Returns:
+            The store. Its `statistics` count, by part: `impressions`, `ads`, `empty` (impressions without ads, left out), `single` (with one
+            ad, so with nothing to rank), `no_revenue` (no eCPM above 0, which R/R* leaves out), and how many values were missing or unknown.
+
+        Raises:
+            ValueError: what reading, fitting and transforming raise; no impression with ads.
+        """
+        if processor is None:
+            processor = ImpressionProcessor(source.user_fields, source.ad_fields)
+        target = None
+        if directory is not None:
+            target = Path(directory) / f"{_safe(source.info.name)}-{impressions_key(source, processor)}"
+            if not rebuild and (target / STORE_FILE).is_file():
+                return cls.load(target)
+        if not processor.is_fitted:
+            processor.fit(source)
+        if target is None:
+            return _fill(_MemoryWriter(), source, processor)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(target)
+        unfinished = target.with_name(f"{target.name}.{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.tmp")
+        unfinished.mkdir()
+        writer = _FileWriter(unfinished)
+        try:
+            store = _fill(writer, source, processor)
+            processor.save_pretrained(unfinished / "processor")
+            header = {"format_version": FORMAT_VERSION, "arrays": sorted(store._arrays()), "num_ads": store.num_ads}
+            header |= {"num_impressions": len(store), "info": store.info.to_dict(), "statistics": store.statistics}
+            write_json(unfinished / STORE_FILE, header)
+            if rebuild and target.exists():
+                shutil.rmtree(target)
+            try:
+                unfinished.rename(target)
+            except OSError:
+                if not (target / STORE_FILE).is_file():  # else another process finished the same store first
+                    raise
+        finally:
+            writer.close()
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return cls.load(target)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike, mmap: bool = True) -> ImpressionStore:
+        """Opens a store; with `mmap` its arrays stay on disk until they are read.
+
+        Raises:
+            FileNotFoundError: no finished store in the folder. ValueError: a file is damaged, or of another version.
+        """
+        directory = Path(directory)
+        if not (directory / STORE_FILE).is_file():
+            raise FileNotFoundError(f"{directory}: no {STORE_FILE}; this is no finished store of impressions.")
+        header = read_json(directory / STORE_FILE)
+        if header.get("format_version") != FORMAT_VERSION:
+            raise ValueError(
+                f"{directory / STORE_FILE}: format_version {header.get('format_version')!r}; this version of lmctr reads "
+                f"{FORMAT_VERSION}. Build the store again."
+            )
+        arrays = {}
+        for name in header["arrays"]:
+            path = directory / f"{name}.npy"
+            wanted = header["num_ads"] if name in AD_ARRAYS else header["num_impressions"]
+            try:
+                arrays[name] = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
+            except (OSError, ValueError) as error:
+                raise ValueError(f"{path}: cannot be read ({error}); build the store again.") from error
+            if len(arrays[name]) != wanted:
+                raise ValueError(f"{path}: {len(arrays[name])} rows, expected {wanted}; build the store again.")
+        processor = ImpressionProcessor.from_pretrained(directory / "processor")
+        return cls(arrays, processor, DatasetInfo.from_dict(header["info"]), header["statistics"], directory)
+
+
+def impressions_key(source: ImpressionSource, processor: ImpressionProcessor) -> str:
+    """Hex string that changes with the content of the source, its parts and the processor."""
+    settings = {key: value for key, value in processor.to_dict().items() if key != "statistics"}
+    fitted = processor.fingerprint if processor.is_fitted else None
+    text = json.dumps([FORMAT_VERSION, source.fingerprint(), settings, fitted], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _fill(writer: Any, source: ImpressionSource, processor: ImpressionProcessor) -> ImpressionStore:
+    config = processor.model_config_values()
+    lists = [field.name for field in processor.user.ordered_fields() if field.kind == "list"]
+    dtypes = {
+        "user_input_ids": _smallest(config["user_vocab_sizes"]),
+        "ad_input_ids": _smallest(config["ad_vocab_sizes"]),
+        "user_sequence_ids": _smallest([processor.user.vocab_size(name) for name in lists]),
+    }
+    statistics: dict[str, Any] = {part: dict.fromkeys(_COUNTED, 0) for part in PARTS}
+    unknown: dict[str, list] = {"user": [], "ad": []}
+    for block in source.read():
+        _count(block, statistics)
+        has_ads = np.asarray(block.counts) > 0
+        if not has_ads.all():
+            block = block.take(has_ads)
+        if not len(block):
+            continue
+        for side, part, rows in (("user", processor.user, block.user_rows()), ("ad", processor.ad, block.ad_rows())):
+            arrays = part.transform_rows(rows)
+            unknown[side] = [add_counts([*unknown[side], arrays.oov_counts])]
+            for key, values in arrays.items():
+                name = f"{side}_{key}"
+                writer.write(name, values.astype(dtypes.get(name, values.dtype), copy=False))
+        for name, kind in _PLAIN.items():
+            values = getattr(block, name)
+            if values is not None:
+                writer.write(name, np.asarray(values).astype(kind))
+    if not sum(statistics[part]["ads"] for part in PARTS):
+        raise ValueError(f"{source.info.name}: no impression of any part has ads.")
+    for side, parts in unknown.items():
+        statistics[f"{side} values"] = parts[0]
+    return ImpressionStore(writer.finish(), processor, source.info, statistics)
+
+
+_COUNTED = ("impressions", "ads", "empty", "single", "no_revenue")
+_PLAIN = {
+    "counts": np.int32,
+    "split": np.int8,
+    "groups": np.int64,
+    "times": np.int64,
+    "weight": np.float32,
+    "ranks": np.float32,
+    "ecpm": np.float32,
+    "stages": np.int8,
+    "oracle": np.float32,
+}
+
+
+def _count(block: ImpressionBlock, statistics: dict[str, Any]) -> None:
+    counts, split = np.asarray(block.counts), np.asarray(block.split)
+    paid = np.bincount(np.repeat(np.arange(len(counts)), counts), np.asarray(block.ecpm) > 0, len(counts)) > 0
+    for code, part in enumerate(PARTS):
+        own = split == code
+        entry = statistics[part]
+        entry["empty"] += int((own & (counts == 0)).sum())
+        own &= counts > 0
+        entry["impressions"] += int(own.sum())
+        entry["ads"] += int(counts[own].sum())
+        entry["single"] += int((own & (counts == 1)).sum())
+        entry["no_revenue"] += int((own & ~paid).sum())
+
+
+def _smallest(sizes: list[int]) -> type[np.signedinteger]:
+    largest = max(sizes, default=1) - 1
+    return next(kind for kind in (np.int8, np.int16, np.int32) if largest <= np.iinfo(kind).max)
