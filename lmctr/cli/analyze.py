@@ -127,6 +127,7 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
     import lmctr  # noqa: F401 (registers the model types)
     from lmctr.analysis import attention_map, sink_attention
     from lmctr.cli.recipe import load_recipe
+    from lmctr.cli.views import logs
     from lmctr.cli.views import text_build as build
     from lmctr.data.retrieval import TextRetriever
     from lmctr.data.text import TextView
@@ -144,8 +145,8 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
         if value is not None and not -count <= value < count:
             raise ValueError(f"--{option} {value}: the model of {folder.path} has {count} {option}s, 0 to {count - 1}")
     model.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    log = build.build_log(recipe.data)
-    splits = build.build_splits(log, recipe.data)
+    log = logs.build_log(recipe.data)
+    splits = logs.build_splits(log, recipe.data)
     events = getattr(splits, args.split)
     if not len(events):
         raise ValueError(f"the {args.split} part is empty; choose another --split or other data.fractions")
@@ -167,7 +168,7 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
         sample = int(np.argmax(measured.num_sinks > 0))
     head = "mean" if args.head is None else args.head
     shown = attention_map(model, view.batch(events[sample : sample + 1]), 0, args.layer, head, processor)
-    return _Measured(name, folder, config, events, build.fingerprint(log, splits), measured, sample, shown)
+    return _Measured(name, folder, config, events, logs.log_fingerprint(log, splits), measured, sample, shown)
 
 
 def run_names(folders: list[RunFolder]) -> list[str]:

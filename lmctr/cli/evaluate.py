@@ -134,8 +134,10 @@ def evaluate_run(
         if arguments.process_index != 0:
             return None
         if predictions:
-            write_predictions(Path(predictions), view.identify(split), output.label_ids, output.predictions)
-        return plain_metrics(output.metrics, split)
+            write_predictions(
+                Path(predictions), view.identify(split), output.label_ids, output.predictions, view.tasks
+            )
+        return plain_metrics(output.metrics, split, view.tasks)
 
 
 def check_overrides(overrides: list[tuple[str, str]], free_data_keys: tuple[str, ...]) -> None:

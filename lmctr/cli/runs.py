@@ -15,7 +15,7 @@ RUN/analysis/                 what `lmctr analyze` wrote
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,8 @@ _OWN = (
     "preprocessor_config.json",
     "tabular_vocabularies.parquet",
     "tabular_numbers.safetensors",
+    "sequence_items.parquet",
+    "sequence_features.parquet",
     "model*.safetensors*",
     "reference.safetensors",
     "tokenizer*",
@@ -161,16 +163,25 @@ def check_resume(run: RunFolder, resolved: dict[str, Any]) -> None:
         )
 
 
-def write_predictions(path: Path, columns: Mapping[str, Any], labels: np.ndarray, logits: np.ndarray) -> None:
+def write_predictions(
+    path: Path, columns: Mapping[str, Any], labels: np.ndarray, logits: np.ndarray, tasks: Sequence[str] = ("label",)
+) -> None:
     """Write the scores of a part as Parquet: the view's identifying `columns`, then `label` and `logit`.
 
+    (S, T) labels and logits: those are the first task's, and `label_<task>` and `logit_<task>` of the others follow (-100: no label).
     A `weight` column goes last, so that the metrics can be computed again.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     ordered = {key: values for key, values in columns.items() if key != "weight"}
-    ordered |= {"label": pa.array(labels.astype("int8")), "logit": pa.array(logits, pa.float32())}
+    for task, name in enumerate(tasks):
+        end = "" if task == 0 else f"_{name}"
+        own_labels, own_logits = (x if x.ndim == 1 else x[:, task] for x in (labels, logits))
+        ordered |= {
+            f"label{end}": pa.array(own_labels.astype("int8")),
+            f"logit{end}": pa.array(own_logits, pa.float32()),
+        }
     if "weight" in columns:
         ordered["weight"] = columns["weight"]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import argparse
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,7 +172,7 @@ class Training:
             model=model,
             args=args,
             data_collator=view.collator(args.bf16 or args.fp16),
-            train_dataset=view.dataset("train"),
+            train_dataset=view.training_dataset(),
             eval_dataset=view.dataset("validation"),
             processing_class=processor,
         )
@@ -209,10 +210,10 @@ class Training:
         view, metrics = self.view, {}
         for name in ("validation", "test"):
             output = trainer.predict(view.dataset(name), metric_key_prefix=name)
-            metrics[name] = plain_metrics(output.metrics, name)
+            metrics[name] = plain_metrics(output.metrics, name, view.tasks)
             if self.is_first:
                 path = self.folder.path / "predictions" / f"{name}.parquet"
-                write_predictions(path, view.identify(name), output.label_ids, output.predictions)
+                write_predictions(path, view.identify(name), output.label_ids, output.predictions, view.tasks)
         self._save_model(trainer, view.dataset("test"))
         if not self.is_first:
             return
@@ -236,6 +237,7 @@ class Training:
             "samples_per_second": outcome.metrics.get("train_samples_per_second"),
             "train_seconds": outcome.metrics.get("train_runtime"),
             "num_processes": self.args.world_size,
+            **({} if trainer.is_fsdp_enabled else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
             "evaluations": [_evaluation(entry) for entry in state.log_history if "eval_auc" in entry],
             "versions": versions(),
             "machine": machine(self.args.device.type),
@@ -281,11 +283,14 @@ class Training:
 
 def results_table(result: dict[str, Any]) -> str:
     """The model and the baselines in one table per part, and the best reachable AUC where it is known."""
-    from lmctr.evaluation.evaluator import format_metrics
+    from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
 
     lines = []
     for part, values in result["split metrics"].items():
         rows = {"model": values}
+        for task in (key.removesuffix("_log_loss") for key in values if key.endswith("_log_loss")):
+            own = {key: values[f"{task}_{key}"] for key in METRIC_TITLES if f"{task}_{key}" in values}
+            rows[f"model, {task}"] = own
         rows |= {name.replace("_", " "): parts[part] for name, parts in result["baselines"].items() if part in parts}
         lines += ["", part, format_metrics(rows)]
     fitted = result["training_samples"]
@@ -320,11 +325,14 @@ def machine(device: str) -> str:
     return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads, {sys.platform}"
 
 
-def plain_metrics(metrics: dict[str, float], prefix: str) -> dict[str, float]:
-    """Metrics without prefix and without the trainer's own timing entries."""
+def plain_metrics(metrics: dict[str, float], prefix: str, tasks: Sequence[str] = ()) -> dict[str, float]:
+    """Metrics without prefix and without the trainer's own timing entries; those of several tasks as `<task>_auc`, beside the first
+    task's as `auc`."""
     from lmctr.evaluation.evaluator import METRIC_NAMES
 
     names = (*METRIC_NAMES, "num_samples", "positive_rate")
+    if len(tasks) > 1:
+        names += tuple(f"{task}_{name}" for task in tasks for name in names)
     return {name: metrics[f"{prefix}_{name}"] for name in names if f"{prefix}_{name}" in metrics}
 
 

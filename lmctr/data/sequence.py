@@ -276,7 +276,8 @@ class SequenceDataset(Dataset):
         window_seconds, same_scenario: see [`sumi_rows`].
 
     Attributes:
-        rows: (R,) or (R, C) int64 positions. events: the positions row by row, without padding.
+        rows: (R,) or (R, C) int64 positions. events: the positions row by row, without padding. num_samples: their number.
+        candidate_mask: (R, C) bool, where a row has a sample; None for one sample per row.
         lengths: (R,) history lengths. labels: float32 like `rows`, -100 for padding, with a task axis for several tasks.
         groups: (R,) int64 user numbers. sample_weight: float32 like `rows`, or None.
 
@@ -310,6 +311,14 @@ class SequenceDataset(Dataset):
     def events(self) -> np.ndarray:
         """(S,) int64 positions of the samples, row by row."""
         return self.rows[self.rows >= 0]
+
+    @property
+    def num_samples(self) -> int:
+        return int((self.rows >= 0).sum())
+
+    @property
+    def candidate_mask(self) -> np.ndarray | None:
+        return self.rows >= 0 if self.rows.ndim == 2 else None
 
     @property
     def labels(self) -> np.ndarray:

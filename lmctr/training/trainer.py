@@ -50,7 +50,9 @@ class CTRTrainer(Trainer):
 
     Datasets are map-style; besides `__len__` and `__getitem__` these attributes are used when present:
     `lengths` (S,) token lengths (for batches of similar length), `labels` (S,), `groups` (S,) user of each sample (for
-    the grouped AUC), `sample_weight` (S,) for the metrics. A dataset with a method `measure(labels, logits) -> dict` has metrics of
+    the grouped AUC), `sample_weight` (S,) for the metrics. Rows of several samples: `labels` and `sample_weight` are (R, C), `groups` (R,), and
+    `candidate_mask` (R, C) says where a row has a sample; metrics, predictions and rates are those of the samples, row by row, so that they
+    do not depend on how samples are gathered into rows. A dataset with a method `measure(labels, logits) -> dict` has metrics of
     its own: it gets both in its own order, rows padded with -100 on the right, and its values take the place of those below.
 
     Args:
@@ -294,6 +296,12 @@ class CTRTrainer(Trainer):
         rows = dataloader.batch_sampler.gathered_rows
         logits, labels = _in_order(output.predictions, rows), _in_order(output.label_ids, rows)
         metrics = dict(output.metrics)
+        groups, weight = _column(dataset, "groups"), _column(dataset, "sample_weight")
+        mask = _column(dataset, "candidate_mask")
+        if mask is not None:
+            logits, labels = logits[mask], labels[mask]
+            groups = None if groups is None else np.repeat(groups, mask.sum(axis=1))
+            weight = None if weight is None else weight[mask]
         if hasattr(dataset, "measure"):  # its samples are no rows of one click each
             own = dataset.measure(labels, logits)
             metrics.update({f"{metric_key_prefix}_{key}": value for key, value in own.items()})
@@ -306,8 +314,8 @@ class CTRTrainer(Trainer):
             measured = evaluate_predictions(
                 own_labels.astype(np.float64),
                 own_logits,
-                groups=_column(dataset, "groups"),
-                sample_weight=_column(dataset, "sample_weight"),
+                groups=groups,
+                sample_weight=weight,
             )
             for name in names:
                 metrics[f"{name}_loss"] = measured["log_loss"]
@@ -316,14 +324,13 @@ class CTRTrainer(Trainer):
             own = compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
             prefix = f"{metric_key_prefix}_"
             metrics.update({key if key.startswith(prefix) else prefix + key: value for key, value in own.items()})
-        return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=len(dataset))
+        return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=len(logits))
 
     def _task_columns(self, logits: np.ndarray) -> list[str | None]:
         """Tasks to measure, by the columns of (S, T) logits; None for the only one of (S,) logits."""
         if logits.ndim == 1:
             return [None]
         names = list(getattr(_unwrap(self.model).config, "task_names", None) or [])
-        # (R, C) logits are candidates of rows, no tasks: evaluation takes one candidate per row.
         return names if len(names) > 1 and logits.shape[1:] == (len(names),) else []
 
     # ---- stages, checkpoints, resuming ----------------------------------------------------------------------------
@@ -350,7 +357,11 @@ class CTRTrainer(Trainer):
                         f"{self.args.total_train_batch_size}; keep per_device_train_batch_size x "
                         "gradient_accumulation_steps x processes"
                     )
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        output = super().train(resume_from_checkpoint, *args, **kwargs)
+        samples = getattr(self.train_dataset, "num_samples", None)
+        if samples is not None and "train_samples_per_second" in output.metrics:  # the parent counts rows
+            output.metrics["train_samples_per_second"] *= samples / len(self.train_dataset)
+        return output
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args, **kwargs) -> None:
         with _damage_named(resume_from_checkpoint):

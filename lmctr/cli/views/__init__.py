@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _VIEWS = {
     "text": "lmctr.cli.views.text:TextRunView",
     "tabular": "lmctr.cli.views.tabular:TabularRunView",
+    "sequence": "lmctr.cli.views.sequence:SequenceRunView",
 }
 _FAMILIES = {
     "ctr_sink": "text",
@@ -29,6 +30,12 @@ _FAMILIES = {
     "fat": "tabular",
     "rank_mixer": "tabular",
     "rank_elastor": "tabular",
+    "astro": "sequence",
+    "din": "sequence",
+    "twin": "sequence",
+    "dlrm_twin": "sequence",
+    "behavior_transformer": "sequence",
+    "hstu": "sequence",
 }
 
 DEFAULT_FAMILY = "ctr_sink"

@@ -47,6 +47,7 @@ class View(ABC):
             `max_train_samples` is none of them, because baselines are fitted on the whole training part; `path` says only
             where the data lie.
         reads_tables: whether `lmctr predict` reads rows of a table (False: requests, one JSON object per line).
+        reads_events: whether the histories and candidates of such requests are events and items by their ids (False: texts).
     """
 
     data_keys: ClassVar[dict[str, tuple[Any, Any]]]
@@ -61,6 +62,7 @@ class View(ABC):
         "max_eval_samples",
     )
     reads_tables: ClassVar[bool] = False
+    reads_events: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
@@ -149,6 +151,10 @@ class View(ABC):
     def dataset(self, part: str) -> Any:
         """The dataset of a part, as [`~lmctr.training.trainer.CTRTrainer`] takes it."""
 
+    def training_dataset(self) -> Any:
+        """The training part as it is trained on, which may gather several samples into a row."""
+        return self.dataset("train")
+
     @abstractmethod
     def collator(self, half_precision: bool) -> Callable[[list], dict]:
         """From items of the dataset to a batch."""
@@ -157,6 +163,11 @@ class View(ABC):
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         """The content of `data.json`: origin (`info`), counts, split, label rates, and `fingerprint`, a checksum by which
         a resumed run knows its data; `say` gets a summary in words."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the labels that the model predicts, the first of which metrics without a name measure."""
+        return ("label",)
 
     @property
     @abstractmethod
@@ -182,6 +193,10 @@ class View(ABC):
     def describe_model(self, model: Any) -> str:
         """The model in words."""
         return type(model).__name__
+
+    def cost(self, model: Any) -> dict[str, Any]:
+        """What a run reports of the model's cost (counted FLOPs per sample, parameters); empty where nothing is counted."""
+        return {}
 
 
 def check_positive_fractions(fractions: list[float], where: Callable[[str], str]) -> None:

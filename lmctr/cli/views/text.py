@@ -12,6 +12,7 @@ import numpy as np
 from lmctr.cli.recipe import RecipeError, dataclass_keys
 from lmctr.cli.views import text_build
 from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, check_positive_fractions, log_columns
+from lmctr.cli.views.logs import baseline_splits, build_log, build_splits
 from lmctr.data.log import InteractionLog
 from lmctr.data.text import TextDataset, TextView
 from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
@@ -102,8 +103,8 @@ class TextRunView(View):
     # ---- data -----------------------------------------------------------------------------------------------------
 
     def load(self, scratch: Path | None = None) -> None:
-        self.log = text_build.build_log(self.recipe.data)
-        self.splits = text_build.build_splits(self.log, self.recipe.data)
+        self.log = build_log(self.recipe.data)
+        self.splits = build_splits(self.log, self.recipe.data)
 
     def check(self) -> list[str]:
         from lmctr.data.validation import validate_log
@@ -121,7 +122,7 @@ class TextRunView(View):
 
     def load_shared(self, folder: Path) -> None:
         self.log = InteractionLog.load(folder / "log")
-        self.splits = text_build.build_splits(self.log, self.recipe.data)
+        self.splits = build_splits(self.log, self.recipe.data)
 
     def make_processor(self) -> CTRSinkProcessor:
         return text_build.build_processor(self.recipe, text_build.build_tokenizer(self.recipe, self.log, self.splits))
@@ -188,7 +189,7 @@ class TextRunView(View):
     def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         from lmctr.evaluation.baselines import baseline_metrics
 
-        parts = text_build.baseline_splits(self.log, self.splits, self.recipe.data)
+        parts = baseline_splits(self.log, self.splits, self.recipe.data)
         return baseline_metrics(self.log, parts, seed=seed), len(parts.train)
 
     # ---- model ----------------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +12,10 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from lmctr.cli.recipe import Recipe
-from lmctr.cli.views.base import draw
+from lmctr.cli.views.logs import describe_log, log_fingerprint
 from lmctr.data.collators import TextCollator
-from lmctr.data.load import load_log
 from lmctr.data.log import InteractionLog
-from lmctr.data.splits import Splits, split_log
+from lmctr.data.splits import Splits
 from lmctr.data.text import TextView
 from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
@@ -38,52 +35,6 @@ MODEL_KEYS: dict[str, tuple[Any, Any]] = {
 
 # Backbones whose position table is fixed; RoBERTa numbers from pad_token_id + 1.
 _ABSOLUTE_POSITIONS = ("bert", "roberta")
-
-
-def build_log(data: Mapping[str, Any]) -> InteractionLog:
-    """The interaction log of a recipe's data group."""
-    options = dict(data["options"])
-    if data["path"] is not None:
-        options["path"] = data["path"]
-    return load_log(data["name"], **options)
-
-
-def build_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
-    """The parts of the log, cut down to the recipe's largest numbers of samples.
-
-    A smaller part is drawn at random with `data.seed` (not the training seed, so that runs with different seeds see
-    the same samples) and keeps its order in time.
-    """
-    splits = _whole_splits(log, data)
-    limits = {
-        "train": data["max_train_samples"],
-        "validation": data["max_eval_samples"],
-        "test": data["max_eval_samples"],
-    }
-    parts = {name: draw(getattr(splits, name), limit, data["seed"], name) for name, limit in limits.items()}
-    return dataclasses.replace(splits, **parts)
-
-
-def baseline_splits(log: InteractionLog, splits: Splits, data: Mapping[str, Any]) -> Splits:
-    """What the baselines get: the same validation and test samples, and the whole training part to fit on.
-
-    A limit on the model's training samples saves the model's time; counting and boosted trees need no such limit, and
-    would look worse than they are with it.
-    """
-    return dataclasses.replace(splits, train=_whole_splits(log, data).train)
-
-
-def _whole_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
-    return split_log(log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
-
-
-def fingerprint(log: InteractionLog, splits: Splits) -> str:
-    """Checksum of events and samples: a resumed run must see the data that it started with."""
-    value = 0
-    arrays = (log.offsets, log.item, log.time, log.label, log.feedback, splits.train, splits.validation, splits.test)
-    for array in arrays:
-        value = zlib.crc32(np.ascontiguousarray(array).tobytes(), value)
-    return f"{value:08x}"
 
 
 def training_texts(log: InteractionLog, splits: Splits, prompt: Prompt) -> list[str]:
@@ -308,31 +259,10 @@ def describe_data(
     log: InteractionLog, splits: Splits, view: TextView, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
     """The content of a run's data.json: origin, counts, split, label rates, truncation."""
+    result = describe_log(log, splits, say)
     parts = dict(splits.items())
-    rates = {name: float(np.mean(log.label[events] == 1)) for name, events in parts.items() if len(events)}
-    dates = {
-        name: [int(log.time[events].min()), int(log.time[events].max())]
-        for name, events in parts.items()
-        if len(events)
-    }
-    result = {
-        "info": log.info.to_dict(),
-        "counts": {
-            "users": int(log.num_users),
-            "items": int(log.num_items),
-            "events": int(log.num_events),
-            "samples": {name: len(events) for name, events in parts.items()},
-        },
-        "split": {"rule": splits.rule, "boundaries": dict(splits.boundaries), "times": dates},
-        "label_rates": rates,
-        "truncation": {name: view.truncation(events) for name, events in parts.items() if len(events)},
-        "fingerprint": fingerprint(log, splits),
-    }
-    say(
-        f"{log.info.name}: {log.num_users:,} users, {log.num_items:,} items, {log.num_events:,} events; samples "
-        + ", ".join(f"{name} {len(events):,}" for name, events in parts.items())
-        + f"; positive {rates.get('train', float('nan')):.1%} of training"
-    )
+    result["truncation"] = {name: view.truncation(events) for name, events in parts.items() if len(events)}
+    result["fingerprint"] = log_fingerprint(log, splits)
     cut = result["truncation"].get("train")
     if cut:
         say(

@@ -1,0 +1,313 @@
+"""The sequence view: an interaction log as users' event sequences with candidates, for the sequence families.
+
+Training rows are MUMI (one sample per row) or SUMI (`data.candidates_per_row` samples of a user per row); metrics, predictions and counts
+are those of samples either way. Evaluation takes one sample per row, unless `data.eval_candidates_per_row` says otherwise: a row's history
+is the latest `data.max_history_length` events before its last sample, so that the earlier samples of a row whose history is cut see
+fewer events than in a row of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from lmctr.cli.recipe import RecipeError, dataclass_keys
+from lmctr.cli.views import config_class
+from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, check_positive_fractions, log_columns
+from lmctr.cli.views.logs import baseline_splits, build_log, build_splits, describe_log, log_fingerprint
+from lmctr.data.log import InteractionLog
+from lmctr.data.sequence import SequenceCollator, SequenceDataset, SequenceView
+from lmctr.data.sequence_processor import SequenceProcessor
+
+if TYPE_CHECKING:
+    from lmctr.data.splits import Splits
+
+# Config keys that follow from data and processor, and what a recipe sets instead.
+_SET_BY_DATA = {
+    "max_history_length": "set data.max_history_length",
+    "task_names": "set data.tasks",
+    **dict.fromkeys(("item_feature_names", "item_feature_vocab_sizes"), "set data.item_features"),
+    **dict.fromkeys(("user_feature_names", "user_feature_vocab_sizes"), "set data.user_features"),
+    **dict.fromkeys(
+        (
+            "item_vocab_size",
+            "num_behaviors",
+            "num_scenarios",
+            "behavior_names",
+            "scenario_names",
+            "num_statistics",
+            "processor_fingerprint",
+        ),
+        "it follows from the data",
+    ),
+}
+_COST_SAMPLES = 64
+
+
+class SequenceRunView(View):
+    """Histories of events and candidates, for families of `SequenceCTRConfig`."""
+
+    data_keys: ClassVar = {
+        **COMMON_DATA_KEYS,
+        "split": (Literal["time", "user"], "time"),
+        "max_history_length": (int | None, None),  # latest events of a row; null: the whole lifetime
+        "candidates_per_row": (int, 1),
+        "eval_candidates_per_row": (int, 1),
+        "window_seconds": (int | None, None),  # longest time between the first and the last sample of a row
+        "same_scenario": (bool, False),  # a row's samples are of one scenario
+        "tasks": (list[str], ["label"]),
+        "item_features": (list[str], []),
+        "user_features": (list[str], []),
+        "min_count": (int, 1),
+        "baselines": (bool, True),
+    }
+    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "eval_candidates_per_row", "baselines")
+    baseline_data_keys: ClassVar = (*View.baseline_data_keys, "tasks")
+    reads_events: ClassVar = True
+
+    log: InteractionLog
+    splits: Splits
+    view: SequenceView
+
+    # ---- the recipe -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
+        from transformers import PreTrainedConfig
+
+        base = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+        return dataclass_keys(config_class(family), base | set(_SET_BY_DATA))
+
+    @classmethod
+    def set_elsewhere(cls, family: str) -> Mapping[str, str]:
+        return _SET_BY_DATA
+
+    @classmethod
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
+        check_positive_fractions(data["fractions"], where)
+        for key in ("max_history_length", "candidates_per_row", "eval_candidates_per_row", "min_count"):
+            if data[key] is not None and data[key] < 1:
+                raise RecipeError(
+                    f"{where(f'data.{key}')}: data.{key} is {data[key]}, accepted: a whole number from 1"
+                )
+        if data["window_seconds"] is not None and data["window_seconds"] < 0:
+            raise RecipeError(
+                f"{where('data.window_seconds')}: data.window_seconds is {data['window_seconds']}, accepted: a whole number from 0, "
+                "or null for no limit"
+            )
+        if data["candidates_per_row"] == 1:
+            for key, default in (("window_seconds", None), ("same_scenario", False)):
+                if data[key] != default:
+                    raise RecipeError(
+                        f"{where(f'data.{key}')}: data.{key} parts the samples of a user into rows, but data.candidates_per_row is 1; "
+                        f"set data.candidates_per_row, or leave data.{key} out"
+                    )
+        tasks = data["tasks"]
+        if not tasks or len(set(tasks)) < len(tasks):
+            raise RecipeError(
+                f"{where('data.tasks')}: data.tasks is {tasks}, accepted: at least one label, all different"
+            )
+        weights = model["task_weights"]
+        if weights is not None and len(weights) != len(tasks):
+            raise RecipeError(
+                f"{where('model.task_weights')}: model.task_weights has {len(weights)} numbers for the {len(tasks)} tasks of data.tasks"
+            )
+
+    # ---- data -----------------------------------------------------------------------------------------------------
+
+    def load(self, scratch: Path | None = None) -> None:
+        self.log = build_log(self.recipe.data)
+        self._split()
+
+    def _split(self) -> None:
+        from lmctr.utils.suggest import unknown_key_message
+
+        for task in self.tasks:
+            if task != "label" and task not in self.log.extra_labels:
+                raise ValueError(unknown_key_message(task, ["label", *self.log.extra_labels], "data.tasks"))
+        self.splits = build_splits(self.log, self.recipe.data)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(self.recipe.data["tasks"])
+
+    def check(self) -> list[str]:
+        from lmctr.data.validation import validate_log
+
+        lines = validate_log(self.log, self.splits).lines()
+        self._check_labels(PARTS)
+        train = self.splits.train
+        if not (self.log.history_end[train] > self.log.offsets[self.log.user[train]]).any():
+            raise ValueError(
+                f"no training sample of {self.log.info.name!r} has an event before it: there are no sequences to learn from; "
+                "take a log with several events per user"
+            )
+        return lines
+
+    def _check_labels(self, parts: tuple[str, ...]) -> None:
+        for part in parts:
+            labels = self._first_label()[getattr(self.splits, part)]
+            check_labels(part, labels[labels >= 0])
+
+    def _first_label(self) -> np.ndarray:
+        """(E,) labels of the first task, which metrics without a task's name measure."""
+        return self.log.label if self.tasks[0] == "label" else self.log.extra_labels[self.tasks[0]]
+
+    def share(self, folder: Path) -> None:
+        self.log.save(folder / "log")
+
+    def load_shared(self, folder: Path) -> None:
+        self.log = InteractionLog.load(folder / "log")
+        self._split()
+
+    def make_processor(self) -> SequenceProcessor:
+        data = self.recipe.data
+        processor = SequenceProcessor.fit(
+            self.log,
+            self.splits.train,
+            tasks=self.tasks,
+            max_history_length=data["max_history_length"],
+            min_count=data["min_count"],
+            item_features=data["item_features"],
+            user_features=data["user_features"],
+        )
+        self._check_strategies(self._config(processor))  # a wrong model key is an error before the run folder exists
+        return processor
+
+    def _check_strategies(self, config: Any) -> None:
+        """A block that never holds an event is a mistake in the recipe; that it is empty for some users is no problem."""
+        strategies = getattr(config, "parsed_strategies", ())
+        log, train = self.log, self.splits.train
+        last = np.zeros(log.num_users, dtype=np.int64)
+        np.maximum.at(last, log.user[train], log.history_end[train])
+        seen = np.arange(log.num_events) < last[log.user]
+        for strategy in strategies:
+            matches = seen
+            if strategy.behaviors is not None:
+                matches = matches & np.isin(log.feedback, strategy.behaviors)
+            if isinstance(strategy.scenarios, tuple) and log.scenario is not None:
+                matches = matches & np.isin(log.scenario, strategy.scenarios)
+            if not matches.any():
+                found = [log.feedback_names[code] for code in np.unique(log.feedback[seen])]
+                raise ValueError(
+                    f"the strategy {strategy.name!r} of model.strategies selects no event in the histories of the training part, whose "
+                    f"behaviours are {', '.join(found)}; set model.strategies to such as select some, for example "
+                    "[{name: recent}, {name: one, behaviors: [" + found[-1] + "]}]"
+                )
+
+    def load_processor(self, folder: Path) -> SequenceProcessor:
+        return SequenceProcessor.from_pretrained(folder)
+
+    def open(
+        self,
+        processor: Any,
+        *,
+        parts: tuple[str, ...] = PARTS,
+        folder: Path | None = None,
+        is_first: bool = True,
+        wait: Callable[[], None] = lambda: None,
+        writes: bool = False,
+    ) -> None:
+        self._check_labels(parts)
+        self.view = SequenceView(self.log, processor)
+
+    def num_samples(self, part: str) -> int:
+        return len(getattr(self.splits, part))
+
+    def dataset(self, part: str) -> SequenceDataset:
+        return SequenceDataset(self.view, getattr(self.splits, part), self.recipe.data["eval_candidates_per_row"])
+
+    def training_dataset(self) -> SequenceDataset:
+        data = self.recipe.data
+        gathered = (data["candidates_per_row"], data["window_seconds"], data["same_scenario"])
+        return SequenceDataset(self.view, self.splits.train, *gathered)
+
+    def collator(self, half_precision: bool) -> SequenceCollator:
+        return SequenceCollator(self.view, pad_to_multiple_of=8 if half_precision else None)
+
+    def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+        log, splits, data = self.log, self.splits, self.recipe.data
+        result = describe_log(log, splits, say)
+        events = {part: own for part, own in splits.items() if len(own)}
+        result["histories"] = {part: self._history_facts(own) for part, own in events.items()}
+        result["behaviours"] = _shares(log.feedback, log.feedback_names)
+        if log.scenario is not None:
+            result["scenarios"] = _shares(log.scenario, log.scenario_names)
+        rows = len(self.training_dataset())
+        result["rows"] = {"train": rows, "candidates_per_row": data["candidates_per_row"]}
+        labels = [log.extra_labels[task] for task in self.tasks if task != "label"]
+        result["fingerprint"] = log_fingerprint(log, splits, log.scenario, *labels)
+        facts = result["histories"]["train"]
+        say(
+            f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}; {rows:,} training rows of "
+            f"up to {data['candidates_per_row']} samples"
+        )
+        return result
+
+    def _history_facts(self, events: np.ndarray) -> dict[str, float | int]:
+        lengths = self.view.lengths(events)
+        whole = self.log.history_end[events] - self.log.offsets[self.log.user[events]]
+        return {
+            "mean_length": float(lengths.mean()),
+            "longest": int(lengths.max()),
+            "share_empty": float((lengths == 0).mean()),
+            "share_cut": float((lengths < whole).mean()),
+        }
+
+    @property
+    def best_auc(self) -> float | None:
+        return self.log.info.best_auc if self.tasks[0] == "label" else None
+
+    def identify(self, part: str) -> dict[str, Any]:
+        return log_columns(self.log, self.dataset(part).events)
+
+    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        from lmctr.evaluation.baselines import baseline_metrics
+
+        log, parts = self.log, baseline_splits(self.log, self.splits, self.recipe.data)
+        if self.tasks[0] != "label":  # they measure what the model's metrics measure
+            label = self._first_label()
+            log = dataclasses.replace(log, label=label)
+            kept = {part: own[label[own] >= 0] for part, own in parts.items()}
+            parts = dataclasses.replace(parts, **kept)
+        return baseline_metrics(log, parts, seed=seed), len(parts.train)
+
+    # ---- model ----------------------------------------------------------------------------------------------------
+
+    def _config(self, processor: SequenceProcessor) -> Any:
+        values = {key: value for key, value in self.recipe.model.items() if key != "family"}
+        return config_class(self.recipe.model["family"])(**{**values, **processor.model_config_values()})
+
+    def model(self, processor: Any) -> Any:
+        import lmctr
+
+        return lmctr.AutoModelForCTR.from_config(self._config(processor))
+
+    def cost(self, model: Any) -> dict[str, Any]:
+        """Counted forward FLOPs: of a test sample in a row of its own, and of a training sample in its row; mean over a few, without
+        padding between rows."""
+        from lmctr.scaling.flops import count_parameters, measure_flops
+
+        found: dict[str, Any] = {}
+        device = next(model.parameters()).device
+        single = SequenceDataset(self.view, self.splits.test)
+        for name, dataset in (("flops_per_sample", single), ("flops_per_training_sample", self.training_dataset())):
+            chosen = np.random.default_rng(0).permutation(len(dataset))[:_COST_SAMPLES]
+            total, samples = 0, 0
+            for row in chosen:
+                batch = self.view.batch(dataset.rows[row : row + 1])
+                total += measure_flops(model, {key: value.to(device) for key, value in batch.items()}).total
+                samples += int((dataset.rows[row] >= 0).sum())
+            found[name] = total / samples
+        dense, tables = count_parameters(model)
+        return {**found, "dense_parameters": dense, "embedding_parameters": tables}
+
+
+def _shares(codes: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+    """Share of the events of each code that occurs."""
+    counts = np.bincount(codes, minlength=len(names))
+    return {name: float(count / len(codes)) for name, count in zip(names, counts) if count}
