@@ -391,11 +391,6 @@ class RetrievalConfig(CTRConfig):
         for key in ("user_num_numeric", "user_num_sequences", "ad_num_numeric"):
             self._require(getattr(self, key) >= 0, key, "a whole number of at least 0")
         for side, counts in self._field_counts().items():
-            self._require(
-                sum(counts) > 0,
-                f"{side}_vocab_sizes",
-                f"at least one field for the {side} (or set {side}_num_numeric)",
-            )
             names = getattr(self, f"{side}_field_names")
             self._require(
                 len(names) == sum(counts) == len(set(names)),

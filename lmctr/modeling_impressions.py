@@ -63,10 +63,18 @@ class ImpressionEmbedding(nn.Module):
     reads the ad's field has the ad's vectors.
 
     `user` and `ad` need each other in nothing, so that serving computes them apart.
+
+    Raises:
+        ValueError: a configuration without fields of the user or of the ad.
     """
 
     def __init__(self, config: RetrievalConfig):
         super().__init__()
+        for side, size in (("user", config.user_size), ("ad", config.ad_size)):
+            if not size:
+                raise ValueError(
+                    f"{type(config).__name__}: no fields of the {side}; set {side}_vocab_sizes (categorical) or {side}_num_numeric"
+                )
         self.config_values = {
             "user": (list(config.user_vocab_sizes), config.user_num_numeric, list(config.user_field_names)),
             "ad": (list(config.ad_vocab_sizes), config.ad_num_numeric, list(config.ad_field_names)),

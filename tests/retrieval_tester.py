@@ -455,11 +455,20 @@ class RetrievalModelTesterMixin(CTRModelTesterMixin):
             ({"embedding_dim": 0}, "embedding_dim"),
             ({"user_sequence_tables": [2, 5]}, "user_sequence_tables"),
             ({"user_sequence_tables": [2, 2]}, "every own vocabulary"),
-            ({"ad_vocab_sizes": [], "ad_num_numeric": 0}, "at least one field for the ad"),
+            (
+                {
+                    "ad_vocab_sizes": [],
+                    "ad_num_numeric": 0,
+                    "user_num_sequences": 0,
+                    "user_sequence_tables": [],
+                    "user_sequence_vocab_sizes": [],
+                },
+                "no fields of the ad; set ad_vocab_sizes",
+            ),
             ({"ad_field_names": ["a"]}, "ad_field_names.*5 different names"),
             ({"user_vocab_sizes": [1]}, "user_vocab_sizes"),
         ],
     )
     def test_bad_configurations(self, values, message):
         with pytest.raises(ValueError, match=message):
-            self.make_config(**values)
+            self.model_class(self.make_config(**values))
