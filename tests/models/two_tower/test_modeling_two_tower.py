@@ -18,7 +18,7 @@ class TestTwoTower(RetrievalModelTesterMixin):
     def reference_score(self, model, user, ad):
         towers = (model.model.user_tower, user), (model.model.ad_tower, ad)
         of_user, of_ad = (reference_mlp(tower, values) for tower, values in towers)
-        return math.exp(float(model.head.log_scale)) * sum(a * b for a, b in zip(of_user, of_ad))
+        return math.exp(model.head.log_scale.item()) * sum(a * b for a, b in zip(of_user, of_ad))
 
     def first_layers(self, model):
         def of_ads(users, ads):
