@@ -181,9 +181,16 @@ class CTRTrainer(Trainer):
     # ---- loss -----------------------------------------------------------------------------------------------------
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor:
-        """Weight of the rows that count in the global batch: all processes, all accumulation steps."""
+        """Weight of the rows that count in the global batch: all processes, all accumulation steps.
+
+        A model whose loss is no mean over labels has `count_items(batch)`, which says what a batch counts.
+        """
         total = torch.zeros((), dtype=torch.float32, device=device)
+        count_items = getattr(_unwrap(self.model), "count_items", None)
         for batch in batch_samples:
+            if count_items is not None:
+                total += count_items(batch).to(device)
+                continue
             counted = batch["labels"].ne(IGNORED_LABEL).to(torch.float32)
             if batch.get("sample_weight") is not None:
                 weight = batch["sample_weight"].to(torch.float32)
