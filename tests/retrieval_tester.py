@@ -26,7 +26,7 @@ COUNTS = (5, 2, 1, 4)
 
 
 def make_batch(config, seed=0, counts=COUNTS):
-    """Impressions of different numbers of ads; v is a permutation, so that nothing is tied."""
+    """Impressions of different numbers of ads; v is a permutation of 0 to the number less 1, so that nothing is tied."""
     rng = torch.Generator().manual_seed(seed)
     size, most = len(counts), max(counts)
 
@@ -37,7 +37,7 @@ def make_batch(config, seed=0, counts=COUNTS):
     sizes = config.user_vocab_sizes + config.ad_vocab_sizes + config.user_sequence_vocab_sizes
     sequences = [ids([sizes[table]] * 4, size) for table in config.user_sequence_tables]
     mask = torch.arange(most) < torch.tensor(counts).unsqueeze(1)
-    labels = torch.rand(size, most, generator=rng).masked_fill(~mask, -1).argsort(1).argsort(1).float()
+    labels = torch.rand(size, most, generator=rng).masked_fill(~mask, 2).argsort(1).argsort(1).float()
     return {
         "user_input_ids": ids(config.user_vocab_sizes, size),
         "user_numeric_values": torch.randn(size, config.user_num_numeric, generator=rng),

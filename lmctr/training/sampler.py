@@ -178,7 +178,8 @@ class RowDataset(Dataset):
 class FillerCollator:
     """Collates real rows with the given collator and turns filler rows into rows that count nowhere.
 
-    A filler repeats a real row of its batch (or the first row of the dataset when the batch has none), with label -100.
+    A filler repeats a real row of its batch (or the first row of the dataset when the batch has none), with label -100. A
+    filler among impressions has no ads (`ad_mask` False): batch normalisation does not count them either.
     """
 
     def __init__(self, collator: Any, dataset: Sequence, label_name: str = "labels"):
@@ -196,6 +197,8 @@ class FillerCollator:
         batch = self.collator([substitute if row is None else row for row in rows])
         if self.label_name in batch:
             batch[self.label_name][fillers] = -100
+        if "ad_mask" in batch:
+            batch["ad_mask"][fillers] = False
         return batch
 
 
