@@ -1,6 +1,6 @@
 """`lmctr analyze MEASURE RUN ...`: look into trained runs. `attention`: where a CTR-Sink model's attention goes.
 
-`rank`, `fields` and `bound` are in `lmctr.cli.analyze_tabular`.
+`rank`, `fields` and `bound` are in `lmctr.cli.analyze_tabular`, `behaviors` in `lmctr.cli.analyze_sequence`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli import analyze_tabular
+from lmctr.cli import analyze_sequence, analyze_tabular
 from lmctr.cli.runs import RECIPE, RunFolder, open_run
 from lmctr.cli.views.base import COMMON_DATA_KEYS
 
@@ -62,6 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     attention.add_argument("--output", metavar="DIR", help="folder to write to (default: analysis/ in the first RUN)")
     attention.add_argument("--no-plots", action="store_true", help="write numbers only; matplotlib is not needed")
     analyze_tabular.add_measures(measures)
+    analyze_sequence.add_measures(measures)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         "rank": analyze_tabular.run_rank,
         "fields": analyze_tabular.run_fields,
         "bound": analyze_tabular.run_bound,
+        "behaviors": analyze_sequence.run_behaviors,
     }
     return measures[args.measure](args)
 

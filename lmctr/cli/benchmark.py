@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from lmctr.cli import benchmark_features, benchmark_scoring, benchmark_tabular, benchmark_text, benchmark_train
+from lmctr.cli import (
+    benchmark_features,
+    benchmark_scoring,
+    benchmark_sequence,
+    benchmark_tabular,
+    benchmark_text,
+    benchmark_train,
+)
 
 # Each module has `add_parser(actions)` and `run(args)`, and imports nothing heavy at its top.
 BENCHMARKS = {
@@ -13,6 +20,7 @@ BENCHMARKS = {
     "scoring": benchmark_scoring,
     "features": benchmark_features,
     "tabular": benchmark_tabular,
+    "sequence": benchmark_sequence,
 }
 
 

@@ -39,6 +39,18 @@ ARMS = ("mumi", "sumi", "cache", "blocks")
 _SEED = 0
 
 
+def add_parser(actions: argparse._SubParsersAction) -> None:
+    """Add the action `sequence` to the verb `benchmark`."""
+    parser = actions.add_parser(
+        "sequence",
+        help="training and scoring of ASTRO: single rows, rows of one user, cached histories, parallel blocks",
+        description="Train and score an ASTRO on a log in four arms, each of which adds one thing to the one before: one row per sample, "
+        "rows of one user, cached histories, parallel blocks. --lengths and --block-counts add how the cost grows, beside the formula.",
+        allow_abbrev=False,
+    )
+    add_arguments(parser)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the benchmark."""
     parser.add_argument("--data", default="synthetic_sequence", help="data set: a name, a prepared folder or a schema")
