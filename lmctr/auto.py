@@ -7,6 +7,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAuto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from .data.features import TabularFeatureProcessor
+from .data.impressions_processor import ImpressionProcessor
 from .data.sequence_processor import SequenceProcessor
 from .models.astro.configuration_astro import ASTROConfig
 from .models.astro.modeling_astro import ASTROForCTR, ASTROModel
@@ -86,9 +87,9 @@ _FAMILIES = (
     (HiFormerConfig, HiFormerModel, HiFormerForCTR, TabularFeatureProcessor),
     (RankElastorConfig, RankElastorModel, RankElastorForCTR, TabularFeatureProcessor),
     (RankMixerConfig, RankMixerModel, RankMixerForCTR, TabularFeatureProcessor),
-    (RetrievalMLPConfig, RetrievalMLPModel, RetrievalMLPForCTR, None),
+    (RetrievalMLPConfig, RetrievalMLPModel, RetrievalMLPForCTR, ImpressionProcessor),
     (TWINConfig, TWINModel, TWINForCTR, SequenceProcessor),
-    (TwoTowerConfig, TwoTowerModel, TwoTowerForCTR, None),
+    (TwoTowerConfig, TwoTowerModel, TwoTowerForCTR, ImpressionProcessor),
     (WukongConfig, WukongModel, WukongForCTR, TabularFeatureProcessor),
     (XDeepFMConfig, XDeepFMModel, XDeepFMForCTR, TabularFeatureProcessor),
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.utils.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -72,5 +73,8 @@ def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: C
             written["training_samples"] = num_samples
             written["best_auc"] = view.best_auc
             write_json(path, written)
-            shown = [f"{name.replace('_', ' ')} {values['test']['auc']:.4f}" for name, values in measured.items()]
-            say(f"baselines of {recipe.data['name']}, seed {seed}: test AUC {', '.join(shown) or '(none)'}")
+            key = "revenue_ratio" if any("revenue_ratio" in parts["test"] for parts in measured.values()) else "auc"
+            shown = [f"{name.replace('_', ' ')} {values['test'][key]:.4f}" for name, values in measured.items()]
+            say(
+                f"baselines of {recipe.data['name']}, seed {seed}: test {METRIC_TITLES[key]} {', '.join(shown) or '(none)'}"
+            )

@@ -54,6 +54,8 @@ class ProgressLines(TrainerCallback):
                 f"{place}  validation AUC {logs['eval_auc']:.4f}  logloss {logs['eval_log_loss']:.4f}"
                 + (f"  gAUC {logs['eval_grouped_auc']:.4f}" if "eval_grouped_auc" in logs else "")
             )
+        elif "eval_revenue_ratio" in logs:
+            self.say(f"{place}  validation R/R* {logs['eval_revenue_ratio']:.4f}  NDCG {logs['eval_ndcg']:.4f}")
         return control
 
 

@@ -162,7 +162,7 @@ def load_recipe(
     _check_data(data, where)
     view.check_recipe(data, model, where)
     training = _check_group("training", groups["training"], training_keys(), where, False, SET_BY_LMCTR, fill=False)
-    return Recipe(data=data, model=model, training=training, source=source)
+    return Recipe(data=data, model=model, training={**view.training_defaults, **training}, source=source)
 
 
 def find_recipe(name: str | Path) -> Path:

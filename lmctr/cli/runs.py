@@ -34,8 +34,8 @@ _OWN = (
     "config.json",
     "processor_config.json",
     "preprocessor_config.json",
-    "tabular_vocabularies.parquet",
-    "tabular_numbers.safetensors",
+    "*tabular_vocabularies.parquet",
+    "*tabular_numbers.safetensors",
     "sequence_items.parquet",
     "sequence_features.parquet",
     "model*.safetensors*",
@@ -168,7 +168,7 @@ def write_predictions(
 ) -> None:
     """Write the scores of a part as Parquet: the view's identifying `columns`, then `label` and `logit`.
 
-    (S, T) labels and logits: those are the first task's, and `label_<task>` and `logit_<task>` of the others follow (-100: no label).
+    Labels are int8 where they are whole and small, else float32. (S, T) labels and logits: those are the first task's, and `label_<task>` and `logit_<task>` of the others follow (-100: no label).
     A `weight` column goes last, so that the metrics can be computed again.
     """
     import pyarrow as pa
@@ -179,7 +179,7 @@ def write_predictions(
         end = "" if task == 0 else f"_{name}"
         own_labels, own_logits = (x if x.ndim == 1 else x[:, task] for x in (labels, logits))
         ordered |= {
-            f"label{end}": pa.array(own_labels.astype("int8")),
+            f"label{end}": pa.array(own_labels.astype(_label_type(own_labels))),
             f"logit{end}": pa.array(own_logits, pa.float32()),
         }
     if "weight" in columns:
@@ -188,3 +188,8 @@ def write_predictions(
     temporary = path.with_name(path.name + ".tmp")
     pq.write_table(pa.table(ordered), temporary)
     temporary.replace(path)
+
+
+def _label_type(labels: np.ndarray) -> str:
+    """Clicks are int8; a rank index may be above 127, or no whole number."""
+    return "int8" if (labels == labels.astype("int8")).all() else "float32"

@@ -238,7 +238,7 @@ class Training:
             "train_seconds": outcome.metrics.get("train_runtime"),
             "num_processes": self.args.world_size,
             **({} if trainer.is_fsdp_enabled else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
-            "evaluations": [_evaluation(entry) for entry in state.log_history if "eval_auc" in entry],
+            "evaluations": [_evaluation(entry) for entry in state.log_history if _is_evaluation(entry)],
             "versions": versions(),
             "machine": machine(self.args.device.type),
             "command": self.command,
@@ -296,8 +296,9 @@ def results_table(result: dict[str, Any]) -> str:
     fitted = result["training_samples"]
     if "baselines" in fitted:
         lines += ["", f"training samples: model {fitted['model']:,}, baselines {fitted['baselines']:,}"]
-    best, reached = result.get("best_auc"), result["split metrics"]["test"]["auc"]
+    best = result.get("best_auc")
     if best is not None:
+        reached = result["split metrics"]["test"]["auc"]
         share = (reached - 0.5) / (best - 0.5)
         lines += [
             "",
@@ -328,12 +329,17 @@ def machine(device: str) -> str:
 def plain_metrics(metrics: dict[str, float], prefix: str, tasks: Sequence[str] = ()) -> dict[str, float]:
     """Metrics without prefix and without the trainer's own timing entries; those of several tasks as `<task>_auc`, beside the first
     task's as `auc`."""
-    from lmctr.evaluation.evaluator import METRIC_NAMES
+    from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES
 
-    names = (*METRIC_NAMES, "num_samples", "positive_rate")
+    dropped = tuple(f"{name}_dropped" for name in RANKING_METRIC_NAMES)
+    names = (*METRIC_NAMES, *RANKING_METRIC_NAMES, *dropped, "num_samples", "positive_rate")
     if len(tasks) > 1:
         names += tuple(f"{task}_{name}" for task in tasks for name in names)
     return {name: metrics[f"{prefix}_{name}"] for name in names if f"{prefix}_{name}" in metrics}
+
+
+def _is_evaluation(entry: dict[str, float]) -> bool:
+    return "eval_auc" in entry or "eval_revenue_ratio" in entry
 
 
 def _evaluation(entry: dict[str, float]) -> dict[str, float]:

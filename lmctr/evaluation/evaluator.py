@@ -11,6 +11,7 @@ from lmctr.modeling_utils import IGNORED_LABEL
 __all__ = [
     "METRIC_NAMES",
     "METRIC_TITLES",
+    "RANKING_METRIC_NAMES",
     "evaluate_predictions",
     "evaluate_probabilities",
     "format_metrics",
@@ -20,7 +21,13 @@ __all__ = [
 METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "normalized_entropy", "expected_calibration_error")
 """Keys of a metrics dict in the order in which they are shown; `num_samples` and `positive_rate` follow them."""
 
+RANKING_METRIC_NAMES = ("revenue_ratio", "ordered_pair_accuracy", "ndcg", "recall")
+"""Keys of the metrics dict of a run on impressions (`lmctr.evaluation.ranking_evaluator`), likewise; `<metric>_dropped` counts the
+impressions that have no value."""
+
 METRIC_TITLES = {
+    **dict(zip(RANKING_METRIC_NAMES, ("R/R*", "OPA", "NDCG", "Recall"))),
+    "revenue_ratio_dropped": "R/R* dropped",
     "auc": "AUC",
     "log_loss": "logloss",
     "grouped_auc": "gAUC",

@@ -53,7 +53,7 @@ class CTRTrainer(Trainer):
     the grouped AUC), `sample_weight` (S,) for the metrics. Rows of several samples: `labels` and `sample_weight` are (R, C), `groups` (R,), and
     `candidate_mask` (R, C) says where a row has a sample; metrics, predictions and rates are those of the samples, row by row, so that they
     do not depend on how samples are gathered into rows. A dataset with a method `measure(labels, logits) -> dict` has metrics of
-    its own: it gets both in its own order, rows padded with -100 on the right, and its values take the place of those below.
+    its own: it gets those of the samples, in its own order, and its values take the place of those below.
 
     Args:
         model: for example a [`CTRSinkForCTR`]. Stage 1 needs a forward with `pooling`.

@@ -16,6 +16,7 @@ _VIEWS = {
     "text": "lmctr.cli.views.text:TextRunView",
     "tabular": "lmctr.cli.views.tabular:TabularRunView",
     "sequence": "lmctr.cli.views.sequence:SequenceRunView",
+    "impressions": "lmctr.cli.views.impressions:ImpressionRunView",
 }
 _FAMILIES = {
     "ctr_sink": "text",
@@ -36,6 +37,8 @@ _FAMILIES = {
     "dlrm_twin": "sequence",
     "behavior_transformer": "sequence",
     "hstu": "sequence",
+    "retrieval_mlp": "impressions",
+    "two_tower": "impressions",
 }
 
 DEFAULT_FAMILY = "ctr_sink"

@@ -47,6 +47,8 @@ class View(ABC):
             `max_train_samples` is none of them, because baselines are fitted on the whole training part; `path` says only
             where the data lie.
         reads_tables: whether `lmctr predict` reads rows of a table (False: requests, one JSON object per line).
+        training_defaults: training arguments whose default is another one for this view.
+        reads_impressions: whether such requests hold a user and the ads to rank for it, as the fields of both.
         reads_events: whether the histories and candidates of such requests are events and items by their ids (False: texts).
     """
 
@@ -63,6 +65,8 @@ class View(ABC):
     )
     reads_tables: ClassVar[bool] = False
     reads_events: ClassVar[bool] = False
+    reads_impressions: ClassVar[bool] = False
+    training_defaults: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe

@@ -1,0 +1,146 @@
+"""What a user would try on impressions before a neural network: no order at all, counting by ad, and gradient boosting.
+
+- random: a random order.
+- popularity: in how large a share of its training impressions the ad was among the m best by v, smoothed towards the mean.
+- mean eCPM: the mean eCPM of the ad in training, smoothed. The ad is its categorical field with the most values.
+- gradient boosting: scikit-learn's histogram trees on log(1 + eCPM), from numbers and categories of user and ad (of up to 255 values, the most
+  that the trees take) and the ad's two counts above, in which a training ad's own fold of impressions does not count.
+
+Nothing is fitted on validation and test impressions. Stores are read by attribute, as `lmctr.data.impressions.ImpressionStore` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
+from lmctr.utils.ragged import ragged_arange
+
+__all__ = ["impression_baseline_metrics"]
+
+NUM_FOLDS = 5
+MAX_FITTED_ADS = 300_000
+"""Training ads that the trees are fitted on at most; the counts see all of them."""
+_MOST_CATEGORIES = 255  # of HistGradientBoosting
+_STRENGTH = 20.0  # imaginary ads with the mean that smooth a count
+
+
+def impression_baseline_metrics(
+    store: Any, splits: Mapping[str, np.ndarray], settings: RankingSettings, seed: int = 0
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Metrics of the baselines by name and part.
+
+    Args:
+        store: the impressions. splits: impressions of "train", and of the parts to measure. settings: of the metrics. seed: of what is drawn.
+
+    Returns:
+        name -> part -> [`~lmctr.evaluation.ranking_evaluator.evaluate_ranking`]; with a store that knows the best possible scores, these too, as
+        "best_reachable".
+
+    Raises:
+        ValueError: ads without a categorical field.
+    """
+    if store.ad_input_ids is None:
+        raise ValueError("baselines count by ad, but the ads have no categorical field; set data.baselines to false")
+    parts = {part: np.asarray(rows) for part, rows in splits.items() if part != "train"}
+    train = np.asarray(splits["train"])
+    generator = np.random.default_rng([seed, 78])
+    counting = _Counting(store, train, settings.m, generator)
+    boosting = _Boosting(store, counting, generator, seed)
+    result: dict[str, dict[str, dict[str, Any]]] = {}
+    for part, rows in parts.items():
+        counts = np.asarray(store.counts)[rows]
+        ads = ragged_arange(store.offsets[:-1][rows], counts)
+        known = counting.of(ads)
+        scores = {
+            "random": generator.random(len(ads)),
+            "popularity": known[:, 0],
+            "mean_ecpm": known[:, 1],
+            "gradient_boosting": boosting.scores(rows, ads),
+        }
+        if store.oracle is not None:
+            scores["best_reachable"] = np.asarray(store.oracle)[ads]
+        ranks, ecpm = np.asarray(store.ranks)[ads], np.asarray(store.ecpm)[ads]
+        for name, values in scores.items():
+            result.setdefault(name, {})[part] = evaluate_ranking(counts, ranks, values, ecpm, settings)
+    return result
+
+
+class _Counting:
+    """Share of wins and mean eCPM by ad."""
+
+    def __init__(self, store: Any, train: np.ndarray, m: int, generator: np.random.Generator) -> None:
+        sizes = [int(store.ad_input_ids[:, field].max(initial=0)) + 1 for field in range(store.ad_input_ids.shape[1])]
+        self.field, self.size = int(np.argmax(sizes)), max(sizes)
+        self.ids = np.asarray(store.ad_input_ids[:, self.field]).astype(np.int64)
+        counts = np.asarray(store.counts)[train].astype(np.int64)
+        self.ads = ragged_arange(store.offsets[:-1][train], counts)
+        impression = np.repeat(np.arange(len(train)), counts)
+        place = np.empty(len(self.ads), dtype=np.int64)
+        order = np.lexsort((-np.asarray(store.ranks)[self.ads], impression))
+        place[order] = ragged_arange(np.zeros(len(train), np.int64), counts)
+        self.impression, self.fold = impression, generator.integers(0, NUM_FOLDS, len(train))[impression]
+        self.targets = np.stack(
+            [(place < m).astype(np.float64), np.asarray(store.ecpm)[self.ads].astype(np.float64)], 1
+        )
+        own = self.ids[self.ads]
+        self.prior = self.targets.mean(0)
+        key = self.fold * self.size + own
+        number = NUM_FOLDS * self.size
+        self.sums = np.stack([np.bincount(key, t, number) for t in self.targets.T], 1).reshape(NUM_FOLDS, self.size, 2)
+        self.seen = np.bincount(key, minlength=number).reshape(NUM_FOLDS, self.size)
+
+    def of(self, ads: np.ndarray) -> np.ndarray:
+        """(R, 2) of some ads, from the whole training part."""
+        return self.table()[self.ids[ads]]
+
+    def table(self) -> np.ndarray:
+        """(values of the field, 2)."""
+        seen = self.seen.sum(0)[:, None]
+        return (self.sums.sum(0) + _STRENGTH * self.prior) / (seen + _STRENGTH)
+
+    def left_out(self, chosen: np.ndarray) -> np.ndarray:
+        """(R, 2) of training ads (places in `self.ads`), from the other folds."""
+        own, fold = self.ids[self.ads[chosen]], self.fold[chosen]
+        sums = self.sums.sum(0)[own] - self.sums[fold, own]
+        seen = (self.seen.sum(0)[own] - self.seen[fold, own])[:, None]
+        return (sums + _STRENGTH * self.prior) / (seen + _STRENGTH)
+
+
+class _Boosting:
+    """Trees on the fields of user and ad."""
+
+    def __init__(self, store: Any, counting: _Counting, generator: np.random.Generator, seed: int) -> None:
+        self.store, self.counting = store, counting
+        chosen = np.arange(len(counting.ads))
+        if len(chosen) > MAX_FITTED_ADS:
+            chosen = np.sort(generator.choice(len(chosen), MAX_FITTED_ADS, replace=False))
+        ads = counting.ads[chosen]
+        users = np.searchsorted(store.offsets, ads, side="right") - 1
+        features, categories = self._features(users, ads, counting.left_out(chosen))
+        self.trees = HistGradientBoostingRegressor(
+            max_iter=200, learning_rate=0.1, categorical_features=categories, random_state=seed
+        )
+        self.trees.fit(features, np.log1p(counting.targets[chosen, 1]))
+
+    def scores(self, rows: np.ndarray, ads: np.ndarray) -> np.ndarray:
+        """(R,) predictions for the ads of some impressions."""
+        users = np.repeat(rows, np.asarray(self.store.counts)[rows])
+        return self.trees.predict(self._features(users, ads, self.counting.of(ads))[0])
+
+    def _features(self, users: np.ndarray, ads: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        store, columns, categories = self.store, [counts], [False, False]
+        for side, rows in (("user", users), ("ad", ads)):
+            ids, numbers = getattr(store, f"{side}_input_ids"), getattr(store, f"{side}_numeric_values")
+            if ids is not None:
+                small = [f for f in range(ids.shape[1]) if int(ids[:, f].max(initial=0)) < _MOST_CATEGORIES]
+                columns.append(np.asarray(ids)[rows][:, small])
+                categories += [True] * len(small)
+            if numbers is not None:
+                columns.append(np.asarray(numbers)[rows])
+                categories += [False] * numbers.shape[1]
+        return np.concatenate([c.astype(np.float32) for c in columns], axis=1), np.array(categories)

@@ -1,0 +1,122 @@
+"""From the scores of ads to the metrics dict of a retrieval run, and a table's worth of rivals to compare with.
+
+Ads come flat, impression by impression, as run folders keep them: (A,) arrays and the (B,) number of ads of each impression.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lmctr.evaluation.ranking_metrics import (
+    RankingMetrics,
+    ndcg_per_impression,
+    ordered_pair_accuracy_per_impression,
+    recall_at_per_impression,
+    revenue_ratio_per_impression,
+)
+from lmctr.utils.ragged import offsets_from_lengths
+
+__all__ = ["RankingSettings", "evaluate_ranking", "ranking_per_impression"]
+
+_CHUNK = 4096  # impressions measured at a time
+
+
+@dataclass(frozen=True)
+class RankingSettings:
+    """What the metrics of impressions count.
+
+    Args:
+        m: ads that go on (R/R*, Recall@m@k). k: wanted ads of Recall@m@k; None takes m. ndcg_k: places of NDCG; None counts all.
+        ideal: what the denominator of R/R* sorts by, "v" (Eq. 5 as written) or "ecpm".
+    """
+
+    m: int = 10
+    k: int | None = None
+    ndcg_k: int | None = 10
+    ideal: str = "v"
+
+    def titles(self) -> dict[str, str]:
+        """What the metrics are called with these settings: {"ndcg": "NDCG@10", ...}."""
+        k = self.m if self.k is None else self.k
+        bound = "" if self.ideal == "v" else " (bounded)"
+        return {
+            "revenue_ratio": f"R/R*@{self.m}{bound}",
+            "ordered_pair_accuracy": "OPA",
+            "ndcg": "NDCG" if self.ndcg_k is None else f"NDCG@{self.ndcg_k}",
+            "recall": f"Recall@{self.m}@{k}",
+        }
+
+
+def evaluate_ranking(
+    counts: ArrayLike, ranks: ArrayLike, scores: ArrayLike, ecpm: ArrayLike, settings: RankingSettings
+) -> dict[str, float | int]:
+    """Measure scores of ads.
+
+    Args:
+        counts: (B,) ads of each impression. ranks: (A,) v. scores: (A,). ecpm: (A,).
+        settings: see there.
+
+    Returns:
+        `revenue_ratio`, `ordered_pair_accuracy`, `ndcg`, `recall` (absent where no impression has a value), `<metric>_dropped`, the impressions
+        that have none, and `num_samples`, B.
+
+    Raises:
+        ValueError: arrays that differ in length, no impressions, NaN scores (with the impression and the ad).
+    """
+    counts, columns = _columns(counts, {"ranks": ranks, "scores": scores, "ecpm": ecpm})
+    stream = RankingMetrics(m=settings.m, k=settings.k, ndcg_k=settings.ndcg_k, ideal=settings.ideal)
+    for first, grids, mask in _grids(counts, columns):
+        try:
+            stream.update(grids["ranks"], grids["scores"], grids["ecpm"], mask)
+        except ValueError as error:
+            if first:
+                raise ValueError(f"{error} (impressions counted from {first})") from error
+            raise
+    found = stream.compute()
+    names = settings.titles()
+    result: dict[str, float | int] = {name: found[name] for name in names if found[name] is not None}
+    result |= {f"{name}_dropped": found[f"{name}_dropped"] for name in names}
+    return result | {"num_samples": found["num_impressions"]}
+
+
+def ranking_per_impression(
+    counts: ArrayLike, ranks: ArrayLike, scores: ArrayLike, ecpm: ArrayLike, settings: RankingSettings
+) -> dict[str, np.ndarray]:
+    """(B,) values of each metric, NaN where an impression has none: what paired tests draw from. Arguments as in `evaluate_ranking`."""
+    counts, columns = _columns(counts, {"ranks": ranks, "scores": scores, "ecpm": ecpm})
+    k = settings.m if settings.k is None else settings.k
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in settings.titles()}
+    for _, g, mask in _grids(counts, columns):
+        v, s = g["ranks"], g["scores"]
+        parts["revenue_ratio"].append(revenue_ratio_per_impression(v, s, g["ecpm"], settings.m, mask, settings.ideal))
+        parts["ordered_pair_accuracy"].append(ordered_pair_accuracy_per_impression(v, s, mask))
+        parts["ndcg"].append(ndcg_per_impression(v, s, settings.ndcg_k, mask))
+        parts["recall"].append(recall_at_per_impression(v, s, settings.m, k, mask))
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def _columns(counts: ArrayLike, columns: dict[str, ArrayLike]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    counts = np.asarray(counts, dtype=np.int64)
+    if counts.ndim != 1 or not len(counts):
+        raise ValueError("there are no impressions to measure")
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    for name, values in arrays.items():
+        if values.shape != (counts.sum(),):
+            raise ValueError(f"{name} has the shape {values.shape}; {len(counts)} impressions have {counts.sum()} ads")
+    return counts, arrays
+
+
+def _grids(counts: np.ndarray, columns: dict[str, np.ndarray]):
+    """Number of the first impression, columns as (b, n) and mask, chunk by chunk."""
+    offsets = offsets_from_lengths(counts)
+    for first in range(0, len(counts), _CHUNK):
+        own = counts[first : first + _CHUNK]
+        mask = np.arange(own.max(initial=0)) < own[:, None]
+        grids = {}
+        for name, values in columns.items():
+            grids[name] = np.zeros(mask.shape, dtype=values.dtype)
+            grids[name][mask] = values[offsets[first] : offsets[first + len(own)]]
+        yield first, grids, mask
