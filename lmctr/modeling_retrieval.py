@@ -20,7 +20,16 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-__all__ = ["FoundationLayer", "FoundationMLP", "HeLinear", "SplitMLP", "split_mlp"]
+__all__ = [
+    "FoldedMLP",
+    "FoundationLayer",
+    "FoundationMLP",
+    "HeLinear",
+    "SplitMLP",
+    "SplitTowers",
+    "fold_mlp",
+    "split_mlp",
+]
 
 _FORMAT = "lmctr split MLP 1"
 
@@ -152,7 +161,11 @@ class SplitMLP(nn.Module):
         Returns:
             (n,) or (B, n) for `out_size` 1, with a last axis of `out_size` otherwise.
         """
-        states = self.user(user).unsqueeze(-2) + ad_halves
+        return self.from_halves(self.user(user), ad_halves)
+
+    def from_halves(self, user_half: torch.Tensor, ad_halves: torch.Tensor) -> torch.Tensor:
+        """As `forward`, from (H,) or (B, H) of `user_half`."""
+        states = user_half.unsqueeze(-2) + ad_halves
         for activation, linear in zip(self.activations, self.linears):
             states = linear(activation(states))
         return states.squeeze(-1) if self.settings["out_size"] == 1 else states
@@ -173,6 +186,66 @@ class SplitMLP(nn.Module):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         model.to(tensors["user.weight"].dtype).load_state_dict(tensors)
         return model
+
+
+class FoldedMLP(nn.Module):
+    """A foundation MLP for serving, batch normalisation folded into the linear layers: linear and PReLU, then the output layer. Made by [`fold_mlp`]."""
+
+    def __init__(self, in_size: int, hidden_units: Sequence[int], out_size: int):
+        super().__init__()
+        self.linears = nn.ModuleList(nn.Linear(*pair) for pair in pairwise([in_size, *hidden_units, out_size]))
+        self.activations = nn.ModuleList(nn.PReLU() for _ in hidden_units)
+        self.requires_grad_(False).eval()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(..., in_size) to (..., out_size)."""
+        for linear, activation in zip(self.linears, self.activations):
+            states = activation(linear(states))
+        return self.linears[-1](states)
+
+
+class SplitTowers(nn.Module):
+    """Two folded towers with the interface of [`SplitMLP`]: the ad's half is its vector, a score the inner product with `scale` times the user's.
+
+    Args:
+        user_size, ad_size: U and A. hidden_units: widths of each tower's hidden layers. vector_size: D.
+    """
+
+    def __init__(self, user_size: int, ad_size: int, hidden_units: Sequence[int], vector_size: int):
+        super().__init__()
+        self.user = FoldedMLP(user_size, hidden_units, vector_size)
+        self.ad = FoldedMLP(ad_size, hidden_units, vector_size)
+        self.register_buffer("scale", torch.ones(()))
+
+    def user_half(self, user: torch.Tensor) -> torch.Tensor:
+        """(..., U) to (..., D), times `scale`: an index of inner products can search with it."""
+        return self.user(user) * self.scale
+
+    def ad_half(self, ads: torch.Tensor) -> torch.Tensor:
+        """(..., A) to (..., D): what a cache keeps."""
+        return self.ad(ads)
+
+    def from_halves(self, user_half: torch.Tensor, ad_halves: torch.Tensor) -> torch.Tensor:
+        """(..., D) and (n, D) or (..., n, D) to scores (..., n)."""
+        return (ad_halves @ user_half.unsqueeze(-1)).squeeze(-1)
+
+    def forward(self, user: torch.Tensor, ad_halves: torch.Tensor) -> torch.Tensor:
+        """Scores of cached ads, as [`SplitMLP`]."""
+        return self.from_halves(self.user_half(user), ad_halves)
+
+
+@torch.no_grad()
+def fold_mlp(mlp: FoundationMLP) -> FoldedMLP:
+    """The evaluation mode of a foundation MLP with an output layer, normalisation folded."""
+    folded = FoldedMLP(mlp.in_size, [layer.linear.out_features for layer in mlp.layers], mlp.out_size)
+    folded.to(mlp.output.weight.device, mlp.output.weight.dtype)
+    for layer, linear, activation in zip(mlp.layers, folded.linears, folded.activations):
+        weight, bias = _folded(layer)
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+        activation.weight.copy_(layer.activation.weight)
+    folded.linears[-1].load_state_dict(mlp.output.state_dict())
+    return folded
 
 
 @torch.no_grad()

@@ -1,7 +1,17 @@
-"""Request scoring: one user's candidates by the fastest exact path that a model has, and user states that are kept."""
+"""Request scoring: one user's candidates by the fastest exact path that a model has, user states that are kept, and
+retrieval models split into user and ad."""
 
 from .registry import RequestScorer, register_scorer, scorer_for
+from .retrieval_split import SplitRetrievalModel, split_first_layer
 from .scoring import score
 from .user_state import UserState
 
-__all__ = ["RequestScorer", "UserState", "register_scorer", "score", "scorer_for"]
+__all__ = [
+    "RequestScorer",
+    "SplitRetrievalModel",
+    "UserState",
+    "register_scorer",
+    "score",
+    "scorer_for",
+    "split_first_layer",
+]
