@@ -6,6 +6,7 @@ import argparse
 
 from lmctr.cli import (
     benchmark_features,
+    benchmark_retrieval,
     benchmark_scoring,
     benchmark_sequence,
     benchmark_tabular,
@@ -21,6 +22,7 @@ BENCHMARKS = {
     "features": benchmark_features,
     "tabular": benchmark_tabular,
     "sequence": benchmark_sequence,
+    "retrieval": benchmark_retrieval,
 }
 
 
