@@ -20,6 +20,7 @@ from .modeling_outputs import CTROutput
 from .modeling_utils import IGNORED_LABEL, CTRPreTrainedModel, ctr_loss
 
 __all__ = [
+    "CachedHistoryMixin",
     "CandidateContext",
     "ItemEmbedding",
     "SequenceForCTRMixin",
@@ -349,6 +350,65 @@ class SequenceModelMixin:
             sequence_inputs(self.config, history_items, candidate_items, **inputs),
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
             self.config.output_attentions if output_attentions is None else output_attentions,
+        )
+
+
+class CachedHistoryMixin(SequenceModelMixin):
+    """`run` of a base model no state of whose history depends on a candidate: keys and values are computed once and kept.
+
+    The family gives `encode_history`, `read_history`, `represent`, and `events_of` where its attention is not on events.
+    """
+
+    def encode_history(
+        self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values (B, h, L, d_head) of the history in each layer; no candidate has a part in them.
+
+        Args:
+            past: those of the first events of the same rows, without padding; only the events behind them are encoded.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no encode_history")
+
+    def read_history(
+        self, inputs: SequenceInputs, history: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The candidates' states (B, C, d) before the first and after each layer, and their attentions."""
+        raise NotImplementedError(f"{type(self).__name__} has no read_history")
+
+    def represent(self, states: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
+        """The candidates' last states (B, C, d) to the output of the final network (B, C, W)."""
+        raise NotImplementedError(f"{type(self).__name__} has no represent")
+
+    def events_of(self, attention: torch.Tensor) -> torch.Tensor:
+        """A layer's attention as attention on events, (B, h, C, N + 1)."""
+        return attention
+
+    def run(
+        self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
+    ) -> BaseModelOutput:
+        return self.read(inputs, self.encode_history(inputs), output_hidden_states, output_attentions)
+
+    def read(
+        self,
+        inputs: SequenceInputs,
+        history: list[tuple[torch.Tensor, torch.Tensor]],
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+    ) -> BaseModelOutput:
+        """`run` on a kept history; where no gradients are needed, `config.micro_batch_size` candidates at a time."""
+        parts = [inputs] if torch.is_grad_enabled() else inputs.split_candidates(self.config.micro_batch_size)
+        last, hidden_states, attentions = [], [], []
+        for part in parts:
+            states, weights = self.read_history(part, history)
+            last.append(self.represent(states[-1], part))
+            if output_hidden_states:
+                hidden_states.append(states)
+            if output_attentions:
+                attentions.append([self.events_of(layer) for layer in weights])
+        return BaseModelOutput(
+            last_hidden_state=torch.cat(last, dim=1),
+            hidden_states=tuple(torch.cat(layer, 1) for layer in zip(*hidden_states)) if hidden_states else None,
+            attentions=tuple(torch.cat(layer, 2) for layer in zip(*attentions)) if attentions else None,
         )
 
 

@@ -17,7 +17,12 @@ __all__ = ["EncodedHistory", "RequestScorer", "register_scorer", "scorer_for"]
 # model_type -> "module:class". Modules are imported when the first model of the family is scored.
 _SCORERS: dict[str, str] = {
     "astro": "lmctr.serving.astro:ASTROScorer",
+    "behavior_transformer": "lmctr.serving.events:CachedEventScorer",
     "ctr_sink": "lmctr.serving.ctr_sink:CTRSinkScorer",
+    "din": "lmctr.serving.events:EventScorer",
+    "dlrm_twin": "lmctr.serving.events:EventScorer",
+    "hstu": "lmctr.serving.events:CachedEventScorer",
+    "twin": "lmctr.serving.events:EventScorer",
 }
 
 

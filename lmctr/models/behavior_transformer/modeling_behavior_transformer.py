@@ -28,15 +28,14 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput
 
 from ...modeling_layers import MLP
 from ...modeling_sequence import (
+    CachedHistoryMixin,
     CandidateContext,
     ItemEmbedding,
     SequenceForCTRMixin,
     SequenceInputs,
-    SequenceModelMixin,
     SequencePreTrainedModel,
     time_bucket,
     visible_events,
@@ -74,8 +73,9 @@ class TransformerBlock(GradientCheckpointingLayer):
         """One block for events or for candidates.
 
         Args:
-            states: events (B, N, d), without the other arguments, or candidates (B, C, d).
-            key, value: (B, h, N, d_head) of the events, for candidates. visible: (B, C, N) bool.
+            states: events (B, N, d), or candidates (B, C, d).
+            key, value: (B, h, N, d_head) of the events, for candidates; of the events in front of `states`, for events.
+            visible: (B, C, N) bool, for candidates.
             is_last: of events only keys and values are needed.
 
         Returns:
@@ -87,7 +87,12 @@ class TransformerBlock(GradientCheckpointingLayer):
             return None, own_key, own_value, None
         query = self._heads(self.query(states))
         weights = None
-        if visible is None:
+        if visible is None and key is not None:
+            place = torch.arange(key.shape[2] + states.shape[1], device=states.device)
+            causal = place <= place[key.shape[2] :, None]
+            all_key, all_value = torch.cat([key, own_key], dim=2), torch.cat([value, own_value], dim=2)
+            mixed = F.scaled_dot_product_attention(query, all_key, all_value, attn_mask=causal)
+        elif visible is None:
             # Histories are right-padded: no real event sees padding. What padding sees is read by nobody.
             mixed = F.scaled_dot_product_attention(query, own_key, own_value, is_causal=True)
         else:
@@ -110,7 +115,7 @@ class BehaviorTransformerPreTrainedModel(SequencePreTrainedModel):
     config_class = BehaviorTransformerConfig
 
 
-class BehaviorTransformerModel(SequenceModelMixin, BehaviorTransformerPreTrainedModel):
+class BehaviorTransformerModel(CachedHistoryMixin, BehaviorTransformerPreTrainedModel):
     """BehaviorTransformer up to the last hidden layer of the final network, (B, C, W).
 
     `hidden_states`: the candidates' states (B, C, d) before the first and after each block. `attentions`: per block (B, h, C, N + 1), the
@@ -133,23 +138,29 @@ class BehaviorTransformerModel(SequenceModelMixin, BehaviorTransformerPreTrained
         self.gradient_checkpointing = False
         self.post_init()
 
-    def encode_history(self, inputs: SequenceInputs) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values (B, h, N, d_head) of the events in each block; no candidate has a part in them."""
+    def encode_history(
+        self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """See [`~lmctr.modeling_sequence.CachedHistoryMixin`]."""
         self._check_length(inputs)
+        new = slice(0 if past is None else past[0][0].shape[2], None)
         times = inputs.history_times
         since = F.pad(times.diff(dim=1), (1, 0))
         place = torch.arange(times.shape[1], device=times.device).clamp_max(self.config.num_positions)
         states = self._embed(
-            inputs.history_items,
-            inputs.history_features,
-            inputs.history_behaviors,
-            inputs.history_scenarios,
-            place.expand_as(times),
-            since,
+            inputs.history_items[:, new],
+            None if inputs.history_features is None else inputs.history_features[:, new],
+            inputs.history_behaviors[:, new],
+            inputs.history_scenarios[:, new],
+            place.expand_as(times)[:, new],
+            since[:, new],
         )
         found = []
         for index, layer in enumerate(self.layers):
-            states, key, value, _ = layer(states, is_last=index == len(self.layers) - 1)
+            before = () if past is None else past[index]
+            states, key, value, _ = layer(states, *before, is_last=index == len(self.layers) - 1)
+            if past is not None:
+                key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
             found.append((key, value))
         return found
 
@@ -176,24 +187,8 @@ class BehaviorTransformerModel(SequenceModelMixin, BehaviorTransformerPreTrained
             attentions.append(attention)
         return all_states, attentions
 
-    def run(
-        self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
-    ) -> BaseModelOutput:
-        history = self.encode_history(inputs)
-        parts = [inputs] if torch.is_grad_enabled() else inputs.split_candidates(self.config.micro_batch_size)
-        last, hidden_states, attentions = [], [], []
-        for part in parts:
-            states, weights = self.read_history(part, history)
-            last.append(self.mlp(torch.cat([states[-1], self.context(part)], dim=-1)))
-            if output_hidden_states:
-                hidden_states.append(states)
-            if output_attentions:
-                attentions.append(weights)
-        return BaseModelOutput(
-            last_hidden_state=torch.cat(last, dim=1),
-            hidden_states=tuple(torch.cat(layer, 1) for layer in zip(*hidden_states)) if hidden_states else None,
-            attentions=tuple(torch.cat(layer, 2) for layer in zip(*attentions)) if attentions else None,
-        )
+    def represent(self, states: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
+        return self.mlp(torch.cat([states, self.context(inputs)], dim=-1))
 
     def _embed(
         self,

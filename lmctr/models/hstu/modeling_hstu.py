@@ -31,15 +31,14 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput
 
 from ...modeling_layers import MLP
 from ...modeling_sequence import (
+    CachedHistoryMixin,
     CandidateContext,
     ItemEmbedding,
     SequenceForCTRMixin,
     SequenceInputs,
-    SequenceModelMixin,
     SequencePreTrainedModel,
 )
 from .configuration_hstu import HSTUConfig
@@ -110,14 +109,15 @@ class HSTULayer(GradientCheckpointingLayer):
         value: torch.Tensor | None = None,
         history_times: torch.Tensor | None = None,
         is_last: bool = False,
+        is_history: bool = False,
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """One layer for the tokens of histories or for candidates.
 
         Args:
             states: tokens (B, L, d), or candidates (B, C, d).
             positions: (B, L) or (B, C), places in the sequence; a candidate's is the number of tokens that it sees. times: seconds.
-            key, value, history_times: of the tokens, (B, h, L, d_head) and (B, L); for candidates.
-            is_last: of tokens only keys and values are needed.
+            key, value, history_times: of the tokens, (B, h, L, d_head) and (B, L); for candidates, and for tokens behind others.
+            is_last: of tokens only keys and values are needed. is_history: `states` are tokens.
 
         Returns:
             New states (None for tokens of the last layer), keys and values of `states`, and the candidates' attention
@@ -130,8 +130,13 @@ class HSTULayer(GradientCheckpointingLayer):
         gate, *rest = F.silu(self.f1(normed)).chunk(4, dim=-1)  # Eq. 1
         query, own_value, own_key = (self._heads(x) for x in rest)
         weights = None
-        if key is None:
-            mixed = self._attend_history(query, own_key, own_value, positions, times)
+        if is_history:
+            if key is not None:
+                all_key, all_value = torch.cat([key, own_key], dim=2), torch.cat([value, own_value], dim=2)
+                all_times = torch.cat([history_times, times], dim=1)
+            else:
+                all_key, all_value, all_times = own_key, own_value, times
+            mixed = self._attend_history(query, all_key, all_value, positions, times, all_times)
         else:
             place = torch.arange(key.shape[2], device=key.device)
             distance = positions[..., None] - place
@@ -148,21 +153,28 @@ class HSTULayer(GradientCheckpointingLayer):
         return states, own_key, own_value, weights
 
     def _attend_history(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: torch.Tensor, times: torch.Tensor
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        positions: torch.Tensor,
+        times: torch.Tensor,
+        key_times: torch.Tensor,
     ) -> torch.Tensor:
-        """Eq. 2 for the tokens, causal. Histories are right-padded: no real token sees padding."""
-        total = query.shape[2]
+        """Eq. 2 for the last tokens of a sequence, causal. Histories are right-padded: no real token sees padding."""
+        total, before = query.shape[2], key.shape[2] - query.shape[2]
         size = total if torch.is_grad_enabled() else HISTORY_CHUNK
         found = []
         for start in range(0, total, size):
             end = min(start + size, total)
-            own, past = positions[:1, start:end], positions[:1, :end]  # the same in every row
-            distance = own[..., None] - past[:, None]
-            elapsed = times[:, start:end, None] - times[:, None, :end]
+            seen = before + end
+            own = positions[:1, start:end]  # the same in every row
+            distance = own[..., None] - torch.arange(seen, device=own.device)
+            elapsed = times[:, start:end, None] - key_times[:, None, :seen]
             bias = self.bias(distance.clamp_min(0), elapsed)
-            weights = F.silu(query[:, :, start:end] @ key[:, :, :end].transpose(-1, -2) + bias[:, None])
+            weights = F.silu(query[:, :, start:end] @ key[:, :, :seen].transpose(-1, -2) + bias[:, None])
             weights = weights * (distance >= 0)[:, None] / (own + 1)[:, None, :, None]
-            found.append(weights @ value[:, :, :end])
+            found.append(weights @ value[:, :, :seen])
         return torch.cat(found, dim=2)
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
@@ -175,7 +187,7 @@ class HSTUPreTrainedModel(SequencePreTrainedModel):
     config_class = HSTUConfig
 
 
-class HSTUModel(SequenceModelMixin, HSTUPreTrainedModel):
+class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
     """HSTU up to the last hidden layer of the final network, (B, C, W).
 
     `hidden_states`: the candidates' states (B, C, d) before the first and after each layer. `attentions`: per layer (B, h, C, N + 1), the
@@ -197,18 +209,28 @@ class HSTUModel(SequenceModelMixin, HSTUPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def encode_history(self, inputs: SequenceInputs) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values (B, h, L, d_head) of the tokens in each layer; no candidate has a part in them."""
-        items = self.item_embedding(inputs.history_items, inputs.history_features)
-        items = items + self.scenario_embedding(inputs.history_scenarios)
-        actions = self.behavior_embedding(inputs.history_behaviors)
+    def encode_history(
+        self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """See [`~lmctr.modeling_sequence.CachedHistoryMixin`]; keys and values are those of the tokens, two per event."""
+        known = 0 if past is None else past[0][0].shape[2]
+        new = slice(known // 2, None)
+        features = None if inputs.history_features is None else inputs.history_features[:, new]
+        items = self.item_embedding(inputs.history_items[:, new], features)
+        items = items + self.scenario_embedding(inputs.history_scenarios[:, new])
+        actions = self.behavior_embedding(inputs.history_behaviors[:, new])
         states = torch.stack([items, actions], dim=2).flatten(1, 2)  # x_0, a_0, x_1, a_1, ...
         times = self._token_times(inputs)
-        positions = torch.arange(states.shape[1], device=states.device).expand_as(times)
+        positions = torch.arange(known, times.shape[1], device=states.device).expand(len(states), -1)
         found = []
         for index, layer in enumerate(self.layers):
+            before = () if past is None else (*past[index], times[:, :known])
             is_last = index == len(self.layers) - 1
-            states, key, value, _ = layer(states, positions, times, is_last=is_last)
+            states, key, value, _ = layer(
+                states, positions, times[:, known:], *before, is_last=is_last, is_history=True
+            )
+            if past is not None:
+                key, value = torch.cat([past[index][0], key], dim=2), torch.cat([past[index][1], value], dim=2)
             found.append((key, value))
         return found
 
@@ -226,33 +248,16 @@ class HSTUModel(SequenceModelMixin, HSTUPreTrainedModel):
             attentions.append(attention)
         return all_states, attentions
 
-    def run(
-        self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
-    ) -> BaseModelOutput:
-        history = self.encode_history(inputs)
-        parts = [inputs] if torch.is_grad_enabled() else inputs.split_candidates(self.config.micro_batch_size)
-        last, hidden_states, attentions = [], [], []
-        for part in parts:
-            states, weights = self.read_history(part, history)
-            last.append(self.mlp(torch.cat([self.norm(states[-1]), self.context(part)], dim=-1)))
-            if output_hidden_states:
-                hidden_states.append(states)
-            if output_attentions:
-                attentions.append([_on_events(layer) for layer in weights])
-        return BaseModelOutput(
-            last_hidden_state=torch.cat(last, dim=1),
-            hidden_states=tuple(torch.cat(layer, 1) for layer in zip(*hidden_states)) if hidden_states else None,
-            attentions=tuple(torch.cat(layer, 2) for layer in zip(*attentions)) if attentions else None,
-        )
+    def represent(self, states: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
+        return self.mlp(torch.cat([self.norm(states), self.context(inputs)], dim=-1))
+
+    def events_of(self, attention: torch.Tensor) -> torch.Tensor:
+        """Attention on tokens (B, h, C, 2 N + 1) as attention on events (B, h, C, N + 1)."""
+        return torch.cat([attention[..., :-1].unflatten(-1, (-1, 2)).sum(-1), attention[..., -1:]], dim=-1)
 
     @staticmethod
     def _token_times(inputs: SequenceInputs) -> torch.Tensor:
         return inputs.history_times.repeat_interleave(2, dim=1)
-
-
-def _on_events(attention: torch.Tensor) -> torch.Tensor:
-    """Attention on tokens (B, h, C, 2 N + 1) as attention on events (B, h, C, N + 1)."""
-    return torch.cat([attention[..., :-1].unflatten(-1, (-1, 2)).sum(-1), attention[..., -1:]], dim=-1)
 
 
 class HSTUForCTR(SequenceForCTRMixin, HSTUPreTrainedModel):

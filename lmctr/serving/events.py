@@ -1,0 +1,207 @@
+"""Request scoring of the families that read event sequences: what they share, and the rivals of ASTRO.
+
+Where no state of a history depends on the candidate (HSTU, BehaviorTransformer), keys and values are computed once per user and kept. DIN,
+TWIN and DLRMTwin compare each event with each candidate: their histories are embedded once per request, for all candidates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lmctr.modeling_sequence import SequenceInputs, sequence_inputs, sequence_logits
+
+from .registry import EncodedHistory, RequestScorer
+
+__all__ = ["CachedEventScorer", "EncodedLayers", "EventScorer", "event_table"]
+
+
+class EventScorer(RequestScorer):
+    """Scores with a sequence model, one row of all candidates.
+
+    Histories are events as [`SequenceProcessor`] takes them (`item`, `time`, and optionally `behavior` and `scenario`), candidates
+    are item ids or dicts with `item` and optionally `scenario`; `user` (a dict of the user's features) and `statistics` (a list of
+    floats) where the processor has such columns. Logits are (C,), or (C, T) for several tasks.
+    """
+
+    reason = "each candidate weighs the events of the history: they are embedded once for all candidates of a request"
+
+    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None = None) -> None:
+        self._batch(behaviors, None, 0, "behaviors")
+        if after is not None and behaviors and behaviors[0]["time"] < after:
+            raise ValueError(
+                f"behaviors[0] has time {behaviors[0]['time']}, before the last one of the state ({after}); give behaviours oldest "
+                "first"
+            )
+
+    def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
+        longest = self.processor.max_history_length
+        return len(history) if longest is None else min(len(history), longest)
+
+    def score(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Any],
+        time: float,
+        encoded: EncodedHistory | None,
+        *,
+        similarity: Any = None,
+        max_tokens: int,
+    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+        self._check_similarity(similarity)
+        if not len(candidates):
+            return self._no_logits(), encoded, 0
+        with self.inference():
+            inputs = self._inputs(history, candidates, time)
+            size = max(1, max_tokens // max(inputs.history_items.shape[1], 1))
+            logits = []
+            for part in inputs.split_candidates(size):
+                logits.append(self.model.head(self.model.model.run(part).last_hidden_state))
+        return sequence_logits(torch.cat(logits, dim=1), False)[0].cpu(), encoded, 0
+
+    def _check_similarity(self, similarity: Any) -> None:
+        if similarity is not None:
+            raise ValueError(f"similarity: {type(self.model).__name__} takes none; leave it out")
+
+    def _no_logits(self) -> torch.Tensor:
+        tasks = self.model.config.num_tasks
+        return torch.zeros((0,) if tasks == 1 else (0, tasks))
+
+    def _inputs(
+        self, history: Sequence[Mapping[str, Any]], candidates: Sequence[Any] | None, time: float
+    ) -> SequenceInputs:
+        batch = self._batch(history, candidates, time, "history")
+        device = next(self.model.parameters()).device
+        return sequence_inputs(self.model.config, **{name: tensor.to(device) for name, tensor in batch.items()})
+
+    def _batch(
+        self, history: Sequence[Mapping[str, Any]], candidates: Sequence[Any] | None, time: float, what: str
+    ) -> Mapping[str, torch.Tensor]:
+        """The processor's tensors; without candidates some item stands in for one."""
+        processor = self.processor
+        users, statistics = list(processor.user_feature_names), list(processor.statistics)
+        if candidates is None:
+            known = processor.items["item_id"]
+            entries = [{"item": known[0].as_py() if len(known) else 0, "time": time}]
+            entries[0] |= {"user": dict.fromkeys(users), "statistics": [0.0] * len(statistics)}
+        else:
+            entries = [dict(c) if isinstance(c, Mapping) else {"item": c} for c in candidates]
+            times = [time if entry.get("time") is None else entry["time"] for entry in entries]
+            if len(history) and min(times) <= history[-1]["time"]:
+                raise ValueError(
+                    f"time: the last behaviour is at {history[-1]['time']}; candidates come after it, got {min(times)}"
+                )
+        options: dict[str, Any] = {}
+        for place, entry in enumerate(entries):
+            for key, names in (("user", users), ("statistics", statistics)):
+                if names and entry.get(key) is None:
+                    raise ValueError(f"candidates[{place}] has no {key!r}; it needs {names}")
+        if users:
+            other = next((place for place, entry in enumerate(entries) if entry["user"] != entries[0]["user"]), None)
+            if other is not None:
+                raise ValueError(
+                    f"candidates[{other}] has another 'user' than candidates[0]; the candidates of a request are of one user"
+                )
+            options["users"] = [entries[0]["user"]]
+        if statistics:
+            options["statistics"] = [[entry["statistics"] for entry in entries]]
+        plain = [{key: value for key, value in e.items() if key not in ("user", "statistics")} for e in entries]
+        try:
+            return processor([history], [plain], times=[time], **options)
+        except ValueError as error:
+            text = str(error)
+            for long, short in (("histories: row 0, event ", what), ("candidates: row 0, candidate ", "candidates")):
+                text = re.sub(rf"{long}(\d+)", rf"{short}[\1]", text)
+            raise ValueError(text) from error
+
+
+class EncodedLayers(EncodedHistory):
+    """Keys and values of every event in each layer.
+
+    Args:
+        layers: per layer keys and values (1, h, L, d_head). table: (N, 4 + Fi) what the model reads of each event.
+    """
+
+    def __init__(self, layers: list[tuple[torch.Tensor, torch.Tensor]], table: torch.Tensor):
+        self.layers, self.table = layers, table
+
+    @property
+    def num_positions(self) -> int:
+        """Events that are encoded."""
+        return len(self.table)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        named = {"table": self.table}
+        for number, (keys, values) in enumerate(self.layers):
+            named |= {f"keys.{number}": keys, f"values.{number}": values}
+        return named
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> EncodedLayers:
+        count = sum(name.startswith("keys.") for name in tensors)
+        return cls([(tensors[f"keys.{n}"], tensors[f"values.{n}"]) for n in range(count)], tensors["table"])
+
+
+def event_table(inputs: SequenceInputs) -> torch.Tensor:
+    """(N, 4 + Fi) int64 of one row without padding: all that a model reads of each event."""
+    columns = [inputs.history_items, inputs.history_behaviors, inputs.history_scenarios, inputs.history_times]
+    table = torch.stack(columns, -1)
+    if inputs.history_features is not None:
+        table = torch.cat([table, inputs.history_features], -1)
+    return table[0, inputs.history_mask[0]]
+
+
+class CachedEventScorer(EventScorer):
+    """Scores with a model whose base is a [`~lmctr.modeling_sequence.CachedHistoryMixin`] on a kept history.
+
+    New events are encoded behind the kept ones. Where the history is at its longest (`max_history_length` of the processor), the oldest event
+    leaves it, every later one moves a place forward, and all is encoded again.
+    """
+
+    encoded_class = EncodedLayers
+    reason = "no state of the history depends on the candidate: its keys and values are computed once"
+
+    def encode(
+        self, history: Sequence[Mapping[str, Any]], encoded: EncodedLayers | None, time: float | None
+    ) -> tuple[EncodedLayers | None, int]:
+        if not history:
+            return encoded, 0
+        with self.inference():
+            return self._encode(self._inputs(history, None, history[-1]["time"] + 1), encoded)
+
+    def score(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Any],
+        time: float,
+        encoded: EncodedLayers | None,
+        *,
+        similarity: Any = None,
+        max_tokens: int,
+    ) -> tuple[torch.Tensor, EncodedLayers | None, int]:
+        self._check_similarity(similarity)
+        if not len(candidates):
+            return self._no_logits(), encoded, 0
+        with self.inference():
+            inputs = self._inputs(history, candidates, time)
+            kept, reencoded = self._encode(inputs, encoded)
+            size = max(1, max_tokens // max(inputs.history_items.shape[1], 1))
+            logits = []
+            for part in inputs.split_candidates(size):
+                logits.append(self.model.head(self.model.model.read(part, kept.layers).last_hidden_state))
+        if not len(history):
+            kept = None  # the place of padding that stands for an empty history is nothing to go on from
+        return sequence_logits(torch.cat(logits, dim=1), False)[0].cpu(), kept, reencoded
+
+    def _encode(self, inputs: SequenceInputs, encoded: EncodedLayers | None) -> tuple[EncodedLayers, int]:
+        """Keys and values of the history, going on from the kept ones where these are its beginning."""
+        table = event_table(inputs)
+        known = 0 if encoded is None else encoded.num_positions
+        if known and known <= len(table) and torch.equal(encoded.table, table[:known]):
+            if known == len(table):
+                return encoded, 0
+            return EncodedLayers(self.model.model.encode_history(inputs, encoded.layers), table), 0
+        return EncodedLayers(self.model.model.encode_history(inputs), table), known
