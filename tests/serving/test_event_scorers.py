@@ -14,7 +14,12 @@ SMALL = {
     "din": {"embedding_dim": 8},
     "twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 4},
     "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 4},
-    "behavior_transformer": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "behavior_transformer": {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "head_hidden_sizes": [32, 16],
+    },
     "hstu": {"hidden_size": 16, "num_hidden_layers": 2},
 }
 CACHED = ("behavior_transformer", "hstu")
@@ -26,7 +31,7 @@ def make(family, length=None, **options):
 
     processor = SequenceProcessor.fit(sequence_log(extra_labels=("like",)), max_history_length=length, **options)
     torch.manual_seed(0)
-    values = {**SMALL[family], **processor.model_config_values(), "initializer_range": 0.2}
+    values = {**SMALL[family], **processor.model_config_values(), "initializer_range": 0.1}
     return lmctr.AutoModelForCTR.from_config(CONFIG_MAPPING[family](**values)).eval(), processor
 
 
