@@ -22,7 +22,9 @@ _SCORERS: dict[str, str] = {
     "din": "lmctr.serving.events:EventScorer",
     "dlrm_twin": "lmctr.serving.events:EventScorer",
     "hstu": "lmctr.serving.events:CachedEventScorer",
+    "retrieval_mlp": "lmctr.serving.retrieval:RetrievalScorer",
     "twin": "lmctr.serving.events:EventScorer",
+    "two_tower": "lmctr.serving.retrieval:RetrievalScorer",
 }
 
 

@@ -1,0 +1,82 @@
+"""Request scoring of the retrieval families: the user's half once, the candidates' halves in blocks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .fingerprint import weights_version
+from .registry import EncodedHistory, RequestScorer
+from .retrieval_split import SplitRetrievalModel, split_first_layer
+
+__all__ = ["RetrievalScorer"]
+
+
+class RetrievalScorer(RequestScorer):
+    """Scores with a RetrievalMLP or a TwoTower.
+
+    The history is one dict, the user's columns as the [`ImpressionProcessor`] takes them (lists of clicked ads among them); candidates are dicts
+    of the ads' columns. There are no events and so no user states; the request's time is not read. Where the same ads
+    are asked for again and again, keep their halves in a [`SplitRetrievalModel`].
+    """
+
+    encoded_class = None
+    reason = "the user's half is computed once for all candidates; nothing of a history of events is kept"
+
+    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
+        raise ValueError(
+            f"{type(self.model).__name__} reads a user's columns, no events, so there is no state to keep of a user; give "
+            "lmctr.serving.score [user], and keep ads with lmctr.serving.split_first_layer"
+        )
+
+    def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
+        return len(history)
+
+    def score(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Mapping[str, Any] | str],
+        time: float,
+        encoded: EncodedHistory | None,
+        *,
+        similarity: Any = None,
+        max_tokens: int,
+    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+        if similarity is not None:
+            raise ValueError(f"similarity: {type(self.model).__name__} takes none; leave it out")
+        if len(history) != 1 or not isinstance(history[0], Mapping):
+            raise ValueError(
+                f"history: expected one dict, the user's columns, got {len(history)} entries; give [user]"
+            )
+        for place, candidate in enumerate(candidates):
+            if not isinstance(candidate, Mapping):
+                raise ValueError(f"candidates[{place}]: expected a dict of the ad's columns, got {candidate!r}")
+        if not candidates:
+            return torch.zeros(0), encoded, 0
+        batch = self.processor(users=[history[0]], ads=[list(candidates)], return_tensors="pt")
+        user = {name: values for name, values in batch.items() if name.startswith("user_")}
+        ads = {name: values[0] for name, values in batch.items() if name.startswith("ad_") and name != "ad_mask"}
+        served = _split(self.model)
+        half = served.user_half(**user)
+        parts = []
+        for start in range(0, len(candidates), max_tokens):
+            block = {name: values[start : start + max_tokens] for name, values in ads.items()}
+            parts.append(served.score_halves(half, served.ad_half(**block))[0])
+        return torch.cat(parts).cpu(), encoded, 0
+
+
+_SPLITS: weakref.WeakKeyDictionary[torch.nn.Module, tuple[object, SplitRetrievalModel]] = weakref.WeakKeyDictionary()
+
+
+def _split(model: torch.nn.Module) -> SplitRetrievalModel:
+    """The model's halves, kept until its weights or running statistics change; tables are the model's own."""
+    # A batch in training mode moves running statistics without a new version of theirs; it counts itself in `num_batches_tracked`.
+    buffers = tuple((buffer.data_ptr(), 0 if buffer.is_inference() else buffer._version) for buffer in model.buffers())
+    version = (weights_version(model), buffers)
+    known = _SPLITS.get(model)
+    if known is None or known[0] != version:
+        known = _SPLITS[model] = (version, split_first_layer(model, copy_tables=False))
+    return known[1]
