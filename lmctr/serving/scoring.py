@@ -36,9 +36,9 @@ def score(
         model: a model with a CTR head, for example a [`CTRSinkForCTR`].
         processor: the processor saved with it.
         history: the user's full history as the processor takes it, oldest first, or a [`UserState`], which is brought up to
-            date: what this request had to encode stays in it.
-        candidates: items as `{"text": ...}` or texts. May be empty.
-        time: the request's time in seconds, after every behaviour.
+            date: what this request had to encode stays in it. For retrieval families `[user]`, one dict of the user's columns.
+        candidates: items as `{"text": ...}` or texts, or as the family's processor takes them. May be empty.
+        time: the request's time in seconds, after every behaviour. Retrieval families do not read it.
         similarity: (C, history) cosines of candidates and behaviours, where the processor's order or a sink signal needs them.
             Default: the `"similarity"` of each behaviour, for every candidate.
         max_tokens: most positions of a forward pass; bounds the memory, not the result. A single longer row still runs.
