@@ -15,6 +15,11 @@ An answer is one JSON object per line, in the order of the requests: {"logit", "
 `--requests FILE` instead of `--input FILE` is for many candidates per line: the history is encoded once where the model can share
 it among them (decoders that read the latest behaviours), and the scores are the same.
 
+A run whose model reads events (the sequence families) takes items by their ids instead of texts, see `lmctr.cli.predict_events`:
+
+    {"history": [{"item": 318, "behavior": "like", "scenario": "home", "time": 1700000000}, ...],
+     "candidates": [296, 47], "scenario": "home", "time": 1700100000}
+
 A run whose model reads the fields of a table takes a file of raw rows instead (CSV, TSV, .gz of them, Parquet, JSON lines; `-` for
 JSON lines), with the columns that its processor reads, and answers with `row` (1 is the first), `logit` and `probability`:
 
@@ -26,7 +31,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
@@ -36,8 +41,10 @@ from lmctr.utils.suggest import unknown_key_message
 if TYPE_CHECKING:
     import numpy as np
 
+    from lmctr.cli.views.base import View
+
 _BATCH_SIZE = 64
-_KEYS = ("id", "history", "target", "candidates", "time")
+REQUEST_KEYS = ("id", "history", "target", "candidates", "time")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -88,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if args.id_column is not None:
         raise ValueError("--id-column is for runs that read tables; a request of this run has an id of its own")
     with open_text(args.input, "r") as source:
-        scorer = Scorer(folder, args.batch_size or _BATCH_SIZE, args.device)
+        scorer = _scorer_class(folder)(folder, args.batch_size or _BATCH_SIZE, args.device)
         with open_text(args.output, "w") as target:
             count = 0
             for answer in scorer.answers(source, "standard input" if args.input == "-" else args.input):
@@ -100,10 +107,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reads_tables(folder: RunFolder) -> bool:
+    return view_of_run(folder).reads_tables
+
+
+def _scorer_class(folder: RunFolder) -> Callable[..., Any]:
+    if not view_of_run(folder).reads_events:
+        return Scorer
+    from lmctr.cli.predict_events import EventScorer
+
+    return EventScorer
+
+
+def view_of_run(folder: RunFolder) -> View:
+    """The view of a run's family, before any data are read."""
     from lmctr.cli.recipe import load_recipe
     from lmctr.cli.views import view_of
 
-    return view_of(load_recipe(folder.path / RECIPE)).reads_tables
+    return view_of(load_recipe(folder.path / RECIPE))
 
 
 class Scorer:
@@ -204,10 +224,15 @@ class Scorer:
         return [{**entry, "similarity": float(cosine)} for entry, cosine in zip(history, cosines)]
 
 
-def parse_request(line: str, where: str, read_target: Callable[[Any, str], Any] | None = None) -> dict[str, Any]:
+def parse_request(
+    line: str,
+    where: str,
+    read_target: Callable[[Any, str], Any] | None = None,
+    keys: Sequence[str] = REQUEST_KEYS,
+) -> dict[str, Any]:
     """One line of input as a checked request with `history`, `time`, `candidates` (a list of targets) and `single`.
 
-    `read_target(value, where)` checks a target; default: a text, or an object with "text".
+    `read_target(value, where)` checks a target; default: a text, or an object with "text". `keys` are those that a request may have.
 
     Raises:
         ValueError: no JSON object, unknown or missing keys, values of the wrong type; starts with `where`.
@@ -219,15 +244,16 @@ def parse_request(line: str, where: str, read_target: Callable[[Any, str], Any] 
     if not isinstance(request, dict):
         raise ValueError(f"{where}: a request is a JSON object, got {type(request).__name__}")
     for key in request:
-        if key not in _KEYS:
-            raise ValueError(f"{where}: {unknown_key_message(key, _KEYS, 'the request')}")
+        if key not in keys:
+            raise ValueError(f"{where}: {unknown_key_message(key, keys, 'the request')}")
     for key in ("history", "time"):
         if key not in request:
             raise ValueError(f"{where}: the request has no {key!r}")
     if not isinstance(request["history"], list):
         raise ValueError(f"{where}: history must be a list of behaviours, oldest first; [] for a new user")
     if not all(isinstance(entry, dict) for entry in request["history"]):
-        raise ValueError(f'{where}: each behaviour of the history is an object with "text" and "time"')
+        named = "text" if read_target is None else "item"
+        raise ValueError(f'{where}: each behaviour of the history is an object with "{named}" and "time"')
     if isinstance(request["time"], bool) or not isinstance(request["time"], (int, float)):
         raise ValueError(f"{where}: time must be a number of seconds, got {request['time']!r}")
     if ("target" in request) == ("candidates" in request):

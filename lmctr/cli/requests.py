@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lmctr.cli.predict import open_text, parse_request
+from lmctr.cli.predict_events import answer_of, parse_event_request
 from lmctr.cli.runs import open_run
 
 if TYPE_CHECKING:
@@ -86,18 +87,18 @@ class RequestAnswers:
         Raises:
             ValueError: a line that is no valid request; the message names the file and the line.
         """
-        # Families that read no text name their items otherwise; their processors check them.
-        read_target = None if hasattr(self.processor, "tokenizer") else lambda value, where: value
+        parse = parse_request if hasattr(self.processor, "tokenizer") else parse_event_request
+        tasks = getattr(self.processor, "tasks", ("label",))
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             where = f"{name}, line {number}"
-            request = parse_request(line, where, read_target)
+            request = parse(line, where)
             try:
                 logits = self._score(request)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from error
-            yield _answer(request, logits)
+            yield answer_of(request, logits, tasks)
 
     def _score(self, request: Mapping[str, Any]) -> np.ndarray:
         from lmctr.serving import score
@@ -130,14 +131,3 @@ class RequestAnswers:
             self._state = None  # so that a history that is refused leaves none behind
             self._state = UserState(self.model, self.processor, history)
         return self._state
-
-
-def _answer(request: Mapping[str, Any], logits: np.ndarray) -> dict[str, Any]:
-    import numpy as np
-
-    values = logits.astype(np.float64)
-    probabilities = 1.0 / (1.0 + np.exp(-values))
-    answer = {"id": request["id"]} if "id" in request else {}
-    if request["single"]:
-        return answer | {"logit": float(values[0]), "probability": float(probabilities[0])}
-    return answer | {"logits": values.tolist(), "probabilities": probabilities.tolist()}
