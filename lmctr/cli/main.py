@@ -21,6 +21,7 @@ VERBS = {
     "analyze": "lmctr.cli.analyze",
     "data": "lmctr.cli.data",
     "grid": "lmctr.cli.grid",
+    "scaling": "lmctr.cli.scaling",
 }
 
 GROUPS = ("data", "model", "training")

@@ -134,17 +134,17 @@ class DesignResult:
 
 
 def choose_design(
-    sizes: Sequence[Sequence[int]],
-    gain: Callable[[tuple[int, ...]], float],
-    cost: Callable[[tuple[int, ...]], float],
+    sizes: Sequence[Sequence[int] | str],
+    gain: Callable[[tuple[int, ...] | str], float],
+    cost: Callable[[tuple[int, ...] | str], float],
     minimal_roi: float,
-    base: Sequence[int] | None = None,
+    base: Sequence[int] | str | None = None,
     relative: bool = True,
 ) -> DesignResult:
     """Maximise the gain subject to gain / cost >= lambda (Eq. 8), over all candidates.
 
     Args:
-        sizes: candidates, such as `DesignGrid()`.
+        sizes: candidates, such as `DesignGrid()`, or names of models (whose FLOPs stay None).
         gain: expected revenue of a size, G(BNSL(F(SP))). cost: its machine cost, measured or interpolated, not negative. Units are the
             caller's: lambda is in gain's over cost's.
         minimal_roi: lambda.
@@ -155,14 +155,14 @@ def choose_design(
     Raises:
         ValueError: no candidates, no base for relative gains, gains or costs that are not finite, no feasible candidate.
     """
-    candidates = [tuple(int(a) for a in size) for size in sizes]
+    candidates = [_key(size) for size in sizes]
     if not candidates:
         raise ValueError("sizes: there are no candidates")
     if not np.isfinite(minimal_roi):
         raise ValueError(f"minimal_roi must be a finite number, got {minimal_roi}")
     if relative and base is None:
         raise ValueError("base is missing: gains are relative to it; give the size in use, or relative=False")
-    reference = _evaluate(tuple(int(a) for a in base), gain, cost) if relative else None
+    reference = _evaluate(_key(base), gain, cost) if relative else None
     designs = [_evaluate(size, gain, cost) for size in candidates]
     if reference is not None:
         designs = [Design(x.sizes, x.gain - reference.gain, x.cost - reference.cost, x.flops) for x in designs]
@@ -193,10 +193,15 @@ def _meets(design: Design, minimal_roi: float) -> bool:
     return design.gain >= minimal_roi * design.cost
 
 
-def _evaluate(sizes: tuple[int, ...], gain: Callable, cost: Callable) -> Design:
+def _key(size: Sequence[int] | str) -> tuple[int, ...] | str:
+    return size if isinstance(size, str) else tuple(int(a) for a in size)
+
+
+def _evaluate(sizes: tuple[int, ...] | str, gain: Callable, cost: Callable) -> Design:
     values = float(gain(sizes)), float(cost(sizes))
     for name, value in zip(("gain", "cost"), values):
         if not np.isfinite(value) or (name == "cost" and value < 0):
             accepted = "finite and not negative" if name == "cost" else "finite"
-            raise ValueError(f"{name} of {list(sizes)} must be {accepted}, got {value}")
-    return Design(sizes, *values, mlp_flops(sizes))
+            shown = sizes if isinstance(sizes, str) else list(sizes)
+            raise ValueError(f"{name} of {shown} must be {accepted}, got {value}")
+    return Design(sizes, *values, None if isinstance(sizes, str) else mlp_flops(sizes))

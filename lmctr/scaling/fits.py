@@ -136,14 +136,15 @@ class ScalingFit:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["aicc"] = None if np.isnan(self.aicc) else self.aicc
         arrays = {name: values[name].tolist() for name in ("x", "y", "residuals")}
-        return values | arrays | {"candidates": [dict(row) for row in self.candidates]}
+        rows = [row | {"aicc": None if np.isnan(row["aicc"]) else row["aicc"]} for row in self.candidates]
+        return values | arrays | {"candidates": rows}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ScalingFit:
         """What `to_dict` wrote."""
         arrays = {name: np.asarray(values[name], dtype=np.float64) for name in ("x", "y", "residuals")}
-        aicc = float("nan") if values["aicc"] is None else values["aicc"]
-        return cls(**(values | arrays | {"aicc": aicc, "candidates": tuple(values["candidates"])}))
+        rows = tuple(row | {"aicc": _nan(row["aicc"])} for row in values["candidates"])
+        return cls(**(values | arrays | {"aicc": _nan(values["aicc"]), "candidates": rows}))
 
 
 def fit_scaling_law(
@@ -368,6 +369,11 @@ def _leave_one_out(fit: ScalingFit, target: np.ndarray, settings: dict[str, int]
         residuals = target[out] - predicted if fit.absolute else np.log(target[out]) - np.log(predicted)
         errors.append(np.square(residuals).mean())
     return np.array(errors)
+
+
+def _nan(value: float | None) -> float:
+    """JSON has no NaN: it is kept as null."""
+    return float("nan") if value is None else value
 
 
 def _simplest(errors: list[np.ndarray]) -> int:

@@ -1,0 +1,208 @@
+"""Pictures of scaling: laws in log axes, return against machine cost, the metric-to-revenue line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .plots import require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue"]
+
+_LAW, _POINT, _HELD, _BASE = "#1f4e9c", "#333333", "#c1272d", "#0b6e4f"
+
+
+def plot_law(
+    x: Sequence[float],
+    y: Sequence[float],
+    curve_x: Sequence[float],
+    curve_y: Sequence[float],
+    path: str | Path,
+    *,
+    band: tuple[Sequence[float], Sequence[float]] | None = None,
+    held_out: tuple[Sequence[float], Sequence[float]] | None = None,
+    complement: bool = False,
+    x_name: str = "x",
+    y_name: str = "metric",
+    title: str | None = None,
+) -> Path:
+    """A scaling law and its points in log axes (Figure 7 of arXiv 2411.13322 has a linear y axis), as an image file.
+
+    Args:
+        x, y: (P,) all points, y the metric. curve_x, curve_y: (M,) the law of all points.
+        path: image file; the suffix decides the format. Folders are made.
+        band: lower and upper ends (M,) of its band. held_out: curve (M,), (M,) of the law fitted without the largest sizes, dashed.
+        complement: draw 1 - metric, which is what was fitted. x_name, y_name: of the axes.
+
+    Raises:
+        ValueError: no points. MissingExtraError: matplotlib is missing.
+    """
+    if not len(x):
+        raise ValueError("x: there are no points to draw")
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    def shown(values: Sequence[float]) -> np.ndarray:
+        values = np.asarray(values, dtype=np.float64)
+        return 1.0 - values if complement else values
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.subplots()
+    if band is not None:
+        edges = sorted((shown(band[0]), shown(band[1])), key=lambda edge: edge.sum())
+        axes.fill_between(curve_x, *edges, color=_LAW, alpha=0.18, linewidth=0, label="bootstrap band")
+    axes.plot(curve_x, shown(curve_y), color=_LAW, linewidth=1.6, label="law of all points")
+    if held_out is not None:
+        axes.plot(
+            held_out[0], shown(held_out[1]), "--", color=_HELD, linewidth=1.4, label="law without the largest sizes"
+        )
+    axes.plot(x, shown(y), "o", color=_POINT, markersize=4, alpha=0.7, label="measured")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(x_name.replace("_", " "))
+    axes.set_ylabel(("1 - " if complement else "") + y_name.replace("_", " "))
+    axes.set_title(title or f"{y_name.replace('_', ' ')} by {x_name.replace('_', ' ')}", fontsize=10)
+    axes.legend(fontsize=8, frameon=False)
+    _plain(axes)
+    return _save(figure, path)
+
+
+def plot_designs(
+    cost: Sequence[float],
+    gain: Sequence[float],
+    path: str | Path,
+    *,
+    front: tuple[Sequence[float], Sequence[float]] = ((), ()),
+    best: tuple[float, float] | None = None,
+    minimal_roi: float | None = None,
+    cost_name: str = "machine cost",
+    gain_name: str = "gain",
+    title: str | None = None,
+) -> Path:
+    """Gain against cost of all designs, the Pareto front, the line of the minimal ROI and the chosen design, as an image file.
+
+    Args:
+        cost, gain: (N,) of the candidates, relative to the base where that is asked for. path: image file; the suffix decides the format.
+        front: cost and gain of the Pareto front. best: cost and gain of the choice. minimal_roi: slope of the line through (0, 0).
+
+    Raises:
+        ValueError: no candidates. MissingExtraError: matplotlib is missing.
+    """
+    if not len(cost):
+        raise ValueError("cost: there are no designs to draw")
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(cost, gain, ".", color=_POINT, alpha=0.35, markersize=5, label="designs")
+    if len(front[0]):
+        axes.step(*front, where="post", color=_LAW, linewidth=1.4, label="Pareto front")
+    low, high = axes.get_xlim(), axes.get_ylim()
+    if minimal_roi is not None:
+        ends = np.array([min(0.0, low[0]), low[1]])
+        axes.plot(ends, minimal_roi * ends, "--", color=_HELD, linewidth=1.2, label=f"ROI {minimal_roi:g}")
+    if best is not None:
+        axes.plot(*best, "*", color=_BASE, markersize=13, label="chosen")
+    axes.set_xlim(low)
+    axes.set_ylim(high)  # the line may leave it
+    axes.set_xlabel(cost_name)
+    axes.set_ylabel(gain_name)
+    axes.set_title(title or "Gain and cost of the designs", fontsize=10)
+    axes.legend(fontsize=8, frameon=False)
+    _plain(axes)
+    return _save(figure, path)
+
+
+def plot_machine_cost(
+    flops: Sequence[float],
+    cost: Sequence[float],
+    path: str | Path,
+    *,
+    labels: Sequence[str] = (),
+    x_name: str = "FLOPs per request",
+    cost_name: str = "machines relative to the base",
+    title: str | None = None,
+) -> Path:
+    """Measured machine cost by FLOPs in log axes, as an image file. Arguments: (P,) each; `path` as in the other pictures.
+
+    Raises:
+        ValueError: no points. MissingExtraError: matplotlib is missing.
+    """
+    if not len(flops):
+        raise ValueError("flops: there are no points to draw")
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    order = np.argsort(flops)
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(np.asarray(flops)[order], np.asarray(cost)[order], "o-", color=_LAW, markersize=5, linewidth=1.2)
+    for place, label in enumerate(labels):
+        axes.annotate(label, (flops[place], cost[place]), fontsize=7, xytext=(3, 4), textcoords="offset points")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(x_name)
+    axes.set_ylabel(cost_name)
+    axes.set_title(title or "Machine cost by FLOPs", fontsize=10)
+    _plain(axes)
+    return _save(figure, path)
+
+
+def plot_revenue(
+    metrics: Mapping[str, Sequence[float]],
+    revenue: Sequence[float],
+    lines: Mapping[str, tuple[float, float, float]],
+    path: str | Path,
+    revenue_name: str = "revenue",
+) -> Path:
+    """Revenue against each metric with its regression line (Figures 3-6 of arXiv 2411.13322), a panel per metric, as an image file.
+
+    Args:
+        metrics: name -> (P,). revenue: (P,). lines: name -> slope, intercept, R^2, in the order of the panels. path: image file.
+
+    Raises:
+        ValueError: no metrics. MissingExtraError: matplotlib is missing.
+    """
+    if not lines:
+        raise ValueError("lines: there are no metrics to draw")
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    columns = min(len(lines), 3)
+    rows = -(-len(lines) // columns)
+    figure = Figure(figsize=(3.4 * columns, 2.9 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in panels[len(lines) :]:
+        axes.set_visible(False)
+    for axes, (name, (slope, intercept, r2)) in zip(panels, lines.items()):
+        values = np.asarray(metrics[name], dtype=np.float64)
+        ends = np.array([values.min(), values.max()])
+        axes.plot(values, revenue, "o", color=_POINT, markersize=4)
+        axes.plot(ends, slope * ends + intercept, color=_LAW, linewidth=1.4)
+        axes.set_title(f"{name.replace('_', ' ')}: R² = {r2:.3f}", fontsize=9)
+        axes.set_xlabel(name.replace("_", " "), fontsize=8)
+        axes.tick_params(labelsize=7)
+        _plain(axes)
+    figure.supylabel(revenue_name.replace("_", " "), fontsize=9)
+    return _save(figure, path)
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(color="0.92", linewidth=0.8, which="both")
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _save(figure: Any, path: str | Path) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12)
+    return path
