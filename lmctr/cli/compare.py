@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.evaluation.comparison import (
-    COMPARED_METRICS,
     RunPredictions,
     SeedTest,
     check_group,
@@ -72,18 +71,19 @@ class Comparison:
         return lines
 
     def _tables(self) -> list[list[list[str]]]:
-        rows = [["run", "seed", *(METRIC_TITLES[name] for name in COMPARED_METRICS)]]
+        names = next(iter(self.groups.values()))[0].names
+        rows = [["run", "seed", *(METRIC_TITLES[name] for name in names)]]
         for name, runs in self.groups.items():
             for run in runs:
-                values = {key: (run.metrics[key], None) for key in COMPARED_METRICS if key in run.metrics}
-                rows.append([str(run.path), str(run.seed), *_cells(values)])
+                values = {key: (run.metrics[key], None) for key in names if key in run.metrics}
+                rows.append([str(run.path), str(run.seed), *_cells(values, names)])
             if len(runs) > 1:
-                rows.append([f"mean of {name}", f"{len(runs)} seeds", *_cells(mean_and_spread(runs))])
+                rows.append([f"mean of {name}", f"{len(runs)} seeds", *_cells(mean_and_spread(runs), names)])
         runs = next(iter(self.groups.values()))
         for name in runs[0].baselines:
             if all(name in run.baselines for run in runs):
                 means = mean_and_spread([run.baselines[name] for run in runs])
-                rows.append([f"{name.replace('_', ' ')} baseline", "", *_cells(means)])
+                rows.append([f"{name.replace('_', ' ')} baseline", "", *_cells(means, names)])
         if not self.tests:
             return [rows]
         first, second = self.groups
@@ -187,14 +187,14 @@ def _group_dict(runs: list[RunPredictions]) -> dict[str, Any]:
     }
 
 
-def _cells(values: dict[str, tuple[float, float | None]]) -> list[str]:
+def _cells(values: dict[str, tuple[float, float | None]], names: Sequence[str]) -> list[str]:
     def cell(name: str) -> str:
         if name not in values:
             return "-"
         value, spread = values[name]
         return f"{value:.4f}" if spread is None else f"{value:.4f} ± {spread:.4f}"
 
-    return [cell(name) for name in COMPARED_METRICS]
+    return [cell(name) for name in names]
 
 
 def _with_rule(table: list[list[str]]) -> list[list[str]]:

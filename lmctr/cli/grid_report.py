@@ -24,19 +24,26 @@ from lmctr.evaluation.comparison import (
     mean_and_spread,
     read_predictions,
 )
-from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES
+from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES, RANKING_METRIC_NAMES
 from lmctr.utils.files import read_json
 
 if TYPE_CHECKING:
     from lmctr.cli.recipe import Recipe
 
 TESTED = ("auc", "log_loss")
+RANKING_TESTED = ("revenue_ratio", "recall", "ndcg")
 _NOTES = (
     "Mean ± sample standard deviation over the seeds that are done (done/wanted). AUC is exact (ties count half), gAUC the "
     "impression-weighted mean of the AUC per user, ECE has 10 uniform bins. Differences are to the row named in brackets, on equal "
     "seeds; p values are two-sided and not corrected for the number of tests.",
     "t test: paired over seeds, the test samples as given. DeLong: test samples independent, one p per seed. Bootstrap: draws of users "
     "(of samples, where there are no users), one p per seed.",
+)
+_RANKING_NOTE = (
+    "Mean ± sample standard deviation over the seeds that are done (done/wanted). R/R* is the eCPM of the ads passed on relative to the "
+    "ground truth's, OPA the share of pairs of ads in the right order, as means over impressions that have a value. Differences are to the row "
+    "named in brackets, on equal seeds; p values are two-sided and not corrected for the number of tests. t test: paired over seeds. "
+    "Bootstrap: draws of impressions, one p per seed."
 )
 
 
@@ -79,6 +86,23 @@ class Section:
     baselines: dict[str, dict[int, dict[str, Any]]]
     best_auc: float | None = None
     num_fitted: int | None = None
+
+    @property
+    def is_ranking(self) -> bool:
+        """Whether the samples are impressions: known from the runs, or else from the baselines."""
+        if any(run.ranking is not None for point in self.points for run in point.runs.values()):
+            return True
+        return any("revenue_ratio" in values for seeds in self.baselines.values() for values in seeds.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics to show."""
+        return RANKING_METRIC_NAMES if self.is_ranking else COMPARED_METRICS
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The metrics of the CSV."""
+        return RANKING_METRIC_NAMES if self.is_ranking else METRIC_NAMES
 
 
 def report(
@@ -159,7 +183,10 @@ def _test(result: PointResult, results: dict[str, PointResult], num_resamples: i
         return
     try:
         result.tests = compare_groups(
-            [result.runs[seed] for seed in seeds], [other.runs[seed] for seed in seeds], num_resamples, TESTED
+            [result.runs[seed] for seed in seeds],
+            [other.runs[seed] for seed in seeds],
+            num_resamples,
+            RANKING_TESTED if result.runs[seeds[0]].ranking is not None else TESTED,
         )
     except ValueError as error:  # other samples: a difference of means would compare nothing
         result.note = f"not comparable with {against}: {error}"
@@ -203,34 +230,44 @@ def markdown(grid: Grid, sections: list[Section], split: str, command: str) -> s
         ]
     if notes:
         lines += ["Not tested:", "\n".join(f"- {note}" for note in notes)]
-    lines += [*_NOTES, f"```\n{command}\n```"]
+    is_ranking = [section.is_ranking for section in sections]
+    if any(is_ranking):
+        lines.append(_RANKING_NOTE)
+    lines += [*([] if all(is_ranking) else _NOTES), f"```\n{command}\n```"]
     return "\n\n".join(lines) + "\n"
 
 
 def _table(section: Section) -> str:
-    metrics = [METRIC_TITLES[name] for name in COMPARED_METRICS]
-    rows = [["point", "seeds", *metrics, "AUC difference", "t test", "DeLong", "bootstrap", "train s"]]
+    names = section.names
+    metrics = [METRIC_TITLES[name] for name in names]
+    tests = [
+        f"{METRIC_TITLES[names[0]]} difference",
+        "t test",
+        *([] if section.is_ranking else ["DeLong"]),
+        "bootstrap",
+    ]
+    rows = [["point", "seeds", *metrics, *tests, "train s"]]
     for result in section.points:
         rows.append(
             [
                 result.point.label,
                 f"{len(result.runs)}/{result.num_wanted}",
-                *_cells(list(result.runs.values())),
-                *_test_cells(result),
+                *_cells(list(result.runs.values()), names),
+                *_test_cells(result, section.is_ranking),
                 _seconds(result),
             ]
         )
     for name, seeds in section.baselines.items():
         if seeds:
-            cells = _cells(list(seeds.values()))
-            rows.append([f"{name.replace('_', ' ')} baseline", str(len(seeds)), *cells, "", "", "", "", ""])
+            cells = _cells(list(seeds.values()), names)
+            rows.append([f"{name.replace('_', ' ')} baseline", str(len(seeds)), *cells, *[""] * (len(tests) + 1)])
     rule = ["---", *["---:"] * (len(rows[0]) - 1)]
     return "\n".join(
         f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in [rows[0], rule, *rows[1:]]
     )
 
 
-def _cells(values: list[RunPredictions] | list[dict[str, float]]) -> list[str]:
+def _cells(values: list[RunPredictions] | list[dict[str, float]], names: Sequence[str]) -> list[str]:
     summary = mean_and_spread(values) if values else {}
 
     def cell(name: str) -> str:
@@ -239,27 +276,27 @@ def _cells(values: list[RunPredictions] | list[dict[str, float]]) -> list[str]:
         mean, spread = summary[name]
         return f"{mean:.4f}" if spread is None else f"{mean:.4f} ± {spread:.4f}"
 
-    return [cell(name) for name in COMPARED_METRICS]
+    return [cell(name) for name in names]
 
 
-def _test_cells(result: PointResult) -> list[str]:
-    """Difference of the means over common seeds, and p values of the AUC."""
-    tests = [entry for entry in result.tests if entry.metric == "auc"]
+def _test_cells(result: PointResult, is_ranking: bool) -> list[str]:
+    """Difference of the means over common seeds, and p values of the AUC, or of R/R*."""
+    tests = [entry for entry in result.tests if entry.metric == ("revenue_ratio" if is_ranking else "auc")]
     if not tests:
-        return ["", "", "", ""]
+        return [""] * (3 if is_ranking else 4)
     by_seed = {method: [entry.test for entry in tests if entry.test.method == method] for method in _METHODS}
-    pairs = by_seed["cluster bootstrap"] or by_seed["bootstrap"]
+    pairs = by_seed["impression bootstrap"] or by_seed["cluster bootstrap"] or by_seed["bootstrap"]
     difference = float(np.mean([test.difference for test in pairs]))
     over = [entry.test for entry in tests if entry.seed is None]
     return [
         f"{difference:+.4f} ({result.compared})",
         f"{over[0].p_value:.2g}" if over else "-",
-        ", ".join(f"{test.p_value:.2g}" for test in by_seed["DeLong"]) or "-",
+        *([] if is_ranking else [", ".join(f"{test.p_value:.2g}" for test in by_seed["DeLong"]) or "-"]),
         ", ".join(f"{test.p_value:.2g}" for test in pairs),
     ]
 
 
-_METHODS = ("DeLong", "cluster bootstrap", "bootstrap")
+_METHODS = ("DeLong", "cluster bootstrap", "bootstrap", "impression bootstrap")
 
 
 def _seconds(result: PointResult) -> str:
@@ -290,7 +327,7 @@ def run_rows(grid: Grid, sections: list[Section], split: str) -> list[dict[str, 
                 written = result.written[seed]
                 rows.append(
                     {**own, "seed": seed, "state": DONE, "split": split}
-                    | {name: result.metrics(seed).get(name) for name in METRIC_NAMES}
+                    | {name: result.metrics(seed).get(name) for name in section.written}
                     | {
                         "num_samples": result.metrics(seed).get("num_samples"),
                         "training_samples": written.get("training_samples", {}).get("model"),
@@ -308,7 +345,7 @@ def run_rows(grid: Grid, sections: list[Section], split: str) -> list[dict[str, 
                 rows.append(
                     {"point": f"baseline:{name}", "label": f"{name.replace('_', ' ')} baseline", **shared}
                     | {"seed": seed, "state": DONE, "split": split}
-                    | {key: values.get(key) for key in (*METRIC_NAMES, "num_samples")}
+                    | {key: values.get(key) for key in (*section.written, "num_samples")}
                     | {"training_samples": section.num_fitted}
                 )
     return rows

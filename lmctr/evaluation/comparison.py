@@ -16,9 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmctr.evaluation import metrics
-from lmctr.evaluation.evaluator import evaluate_predictions
-from lmctr.evaluation.significance import PairedTest, cluster_bootstrap_test, delong_test, paired_t_test
-from lmctr.utils.files import read_json
+from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES, evaluate_predictions
+from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking, ranking_per_impression
+from lmctr.evaluation.significance import (
+    PairedTest,
+    cluster_bootstrap_test,
+    delong_test,
+    paired_bootstrap_test,
+    paired_t_test,
+)
+from lmctr.utils.files import read_json, read_yaml
 
 __all__ = [
     "COMPARED_METRICS",
@@ -31,10 +38,10 @@ __all__ = [
 ]
 
 COMPARED_METRICS = ("auc", "log_loss", "grouped_auc", "expected_calibration_error")
-"""Metrics that runs are compared by, in the order in which they are shown."""
+"""Metrics that runs are compared by, in the order in which they are shown; runs on impressions by `RANKING_METRIC_NAMES`."""
 
 _NEEDED = ("event", "label", "logit")
-_SAME = ("label", "item", "time", "weight")
+_SAME = ("label", "impression", "ecpm", "item", "time", "weight")
 """Columns that must agree where two runs have them. A view of the data may lack items or times, and may number the users anew;
 who shares a user must agree."""
 
@@ -47,13 +54,21 @@ class RunPredictions:
         path: the run folder.
         seed: seed of the training.
         columns: event, label, logit and, where the data have them, user, item, time and weight: (S,) each, sorted by event.
+            Of a run on impressions a row is an ad, label is v, and impression and ecpm are there too.
         baselines: metrics of the run's baselines on this split, by name.
+        ranking: what the metrics of impressions count; None for a run on clicks.
     """
 
     path: Path
     seed: int
     columns: dict[str, np.ndarray]
     baselines: dict[str, dict[str, float]]
+    ranking: RankingSettings | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Metrics that such runs are compared by."""
+        return COMPARED_METRICS if self.ranking is None else RANKING_METRIC_NAMES
 
     @property
     def weight(self) -> np.ndarray | None:
@@ -69,13 +84,28 @@ class RunPredictions:
 
     def count_samples(self) -> str:
         """ "3,000 samples of 44 users"."""
+        if self.ranking is not None:
+            return f"{len(self._ads['counts']):,} impressions with {len(self.columns['label']):,} ads"
         samples = f"{len(self.columns['label']):,} samples"
         return samples if self.users is None else f"{samples} of {self.users.max() + 1:,} users"
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """`evaluate_predictions` of the scores, with users as groups where there are some."""
+        """`evaluate_predictions` of the scores, with users as groups where there are some; `evaluate_ranking` of impressions."""
+        if self.ranking is not None:
+            return evaluate_ranking(**self._ads, settings=self.ranking)
         return evaluate_predictions(self.columns["label"], self.columns["logit"], self.users, self.weight)
+
+    @cached_property
+    def per_impression(self) -> dict[str, np.ndarray]:
+        """`ranking_per_impression` of a run on impressions."""
+        return ranking_per_impression(**self._ads, settings=self.ranking)
+
+    @property
+    def _ads(self) -> dict[str, np.ndarray]:
+        columns = self.columns
+        counts = np.unique(columns["impression"], return_counts=True)[1]  # ads stand impression by impression
+        return {"counts": counts, "ranks": columns["label"], "scores": columns["logit"], "ecpm": columns["ecpm"]}
 
 
 @dataclass(frozen=True)
@@ -125,7 +155,16 @@ def read_predictions(run_dir: str | Path, split: str = "test") -> RunPredictions
         for name, parts in (written.get("baselines") or {}).items()
         if isinstance(parts, dict) and isinstance(parts.get(split), dict)
     }
-    return RunPredictions(folder, seed, columns, baselines)
+    ranking = None
+    if "impression" in columns:
+        recipe = folder / "recipe.yaml"
+        if "ecpm" not in columns or not recipe.is_file():
+            missing = f"{path} has no column 'ecpm'" if recipe.is_file() else f"{recipe} is missing"
+            raise ValueError(f"{missing}: scores of impressions cannot be measured without")
+        ranking = RankingSettings(**read_yaml(recipe)["data"]["metrics"])
+        if (np.diff(columns["impression"]) < 0).any():
+            raise ValueError(f"{path}: the ads of an impression do not stand together in the order of event")
+    return RunPredictions(folder, seed, columns, baselines, ranking)
 
 
 def check_group(runs: Sequence[RunPredictions]) -> None:
@@ -149,7 +188,7 @@ def mean_and_spread(runs: Sequence[RunPredictions | dict[str, float]]) -> dict[s
     """Mean and sample standard deviation (None for one run) of each metric that all runs (or metrics dicts) have."""
     found = [run.metrics if isinstance(run, RunPredictions) else run for run in runs]
     result = {}
-    for name in COMPARED_METRICS:
+    for name in (*RANKING_METRIC_NAMES, *COMPARED_METRICS):
         values = [run[name] for run in found if run.get(name) is not None]
         if values and len(values) == len(found):
             result[name] = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -160,10 +199,10 @@ def compare_groups(
     runs: Sequence[RunPredictions],
     others: Sequence[RunPredictions],
     num_resamples: int = 1000,
-    names: Sequence[str] = COMPARED_METRICS,
+    names: Sequence[str] | None = None,
 ) -> list[SeedTest]:
-    """Paired tests of `runs` against `others`: for each metric in `names` one test per seed and draw of the test samples,
-    then one over the seeds. Differences are runs - others.
+    """Paired tests of `runs` against `others`: for each metric in `names` (default: all that such runs are compared by) one test per seed and
+    draw of the test samples, then one over the seeds. Differences are runs - others.
 
     Raises:
         ValueError: groups of different seeds, and what `check_group` refuses.
@@ -179,7 +218,7 @@ def compare_groups(
         )
     pairs = [(first[seed], second[seed]) for seed in sorted(first)]
     tests = []
-    for name in names:
+    for name in runs[0].names if names is None else names:
         if all(name in run.metrics for pair in pairs for run in pair):
             for run, other in pairs:
                 tests += [SeedTest(name, run.seed, test) for test in _tests_of_a_seed(name, run, other, num_resamples)]
@@ -192,7 +231,9 @@ def _tests_of_a_seed(
     metric: str, run: RunPredictions, other: RunPredictions, num_resamples: int = 1000
 ) -> list[PairedTest]:
     """Tests of two runs on the same samples: DeLong for the AUC (samples independent; not for weighted logs), and for
-    every metric a bootstrap that draws users (samples, where there are no users)."""
+    every metric a bootstrap that draws users (samples, where there are no users; impressions, where samples are ads)."""
+    if run.ranking is not None:
+        return [_test_of_impressions(metric, run, other, num_resamples)]
     labels, logits, against = run.columns["label"], run.columns["logit"], other.columns["logit"]
     tests = [delong_test(labels, logits, against)] if metric == "auc" and run.weight is None else []
     measure = partial(_weighted, _metric(metric, run.users), run.weight)
@@ -200,6 +241,14 @@ def _tests_of_a_seed(
     test = cluster_bootstrap_test(labels, logits, against, clusters, measure, num_resamples)
     tests.append(test if run.users is not None else replace(test, method="bootstrap"))
     return tests
+
+
+def _test_of_impressions(metric: str, run: RunPredictions, other: RunPredictions, num_resamples: int) -> PairedTest:
+    """Bootstrap that draws impressions; those without a value (the same ones in both runs) are left out."""
+    mine, theirs = run.per_impression[metric], other.per_impression[metric]
+    defined = ~np.isnan(mine)
+    test = paired_bootstrap_test(mine[defined], theirs[defined], num_resamples)
+    return replace(test, method="impression bootstrap")
 
 
 def _test_over_seeds(metric: str, pairs: Sequence[tuple[RunPredictions, RunPredictions]]) -> PairedTest:
@@ -229,6 +278,10 @@ def _weighted(
 
 def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
     mine, theirs = run.columns, other.columns
+    if run.ranking != other.ranking:
+        raise ValueError(
+            f"{run.path} and {other.path} count other metrics: {run.ranking} and {other.ranking}; evaluate both with the same data.metrics"
+        )
     if not np.array_equal(mine["event"], theirs["event"]):
         only_mine = np.setdiff1d(mine["event"], theirs["event"])
         only_theirs = np.setdiff1d(theirs["event"], mine["event"])

@@ -60,7 +60,7 @@ def impression_baseline_metrics(
             "random": generator.random(len(ads)),
             "popularity": known[:, 0],
             "mean_ecpm": known[:, 1],
-            "gradient_boosting": boosting.scores(rows, ads),
+            "ad_gradient_boosting": boosting.scores(rows, ads),
         }
         if store.oracle is not None:
             scores["best_reachable"] = np.asarray(store.oracle)[ads]

@@ -22,6 +22,8 @@ from lmctr.evaluation.metrics import UndefinedMetricError, _check, _encode_group
 
 __all__ = ["PairedTest", "cluster_bootstrap_test", "delong_test", "paired_bootstrap_test", "paired_t_test"]
 
+_DRAWS_AT_ONCE = 1 << 22  # of a bootstrap held in memory
+
 
 @dataclass(frozen=True)
 class PairedTest:
@@ -202,12 +204,15 @@ def paired_bootstrap_test(
     if num_resamples < 100:
         raise ValueError(f"num_resamples must be at least 100, got {num_resamples}")
     gaps = a - b
-    draws = np.random.default_rng(seed).integers(len(gaps), size=(num_resamples, len(gaps)))
+    generator = np.random.default_rng(seed)
+    step = max(1, _DRAWS_AT_ONCE // len(gaps))
+    sizes = [min(step, num_resamples - start) for start in range(0, num_resamples, step)]
+    means = [gaps[generator.integers(len(gaps), size=(size, len(gaps)))].mean(axis=1) for size in sizes]
     return _bootstrap_result(
         "paired bootstrap",
         float(a.mean()),
         float(b.mean()),
-        gaps[draws].mean(axis=1),
+        np.concatenate(means),
         confidence,
         num_pairs=len(gaps),
         difference=float(gaps.mean()),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lmctr.hub import card_tabular, card_text
+from lmctr.hub import card_retrieval, card_tabular, card_text
 from lmctr.hub.run_folder import RunFolder
 
 __all__ = ["CardFamily", "card_family"]
@@ -33,6 +33,9 @@ class CardFamily:
     facts: Callable[[RunFolder, dict[str, Any] | None], list[tuple[str, str]]]
     usage_note: Callable[[RunFolder, dict[str, Any] | None], str]
     limits: Callable[[RunFolder], list[str]]
+    output: str = "probability = model(**batch).logits.sigmoid()  # one per row"
+    promise: str = "its probabilities hold for samples like those only"
+    task: str = "Click-through rate prediction"
 
 
 def _tabular(title: str, what: str, paper: str, url: str) -> CardFamily:
@@ -49,6 +52,28 @@ def _tabular(title: str, what: str, paper: str, url: str) -> CardFamily:
         facts=card_tabular.facts,
         usage_note=card_tabular.usage_note,
         limits=card_tabular.limits,
+    )
+
+
+_RETRIEVAL_PAPER = "https://arxiv.org/abs/2411.13322"
+
+
+def _retrieval(title: str, what: str) -> CardFamily:
+    """A family that ranks the ads of impressions."""
+    summary = f"A model for ad retrieval, {what}, after [Scaling Laws for Online Advertisement Retrieval]({_RETRIEVAL_PAPER})."
+    return CardFamily(
+        title=title,
+        pipeline_tag="tabular-regression",
+        summary=lambda folder: (
+            f"{summary} It scores the ads of an impression, so that the best ones go on to the next stage."
+        ),
+        citation=f"Scaling Laws for Online Advertisement Retrieval. {_RETRIEVAL_PAPER}",
+        facts=card_retrieval.facts,
+        usage_note=card_retrieval.usage_note,
+        limits=card_retrieval.limits,
+        output="scores = model(**batch).logits  # (impressions, ads), higher is better",
+        promise="its order holds for impressions like those only",
+        task="Ad retrieval",
     )
 
 
@@ -117,6 +142,8 @@ _FAMILIES = {
         "From Scaling to Structured Expressivity: Rethinking Transformers for CTR Prediction.",
         "https://arxiv.org/abs/2511.12081",
     ),
+    "retrieval_mlp": _retrieval("RetrievalMLP", "an MLP on the features of a user and an ad"),
+    "two_tower": _retrieval("TwoTower", "the inner product of a user's and an ad's tower"),
     "rank_mixer": _tabular(
         "RankMixer",
         "multi-head token mixing by transposition and an MLP per token",

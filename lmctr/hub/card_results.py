@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
 from lmctr.hub.run_folder import RunFolder, open_run
 
@@ -16,6 +17,7 @@ __all__ = [
     "better_baselines",
     "common_splits",
     "differing_keys",
+    "main_metric",
     "mean",
     "results_note",
     "results_table",
@@ -23,13 +25,24 @@ __all__ = [
 ]
 
 METRICS = {  # key: (title, metric type in the card's metadata)
+    "revenue_ratio": ("R/R*", "revenue_ratio"),
+    "ordered_pair_accuracy": ("OPA", "ordered_pair_accuracy"),
+    "ndcg": ("NDCG", "ndcg"),
+    "recall": ("Recall", "recall"),
     "auc": ("AUC", "roc_auc"),
     "log_loss": ("logloss", "log_loss"),
     "grouped_auc": ("gAUC", "grouped_roc_auc"),
     "normalized_entropy": ("NE", "normalized_entropy"),
     "expected_calibration_error": ("ECE", "expected_calibration_error"),
 }
+BOUND = "best_reachable"
+"""Name under which generated data give the metrics of the best possible scores: no rival."""
 _BASELINES = {
+    BOUND: "best reachable (generated data)",
+    "mean_ecpm": "mean eCPM of the ad",
+    "popularity": "popularity of the ad",
+    "ad_gradient_boosting": "gradient boosting (user and ad fields)",
+    "random": "random order",
     "counting": "counting (user and item rate)",
     "gradient_boosting": "gradient boosting (history features)",
     "field_counting": "counting (rate per field)",
@@ -101,23 +114,38 @@ def results_table(runs: list[dict[str, Any]]) -> str:
     """A Markdown table: model and baselines by split; mean and spread where there are several runs."""
     splits = common_splits(runs)
     rows = []
+    metrics = _shown(runs)
     for split in splits:
         own = [run["splits"][split] for run in runs]
-        rows.append([split, "**this model**", *_cells(own), _count(own[0])])
+        rows.append([split, "**this model**", *_cells(own, metrics), _count(own[0])])
         for name in runs[0]["baselines"]:
             per_run = [run["baselines"].get(name, {}).get(split) for run in runs]
             if all(per_run):
-                rows.append([split, _BASELINES.get(name, name), *_cells(per_run), _count(per_run[0])])
+                rows.append([split, _BASELINES.get(name, name), *_cells(per_run, metrics), _count(per_run[0])])
     if not rows:
         return ""
-    titles = ["split", "", *(title for title, _ in METRICS.values()), "samples"]
+    titles = ["split", "", *(METRICS[key][0] for key in metrics), "impressions" if _is_ranking(runs) else "samples"]
     lines = [titles, ["---"] * 2 + ["---:"] * (len(titles) - 2), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cells(per_run: list[dict[str, float]]) -> list[str]:
+def _is_ranking(runs: list[dict[str, Any]]) -> bool:
+    return any("ordered_pair_accuracy" in values for run in runs for values in run["splits"].values())
+
+
+def _shown(runs: list[dict[str, Any]]) -> list[str]:
+    """The metrics of such runs: of impressions, or of clicks."""
+    return [key for key in METRICS if (key in RANKING_METRIC_NAMES) == _is_ranking(runs)]
+
+
+def main_metric(runs: list[dict[str, Any]]) -> str:
+    """The metric that rivals are compared by."""
+    return "revenue_ratio" if _is_ranking(runs) else "auc"
+
+
+def _cells(per_run: list[dict[str, float]], metrics: list[str]) -> list[str]:
     cells = []
-    for key in METRICS:
+    for key in metrics:
         values = [run[key] for run in per_run if run.get(key) is not None]
         if len(values) < len(per_run):
             cells.append("-")
@@ -147,7 +175,13 @@ def results_note(runs: list[dict[str, Any]]) -> str:
         if len(runs) == 1
         else f"Mean and standard deviation over {len(runs)} runs, seeds {seeds}; the weights here are those of the first."
     )
-    note += " AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user."
+    if _is_ranking(runs):
+        note += (
+            " R/R* is the eCPM of the ads passed on relative to that of the ground truth's, OPA the share of pairs of ads in the right order; "
+            "means over impressions that have a value."
+        )
+    else:
+        note += " AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user."
     if runs[0]["baselines"]:
         note += " The baselines were computed in the same run, on the same samples"
         fitted = runs[0]["training_samples"]
@@ -158,13 +192,16 @@ def results_note(runs: list[dict[str, Any]]) -> str:
 
 
 def better_baselines(runs: list[dict[str, Any]]) -> list[str]:
-    """The baselines whose AUC on the test split is above the model's, with both numbers."""
+    """The baselines whose AUC (on impressions: R/R*) on the test split is above the model's, with both numbers."""
     if "test" not in common_splits(runs):
         return []
-    own = mean([run["splits"]["test"].get("auc", math.nan) for run in runs])
+    key = main_metric(runs)
+    own = mean([run["splits"]["test"].get(key, math.nan) for run in runs])
     found = []
     for name in runs[0]["baselines"]:
-        values = [run["baselines"].get(name, {}).get("test", {}).get("auc") for run in runs]
+        values = [run["baselines"].get(name, {}).get("test", {}).get(key) for run in runs if name != BOUND]
+        if not values:
+            continue
         if all(value is not None for value in values) and own < mean(values):
             found.append(f"{_BASELINES.get(name, name)}, {own:.4f} against {mean(values):.4f}")
     return found

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from lmctr.evaluation.evaluator import METRIC_NAMES, evaluate_predictions
+from lmctr.evaluation.comparison import read_predictions
+from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, evaluate_predictions
 from lmctr.hub.examples import example_batch
 from lmctr.hub.loading import load_folder
 from lmctr.hub.reference import REFERENCE_FILE, compare_with_reference
@@ -84,6 +85,9 @@ def _check_metrics(folder: RunFolder) -> list[str]:
         path = folder.path / "predictions" / f"{split}.parquet"
         if not path.is_file():
             continue
+        if "ordered_pair_accuracy" in written or "recall" in written:
+            lines.append(_check_ranking(folder, split, written))
+            continue
         try:
             table = pq.read_table(path)
             columns = {name: table[name].to_numpy() for name in ("label", "logit")}
@@ -102,6 +106,18 @@ def _check_metrics(folder: RunFolder) -> list[str]:
                 )
         lines.append(f"{split} metrics are those of predictions/{split}.parquet")
     return lines
+
+
+def _check_ranking(folder: RunFolder, split: str, written: dict[str, float]) -> str:
+    """The metrics of impressions, computed again."""
+    again = read_predictions(folder.path, split).metrics
+    for name in ("num_samples", *RANKING_METRIC_NAMES):
+        if name in written and abs(again[name] - written[name]) > _METRIC_TOLERANCE * max(1.0, abs(again[name])):
+            raise ValueError(
+                f"{folder.path / 'metrics.json'}: {split} {name} is {written[name]}, but predictions/{split}.parquet gives {again[name]}; "
+                "they come from different evaluations: run `lmctr evaluate` again"
+            )
+    return f"{split} metrics are those of predictions/{split}.parquet"
 
 
 def split_metrics(metrics: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -131,7 +131,40 @@ def _table_call(rows: dict[str, Any]) -> str:
     return f'batch = processor(\n    [{{\n{row}\n    }}],\n    return_tensors="pt",\n)'
 
 
+# Impressions
+
+
+def _impression_rows(folder: RunFolder) -> dict[str, Any]:
+    """A user and two ads of the most frequent values, and a user and an ad with nothing but missing values."""
+    from lmctr.data.impressions_processor import ImpressionProcessor
+
+    processor = ImpressionProcessor.from_pretrained(folder.path)
+    user, ad = _columns(processor.user), _columns(processor.ad)
+    return {"users": [user, dict.fromkeys(user)], "ads": [[ad, ad], [dict.fromkeys(ad)]]}
+
+
+def _columns(processor: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field in processor.fields:
+        for column, value in _column_values(field, processor).items():
+            values.setdefault(column, value)
+    return values
+
+
+def _impression_call(rows: dict[str, Any]) -> str:
+    lines = ["batch = processor("]
+    for key, value, opening, closing in (
+        ("users", rows["users"][0], "[", "]"),
+        ("ads", rows["ads"][0][0], "[[", "]]"),
+    ):
+        items = ", ".join(f"{json.dumps(name)}: {entry!r}" for name, entry in value.items())
+        text = textwrap.fill(items, 110, break_long_words=False, break_on_hyphens=False)
+        lines.append(f"    {key}={opening}{{\n{textwrap.indent(text, ' ' * 8)}\n    }}{closing},")
+    return "\n".join([*lines, '    return_tensors="pt",', ")"])
+
+
 _EXAMPLES: dict[str, tuple[Callable[[RunFolder], dict], Callable[[dict], str]]] = {
     "CTRSinkProcessor": (_text_rows, _text_call),
     "TabularFeatureProcessor": (_table_rows, _table_call),
+    "ImpressionProcessor": (_impression_rows, _impression_call),
 }

@@ -20,6 +20,7 @@ from lmctr.hub.card_results import (
     METRICS,
     better_baselines,
     common_splits,
+    main_metric,
     mean,
     results_note,
     results_table,
@@ -68,7 +69,7 @@ def build_card(
         facts=family.facts(folder, recipe),
         results=results_table(runs),
         results_note=results_note(runs),
-        usage=_usage(folder, repo_id),
+        usage=_usage(folder, family, repo_id),
         usage_note=family.usage_note(folder, recipe),
         data_lines=data_lines(data),
         training_note=_training_note(metrics),
@@ -126,7 +127,7 @@ def _header(
     results = [
         EvalResult(
             task_type=family.pipeline_tag,
-            task_name="Click-through rate prediction",
+            task_name=family.task,
             dataset_type=re.sub(r"[^a-z0-9_.-]+", "-", dataset.lower()),
             dataset_name=dataset,
             dataset_split=split,
@@ -159,7 +160,7 @@ def _hub_backbone(recipe: dict[str, Any] | None) -> str | None:
     return backbone if is_name and not Path(backbone).exists() else None
 
 
-def _usage(folder: RunFolder, repo_id: str | None) -> str:
+def _usage(folder: RunFolder, family: CardFamily, repo_id: str | None) -> str:
     place = repo_id or "."
     where = "" if repo_id else "  # this folder"
     return "\n".join(
@@ -172,7 +173,7 @@ def _usage(folder: RunFolder, repo_id: str | None) -> str:
             f'processor = AutoProcessor.from_pretrained("{place}")',
             example_call(folder),
             "with torch.no_grad():",
-            "    probability = model(**batch).logits.sigmoid()  # one per row",
+            f"    {family.output}",
         ]
     )
 
@@ -202,13 +203,13 @@ def _limits(folder: RunFolder, family: CardFamily, info: dict[str, Any], runs: l
     lines = []
     name = info.get("name")
     rule = f" (positive: {info['label_rule']})" if info.get("label_rule") else ""
-    lines.append(
-        f"It was trained{f' on {name}' if name else ''}{rule} and predicts that label; its probabilities hold for samples like "
-        "those only."
-    )
+    lines.append(f"It was trained{f' on {name}' if name else ''}{rule} and predicts that label; {family.promise}.")
     behind = better_baselines(runs)
     if behind:
-        lines.append(f"It does not beat every baseline: by AUC on the test split it is behind {' and '.join(behind)}.")
+        metric = METRICS[main_metric(runs)][0]
+        lines.append(
+            f"It does not beat every baseline: by {metric} on the test split it is behind {' and '.join(behind)}."
+        )
     if len(runs) == 1:
         lines.append("Its metrics come from one seed; a difference smaller than the spread over seeds means nothing.")
     lines += family.limits(folder)
