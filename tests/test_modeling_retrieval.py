@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmctr.modeling_retrieval import FoundationMLP, SplitMLP, split_mlp
+from lmctr.modeling_retrieval import FoundationMLP, SplitMLP, SplitTowers, fold_mlp, split_mlp
 from lmctr.scaling.design import mlp_flops
 
 USER, AD, HIDDEN = 10, 6, [12, 8, 8, 4]
@@ -109,3 +109,32 @@ def test_bad_input(mlp):
             split_mlp(mlp, size)
     with pytest.raises(ValueError, match="hidden_units"):
         FoundationMLP(4, [])
+    hidden = FoundationMLP(USER + AD, HIDDEN, out_size=None)
+    with pytest.raises(ValueError, match="output is missing"):
+        split_mlp(hidden, USER)
+    assert hidden.out_size == HIDDEN[-1]
+    assert torch.equal(mlp.output(torch.ones(1, 4)), split_mlp(hidden, USER, mlp.output).linears[-1](torch.ones(1, 4)))
+
+
+def test_folded_towers(mlp):
+    """Each tower equals its evaluation mode, and a score is the scaled inner product."""
+    rows = torch.randn(5, USER + AD)
+    expected = mlp(rows)
+    torch.testing.assert_close(fold_mlp(mlp.train())(rows), expected, atol=1e-5, rtol=0)
+    towers = SplitTowers(USER + AD, USER + AD, HIDDEN, 1)
+    towers.user = towers.ad = fold_mlp(mlp)
+    towers.scale.fill_(0.5)
+    scores = towers(rows[:2], towers.ad_half(rows))
+    torch.testing.assert_close(scores, 0.5 * expected[:2] * expected.T, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_fewer_than_two_rows_have_no_statistics(mlp, rows):
+    states = torch.randn(rows, USER + AD)
+    expected = mlp(states)
+    before = {name: values.clone() for name, values in mlp.named_buffers()}
+    found = mlp.train()(states)
+    assert torch.equal(found, expected)
+    assert all(torch.equal(before[name], values) for name, values in mlp.named_buffers())
+    found.sum().backward()
+    assert all(parameter.grad is not None for parameter in mlp.parameters())

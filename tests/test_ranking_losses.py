@@ -239,3 +239,31 @@ def test_bad_input():
         list_softmax_loss(scores[0], scores[0])
     with pytest.raises(ValueError, match="reduction must be"):
         pointwise_loss(scores, scores, reduction="sum")
+
+
+def mean_losses(kind, scores, ranks, labels, mask, **options):
+    if kind == "arf":
+        return ARFLoss(3)(scores, ranks, mask, **options)
+    if kind == "ads":
+        return pointwise_loss(scores, labels, mask, reduction="ads", **options)
+    function = {"pairwise": pairwise_logistic_loss, "list": list_softmax_loss, "pointwise": pointwise_loss}[kind]
+    return function(scores, {"pairwise": ranks}.get(kind, labels), mask, **options)
+
+
+@pytest.mark.parametrize("kind", ["arf", "pairwise", "list", "pointwise", "ads"])
+def test_weights_and_divisors(batch, kind):
+    """The weighted mean over the impressions that the loss is defined on; a divisor makes it a share of a larger batch's mean."""
+    _, scores, ranks, labels, mask = batch
+    weight = torch.tensor([2.0, 0.5, 1.0, 7.0, 3.0], dtype=torch.float64)
+    tensors = (scores, ranks, labels, mask)
+    losses = [mean_losses(kind, *(t[i : i + 1] for t in tensors)).item() for i in range(5)]
+    share = weight * {"pairwise": torch.tensor([1, 0, 1, 0, 1]), "ads": mask.sum(1)}.get(kind, mask.any(1))
+    total = sum(loss * part for loss, part in zip(losses, share.tolist()))
+    found = mean_losses(kind, *tensors, weight=weight)
+    assert found.item() == pytest.approx(total / share.sum().item(), rel=1e-9)
+    halves = [
+        mean_losses(kind, *(t[rows] for t in tensors), weight=weight[rows], divisor=40.0)
+        for rows in (slice(2), slice(2, 5))
+    ]
+    assert sum(halves).item() == pytest.approx(total / 40, rel=1e-9)
+    assert mean_losses(kind, *tensors, weight=weight * 0).item() == 0
