@@ -396,7 +396,13 @@ class SequenceProcessor(FeatureExtractionMixin):
 
     def to_dict(self) -> dict[str, Any]:
         """The small settings; the vocabularies are files of their own."""
-        return {**self._settings(), "fingerprint": self.fingerprint, "feature_extractor_type": type(self).__name__}
+        name = type(self).__name__
+        return {
+            **self._settings(),
+            "fingerprint": self.fingerprint,
+            "feature_extractor_type": name,
+            "processor_class": name,
+        }
 
     def save_pretrained(
         self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any

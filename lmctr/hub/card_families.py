@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lmctr.hub import card_retrieval, card_tabular, card_text
+from lmctr.hub import card_retrieval, card_sequence, card_tabular, card_text
 from lmctr.hub.run_folder import RunFolder
 
 __all__ = ["CardFamily", "card_family"]
@@ -52,6 +52,24 @@ def _tabular(title: str, what: str, paper: str, url: str) -> CardFamily:
         facts=card_tabular.facts,
         usage_note=card_tabular.usage_note,
         limits=card_tabular.limits,
+    )
+
+
+def _sequence(title: str, what: str, paper: str, url: str) -> CardFamily:
+    """A family that reads users' event sequences."""
+    summary = (
+        f"A click-through-rate model for users' event sequences: {what}, after [{title}]({url}). It predicts the probability of a positive "
+        "response to each candidate item."
+    )
+    return CardFamily(
+        title=title,
+        pipeline_tag="tabular-classification",
+        summary=lambda folder: summary,
+        citation=f"{paper} {url}",
+        facts=card_sequence.facts,
+        usage_note=card_sequence.usage_note,
+        limits=card_sequence.limits,
+        output="probability = model(**batch).logits.sigmoid()  # (users, candidates); several tasks: one more axis",
     )
 
 
@@ -155,6 +173,42 @@ _FAMILIES = {
         "full mixing of tokens and gated MLPs per token, which keep the effective rank of the representations",
         "Expand More, Shrink Less: Shaping Effective-Rank Dynamics for Dense Scaling in Recommendation.",
         "https://arxiv.org/abs/2605.23191",
+    ),
+    "astro": _sequence(
+        "ASTRO",
+        "a block per extraction strategy over the lifetime, adaptive Transformer layers and bit-wise gating fusion",
+        "Climber: Toward Efficient Scaling Laws for Large Recommendation Models.",
+        "https://arxiv.org/abs/2502.09888",
+    ),
+    "din": _sequence(
+        "DIN",
+        "local activation units between the candidate and each event",
+        "Zhou et al.: Deep Interest Network for Click-Through Rate Prediction.",
+        "https://arxiv.org/abs/1706.06978",
+    ),
+    "twin": _sequence(
+        "TWIN",
+        "one target attention for the search in long histories and for what is found",
+        "Chang et al.: TWIN: TWo-stage Interest Network for Lifelong User Behavior Modeling in CTR Prediction at Kuaishou.",
+        "https://arxiv.org/abs/2302.02352",
+    ),
+    "dlrm_twin": _sequence(
+        "DLRM with TWIN",
+        "TWIN's interest vector, statistics of the history and an MLP",
+        "The DLRM that Climber compares with: Climber: Toward Efficient Scaling Laws for Large Recommendation Models.",
+        "https://arxiv.org/abs/2502.09888",
+    ),
+    "behavior_transformer": _sequence(
+        "BehaviorTransformer",
+        "one causal Transformer over the latest events and the candidate",
+        "After Chen et al.: Behavior Sequence Transformer for E-commerce Recommendation in Alibaba.",
+        "https://arxiv.org/abs/1905.06874",
+    ),
+    "hstu": _sequence(
+        "HSTU",
+        "pointwise SiLU attention with relative bias over items and actions in turn, in its ranking form",
+        "Zhai et al.: Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for Generative Recommendations.",
+        "https://arxiv.org/abs/2402.17152",
     ),
 }
 

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from lmctr.hub.card_sequence import event_call, event_rows
 from lmctr.hub.run_folder import RunFolder
 
 __all__ = ["example_batch", "example_call", "example_rows"]
@@ -167,4 +168,5 @@ _EXAMPLES: dict[str, tuple[Callable[[RunFolder], dict], Callable[[dict], str]]] 
     "CTRSinkProcessor": (_text_rows, _text_call),
     "TabularFeatureProcessor": (_table_rows, _table_call),
     "ImpressionProcessor": (_impression_rows, _impression_call),
+    "SequenceProcessor": (event_rows, event_call),
 }
