@@ -11,6 +11,7 @@ S sequences, L longest sequence, d embedding width, U and A width of the user's 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -31,8 +32,29 @@ __all__ = [
     "RetrievalForCTRMixin",
     "RetrievalModelMixin",
     "RetrievalPreTrainedModel",
-    "scatter_rows",
+    "Rows",
 ]
+
+
+class Rows(NamedTuple):
+    """Where the rows of a tensor without padding stand: the places (R,) int64 in a flat tensor of this shape."""
+
+    places: torch.Tensor
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, mask: torch.Tensor) -> Rows:
+        """The places where `mask` is true."""
+        return cls(mask.flatten().nonzero().squeeze(1), tuple(mask.shape))
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """(*shape, ...) to (R, ...)."""
+        return values.flatten(0, len(self.shape) - 1).index_select(0, self.places)
+
+    def scatter(self, rows: torch.Tensor) -> torch.Tensor:
+        """(R, ...) to (*shape, ...), zeros elsewhere."""
+        result = rows.new_zeros(math.prod(self.shape), *rows.shape[1:])
+        return result.index_copy(0, self.places, rows).unflatten(0, self.shape)
 
 
 class ImpressionInputs(NamedTuple):
@@ -40,20 +62,15 @@ class ImpressionInputs(NamedTuple):
 
     Args:
         users: (B', U), the inputs of the users that have an ad. ads: (R, A), the inputs of the ads that are there, impression by impression.
-        owner: (R,) int64, the row of `users` that each ad belongs to. present: (B,) bool, impressions with an ad. ad_mask: (B, n) bool.
+        owner: (R,) int64, the row of `users` that each ad belongs to.
+        user_rows, ad_rows: where users and ads stand in (B,) and (B, n).
     """
 
     users: torch.Tensor
     ads: torch.Tensor
     owner: torch.Tensor
-    present: torch.Tensor
-    ad_mask: torch.Tensor
-
-
-def scatter_rows(rows: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """(R, ...) to the places (...) of `mask` that are true, zeros elsewhere: the inverse of `tensor[mask]`."""
-    result = rows.new_zeros(*mask.shape, *rows.shape[1:])
-    return result.index_put((mask,), rows)
+    user_rows: Rows
+    ad_rows: Rows
 
 
 class ImpressionEmbedding(nn.Module):
@@ -323,13 +340,13 @@ class RetrievalModelMixin:
         mask = _impression_mask(users, ads, ad_mask)
         present = mask.any(1)
         # Padding is left out before anything reads it: no statistics, no checks, no FLOPs.
-        users = [None if values is None else values[present] for values in users.values()]
-        ads = [None if values is None else values[mask] for values in ads.values()]
-        place = present.cumsum(0) - 1
-        owner = place.unsqueeze(1).expand_as(mask)[mask]
+        user_rows, ad_rows = Rows.of(present), Rows.of(mask)
+        users = [None if values is None else user_rows.gather(values) for values in users.values()]
+        ads = [None if values is None else ad_rows.gather(values) for values in ads.values()]
+        owner = ad_rows.gather((present.cumsum(0) - 1).unsqueeze(1).expand_as(mask))
         dtype = next(self.parameters()).dtype
         inputs = ImpressionInputs(
-            self.embedding.user(*users, dtype=dtype), self.embedding.ad(*ads, dtype=dtype), owner, present, mask
+            self.embedding.user(*users, dtype=dtype), self.embedding.ad(*ads, dtype=dtype), owner, user_rows, ad_rows
         )
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         output = self.run(inputs, bool(states))

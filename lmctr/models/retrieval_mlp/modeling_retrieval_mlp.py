@@ -15,7 +15,6 @@ from ...modeling_impressions import (
     RetrievalForCTRMixin,
     RetrievalModelMixin,
     RetrievalPreTrainedModel,
-    scatter_rows,
 )
 from ...modeling_retrieval import FoundationMLP, HeLinear
 from .configuration_retrieval_mlp import RetrievalMLPConfig
@@ -43,12 +42,12 @@ class RetrievalMLPModel(RetrievalModelMixin, RetrievalMLPPreTrainedModel):
         self.post_init()
 
     def run(self, inputs: ImpressionInputs, output_hidden_states: bool) -> BaseModelOutput:
-        rows = torch.cat((inputs.users[inputs.owner], inputs.ads), 1)
+        rows = torch.cat((inputs.users.index_select(0, inputs.owner), inputs.ads), 1)
         seen = [rows] if output_hidden_states else None
         states = self.mlp(rows, seen)
         return BaseModelOutput(
-            last_hidden_state=scatter_rows(states, inputs.ad_mask),
-            hidden_states=tuple(scatter_rows(state, inputs.ad_mask) for state in seen) if seen else None,
+            last_hidden_state=inputs.ad_rows.scatter(states),
+            hidden_states=tuple(map(inputs.ad_rows.scatter, seen)) if seen else None,
         )
 
 

@@ -25,7 +25,6 @@ from ...modeling_impressions import (
     RetrievalForCTRMixin,
     RetrievalModelMixin,
     RetrievalPreTrainedModel,
-    scatter_rows,
 )
 from ...modeling_retrieval import FoundationMLP
 from .configuration_two_tower import TwoTowerConfig
@@ -85,12 +84,12 @@ class TwoTowerModel(RetrievalModelMixin, TwoTowerPreTrainedModel):
         self.post_init()
 
     def run(self, inputs: ImpressionInputs, output_hidden_states: bool) -> TwoTowerModelOutput:
-        sides = ((self.user_tower, inputs.users, inputs.present), (self.ad_tower, inputs.ads, inputs.ad_mask))
+        sides = ((self.user_tower, inputs.users, inputs.user_rows), (self.ad_tower, inputs.ads, inputs.ad_rows))
         vectors, seen = [], []
-        for tower, rows, mask in sides:
-            states = [rows] if output_hidden_states else None
-            vectors.append(scatter_rows(tower(rows, states), mask))
-            seen.extend(scatter_rows(state, mask) for state in states or ())
+        for tower, values, rows in sides:
+            states = [values] if output_hidden_states else None
+            vectors.append(rows.scatter(tower(values, states)))
+            seen.extend(map(rows.scatter, states or ()))
         users, ads = vectors
         return TwoTowerModelOutput(ads, users, tuple(seen) if output_hidden_states else None)
 
