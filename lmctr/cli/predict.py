@@ -24,6 +24,11 @@ A run whose model reads the fields of a table takes a file of raw rows instead (
 JSON lines), with the columns that its processor reads, and answers with `row` (1 is the first), `logit` and `probability`:
 
     lmctr predict RUN --input rows.csv --output scores.parquet --id-column ad_id
+
+A run whose model ranks impressions takes a user and its ads per line, with the columns of their fields (null: missing), and answers with
+`scores` in the order of the ads:
+
+    {"user": {"region": "north", "clicked_ads": ["7"]}, "ads": [{"ad_id": "7", "clicks": 12}, {"ad_id": "9", "clicks": 0}]}
 """
 
 from __future__ import annotations
@@ -91,6 +96,13 @@ def run(args: argparse.Namespace) -> int:
 
         count = predict_table(folder, args.input, args.output, args.id_column, args.batch_size, args.device)
         print(f"{count} rows scored", file=sys.stderr)
+        return 0
+    if view_of_run(folder).reads_impressions:
+        from lmctr.cli.predict_impressions import predict_impressions
+
+        if args.id_column is not None:
+            raise ValueError("--id-column is for runs that read tables; a request of this run has an id of its own")
+        predict_impressions(folder, args.input, args.output, args.batch_size, args.device)
         return 0
     if args.id_column is not None:
         raise ValueError("--id-column is for runs that read tables; a request of this run has an id of its own")
