@@ -177,7 +177,7 @@ _FAMILIES = {
     "astro": _sequence(
         "ASTRO",
         "a block per extraction strategy over the lifetime, adaptive Transformer layers and bit-wise gating fusion",
-        "Climber: Toward Efficient Scaling Laws for Large Recommendation Models.",
+        "Xu et al.: An Efficient Large Recommendation Model: Towards a Resource-Optimal Scaling Law (Climber).",
         "https://arxiv.org/abs/2502.09888",
     ),
     "din": _sequence(
@@ -195,7 +195,7 @@ _FAMILIES = {
     "dlrm_twin": _sequence(
         "DLRM with TWIN",
         "TWIN's interest vector, statistics of the history and an MLP",
-        "The DLRM that Climber compares with: Climber: Toward Efficient Scaling Laws for Large Recommendation Models.",
+        "The DLRM of Xu et al.: An Efficient Large Recommendation Model: Towards a Resource-Optimal Scaling Law (Climber).",
         "https://arxiv.org/abs/2502.09888",
     ),
     "behavior_transformer": _sequence(

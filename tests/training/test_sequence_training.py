@@ -20,7 +20,7 @@ def make(tmp_path, tasks=("label",), **arguments):
     torch.manual_seed(0)
     config = ASTROConfig(
         **processor.model_config_values(),
-        sequence_length=40,
+        sequence_length=120,
         hidden_size=16,
         num_attention_heads=2,
         num_hidden_layers=1,
@@ -81,3 +81,28 @@ def test_several_tasks_train(tmp_path):
         expected = float(auc(found.label_ids[:, task], found.predictions[:, task]))
         assert found.metrics[f"test_{name}_auc"] == pytest.approx(expected, abs=1e-6)
     assert found.metrics["test_auc"] == found.metrics["test_label_auc"] != found.metrics["test_like_auc"]
+
+
+@pytest.mark.parametrize("tasks", [("label",), ("label", "like")])
+def test_measuring_rows_of_several_samples_gives_the_metrics_of_single_rows(tmp_path, tasks):
+    trainer, view = make(tmp_path, tasks)
+    single = trainer.eval_dataset
+    gathered = SequenceDataset(view, single.events, 3)
+    assert gathered.num_samples == len(single) == len(gathered.events)
+    assert (~gathered.candidate_mask).any()  # some rows are not full
+    own, other = trainer.predict(single), trainer.predict(gathered)
+    order, again = np.argsort(single.events), np.argsort(gathered.events)
+    np.testing.assert_allclose(own.predictions[order], other.predictions[again], atol=1e-5)
+    np.testing.assert_array_equal(own.label_ids[order], other.label_ids[again])
+    for key in ("test_auc", "test_grouped_auc", "test_log_loss", *(f"test_{t}_auc" for t in tasks[1:])):
+        assert own.metrics[key] == pytest.approx(other.metrics[key], abs=1e-6), key
+    assert other.metrics["test_num_samples"] == len(single)
+
+
+def test_the_rate_of_training_counts_samples(tmp_path):
+    trainer, _ = make(tmp_path)
+    dataset = trainer.train_dataset
+    assert dataset.num_samples > 2 * len(dataset)
+    metrics = trainer.train().metrics
+    samples = metrics["train_samples_per_second"] * metrics["train_runtime"]
+    assert samples == pytest.approx(dataset.num_samples, rel=0.05)

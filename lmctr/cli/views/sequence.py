@@ -2,8 +2,8 @@
 
 Training rows are MUMI (one sample per row) or SUMI (`data.candidates_per_row` samples of a user per row); metrics, predictions and counts
 are those of samples either way. Evaluation takes one sample per row, unless `data.eval_candidates_per_row` says otherwise: a row's history
-is the latest `data.max_history_length` events before its last sample, so that the earlier samples of a row whose history is cut see
-fewer events than in a row of their own.
+is the latest `data.max_history_length` events before its last sample, and so are the blocks of ASTRO, so that the earlier samples of a row
+whose history (or block) is cut see fewer events than in a row of their own. Where nothing is cut, both give the same logits.
 """
 
 from __future__ import annotations

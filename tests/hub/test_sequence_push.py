@@ -1,0 +1,145 @@
+"""Sequence families on the Hub: pushed to a stand-in, loaded back, and scored on raw events through the loaded processor."""
+
+import json
+import re
+
+import pytest
+import torch
+import yaml
+from hub_server import HubServer
+from safetensors.torch import load_file
+from test_publish import client
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.cli.views import FAMILIES, view_class
+from lmctr.data.sequence_processor import SequenceProcessor
+from lmctr.hub.examples import example_batch
+from lmctr.hub.loading import load_run
+from lmctr.hub.model_card import build_card
+from lmctr.hub.run_folder import open_run
+
+SEQUENCE = [family for family in FAMILIES if view_class(family).reads_events]
+SMALL = {
+    "astro": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "sequence_length": 20},
+    "din": {"embedding_dim": 8},
+    "twin": {"hidden_size": 8, "num_attention_heads": 2},
+    "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2},
+    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2},
+    "hstu": {"hidden_size": 16},
+}
+FAST = ["astro", "hstu"]
+ALL = [family if family in FAST else pytest.param(family, marks=pytest.mark.slow) for family in SEQUENCE]
+
+LOAD = """
+import json, sys
+import torch
+from safetensors.torch import save_file
+import lmctr
+from transformers import AutoModel, AutoProcessor
+
+result, names = {}, {}
+requests, out = sys.argv[1:3]
+for repo in sys.argv[3:]:
+    model = lmctr.AutoModelForCTR.from_pretrained(repo).eval()
+    processor = AutoProcessor.from_pretrained(repo)
+    assert processor.fingerprint == model.config.processor_fingerprint
+    rows = json.loads(open(requests).read())
+    with torch.no_grad():
+        result[repo] = model(**processor(**rows, return_tensors="pt")).logits
+    names[repo] = [type(model).__name__, type(AutoModel.from_pretrained(repo)).__name__, type(processor).__name__]
+save_file(result, out)
+print(json.dumps(names))
+"""
+ROWS = {
+    "histories": [[{"item": 3, "behavior": "like", "scenario": "search", "time": 1_600_000_000}], []],
+    "candidates": [[4, 5, 99999], [7]],
+    "times": [1_600_000_500, 1_600_000_500],
+    "scenarios": ["home", "search"],
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("runs"), {}
+
+    def get(family):
+        if family not in made:
+            recipe = {
+                "data": {
+                    "name": "synthetic_sequence",
+                    "options": {"num_users": 20, "num_items": 20, "events_per_user": 40},
+                    "candidates_per_row": 3,
+                    "item_features": ["genres"],
+                    "baselines": False,
+                },
+                "model": {"family": family, **SMALL[family]},
+                "training": {"stage2_epochs": 1, "use_cpu": True},
+            }
+            (folder / f"{family}.yaml").write_text(yaml.safe_dump(recipe))
+            assert main(["train", str(folder / f"{family}.yaml"), "--output_dir", str(folder / family)]) == 0
+            made[family] = folder / family
+        return made[family]
+
+    return get
+
+
+@pytest.mark.slow
+def test_every_family_scores_raw_events_after_a_push(trained, tmp_path):
+    requests = tmp_path / "rows.json"
+    requests.write_text(json.dumps(ROWS))
+    with HubServer() as hub:
+        for family in SEQUENCE:
+            done = client(hub.url, tmp_path, "-m", "lmctr", "push", str(trained(family)), f"tester/{family}")
+            assert done.returncode == 0, done.stderr
+            files = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md", ".gitattributes"}
+            assert set(hub.files(f"tester/{family}")) == files | {
+                "sequence_items.parquet",
+                "sequence_features.parquet",
+            }
+        out = tmp_path / "loaded.safetensors"
+        done = client(hub.url, tmp_path, "-c", LOAD, str(requests), str(out), *(f"tester/{f}" for f in SEQUENCE))
+        assert done.returncode == 0, done.stderr
+    loaded, types = load_file(out), json.loads(done.stdout.splitlines()[-1])
+    for family in SEQUENCE:
+        model, processor = load_run(trained(family))
+        with torch.no_grad():
+            own = model(**processor(**ROWS)).logits
+        torch.testing.assert_close(loaded[f"tester/{family}"], own, rtol=0, atol=1e-6)
+        assert types[f"tester/{family}"][2] == "SequenceProcessor"
+        assert types[f"tester/{family}"][0] == type(model).__name__
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_cards_show_an_example_that_runs(trained, family, monkeypatch):
+    folder = open_run(trained(family))
+    batch = example_batch(folder, SequenceProcessor.from_pretrained(folder.path))
+    with torch.no_grad():
+        logits = lmctr.AutoModelForCTR.from_pretrained(folder.path).eval()(**batch).logits
+    assert logits.shape == (2, 1)
+    assert torch.isfinite(logits).all()
+    assert (batch["history_items"][0] > 1).all()  # items that the processor knows
+    card = build_card(folder.path)
+    assert "full-play, like" in card
+    assert "| Items | 20 known items |" in card
+    if family == "astro":
+        assert "like (behaviors like)" in card
+        assert "Its blocks hold 20 events in all" in card
+    monkeypatch.chdir(folder.path)
+    scope = {}
+    exec(re.search(r"```python\n(.*?)```", card, re.DOTALL).group(1), scope)
+    assert 0 < float(scope["probability"]) < 1
+
+
+def test_another_runs_processor_is_refused(trained, tmp_path):
+    """Ids mean nothing without the vocabulary that the model was trained with."""
+    import shutil
+
+    from lmctr.data import load_log, split_log
+
+    folder = tmp_path / "mixed"
+    shutil.copytree(trained("astro"), folder, ignore=shutil.ignore_patterns("checkpoints"))
+    log = load_log("synthetic_sequence", num_users=20, num_items=25, events_per_user=40)
+    SequenceProcessor.fit(log, split_log(log).train, item_features=["genres"]).save_pretrained(folder)
+    with pytest.raises(ValueError, match="processor of the fingerprint"):
+        load_run(folder)
