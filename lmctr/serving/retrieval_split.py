@@ -40,7 +40,7 @@ class SplitRetrievalModel:
     Args:
         config: of the model. embedding: its inputs. halves: its layers, split and folded. Inference only.
 
-    Scores are the model's in evaluation mode: within 1e-5 in float32. Keys are ints or strings. Use it from one thread at a time.
+    Scores are the model's in evaluation mode: within 1e-5 in float32, of larger scores than 1 within 1e-5 of their size. Keys are ints or strings. Use it from one thread at a time.
 
     Example:
 
