@@ -136,7 +136,7 @@ def synthetic_cascade(
 
 
 def _pair(value: int | Sequence[int]) -> list[int]:
-    numbers = [value, value] if isinstance(value, int) else list(value)
+    numbers = list(value) if isinstance(value, (list, tuple)) else [value, value]
     if len(numbers) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
         raise ValueError(
             f"ads_per_impression: got {value!r}, accepted: a whole number, or the smallest and the largest."
