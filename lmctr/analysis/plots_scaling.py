@@ -145,7 +145,9 @@ def plot_machine_cost(
     axes = figure.subplots()
     axes.plot(np.asarray(flops)[order], np.asarray(cost)[order], "o-", color=_LAW, markersize=5, linewidth=1.2)
     for place, label in enumerate(labels):
-        axes.annotate(label, (flops[place], cost[place]), fontsize=7, xytext=(3, 4), textcoords="offset points")
+        axes.annotate(
+            label, (flops[place], cost[place]), fontsize=7, ha="center", xytext=(0, 7), textcoords="offset points"
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(x_name)

@@ -1,7 +1,7 @@
 """`lmctr scaling ladder LADDER`: train sizes of a model, fit the law, measure machine cost, choose a design, from one file.
 
 The output folder: runs/SIZE/seed-S (run folders), points.csv (a row per run), sizes.csv (a row per size), cost/ (kept measurements),
-ladder.json, report.md, law.png, cost.png, pareto.png.
+ladder.json, report.md, law.png, cost.png, pareto.png; scenarios/NAME/ holds the same of each scenario with data of its own.
 """
 
 from __future__ import annotations
@@ -59,20 +59,29 @@ def run(args: argparse.Namespace) -> int:
 
         require_matplotlib()
     ladder = load_ladder(args.ladder, args.output_dir)
-    runner = GridRunner(ladder.grid, args.overrides, args.keep_checkpoints, args.max_minutes, args.launcher)
+    # the scenarios with data of their own come first: the ladder's allocation reads them
+    ladders = [*ladder.scenarios.values(), ladder]
+    settings = (args.overrides, args.keep_checkpoints, args.max_minutes, args.launcher)
+    runners = [GridRunner(each.grid, *settings) for each in ladders]
     if args.dry_run:
-        for entry in runner.plan():
-            print(f"{entry.state:12} {entry.folder.path}")
+        for runner in runners:
+            for entry in runner.plan():
+                print(f"{entry.state:12} {entry.folder.path}")
         return 0
-    if not args.no_train:
-        runner.run()
-    finished, missing = finished_runs(runner.plan())
-    if missing and not args.allow_missing:
-        total = len(missing) + len(finished)
-        words = f"{len(missing)} of {total} runs are not finished: run the same command again, or give --allow-missing"
+    finished, missing = [], []
+    for runner in runners:
+        if not args.no_train:
+            runner.run()
+        done, rest = finished_runs(runner.plan())
+        finished.append(done)
+        missing.append(rest)
+    if any(missing) and not args.allow_missing:
+        left, total = (sum(map(len, runs)) for runs in (missing, [*finished, *missing]))
+        words = f"{left} of {total} runs are not finished: run the same command again, or give --allow-missing"
         print(f"error: {words}", file=sys.stderr)
         return 1
-    climb(ladder, finished, missing, args.command, plots=not args.no_plots)
+    for each, done, rest in zip(ladders, finished, missing):
+        climb(each, done, rest, args.command, plots=not args.no_plots)
     return 0
 
 
@@ -193,7 +202,15 @@ def measure(ladder: Ladder, finished: list[Run], sizes: list[dict[str, Any]], sa
     for row in sizes:
         run = next(run for run in finished if run.point == row["size"])
         say(f" {row['size']}")
-        row |= {"qps": None, "qps_low": None, "qps_high": None, "relative": None, "machines": None, "note": None}
+        row |= {
+            "qps": None,
+            "qps_low": None,
+            "qps_high": None,
+            "relative": None,
+            "machines": None,
+            "complete": None,
+            "note": None,
+        }
         try:
             found = measure_run(
                 run.folder.path,
@@ -209,7 +226,7 @@ def measure(ladder: Ladder, finished: list[Run], sizes: list[dict[str, Any]], sa
             row["note"] = str(error).removeprefix(f"{run.folder.path}: ")
             say(f"  {row['note']}")
             continue
-        row["qps"], row["capacity"] = found["qps"], found["capacity"]
+        row["qps"], row["capacity"], row["complete"] = found["qps"], found["capacity"], found["capacity"]["complete"]
         interval = found["capacity"]["batched"]["qps_interval"]
         row["qps_low"], row["qps_high"] = (None, None) if interval is None else interval
     base = next((row for row in sizes if row["size"] == cost.base), None)

@@ -93,13 +93,18 @@ class DesignSection:
 
 @dataclass(frozen=True)
 class ScenarioSection:
-    """A scenario that serves the ladder's models: its own revenue, machines of its base model today, price of one."""
+    """A scenario that serves the ladder's sizes: its own revenue, machines of its base model today, price of one.
+
+    set: recipe values; the ladder is then climbed again with them, in OUTPUT_DIR/scenarios/NAME. seeds: of that; default the ladder's.
+    """
 
     name: str
     slope: float
     intercept: float = 0.0
     base_machines: float = 1.0
     price: float = 1.0
+    set: dict[str, Any] | None = None
+    seeds: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,8 @@ class Ladder:
     revenue: RevenueSection
     design: DesignSection | None
     allocate: AllocateSection | None
+    scenarios: dict[str, Ladder] = field(default_factory=dict)
+    """Scenarios with values of their own: the same sizes, without design and allocation."""
 
 
 def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
@@ -186,13 +193,12 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
     if design is not None and design.grid is not None and x != "flops_per_sample":
         raise ValueError(f"{where}: design.grid knows its sizes' flops_per_sample only, but x is {x}")
     folder = Path(output_dir or values.get("output_dir") or f"runs/{title}")
-    grid = _grid(values, path, folder, title)
-    return Ladder(
+    ladder = Ladder(
         path,
         title,
         str(values.get("description") or ""),
         folder,
-        grid,
+        _grid(values, path, folder, title),
         metric,
         split,
         x,
@@ -203,6 +209,25 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         design,
         allocation,
     )
+    for scenario in allocation.scenarios if allocation else ():
+        if scenario.set is None and scenario.seeds is None:
+            continue
+        own = folder / "scenarios" / scenario.name
+        name = f"{title}-{scenario.name}"
+        changed = values | {"set": {**(values.get("set") or {}), **(scenario.set or {})}}
+        if scenario.seeds is not None:
+            changed["seeds"] = scenario.seeds
+        ladder.scenarios[scenario.name] = dataclasses.replace(
+            ladder,
+            name=name,
+            description=f"Scenario {scenario.name} of {title}.",
+            output_dir=own,
+            grid=_grid(changed, path, own, name),
+            design=None,
+            allocate=None,
+            scenarios={},
+        )
+    return ladder
 
 
 def _grid(values: dict[str, Any], path: Path, folder: Path, title: str) -> Grid:
@@ -249,6 +274,15 @@ def _allocation(raw: Any, path: Path, where: str) -> AllocateSection | None:
         else:
             own.append(_section(ScenarioSection, entry, place))
     names = [scenario.name for scenario in own] + list(files)
+    for scenario in own:
+        if not _NAME.fullmatch(scenario.name):
+            raise ValueError(
+                f"{spot}: the name {scenario.name!r} becomes a folder; accepted: letters, digits and _ . + -"
+            )
+        if not scenario.base_machines > 0:
+            raise ValueError(
+                f"{spot}: base_machines of {scenario.name} is {scenario.base_machines}, accepted: above 0"
+            )
     if len(set(names)) < len(entries):
         raise ValueError(f"{spot}: two scenarios have one name: {', '.join(names)}")
     top = _section(_Top, {key: value for key, value in values.items() if key != "scenarios"}, spot)

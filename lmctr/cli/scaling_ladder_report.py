@@ -16,7 +16,7 @@ from lmctr.cli.scaling_allocate import allocation_dict, allocation_lines, alloca
 from lmctr.cli.scaling_design import draw_designs, front_table, summary
 from lmctr.cli.scaling_fit import FitAnalysis, draw
 from lmctr.cli.scaling_tables import compact, flops_text, markdown_table, sizes_text, text_table
-from lmctr.utils.files import write_json, write_text
+from lmctr.utils.files import read_json, write_json, write_text
 
 if TYPE_CHECKING:
     from lmctr.cli.scaling_ladder_file import Ladder
@@ -115,16 +115,19 @@ class Report:
         from lmctr.scaling.allocation import allocate
         from lmctr.scaling.design import Design
 
-        section, fit = self.ladder.allocate, self.analysis.fit
-        scenarios: dict[str, list[Design]] = {}
+        section, scenarios = self.ladder.allocate, {}
         for scenario in section.scenarios:
+            rows = self.measured
+            if scenario.name in self.ladder.scenarios:  # it has a law and costs of its own
+                own = read_json(self.ladder.scenarios[scenario.name].output_dir / "ladder.json")
+                rows = [row for row in own["sizes"] if row["qps"] is not None]
             scenarios[scenario.name] = [
                 Design(
                     row["size"],
-                    scenario.slope * float(fit.predict(row[self.ladder.x])) + scenario.intercept,
+                    scenario.slope * row["law"] + scenario.intercept,
                     scenario.price * scenario.base_machines * row["relative"],
                 )
-                for row in self.measured
+                for row in rows
             ]
         self.allocation = allocate(scenarios | section.files, section.budget, section.minimal_roi)
 
@@ -158,7 +161,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """What is printed."""
-        lines = ["", text_table(self._size_table()), "", *self._missing_lines(), *self.noise(), ""]
+        lines = ["", text_table(self._size_table()), "", *self._missing_lines(), *self._cut_lines(), *self.noise(), ""]
         lines += self.analysis.lines()
         for title, content, table in self._choices():
             lines += ["", title, *content, text_table(table)]
@@ -221,7 +224,17 @@ class Report:
             f"{cost.max_concurrency} clients, random inputs. {cost.base_machines:g} machines serve {cost.base} today."
         )
         notes = [f"{row['size']}: {row['note']}" for row in self.sizes if row.get("note")]
-        return [words, *notes]
+        return [words, *notes, *self._cut_lines()]
+
+    def _cut_lines(self) -> list[str]:
+        """Rates that more time might have raised."""
+        cut = [row["size"] for row in self.measured if not row["complete"]]
+        if not cut:
+            return []
+        return [
+            f"time was over before all loads were tried: the rates of {', '.join(cut)} are lower bounds and their costs upper ones; "
+            "raise cost.max_seconds, or lower cost.min_calls"
+        ]
 
     # ---- files ----------------------------------------------------------------------------------------------------
 

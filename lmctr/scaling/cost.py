@@ -49,8 +49,9 @@ class CostOptions:
         window_seconds, num_windows: each level is measured in at least so many windows, after `warmup_seconds` of the same load, and in more until
             `min_calls` calls are there.
         confidence: of the statement that a level meets the limit.
-        max_seconds: of one model, loading left out; levels that do not fit are not measured, and the result says so. A level that is
-            running then ends with what it has; a call that is running is waited for.
+        max_seconds: of one model, loading left out; each batch size has an equal share of it, and what the ones before left over. Levels that do
+            not fit are not measured, and the result says so (its rate is then a lower bound). A level that is running ends with what it
+            has; a call that is running is waited for.
     """
 
     latency_limit: float
@@ -220,13 +221,16 @@ class _Sweep:
     levels: list[Level] = field(default_factory=list)
     complete: bool = True
     began: float = 0.0
+    end: float = 0.0  # of the batch size that is tried
 
     def run(self) -> None:
         self.began = self.clock()
-        for batch_size in self.options.batch_sizes:
+        count = len(self.options.batch_sizes)
+        for number, batch_size in enumerate(self.options.batch_sizes, 1):
+            self.end = self.began + self.options.max_seconds * number / count
             first = self._sweep_clients(batch_size)
             # a call of more requests takes longer still
-            if first is None or first.met == "no":
+            if first is not None and first.met == "no":
                 break
 
     def _sweep_clients(self, batch_size: int) -> Level | None:
@@ -261,7 +265,7 @@ class _Sweep:
                 high = level.concurrency
 
     def _left(self) -> float:
-        return self.options.max_seconds - (self.clock() - self.began)
+        return self.end - self.clock()
 
     def _level(self, batch_size: int, concurrency: int) -> Level | None:
         """Measure one level; None where no time is left."""

@@ -104,10 +104,13 @@ def test_a_limit_that_no_load_meets():
 
 def test_time_is_bounded_and_what_is_left_out_is_said():
     load = FakeLoad()
-    found = measure(load, max_seconds=12.0)
-    assert load.now <= 12.0
+    found = measure(load, max_seconds=16.0)
+    assert load.now <= 16.0
     assert not found.complete
     assert found.seconds == pytest.approx(load.now)
+    # half of the time for each batch size: ten requests per call, which are the better load, get their turn
+    assert {level.batch_size for level in found.levels} == {1, 10}
+    assert found.batched.batch_size == 10
     with pytest.raises(LatencyLimitError, match=r"takes at least 299 calls; give more time"):
         measure(FakeLoad(fixed=0.04), max_seconds=2.0, min_calls=100)
 

@@ -1,0 +1,305 @@
+"""`lmctr scaling ladder`: from sizes to a design. Most tests plant finished runs with a known law; one trains."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from cli_helpers import error_of, read
+
+from lmctr.cli.grid_file import check_recipes
+from lmctr.cli.main import main
+from lmctr.cli.scaling_ladder_file import load_ladder
+from lmctr.scaling.fits import fit_scaling_law
+from lmctr.utils.resources import list_resources
+
+SMALL = {
+    "data.options.num_rows": 600,
+    "data.options.vocab_size": 200,
+    "training.use_cpu": True,
+    "data.baselines": False,
+}
+WIDTHS = (2, 8, 16, 32, 64, 128, 256)
+COST = {
+    "latency_ms": 2000, "base": "w8", "base_machines": 10, "batch_sizes": [1], "max_concurrency": 1, "window_seconds": 0.05,
+    "num_windows": 2, "warmup_seconds": 0.01, "min_calls": 30, "confidence": 0.2, "max_seconds": 5,
+}  # fmt: skip
+LADDER = {
+    "name": "planted",
+    "recipe": "dnn/synthetic",
+    "seeds": [0, 1],
+    "set": SMALL,
+    "sizes": [{"name": f"w{width}", "set": {"model.hidden_units": [width]}} for width in WIDTHS],
+    "metric": "auc",
+    "request": {"candidates": 16},
+    "fit": {"complement": True, "held_out": 2, "resamples": 20, "law": "power"},
+    "cost": COST,
+    "revenue": {"slope": 1000},
+    "design": {"minimal_roi": 0.0},
+    "allocate": {
+        "budget": 1e6,
+        "minimal_roi": 0,
+        "scenarios": [
+            {"name": "feed", "slope": 1000, "base_machines": 10},
+            {"name": "search", "slope": 300, "set": {"data.options.seed": 5}, "seeds": [3]},
+        ],
+    },
+}
+
+
+def write_ladder(folder, **changes):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "ladder.yaml"
+    values = {key: value for key, value in {**LADDER, **changes}.items() if value is not None}
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    return path
+
+
+def planted_auc(flops, seed, scenario):
+    """1 - AUC falls as FLOPs^-0.1, or in the other scenario as FLOPs^-0.05; seeds differ by a percent of it."""
+    return 1 - (0.8 * flops**-0.1 if scenario is None else 0.6 * flops**-0.05) * (1 + 0.01 * (-1) ** seed)
+
+
+def plant(ladder, scenario=None):
+    """Finished runs as `lmctr train` leaves them, with metrics of a known law."""
+    from lmctr import DNNConfig, DNNForCTR
+
+    recipes = check_recipes(ladder.grid)
+    for point in ladder.grid.points:
+        width = recipes[point.name, ladder.grid.seeds[0]].model["hidden_units"]
+        torch.manual_seed(0)
+        model = DNNForCTR(DNNConfig(vocab_sizes=[9] * 4, num_numeric=2, embedding_dim=4, hidden_units=width))
+        flops = 2 * (24 * width[0] + width[0])
+        for seed in ladder.grid.seeds:
+            folder = ladder.grid.output_dir / point.name / f"seed-{seed}"
+            model.save_pretrained(folder)
+            recipes[point.name, seed].save(folder / "recipe.yaml")
+            metrics = {"auc": planted_auc(flops, seed, scenario), "num_samples": 60}
+            (folder / "metrics.json").write_text(
+                json.dumps({"split metrics": {"test": metrics}, "train_seconds": 1.5})
+            )
+    for name, other in ladder.scenarios.items():
+        plant(other, name)
+
+
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory):
+    """A ladder with planted runs that has been climbed. Read it only."""
+    folder = tmp_path_factory.mktemp("ladder")
+    path = write_ladder(folder)
+    plant(load_ladder(path, str(folder / "out")))
+    assert main(["scaling", "ladder", str(path), "--output_dir", str(folder / "out")]) == 0
+    return path, folder / "out"
+
+
+def rows_of(path):
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_planted_law_is_recovered(climbed):
+    _, out = climbed
+    found = read(out, "ladder.json")
+    assert found["fit"]["parameters"]["c0"] == pytest.approx(0.1, rel=1e-6)
+    assert found["fit"]["parameters"]["b"] == pytest.approx(0.8, rel=1e-3)
+    points, sizes = rows_of(out / "points.csv"), rows_of(out / "sizes.csv")
+    assert [row["size"] for row in sizes] == [f"w{width}" for width in WIDTHS]
+    assert [float(row["flops_per_sample"]) for row in sizes] == [2 * 25 * width for width in WIDTHS]
+    assert [float(row["flops_per_request"]) for row in sizes] == [16 * 2 * 25 * width for width in WIDTHS]
+    assert len(points) == 14
+    for row in points:
+        assert float(row["auc"]) == planted_auc(float(row["flops_per_sample"]), int(row["seed"]), None)
+    fit = fit_scaling_law(
+        [float(row["flops_per_sample"]) for row in points],
+        [float(row["auc"]) for row in points],
+        "power",
+        complement=True,
+    )
+    for row in sizes:
+        pair = [float(point["auc"]) for point in points if point["size"] == row["size"]]
+        assert float(row["mean"]) == pytest.approx(np.mean(pair))
+        assert float(row["std"]) == pytest.approx(np.std(pair, ddof=1))
+        assert float(row["law"]) == pytest.approx(float(fit.predict(float(row["flops_per_sample"]))))
+    assert found["held_out"]["x"] == [50 * 128, 50 * 128, 50 * 256, 50 * 256]
+    assert found["held_out"]["fit"]["parameters"]["c0"] == pytest.approx(0.1, rel=1e-6)
+    # noise is what the seeds differ in: the standard deviation of +-1 % of 1 - AUC
+    assert found["noise"][0].startswith("noise: the standard deviation over seeds is ")
+
+
+def test_costs_design_and_allocation_are_consistent(climbed):
+    _, out = climbed
+    found, sizes = read(out, "ladder.json"), rows_of(out / "sizes.csv")
+    base = next(row for row in sizes if row["size"] == "w8")
+    assert float(base["relative"]) == 1.0
+    for row in sizes:
+        assert float(row["relative"]) == pytest.approx(float(base["qps"]) / float(row["qps"]))
+        assert int(row["machines"]) == np.ceil(10 * float(row["relative"]) * (1 - 1e-12))
+    best = None
+    for row in sizes:  # minimal ROI 0: any gain is worth its cost, so the largest of the law wins
+        gain = 1000 * (float(row["law"]) - float(base["law"]))
+        best = max(best or (gain, row["size"]), (gain, row["size"]))
+    assert (found["design"]["best"], found["design"]["base"]) == (best[1], "w8")
+    assert found["design"]["gain"] == pytest.approx(best[0])
+    assert sum(found["design"]["bootstrap_choices"].values()) == 20
+    # with so large a budget each scenario takes its best; the other one has its own law and its own runs
+    assert {name: entry["design"] for name, entry in found["allocation"]["chosen"].items()} == {"feed": "w256", "search": "w256"}  # fmt: skip
+    search = read(out / "scenarios" / "search", "ladder.json")
+    assert search["fit"]["parameters"]["c0"] == pytest.approx(0.05, rel=1e-6)
+    own = next(row for row in search["sizes"] if row["size"] == "w256")
+    assert own["seeds"] == 1
+    assert found["allocation"]["chosen"]["search"]["gain"] == pytest.approx(300 * own["law"])
+    assert found["allocation"]["chosen"]["search"]["cost"] == pytest.approx(own["relative"])
+
+
+def test_the_report(climbed):
+    path, out = climbed
+    text = (out / "report.md").read_text()
+    for part in (
+        "# planted",
+        "| size | flops_per_sample | parameters | test auc | seeds | law | requests/s |",
+        "p99 of at most 2000 ms at 20% confidence",
+        "held out: the 2 largest sizes",
+        "## Design under a return on machine cost",
+        "chosen: w256: gain",
+        "choices of 20 bootstrap laws: w256 100%",
+        "## Allocation between scenarios",
+        f"lmctr scaling ladder {path}",
+    ):
+        assert part in text
+    for name in ("law.png", "cost.png", "pareto.png"):
+        assert (out / name).stat().st_size > 5_000
+        assert f"({name})" in text
+
+
+def test_a_second_call_measures_nothing_anew(climbed, capsys):
+    path, out = climbed
+    before = read(out, "ladder.json")
+    assert main(["scaling", "ladder", str(path), "--output_dir", str(out), "--no-plots"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("kept result") == 14
+    assert "0 to go" in text
+    after = read(out, "ladder.json")
+    assert {**after, "command": ""} == {**before, "command": ""}
+
+
+def test_missing_runs(climbed, tmp_path, capsys):
+    path, out = climbed
+    shutil.copytree(out, tmp_path / "out")
+    words = ["scaling", "ladder", str(path), "--output_dir", str(tmp_path / "out"), "--no-train", "--no-plots"]
+    for name in ("w2/seed-0", "w64/seed-0", "w64/seed-1"):
+        shutil.rmtree(tmp_path / "out" / "runs" / name)
+    assert main(words) == 1
+    assert "3 of 21 runs are not finished" in capsys.readouterr().err
+    assert main([*words, "--allow-missing"]) == 0
+    assert "not finished, and left out: w2 seed 0, w64 seed 0, w64 seed 1" in capsys.readouterr().out
+    sizes = rows_of(tmp_path / "out" / "sizes.csv")
+    assert [(row["size"], row["seeds"]) for row in sizes[:3]] == [("w2", "1"), ("w8", "2"), ("w16", "2")]
+    assert len(sizes) == 6
+    assert main([*words, "--dry-run"]) == 0
+    assert "not started" in capsys.readouterr().out
+
+
+def changed(climbed, tmp_path, *words, **changes):
+    """The words of a command on the planted runs with another file."""
+    _, out = climbed
+    if not (tmp_path / "out").exists():
+        shutil.copytree(out, tmp_path / "out", ignore=shutil.ignore_patterns("ladder.json"))
+    path = write_ladder(tmp_path, **changes)
+    return ["scaling", "ladder", str(path), "--output_dir", str(tmp_path / "out"), "--no-plots", *words]
+
+
+def last_error(capsys, words):
+    assert main(words) == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_is_infeasible_is_an_error_and_the_law_is_kept(climbed, tmp_path, capsys):
+    error = last_error(capsys, changed(climbed, tmp_path, design={"minimal_roi": 1e9, "relative": False}))
+    assert "no candidate of 7 reaches ROI 1e+09" in error
+    kept = read(tmp_path / "out", "ladder.json")
+    assert kept["fit"]["parameters"]["c0"] == pytest.approx(0.1, rel=1e-6)
+    assert kept["design"] is None
+    error = last_error(capsys, changed(climbed, tmp_path, allocate={**LADDER["allocate"], "budget": 0.001}))
+    assert "budget 0.001 is too small" in error
+    error = last_error(capsys, changed(climbed, tmp_path, cost={**COST, "latency_ms": 0.0001}))
+    assert "the base model w8 has no machine cost: no load meets the latency limit of 0.0001 ms" in error
+    error = last_error(capsys, changed(climbed, tmp_path, metric="revenue_ratio"))
+    assert "has no test metric 'revenue_ratio'; it has auc, num_samples" in error
+    few = {"fit": {"law": "bnsl", "breaks": 1, "complement": True}, "allocate": None}
+    error = last_error(capsys, changed(climbed, tmp_path, **few))
+    assert "no law was fitted to" in error
+    assert "6 parameters need 8 distinct values of x, there are 7" in error
+
+
+def test_a_grid_between_the_sizes(climbed, tmp_path, capsys):
+    grid = {"num_sparse_features": 6, "num_dense": 0, "embedding_step": 4, "width_step": 8, "max_embedding_dim": 4, "num_hidden_layers": 1, "max_first_width": 512}  # fmt: skip
+    words = changed(climbed, tmp_path, design={"minimal_roi": 0.0, "grid": {**grid, "ratio": 1000}}, allocate=None)
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert (
+        "3 of the grid's 3 sizes lie within the measured FLOPs" in text
+    )  # 24-8-1, 24-16-1, 24-24-1: no wider than 24
+    assert "10 designs" in text
+    error = last_error(capsys, changed(climbed, tmp_path, design={"minimal_roi": 0.0, "grid": {"widthstep": 8}}))
+    assert "design.grid:" in error
+    assert "widthstep" in error
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"sizes": LADDER["sizes"][:3]}, "sizes is a list of at least 4"),
+        ({"metrik": "auc"}, "unknown key 'metrik'"),
+        ({"metric": 3}, "metric is 3"),
+        ({"x": "flops"}, "x is 'flops', accepted: flops_per_sample"),
+        ({"fit": {"complemant": True}}, "unknown key 'complemant'"),
+        ({"fit": {"law": "cubic"}}, "fit.law is 'cubic'"),
+        ({"cost": {"base": "w8"}}, "cost: latency_ms is missing"),
+        ({"cost": {**COST, "base": "w88"}}, "cost.base is 'w88', which is no size; did you mean"),
+        ({"cost": {**COST, "quantile": 2.0}}, "cost: quantile must be between 0 and 1"),
+        ({"cost": {**COST, "base_machines": 0}}, "cost.base_machines is 0.0"),
+        ({"cost": None}, "design needs machine costs"),
+        ({"design": {"minimal_roi": "high"}}, "minimal_roi is 'high', accepted: a number"),
+        ({"design": {"minimal_roi": 1, "grid": {}}, "x": "parameters"}, "knows its sizes' flops_per_sample only"),
+        ({"allocate": {"budget": 1, "scenarios": []}}, "allocate: scenarios is"),
+        ({"allocate": {"scenarios": [{"name": "a", "slope": 1}]}}, "budget is missing"),
+        ({"allocate": {"budget": 1, "scenarios": [{"name": "a", "slope": 1}] * 2}}, "two scenarios have one name"),
+        ({"allocate": {"budget": 1, "scenarios": [{"name": "a/b", "slope": 1}]}}, "becomes a folder"),
+        ({"set": {"training.seed": 1}}, "training.seed is not set in a grid"),
+    ],
+)  # fmt: skip
+def test_strict_files(changes, match, tmp_path, capsys):
+    assert match in error_of(
+        capsys, "scaling", "ladder", write_ladder(tmp_path, **changes), "--output_dir", tmp_path / "o"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in list_resources("recipes") if name.startswith("scaling/")])
+def test_shipped_ladders_are_valid(name, tmp_path):
+    ladder = load_ladder(name, str(tmp_path))
+    for each in (ladder, *ladder.scenarios.values()):
+        assert len(check_recipes(each.grid)) == len(each.grid.points) * len(each.grid.seeds)
+    assert len(ladder.grid.points) >= 8
+
+
+@pytest.mark.slow
+def test_a_ladder_is_trained(tmp_path, capsys):
+    path = write_ladder(
+        tmp_path, seeds=[0], sizes=LADDER["sizes"][:4], cost=None, design=None, allocate=None, revenue=None,
+        fit={"law": "power", "complement": True, "resamples": 0}, set={**SMALL, "training.stage2_epochs": 1},
+    )  # fmt: skip
+    words = ["scaling", "ladder", str(path), "--output_dir", str(tmp_path / "out"), "--no-plots"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "4 runs in" in text
+    assert "0 done, 4 to go" in text
+    rows = rows_of(tmp_path / "out" / "points.csv")
+    assert len(rows) == 4
+    assert all(0 < float(row["auc"]) < 1 for row in rows)
+    assert float(rows[1]["flops_per_sample"]) == 2 * (39 * 8 * 8 + 8)
+    assert "noise: one seed per size" in text
+    assert main(words) == 0
+    assert "4 done, 0 to go" in capsys.readouterr().out
