@@ -117,7 +117,7 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def flops_text(value: float) -> str:
-    """12,602,368 as `12.60M`."""
+    """12,600,320 as `12.60M`."""
     for size, unit in _UNITS:
         if abs(value) >= size:
             return f"{value / size:.2f}{unit}"

@@ -1,0 +1,67 @@
+"""Pictures of scaling: what is drawn, read from the figures."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from lmctr.analysis import plots_scaling
+from lmctr.analysis.plots_scaling import plot_designs, plot_law, plot_machine_cost, plot_revenue
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Figures that were saved."""
+    kept, save = [], plots_scaling._save
+    monkeypatch.setattr(plots_scaling, "_save", lambda figure, path: (kept.append(figure), save(figure, path))[1])
+    return kept
+
+
+def test_law_in_log_axes(figures, tmp_path):
+    x, y = np.array([1e6, 1e7, 1e8]), np.array([0.8, 0.9, 0.95])
+    band = (y - 0.01, y + 0.01)
+    path = plot_law(x, y, x, y, tmp_path / "new" / "a.png", band=band, held_out=(x, y), complement=True, y_name="r")
+    assert path.stat().st_size > 5_000
+    (axes,) = figures[0].axes
+    assert (axes.get_xscale(), axes.get_yscale(), axes.get_ylabel()) == ("log", "log", "1 - r")
+    for line in axes.lines:  # law, law without the largest sizes, points: all of 1 - y
+        assert line.get_ydata() == pytest.approx(1 - y)
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {
+        "bootstrap band", "law of all points", "law without the largest sizes", "measured"
+    }  # fmt: skip
+    plot_law(x, y, x, y, tmp_path / "b.svg")
+    assert figures[1].axes[0].lines[-1].get_ydata() == pytest.approx(y)
+
+
+def test_designs(figures, tmp_path):
+    plot_designs([1, 2, 3], [1, 3, 2], tmp_path / "a.png", front=([1, 2], [1, 3]), best=(2, 3), minimal_roi=1.5)
+    (axes,) = figures[0].axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["designs", "Pareto front", "ROI 1.5", "chosen"]
+    roi = axes.lines[2]
+    assert roi.get_ydata() == pytest.approx(1.5 * roi.get_xdata())
+    assert (axes.lines[3].get_xdata()[0], axes.lines[3].get_ydata()[0]) == (2, 3)
+
+
+def test_machine_cost_and_revenue(figures, tmp_path):
+    plot_machine_cost([3e6, 1e6], [5, 2], tmp_path / "a.png", labels=["large", "small"])
+    (axes,) = figures[0].axes
+    assert axes.lines[0].get_xdata() == pytest.approx([1e6, 3e6])
+    assert [text.get_text() for text in axes.texts] == ["large", "small"]
+    metrics = {"r": [0.1, 0.2, 0.4], "opa": [1, 2, 3], "ndcg": [3, 2, 1], "recall": [1, 3, 2]}
+    lines = dict.fromkeys(metrics, (2.0, 1.0, 0.5))
+    plot_revenue(metrics, [1, 2, 3], lines, tmp_path / "b.png")
+    panels = [axes for axes in figures[1].axes if axes.get_visible()]
+    assert [axes.get_title() for axes in panels] == [f"{name}: R² = 0.500" for name in metrics]
+    assert panels[0].lines[1].get_ydata() == pytest.approx([1.2, 1.8])
+
+
+def test_nothing_to_draw(tmp_path):
+    for call in (
+        lambda: plot_law([], [], [], [], tmp_path / "a.png"),
+        lambda: plot_designs([], [], tmp_path / "a.png"),
+        lambda: plot_machine_cost([], [], tmp_path / "a.png"),
+        lambda: plot_revenue({}, [], {}, tmp_path / "a.png"),
+    ):
+        with pytest.raises(ValueError, match="to draw"):
+            call()
