@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from .builders.table import load_table, log_from_table
     from .collators import TextCollator
     from .features import TabularFeatureProcessor
+    from .impressions import (
+        ImpressionCollator,
+        ImpressionDataset,
+        ImpressionSource,
+        ImpressionStore,
+        ImpressionView,
+        load_impressions,
+    )
+    from .impressions_processor import ImpressionProcessor
     from .load import load_log
     from .log import DatasetInfo, InteractionLog
     from .retrieval import Retrieval, TextRetriever, build_retrieval
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
     from .sequence_processor import SequenceProcessor
     from .splits import Splits, split_log
     from .synthetic import synthetic_log
+    from .synthetic_cascade import synthetic_cascade
     from .synthetic_tables import synthetic_table
     from .table_store import TabularStore
     from .tabular import load_tabular, table_source
@@ -29,6 +39,15 @@ _MODULES = {
     "builders.table": ("load_table", "log_from_table"),
     "collators": ("TextCollator",),
     "features": ("TabularFeatureProcessor",),
+    "impressions": (
+        "ImpressionCollator",
+        "ImpressionDataset",
+        "ImpressionSource",
+        "ImpressionStore",
+        "ImpressionView",
+        "load_impressions",
+    ),
+    "impressions_processor": ("ImpressionProcessor",),
     "load": ("load_log",),
     "log": ("DatasetInfo", "InteractionLog"),
     "retrieval": ("Retrieval", "TextRetriever", "build_retrieval"),
@@ -36,6 +55,7 @@ _MODULES = {
     "sequence_processor": ("SequenceProcessor",),
     "splits": ("Splits", "split_log"),
     "synthetic": ("synthetic_log",),
+    "synthetic_cascade": ("synthetic_cascade",),
     "synthetic_tables": ("synthetic_table",),
     "table_store": ("TabularStore",),
     "tabular": ("load_tabular", "table_source"),
@@ -48,6 +68,12 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 __all__ = [
     "DatasetInfo",
+    "ImpressionCollator",
+    "ImpressionDataset",
+    "ImpressionProcessor",
+    "ImpressionSource",
+    "ImpressionStore",
+    "ImpressionView",
     "InteractionLog",
     "LeakageReport",
     "Retrieval",
@@ -67,12 +93,14 @@ __all__ = [
     "TextRetriever",
     "TextView",
     "build_retrieval",
+    "load_impressions",
     "load_log",
     "load_table",
     "load_tabular",
     "log_from_table",
     "split_log",
     "sumi_rows",
+    "synthetic_cascade",
     "synthetic_log",
     "synthetic_table",
     "table_source",
