@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 from .auto import AutoModelForCTR, list_models
 from .data.features import TabularFeatureProcessor
+from .data.impressions_processor import ImpressionProcessor
 from .data.sequence_processor import SequenceProcessor
 from .modeling_outputs import CTROutput
 from .models.astro.configuration_astro import ASTROConfig
@@ -119,6 +120,7 @@ __all__ = [
     "HiFormerForCTR",
     "HiFormerModel",
     "HiFormerPreTrainedModel",
+    "ImpressionProcessor",
     "RankElastorConfig",
     "RankElastorForCTR",
     "RankElastorModel",
