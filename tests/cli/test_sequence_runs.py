@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from cli_helpers import error_of, predict, read
+from safetensors.torch import load_file
 from sequence_runs import MODELS, OPTIONS, event_request, recipe_of, sequence_log
 from transformers import AutoProcessor
 
@@ -16,6 +17,7 @@ from lmctr.cli.main import main
 from lmctr.cli.recipe import RecipeError, load_recipe
 from lmctr.cli.views import FAMILIES, view_class, view_of
 from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.training.checkpoints import MARKER
 
 
 @pytest.fixture(scope="module")
@@ -308,19 +310,22 @@ def test_attention_of_other_families_is_refused(tmp_path, capsys):
 def test_killed_run_resumes_to_the_same_model(family, tmp_path, lmctr_process):
     path = tmp_path / "r.yaml"
     recipe = recipe_of(family)
-    recipe["training"]["stage2_epochs"] = 4
+    recipe["training"]["stage2_epochs"] = 6
     recipe["data"]["baselines"] = False
     path.write_text(yaml.safe_dump(recipe))
     lmctr_process("train", path, "--output_dir", tmp_path / "whole")
-    killed = tmp_path / "killed"
-    second = killed / "checkpoints"
-    lmctr_process(
-        "train", path, "--output_dir", killed, kill_when=lambda: len(list(second.glob("checkpoint-*/*complete*"))) >= 1
-    )
-    assert not (killed / "metrics.json").exists()
-    assert "resuming from" in lmctr_process("train", path, "--output_dir", killed, "--resume").out
-    left, right = (pq.read_table(tmp_path / n / "predictions" / "test.parquet") for n in ("whole", "killed"))
-    np.testing.assert_allclose(left["logit"].to_numpy(), right["logit"].to_numpy(), atol=1e-6)
+    folder = tmp_path / "killed"
+    words = ["train", path, "--output_dir", folder]
+    marks = f"checkpoints/checkpoint-*/{MARKER}"
+    lmctr_process(*words, kill_when=lambda: any(folder.glob(marks)))
+    assert not (folder / "metrics.json").exists()
+    assert "resuming from" in lmctr_process(*words, "--resume").out
+    left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[key], right[key]) for key in left)
+    left, right = (read(tmp_path / name, "metrics.json") for name in ("whole", "killed"))
+    assert left["evaluations"] == right["evaluations"]
+    assert left["split metrics"] == right["split metrics"]
 
 
 @pytest.mark.slow
