@@ -289,7 +289,7 @@ def test_the_grid_of_losses_is_readable():
 
     grid = load_grid(find_recipe("retrieval/tables/losses_cascade"))
     losses = {name: recipe.model["loss"] for (name, _), recipe in check_recipes(grid, []).items()}
-    assert losses == {"arf": "arf", "arf_smooth": "arf", "bce": "bce", "pairwise": "pairwise", "list": "list"}
+    assert losses == {"arf": "arf", "arf_tau1": "arf", "bce": "bce", "pairwise": "pairwise", "list": "list"}
 
 
 @pytest.mark.parametrize(
