@@ -8,8 +8,8 @@ with b(a) an effect of the ad alone (which counting by ad finds) and J planted c
 the weight w_j^2 ~ j^-decay, and p_j is the product of a random effect per value of one or two categorical fields of the user (odd j: one,
 even j: two), or, for every third j, a sine of the user's numeric fields; q_j likewise for the ad. A model needs room for every component
 that it tells apart: width of embeddings to hold the effects of a value, width of layers to form the products. So the first components are
-easy, and each further one is worth less and costs the same: a spectrum of difficulty, which makes quality rise with size as a power law
-until the components, or the data, are used up. The fields have few values, so that data do not run out first.
+easy, and each further one is worth less and costs the same: a spectrum of difficulty, so that quality keeps rising with size until the
+components, or the data, are used up. The fields have few values, so that data do not run out first.
 
 **Cascade.** For each impression, with independent normal noise of the given size at every stage: matching keeps `num_matched` of all ads by
 y + noise, pre-ranking `num_preranked` of these, ranking computes the eCPM exp(y + noise) of these and keeps `num_ranked`, mix-ranking

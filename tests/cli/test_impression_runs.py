@@ -332,3 +332,17 @@ def test_a_part_without_revenue_is_refused(recipe_path, tmp_path):
     view.store = type(view.store)(arrays, view.store.processor, view.store.info, view.store.statistics)
     with pytest.raises(ValueError, match="the test part has no ad with an eCPM above 0"):
         view.check()
+
+
+def test_odd_impressions_are_reported_before_training(recipe_path, tmp_path):
+    from lmctr.cli.views import view_of
+
+    view = view_of(load_recipe(recipe_path))
+    view.load(tmp_path)
+    assert view.check() == []
+    view.store.statistics["train"] |= {"empty": 3, "no_revenue": 1}
+    assert view.check() == [
+        "train: of 283 impressions 3 have no ads and are left out; 1 have no eCPM above 0, which R/R* leaves out"
+    ]
+    view.open(view.store.processor)
+    assert view.describe()["left out or odd"]["train"] == {"empty": 3, "single": 0, "no_revenue": 1}
