@@ -246,7 +246,8 @@ def _table(section: Section) -> str:
         *([] if section.is_ranking else ["DeLong"]),
         "bootstrap",
     ]
-    rows = [["point", "seeds", *metrics, *tests, "train s"]]
+    costs = _costs(section)
+    rows = [["point", "seeds", *metrics, *tests, "train s", *costs]]
     for result in section.points:
         rows.append(
             [
@@ -255,12 +256,15 @@ def _table(section: Section) -> str:
                 *_cells(list(result.runs.values()), names),
                 *_test_cells(result, section.is_ranking),
                 _seconds(result),
+                *(_mean(result, key) for key in costs.values()),
             ]
         )
     for name, seeds in section.baselines.items():
         if seeds:
             cells = _cells(list(seeds.values()), names)
-            rows.append([f"{name.replace('_', ' ')} baseline", str(len(seeds)), *cells, *[""] * (len(tests) + 1)])
+            rows.append(
+                [f"{name.replace('_', ' ')} baseline", str(len(seeds)), *cells, *[""] * (len(tests) + 1 + len(costs))]
+            )
     rule = ["---", *["---:"] * (len(rows[0]) - 1)]
     return "\n".join(
         f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in [rows[0], rule, *rows[1:]]
@@ -299,6 +303,20 @@ def _test_cells(result: PointResult, is_ranking: bool) -> list[str]:
 _METHODS = ("DeLong", "cluster bootstrap", "bootstrap", "impression bootstrap")
 
 
+def _costs(section: Section) -> dict[str, str]:
+    """Columns on the cost of the models, title to key of `metrics.json`; none where no run counted its FLOPs."""
+    written = [entry for result in section.points for entry in result.written.values()]
+    if not any(entry.get("flops_per_sample") for entry in written):
+        return {}
+    return {"FLOPs per sample": "flops_per_sample", "training samples/s": "samples_per_second"}
+
+
+def _mean(result: PointResult, key: str) -> str:
+    """Mean over the seeds, three digits."""
+    values = [entry[key] for entry in result.written.values() if entry.get(key)]
+    return f"{float(f'{np.mean(values):.3g}'):,.0f}" if values else "-"
+
+
 def _seconds(result: PointResult) -> str:
     values = [written["train_seconds"] for written in result.written.values() if written.get("train_seconds")]
     return f"{np.mean(values):.0f}" if values else "-"
@@ -334,6 +352,8 @@ def run_rows(grid: Grid, sections: list[Section], split: str) -> list[dict[str, 
                         "best_step": written.get("best_step"),
                         "steps": written.get("steps"),
                         "train_seconds": written.get("train_seconds"),
+                        "samples_per_second": written.get("samples_per_second"),
+                        **{key: written[key] for key in ("flops_per_sample",) if key in written},
                         "machine": written.get("machine"),
                     }
                 )
