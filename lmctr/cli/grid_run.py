@@ -25,6 +25,7 @@ from lmctr.cli.grid_baselines import baselines_file, compute_baselines, missing_
 from lmctr.cli.grid_file import Grid, check_recipes
 from lmctr.cli.grid_state import BEGUN, DIFFERENT, DONE, Run, inspect_run, inspect_runs
 from lmctr.cli.progress import _clock
+from lmctr.evaluation.evaluator import METRIC_TITLES
 
 if TYPE_CHECKING:
     from lmctr.cli.recipe import Recipe
@@ -137,7 +138,7 @@ class GridRunner:
             if not self.keep_checkpoints:
                 shutil.rmtree(run.folder.checkpoints, ignore_errors=True)
             self.seconds.setdefault(run.point, []).append(passed)
-            outcome = f"test AUC {_test_auc(run)}"
+            outcome = f"test {_headline(run)}"
         else:
             message = _last_error(run.log, code)
             if not any(run.folder.checkpoints.glob("checkpoint-*")):
@@ -262,9 +263,11 @@ def _last_error(log: Path, code: int) -> str:
     return (told or lines or [f"exit code {code}"])[-1]
 
 
-def _test_auc(run: Run) -> str:
-    value = run.metrics().get("split metrics", {}).get("test", {}).get("auc")
-    return "-" if value is None else f"{value:.4f}"
+def _headline(run: Run) -> str:
+    """The metric by which a finished run is spoken of."""
+    metrics = run.metrics().get("split metrics", {}).get("test", {})
+    key = next((key for key in ("auc", "revenue_ratio") if metrics.get(key) is not None), None)
+    return "AUC -" if key is None else f"{METRIC_TITLES[key]} {metrics[key]:.4f}"
 
 
 @contextlib.contextmanager
