@@ -20,7 +20,7 @@ def configuration(recipe: Recipe) -> dict[str, Any]:
     """What the baselines of a recipe depend on; points with equal values are measured on the same samples."""
     from lmctr.cli.views import view_class
 
-    keys = view_class(recipe.model["family"]).baseline_data_keys
+    keys = view_class(recipe.model["family"]).baseline_data_keys(recipe.data)
     data = {key: recipe.data.get(key) for key in keys}
     if isinstance(data["options"], dict):
         data["options"] = {key: value for key, value in data["options"].items() if key != "path"}

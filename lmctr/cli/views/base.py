@@ -43,9 +43,6 @@ class View(ABC):
         data_keys: keys of the recipe's data group: type and default.
         nested_keys: data or model keys that hold a mapping, as "data.retrieval", to the keys of that mapping.
         free_data_keys: data keys that an evaluation may set anew: where the data lie and how they are parted.
-        baseline_data_keys: data keys that baselines depend on: which samples there are, and what the baselines see of them.
-            `max_train_samples` is none of them, because baselines are fitted on the whole training part; `path` says only
-            where the data lie.
         reads_tables: whether `lmctr predict` reads rows of a table (False: requests, one JSON object per line).
         training_defaults: training arguments whose default is another one for this view.
         reads_impressions: whether such requests hold a user and the ads to rank for it, as the fields of both.
@@ -55,14 +52,6 @@ class View(ABC):
     data_keys: ClassVar[dict[str, tuple[Any, Any]]]
     nested_keys: ClassVar[dict[str, dict[str, tuple[Any, Any]]]] = {}
     free_data_keys: ClassVar[tuple[str, ...]]
-    baseline_data_keys: ClassVar[tuple[str, ...]] = (
-        "name",
-        "options",
-        "split",
-        "fractions",
-        "seed",
-        "max_eval_samples",
-    )
     reads_tables: ClassVar[bool] = False
     reads_events: ClassVar[bool] = False
     reads_impressions: ClassVar[bool] = False
@@ -91,6 +80,15 @@ class View(ABC):
         Raises:
             RecipeError: with the key, its value and what is accepted.
         """
+
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        """Data keys that baselines depend on: which samples there are, and what the baselines see of them.
+
+        `max_train_samples` is none of them, because baselines are fitted on the whole training part; `path` says only where
+        the data lie.
+        """
+        return ("name", "options", "split", "fractions", "seed", "max_eval_samples")
 
     # ---- data -----------------------------------------------------------------------------------------------------
 

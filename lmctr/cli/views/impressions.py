@@ -75,7 +75,6 @@ class ImpressionRunView(View):
         }
     }
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines", "metrics")
-    baseline_data_keys: ClassVar = (*View.baseline_data_keys, "user_features", "ad_features", "metrics")
     training_defaults: ClassVar = {"metric_for_best_model": "eval_revenue_ratio"}
     reads_impressions: ClassVar = True
 
@@ -110,6 +109,10 @@ class ImpressionRunView(View):
     def settings(self) -> RankingSettings:
         """What the metrics count."""
         return RankingSettings(**self.recipe.data["metrics"])
+
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        return (*super().baseline_data_keys(data), "user_features", "ad_features", "metrics")
 
     # ---- data -----------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,6 @@ class SequenceRunView(View):
         "baselines": (bool, True),
     }
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "eval_candidates_per_row", "baselines")
-    baseline_data_keys: ClassVar = (*View.baseline_data_keys, "tasks")
     reads_events: ClassVar = True
 
     log: InteractionLog
@@ -116,6 +115,10 @@ class SequenceRunView(View):
             raise RecipeError(
                 f"{where('model.task_weights')}: model.task_weights has {len(weights)} numbers for the {len(tasks)} tasks of data.tasks"
             )
+
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        return (*super().baseline_data_keys(data), "tasks")
 
     # ---- data -----------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,6 @@ class TabularRunView(View):
         "baselines": (bool, True),
     }
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines")
-    baseline_data_keys: ClassVar = (*View.baseline_data_keys, "features")
     reads_tables: ClassVar = True
 
     source: TableSource | None = None
@@ -83,6 +82,11 @@ class TabularRunView(View):
                 f"{where('data.split')}: data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
                 "accepted: time, user, or null for time"
             )
+
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        keys = super().baseline_data_keys(data)
+        return keys if _is_log(data["name"]) else (*keys, "features")  # those of a log read the log, not its fields
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
