@@ -247,7 +247,10 @@ def test_changed_keys_are_named(write):
 
 def is_recipe(name):
     """Not a launcher's configuration, and not a grid or ladder of recipes (test_grid.py and test_scaling_ladder.py check those)."""
-    return not name.startswith(("accelerate/", "scaling/")) and "\npoints:" not in find_resource("recipes", name).read_text()
+    return (
+        not name.startswith(("accelerate/", "scaling/"))
+        and "\npoints:" not in find_resource("recipes", name).read_text()
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in list_resources("recipes") if is_recipe(name)])
