@@ -25,7 +25,9 @@ ARMS = {
     "dense": "torch.optim.Adam with its defaults, dense gradients of the tables",
     "fused": "fused AdamW, dense gradients of the tables",
     "lazy": "fused AdamW, and LazyAdamW on the touched rows of the tables",
+    "lazy-bf16": "the same, with the model under bfloat16 autocast; weights and optimisers stay float32",
 }
+_BF16 = "bf16"
 PHASES = ("forward", "backward", "optimiser")
 _MLP = [400, 400, 400]
 # What a family is measured with; its other keys have their defaults. Token mixers cut the flat vector of the fields into tokens, so their
@@ -203,17 +205,27 @@ def benchmark_tabular(
         torch.set_num_threads(threads)
     changes = changes or {}
     place = torch.device(device)
-    peak = matmul_speed(place, 256 if quick else 2048)
+    sizes = 256 if quick else 2048
+    peaks = {
+        name: matmul_speed(place, sizes, dtype=getattr(torch, name))
+        for name in ("float32", "bfloat16")
+        if name == "float32" or any(arm.endswith(_BF16) for arm in arms)
+    }
     result: dict[str, Any] = {
         "machine": _machine(place),
-        "settings": {**vars(shape), "steps": steps, "rounds": rounds, "matmul_gflops_per_second": peak / 1e9},
+        "settings": {
+            **vars(shape),
+            "steps": steps,
+            "rounds": rounds,
+            "matmul_gflops_per_second": {name: peak / 1e9 for name, peak in peaks.items()},
+        },
         "arms": {arm: ARMS[arm] for arm in arms},
         "families": {},
         "growth": {},
     }
     for family in families:
         values = _family_values(family, quick) | dict(changes.get(family, {}))
-        result["families"][family] = _measure_family(family, values, shape, arms, steps, rounds, place, peak)
+        result["families"][family] = _measure_family(family, values, shape, arms, steps, rounds, place, peaks)
         say(_line(family, result["families"][family]))
     for family in families if growth else ():
         values = _family_values(family, quick) | dict(changes.get(family, {}))
@@ -282,7 +294,7 @@ def _measure_family(
     steps: int,
     rounds: int,
     place: torch.device,
-    peak: float,
+    peaks: Mapping[str, float],
 ) -> dict[str, Any]:
     batches = make_batches(shape, place)
     flop, parameters, touched = _facts(family, values, shape, batches[0], place)
@@ -306,7 +318,7 @@ def _measure_family(
                 "ratio": first / found.median(),
                 "milliseconds": {phase: 1e3 * found.median(phase) for phase in PHASES},
                 "step_milliseconds": 1e3 * found.median(),
-                "matmul_share": flop / peak / found.median(),
+                "matmul_share": flop / peaks["bfloat16" if arm.endswith(_BF16) else "float32"] / found.median(),
                 "all_steps_milliseconds": [round(1e3 * sum(step), 3) for step in zip(*found.seconds.values())],
             }
             for arm, found in measured.items()
@@ -318,13 +330,16 @@ def _steps(
     arm: str, model: nn.Module, batches: list[dict[str, torch.Tensor]], place: torch.device
 ) -> Iterator[tuple[float, float, float]]:
     """Endless training; each `next` is one step and gives the seconds of its phases."""
+    import torch
+
     optimizer = make_optimizer(arm, model)
     number = 0
     while True:
         batch = batches[number % len(batches)]
         number += 1
         times = [_now(place)]
-        loss = model(**batch).loss
+        with torch.autocast(place.type, torch.bfloat16, enabled=arm.endswith(_BF16)):
+            loss = model(**batch).loss
         times.append(_now(place))
         loss.backward()
         times.append(_now(place))
@@ -335,7 +350,7 @@ def _steps(
 
 
 def make_optimizer(arm: str, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of an arm, learning rate 1e-3; "lazy" turns on COO gradients."""
+    """The optimiser of an arm, learning rate 1e-3; the lazy ones turn on COO gradients."""
     import torch
 
     from lmctr.training.optim import GroupedOptimizer, LazyAdamW, use_sparse_gradients
@@ -377,11 +392,11 @@ def _facts(
     )
 
 
-def matmul_speed(place: torch.device, size: int = 2048, repeats: int = 5) -> float:
-    """FLOP/s of a float32 product of two (size, size) matrices: the best of a few."""
+def matmul_speed(place: torch.device, size: int = 2048, repeats: int = 5, dtype: torch.dtype | None = None) -> float:
+    """FLOP/s of a product of two (size, size) matrices (default: float32): the best of a few."""
     import torch
 
-    left, right = torch.randn(size, size, device=place), torch.randn(size, size, device=place)
+    left, right = (torch.randn(size, size, device=place).to(dtype or torch.float32) for _ in range(2))
     left @ right
     best = float("inf")
     for _ in range(repeats):
@@ -463,6 +478,9 @@ def _line(family: str, measured: dict[str, Any]) -> str:
 def as_markdown(result: dict[str, Any]) -> str:
     """The result as a document."""
     machine, settings = result["machine"], result["settings"]
+    speeds = " and ".join(
+        f"{speed:,.0f} GFLOP/s ({name})" for name, speed in settings["matmul_gflops_per_second"].items()
+    )
     lines = [
         "# Training speed of tabular families",
         "",
@@ -470,8 +488,7 @@ def as_markdown(result: dict[str, Any]) -> str:
         f"transformers {machine['transformers']}. Batch {settings['batch_size']:,}, {settings['num_categorical']} categorical and "
         f"{settings['num_numeric']} numeric fields, {settings['vocabulary']:,} values, embedding {settings['embedding_dim']}. Medians of "
         f"{settings['steps'] * settings['rounds']} steps, the optimisers in turn. Matrix products of 2048 x 2048 run here at "
-        f'{settings["matmul_gflops_per_second"]:,.0f} GFLOP/s; "matmul" is the share of the step that the family\'s products would take at '
-        "that speed.",
+        f'{speeds}; "matmul" is the share of the step that the family\'s products would take at that speed.',
         "",
         *(f"- {arm}: {what}" for arm, what in result["arms"].items()),
         "",

@@ -33,7 +33,7 @@ def test_every_family_and_arm_is_measured(tmp_path, capsys):
             assert sum(values["milliseconds"].values()) == pytest.approx(values["step_milliseconds"], rel=1e-6)
             assert values["samples_per_second"] == pytest.approx(32 / values["step_milliseconds"] * 1e3)
     printed = capsys.readouterr().out
-    assert printed.count("| rank_elastor |") == 3
+    assert printed.count("| rank_elastor |") == len(ARMS)
 
 
 def test_growth_and_changes(tmp_path, capsys):
@@ -79,7 +79,7 @@ def test_arms_train_and_the_lazy_one_leaves_other_rows_alone():
     for arm in ARMS:
         model = make_model("deepfm", {"hidden_units": [8]}, TINY)
         optimizer = make_optimizer(arm, model)
-        assert isinstance(optimizer, GroupedOptimizer) == (arm == "lazy")
+        assert isinstance(optimizer, GroupedOptimizer) == arm.startswith("lazy")
         losses = []
         for _ in range(30):
             loss = model(**batch).loss
@@ -89,7 +89,7 @@ def test_arms_train_and_the_lazy_one_leaves_other_rows_alone():
             optimizer.step()
         assert losses[-1] < 0.9 * losses[0], arm
         table = model.model.embedding.groups["4"].table.weight
-        assert table.grad.is_sparse == (arm == "lazy")
+        assert table.grad.is_sparse == arm.startswith("lazy")
 
 
 @pytest.mark.parametrize(
