@@ -14,32 +14,25 @@ batch = ImpressionCollator(view)([0, 1, 2])
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
-import json
 import os
-import shutil
-import socket
-import uuid
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lmctr.utils.files import read_json, write_json
 from lmctr.utils.ragged import offsets_from_lengths
 from lmctr.utils.suggest import nearest, unknown_key_message
 
+from .array_store import ArrayStore, smallest_integer
 from .features_transform import add_counts
 from .impressions_processor import ImpressionProcessor
 from .impressions_source import ImpressionBlock, ImpressionSource
 from .impressions_view import ImpressionCollator, ImpressionDataset, ImpressionView
 from .log import DatasetInfo
-from .splits import PARTS, Splits
-from .table_store import _FileWriter, _MemoryWriter, _remove_abandoned, _safe
+from .splits import PARTS
 
 __all__ = [
     "ImpressionBlock",
@@ -100,7 +93,7 @@ def impressions_builder_of(name: str) -> Callable[..., ImpressionSource]:
     return getattr(importlib.import_module(module), function)
 
 
-class ImpressionStore:
+class ImpressionStore(ArrayStore):
     """Arrays of I processed impressions with A ads in all.
 
     Args:
@@ -115,6 +108,12 @@ class ImpressionStore:
             oracle: (A,) float32 scores of the best possible ranker. Each is None where it does not apply.
     """
 
+    array_names = (*USER_ARRAYS, *AD_ARRAYS)
+    header_file = STORE_FILE
+    format_version = FORMAT_VERSION
+    processor_class = ImpressionProcessor
+    kind = "store of impressions"
+
     def __init__(
         self,
         arrays: dict[str, np.ndarray],
@@ -123,11 +122,7 @@ class ImpressionStore:
         statistics: dict[str, Any] | None = None,
         directory: Path | None = None,
     ) -> None:
-        unknown = sorted(set(arrays) - {*USER_ARRAYS, *AD_ARRAYS})
-        if unknown:
-            raise ValueError(
-                f"ImpressionStore: unknown arrays {unknown}; known: {', '.join((*USER_ARRAYS, *AD_ARRAYS))}."
-            )
+        self._check_names(arrays)
         for name in ("counts", "ranks", "ecpm"):
             if name not in arrays:
                 raise ValueError(f"ImpressionStore: the array {name!r} is missing.")
@@ -138,41 +133,17 @@ class ImpressionStore:
         for name, values in arrays.items():
             if len(values) != sizes[name]:
                 raise ValueError(f"ImpressionStore: {name} has {len(values)} rows, expected {sizes[name]}.")
-        for name in (*USER_ARRAYS, *AD_ARRAYS):
-            values = arrays.get(name)
-            setattr(self, name, None if values is None else np.asarray(values))
-        if self.split is None:
-            self.split = np.zeros(len(counts), dtype=np.int8)
+        super().__init__(arrays, len(counts), processor, info, statistics, directory)
         self.offsets = offsets_from_lengths(counts)
-        self.processor, self.info = processor, info or DatasetInfo()
-        self.statistics, self.directory = statistics or {}, directory
-
-    def __len__(self) -> int:
-        return len(self.counts)
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
         return f"ImpressionStore({self.info.name!r}, {len(self):,} impressions, {self.num_ads:,} ads: {parts})"
 
-    def __reduce__(self) -> tuple:
-        """A worker process opens the files again; the arrays do not travel."""
-        if self.directory is not None:
-            return ImpressionStore.load, (self.directory,)
-        return ImpressionStore, (self._arrays(), self.processor, self.info, self.statistics)
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        names = (*USER_ARRAYS, *AD_ARRAYS)
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
     @property
     def num_ads(self) -> int:
         """A."""
         return int(self.offsets[-1])
-
-    @cached_property
-    def splits(self) -> Splits:
-        """Impressions (int64) of each part."""
-        return Splits(*(np.flatnonzero(self.split == code) for code in range(len(PARTS))), rule="given")
 
     # building
 
@@ -203,108 +174,55 @@ class ImpressionStore:
         """
         if processor is None:
             processor = ImpressionProcessor(source.user_fields, source.ad_fields)
-        target = None
-        if directory is not None:
-            target = Path(directory) / f"{_safe(source.info.name)}-{impressions_key(source, processor)}"
-            if not rebuild and (target / STORE_FILE).is_file():
-                return cls.load(target)
-        if not processor.is_fitted:
-            processor.fit(source)
-        if target is None:
-            return _fill(_MemoryWriter(), source, processor)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(target)
-        unfinished = target.with_name(f"{target.name}.{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.tmp")
-        unfinished.mkdir()
-        writer = _FileWriter(unfinished)
-        try:
-            store = _fill(writer, source, processor)
-            processor.save_pretrained(unfinished / "processor")
-            header = {"format_version": FORMAT_VERSION, "arrays": sorted(store._arrays()), "num_ads": store.num_ads}
-            header |= {"num_impressions": len(store), "info": store.info.to_dict(), "statistics": store.statistics}
-            write_json(unfinished / STORE_FILE, header)
-            if rebuild and target.exists():
-                shutil.rmtree(target)
-            try:
-                unfinished.rename(target)
-            except OSError:
-                if not (target / STORE_FILE).is_file():  # else another process finished the same store first
-                    raise
-        finally:
-            writer.close()
-            shutil.rmtree(unfinished, ignore_errors=True)
-        return cls.load(target)
+        return cls._build(source, processor, directory, rebuild)
+
+    def _sizes(self) -> dict[str, int]:
+        return {"num_ads": self.num_ads, "num_impressions": len(self)}
 
     @classmethod
-    def load(cls, directory: str | os.PathLike, mmap: bool = True) -> ImpressionStore:
-        """Opens a store; with `mmap` its arrays stay on disk until they are read.
+    def _length(cls, name: str, header: dict[str, Any]) -> int:
+        return header["num_ads"] if name in AD_ARRAYS else header["num_impressions"]
 
-        Raises:
-            FileNotFoundError: no finished store in the folder. ValueError: a file is damaged, or of another version.
-        """
-        directory = Path(directory)
-        if not (directory / STORE_FILE).is_file():
-            raise FileNotFoundError(f"{directory}: no {STORE_FILE}; this is no finished store of impressions.")
-        header = read_json(directory / STORE_FILE)
-        if header.get("format_version") != FORMAT_VERSION:
-            raise ValueError(
-                f"{directory / STORE_FILE}: format_version {header.get('format_version')!r}; this version of lmctr reads "
-                f"{FORMAT_VERSION}. Build the store again."
-            )
-        arrays = {}
-        for name in header["arrays"]:
-            path = directory / f"{name}.npy"
-            wanted = header["num_ads"] if name in AD_ARRAYS else header["num_impressions"]
-            try:
-                arrays[name] = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
-            except (OSError, ValueError) as error:
-                raise ValueError(f"{path}: cannot be read ({error}); build the store again.") from error
-            if len(arrays[name]) != wanted:
-                raise ValueError(f"{path}: {len(arrays[name])} rows, expected {wanted}; build the store again.")
-        processor = ImpressionProcessor.from_pretrained(directory / "processor")
-        return cls(arrays, processor, DatasetInfo.from_dict(header["info"]), header["statistics"], directory)
+    @classmethod
+    def _source_fingerprint(cls, source: ImpressionSource) -> str:
+        return source.fingerprint()
 
-
-def impressions_key(source: ImpressionSource, processor: ImpressionProcessor) -> str:
-    """Hex string that changes with the content of the source, its parts and the processor."""
-    settings = {key: value for key, value in processor.to_dict().items() if key != "statistics"}
-    fitted = processor.fingerprint if processor.is_fitted else None
-    text = json.dumps([FORMAT_VERSION, source.fingerprint(), settings, fitted], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _fill(writer: Any, source: ImpressionSource, processor: ImpressionProcessor) -> ImpressionStore:
-    config = processor.model_config_values()
-    lists = [field.name for field in processor.user.ordered_fields() if field.kind == "list"]
-    dtypes = {
-        "user_input_ids": _smallest(config["user_vocab_sizes"]),
-        "ad_input_ids": _smallest(config["ad_vocab_sizes"]),
-        "user_sequence_ids": _smallest([processor.user.vocab_size(name) for name in lists]),
-    }
-    statistics: dict[str, Any] = {part: dict.fromkeys(_COUNTED, 0) for part in PARTS}
-    unknown: dict[str, list] = {"user": [], "ad": []}
-    for block in source.read():
-        _count(block, statistics)
-        has_ads = np.asarray(block.counts) > 0
-        if not has_ads.all():
-            block = block.take(has_ads)
-        if not len(block):
-            continue
-        for side, part, rows in (("user", processor.user, block.user_rows()), ("ad", processor.ad, block.ad_rows())):
-            arrays = part.transform_rows(rows)
-            unknown[side] = [add_counts([*unknown[side], arrays.oov_counts])]
-            for key, values in arrays.items():
-                name = f"{side}_{key}"
-                writer.write(name, values.astype(dtypes.get(name, values.dtype), copy=False))
-        for name, kind in _PLAIN.items():
-            values = getattr(block, name)
-            if values is not None:
-                writer.write(name, np.asarray(values).astype(kind))
-    if not sum(statistics[part]["ads"] for part in PARTS):
-        raise ValueError(f"{source.info.name}: no impression of any part has ads.")
-    for side, parts in unknown.items():
-        statistics[f"{side} values"] = parts[0]
-    return ImpressionStore(writer.finish(), processor, source.info, statistics)
+    @classmethod
+    def _fill(cls, writer: Any, source: ImpressionSource, processor: ImpressionProcessor) -> ImpressionStore:
+        config = processor.model_config_values()
+        lists = [field.name for field in processor.user.ordered_fields() if field.kind == "list"]
+        dtypes = {
+            "user_input_ids": smallest_integer(max(config["user_vocab_sizes"], default=1)),
+            "ad_input_ids": smallest_integer(max(config["ad_vocab_sizes"], default=1)),
+            "user_sequence_ids": smallest_integer(max((processor.user.vocab_size(name) for name in lists), default=1)),
+        }
+        statistics: dict[str, Any] = {part: dict.fromkeys(_COUNTED, 0) for part in PARTS}
+        unknown: dict[str, list] = {"user": [], "ad": []}
+        for block in source.read():
+            _count(block, statistics)
+            has_ads = np.asarray(block.counts) > 0
+            if not has_ads.all():
+                block = block.take(has_ads)
+            if not len(block):
+                continue
+            for side, part, rows in (
+                ("user", processor.user, block.user_rows()),
+                ("ad", processor.ad, block.ad_rows()),
+            ):
+                arrays = part.transform_rows(rows)
+                unknown[side] = [add_counts([*unknown[side], arrays.oov_counts])]
+                for key, values in arrays.items():
+                    name = f"{side}_{key}"
+                    writer.write(name, values.astype(dtypes.get(name, values.dtype), copy=False))
+            for name, kind in _PLAIN.items():
+                values = getattr(block, name)
+                if values is not None:
+                    writer.write(name, np.asarray(values).astype(kind))
+        if not sum(statistics[part]["ads"] for part in PARTS):
+            raise ValueError(f"{source.info.name}: no impression of any part has ads.")
+        for side, parts in unknown.items():
+            statistics[f"{side} values"] = parts[0]
+        return cls(writer.finish(), processor, source.info, statistics)
 
 
 _COUNTED = ("impressions", "ads", "empty", "single", "no_revenue")
@@ -333,8 +251,3 @@ def _count(block: ImpressionBlock, statistics: dict[str, Any]) -> None:
         entry["ads"] += int(counts[own].sum())
         entry["single"] += int((own & (counts == 1)).sum())
         entry["no_revenue"] += int((own & ~paid).sum())
-
-
-def _smallest(sizes: list[int]) -> type[np.signedinteger]:
-    largest = max(sizes, default=1) - 1
-    return next(kind for kind in (np.int8, np.int16, np.int32) if largest <= np.iinfo(kind).max)

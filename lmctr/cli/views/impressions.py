@@ -28,7 +28,6 @@ from lmctr.data.impressions import (
     ImpressionStore,
     ImpressionView,
     impressions_builder_of,
-    impressions_key,
     load_impressions,
 )
 from lmctr.data.impressions_processor import ImpressionProcessor
@@ -225,7 +224,7 @@ class ImpressionRunView(View):
         """The store of the training, where a cache folder still holds it."""
         if self._cache is None or not self._cache.is_dir():
             return None
-        for path in self._cache.glob(f"*-{impressions_key(self.source, self._new_processor())}"):
+        for path in self._cache.glob(f"*-{ImpressionStore.key(self.source, self._new_processor())}"):
             store = ImpressionStore.load(path)
             if store.processor.fingerprint == processor.fingerprint:
                 return store

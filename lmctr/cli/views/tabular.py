@@ -21,7 +21,7 @@ from lmctr.data.load import BUILDERS as LOGS
 from lmctr.data.load import builder_of, load_log
 from lmctr.data.log import LOG_FILE, InteractionLog
 from lmctr.data.splits import Splits, split_log
-from lmctr.data.table_store import TabularStore, processor_arguments, store_key
+from lmctr.data.table_store import TabularStore, processor_arguments
 from lmctr.data.tabular import load_tabular, tabular_builder_of
 from lmctr.data.tabular_source import TableSource
 from lmctr.data.tabular_view import TabularCollator, TabularDataset, TabularView
@@ -212,7 +212,7 @@ class TabularRunView(View):
         """The store of the training, where a cache folder still holds it."""
         if self._cache is None or not self._cache.is_dir():
             return None
-        for path in self._cache.glob(f"*-{store_key(self.source, self._new_processor())}"):
+        for path in self._cache.glob(f"*-{TabularStore.key(self.source, self._new_processor())}"):
             store = TabularStore.load(path)
             if store.processor.fingerprint == processor.fingerprint:
                 return store
