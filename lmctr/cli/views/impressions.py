@@ -6,10 +6,9 @@ largest validation R/R*, and predictions have a row per ad.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,9 +16,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from lmctr.cli.recipe import RecipeError, dataclass_keys
+from lmctr.cli.recipe import RecipeError
 from lmctr.cli.views import config_class
-from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, draw
+from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS
+from lmctr.cli.views.stored import StoredRunView
 from lmctr.data.features_fields import override_fields
 from lmctr.data.impressions import (
     ImpressionCollator,
@@ -32,7 +32,6 @@ from lmctr.data.impressions import (
 )
 from lmctr.data.impressions_processor import ImpressionProcessor
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
-from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
 
 # Config keys that follow from the data; the processor sets them.
@@ -48,11 +47,10 @@ _SET_BY_PROCESSOR = (
     "ad_field_names",
     "processor_fingerprint",
 )
-_SHARED = "impressions.json"
 _COST_IMPRESSIONS = 16
 
 
-class ImpressionRunView(View):
+class ImpressionRunView(StoredRunView):
     """Impressions with rank index and eCPM, for families of `RetrievalConfig`."""
 
     data_keys: ClassVar = {
@@ -76,24 +74,18 @@ class ImpressionRunView(View):
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines", "metrics")
     training_defaults: ClassVar = {"metric_for_best_model": "eval_revenue_ratio"}
     reads_impressions: ClassVar = True
+    store_class: ClassVar = ImpressionStore
+    view_class: ClassVar = ImpressionView
+    stores_folder: ClassVar = "impressions"
+    shared_file: ClassVar = "impressions.json"
+    features_of_data: ClassVar = "their features"
+    set_by_processor: ClassVar = _SET_BY_PROCESSOR
+    set_by_processor_hint: ClassVar = "it follows from the data, data.user_features and data.ad_features"
 
     source: ImpressionSource | None = None
     store: ImpressionStore | None = None
-    scratch: Path | None = None
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
-
-    @classmethod
-    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
-        from transformers import PreTrainedConfig
-
-        base = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-        return dataclass_keys(config_class(family), base | {*_SET_BY_PROCESSOR, "sparse_embedding_grad"})
-
-    @classmethod
-    def set_elsewhere(cls, family: str) -> Mapping[str, str]:
-        hints = dict.fromkeys(_SET_BY_PROCESSOR, "it follows from the data, data.user_features and data.ad_features")
-        return hints | {"sparse_embedding_grad": "set training.embedding_optimizer"}
 
     @classmethod
     def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
@@ -139,19 +131,9 @@ class ImpressionRunView(View):
             override_fields(self.source.ad_fields, data["ad_features"], "data.ad_features"),
         )
 
-    @property
-    def _cache(self) -> Path | None:
-        """The folder of stores: the recipe's, so that runs share them, else the run's own."""
-        wanted = self.recipe.data["cache_dir"]
-        if wanted is not None:
-            return Path(wanted).expanduser()
-        return None if self.scratch is None else self.scratch / "impressions"
-
     def check(self) -> list[str]:
-        """Fits the processor and fills the store, which is where values are checked; then counts what metrics cannot use."""
-        if self.store is None:
-            self.store = ImpressionStore.build(self.source, self._new_processor(), self._cache)
-        self._check_parts(PARTS)
+        """As for every store; then counts what metrics cannot use."""
+        super().check()
         lines = []
         for part in PARTS:
             counted = self.store.statistics[part]
@@ -177,61 +159,6 @@ class ImpressionRunView(View):
                     f"the {part} part has no ad with an eCPM above 0, so that R/R* is not defined; check the value column, or take "
                     "other split fractions"
                 )
-
-    def rows(self, part: str) -> np.ndarray:
-        """(S,) impressions of a part in the store, after the recipe's limit."""
-        data = self.recipe.data
-        limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
-        return draw(self.store.splits[part], limit, data["seed"], part)
-
-    def share(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / _SHARED, {"store": str(self.store.directory.resolve())})
-
-    def load_shared(self, folder: Path) -> None:
-        if self.store is None:
-            self.store = ImpressionStore.load(read_json(folder / _SHARED)["store"])
-
-    def make_processor(self) -> ImpressionProcessor:
-        return self.store.processor
-
-    def load_processor(self, folder: Path) -> ImpressionProcessor:
-        return ImpressionProcessor.from_pretrained(folder)
-
-    def open(
-        self,
-        processor: Any,
-        *,
-        parts: tuple[str, ...] = PARTS,
-        folder: Path | None = None,
-        is_first: bool = True,
-        wait: Callable[[], None] = lambda: None,
-        writes: bool = False,
-    ) -> None:
-        if self.store is None and writes:  # a resumed run: what the run had made, or made again
-            self.store = ImpressionStore.build(self.source, self._new_processor(), self._cache)
-        if self.store is None:
-            self.store = self._kept_store(processor) or ImpressionStore.build(self.source, processor, self._cache)
-        if self.store.processor.fingerprint != processor.fingerprint:
-            raise ValueError(
-                f"the processor in {folder} has the fingerprint {processor.fingerprint}, the data give one with "
-                f"{self.store.processor.fingerprint}: data or their features changed since; restore them, or train anew"
-            )
-        self._check_parts(parts)
-        self.view = ImpressionView(self.store)
-
-    def _kept_store(self, processor: ImpressionProcessor) -> ImpressionStore | None:
-        """The store of the training, where a cache folder still holds it."""
-        if self._cache is None or not self._cache.is_dir():
-            return None
-        for path in self._cache.glob(f"*-{ImpressionStore.key(self.source, self._new_processor())}"):
-            store = ImpressionStore.load(path)
-            if store.processor.fingerprint == processor.fingerprint:
-                return store
-        return None
-
-    def num_samples(self, part: str) -> int:
-        return len(self.rows(part))
 
     def dataset(self, part: str) -> MeasuredImpressions:
         return MeasuredImpressions(self.view, self.rows(part), self.settings)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from lmctr.cli.recipe import RecipeError, dataclass_keys
+from lmctr.cli.recipe import RecipeError
 from lmctr.cli.views import config_class
-from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, View, check_labels, draw, log_columns
+from lmctr.cli.views.base import COMMON_DATA_KEYS, PARTS, check_labels, draw, log_columns
+from lmctr.cli.views.stored import StoredRunView
 from lmctr.data.features import TabularFeatureProcessor
 from lmctr.data.features_fields import override_fields
 from lmctr.data.load import BUILDERS as LOGS
@@ -25,7 +26,6 @@ from lmctr.data.table_store import TabularStore, processor_arguments
 from lmctr.data.tabular import load_tabular, tabular_builder_of
 from lmctr.data.tabular_source import TableSource
 from lmctr.data.tabular_view import TabularCollator, TabularDataset, TabularView
-from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
 
 # Config keys that follow from the data; the processor sets them.
@@ -38,10 +38,9 @@ _SET_BY_PROCESSOR = (
     "sequence_vocab_sizes",
     "processor_fingerprint",
 )
-_SHARED = "tabular.json"
 
 
-class TabularRunView(View):
+class TabularRunView(StoredRunView):
     """Rows of categorical, numeric and sequence fields, for families of `TabularCTRConfig`."""
 
     data_keys: ClassVar = {
@@ -54,26 +53,20 @@ class TabularRunView(View):
     }
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines")
     reads_tables: ClassVar = True
+    store_class: ClassVar = TabularStore
+    view_class: ClassVar = TabularView
+    stores_folder: ClassVar = "tables"
+    shared_file: ClassVar = "tabular.json"
+    features_of_data: ClassVar = "data.features"
+    set_by_processor: ClassVar = _SET_BY_PROCESSOR
+    set_by_processor_hint: ClassVar = "it follows from the data and data.features"
 
     source: TableSource | None = None
+    store: TabularStore | None = None
     log: InteractionLog | None = None  # where the table is a view of one
     log_splits: Splits | None = None
-    store: TabularStore | None = None
-    scratch: Path | None = None
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
-
-    @classmethod
-    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
-        from transformers import PreTrainedConfig
-
-        base = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-        return dataclass_keys(config_class(family), base | {*_SET_BY_PROCESSOR, "sparse_embedding_grad"})
-
-    @classmethod
-    def set_elsewhere(cls, family: str) -> Mapping[str, str]:
-        hints = dict.fromkeys(_SET_BY_PROCESSOR, "it follows from the data and data.features")
-        return hints | {"sparse_embedding_grad": "set training.embedding_optimizer"}
 
     @classmethod
     def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
@@ -147,79 +140,9 @@ class TabularRunView(View):
         fields = override_fields(arguments["fields"], self.recipe.data["features"], "data.features")
         return TabularFeatureProcessor(**{**arguments, "fields": fields})
 
-    @property
-    def _cache(self) -> Path | None:
-        """The folder of stores: the recipe's, so that runs share them, else the run's own."""
-        wanted = self.recipe.data["cache_dir"]
-        if wanted is not None:
-            return Path(wanted).expanduser()
-        return None if self.scratch is None else self.scratch / "tables"
-
-    def check(self) -> list[str]:
-        """Fits the processor and fills the store, which is where a table's values are checked; then the labels."""
-        if self.store is None:
-            self.store = TabularStore.build(self.source, self._new_processor(), self._cache)
-        self._check_labels(PARTS)
-        return []
-
-    def _check_labels(self, parts: tuple[str, ...]) -> None:
+    def _check_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
             check_labels(part, self.store.labels[self.rows(part)])
-
-    def rows(self, part: str) -> np.ndarray:
-        """(S,) row numbers of a part in the store, after the recipe's limit."""
-        data = self.recipe.data
-        limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
-        return draw(self.store.splits[part], limit, data["seed"], part)
-
-    def share(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / _SHARED, {"store": str(self.store.directory.resolve())})
-
-    def load_shared(self, folder: Path) -> None:
-        if self.store is None:
-            self.store = TabularStore.load(read_json(folder / _SHARED)["store"])
-
-    def make_processor(self) -> TabularFeatureProcessor:
-        return self.store.processor
-
-    def load_processor(self, folder: Path) -> TabularFeatureProcessor:
-        return TabularFeatureProcessor.from_pretrained(folder)
-
-    def open(
-        self,
-        processor: Any,
-        *,
-        parts: tuple[str, ...] = PARTS,
-        folder: Path | None = None,
-        is_first: bool = True,
-        wait: Callable[[], None] = lambda: None,
-        writes: bool = False,
-    ) -> None:
-        if self.store is None and writes:  # a resumed run: what the run had made, or made again
-            self.store = TabularStore.build(self.source, self._new_processor(), self._cache)
-        if self.store is None:
-            self.store = self._kept_store(processor) or TabularStore.build(self.source, processor, self._cache)
-        if self.store.processor.fingerprint != processor.fingerprint:
-            raise ValueError(
-                f"the processor in {folder} has the fingerprint {processor.fingerprint}, the data give one with "
-                f"{self.store.processor.fingerprint}: data or data.features changed since; restore them, or train anew"
-            )
-        self._check_labels(parts)
-        self.view = TabularView(self.store)
-
-    def _kept_store(self, processor: TabularFeatureProcessor) -> TabularStore | None:
-        """The store of the training, where a cache folder still holds it."""
-        if self._cache is None or not self._cache.is_dir():
-            return None
-        for path in self._cache.glob(f"*-{TabularStore.key(self.source, self._new_processor())}"):
-            store = TabularStore.load(path)
-            if store.processor.fingerprint == processor.fingerprint:
-                return store
-        return None
-
-    def num_samples(self, part: str) -> int:
-        return len(self.rows(part))
 
     def dataset(self, part: str) -> TabularDataset:
         return TabularDataset(self.view, self.rows(part))
