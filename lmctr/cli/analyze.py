@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.cli import analyze_sequence, analyze_tabular
+from lmctr.cli.answers import load_retriever
 from lmctr.cli.runs import RECIPE, RunFolder, open_run
 from lmctr.cli.views.base import COMMON_DATA_KEYS
 
@@ -131,7 +132,6 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
     from lmctr.cli.recipe import load_recipe
     from lmctr.cli.views import logs
     from lmctr.cli.views import text_build as build
-    from lmctr.data.retrieval import TextRetriever
     from lmctr.data.text import TextView
     from lmctr.hub.loading import load_run
 
@@ -158,9 +158,7 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
         raise ValueError(
             f"--sample {args.sample}: {len(events)} samples are drawn, 0 to {len(events) - 1}; raise --num-samples"
         )
-    retriever = None
-    if processor.needs_similarity and folder.retriever.is_dir():
-        retriever = TextRetriever.from_pretrained(folder.retriever)
+    retriever = load_retriever(folder, processor)
     retrieval = build.build_retrieval_for(processor, log, events, recipe.data, None, splits.train, retriever)
     view = TextView(log, processor, retrieval=retrieval)
     size = args.batch_size

@@ -37,15 +37,20 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from lmctr.cli.answers import (
+    RequestScorer,
+    answer_of,
+    name_of_input,
+    open_text,
+    process_lines,
+    read_object,
+    write_answers,
+)
 from lmctr.cli.runs import RECIPE, RunFolder, open_run
-from lmctr.utils.suggest import unknown_key_message
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lmctr.cli.views.base import View
 
 _BATCH_SIZE = 64
@@ -108,12 +113,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--id-column is for runs that read tables; a request of this run has an id of its own")
     with open_text(args.input, "r") as source:
         scorer = _scorer_class(folder)(folder, args.batch_size or _BATCH_SIZE, args.device)
-        with open_text(args.output, "w") as target:
-            count = 0
-            for answer in scorer.answers(source, "standard input" if args.input == "-" else args.input):
-                target.write(json.dumps(answer, ensure_ascii=False) + "\n")
-                count += 1
-            target.flush()
+        count = write_answers(scorer.answers(source, name_of_input(args.input)), args.output)
     print(f"{count} requests scored", file=sys.stderr)
     return 0
 
@@ -138,89 +138,28 @@ def view_of_run(folder: RunFolder) -> View:
     return view_of(load_recipe(folder.path / RECIPE))
 
 
-class Scorer:
-    """Scores requests with the model and processor of a run.
+class Scorer(RequestScorer):
+    """Scores requests of texts: a row of the model per candidate."""
 
-    Args:
-        folder: a finished run.
-        batch_size: rows per forward pass.
-        device: torch device, default: cuda where there is one.
-    """
-
-    def __init__(self, folder: RunFolder, batch_size: int, device: str | None = None):
-        import torch
-        import transformers
-
-        from lmctr.hub.loading import load_run
-
-        transformers.utils.logging.disable_progress_bar()
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        model, self.processor = load_run(folder.path)
-        self.model = model.eval().to(self.device)
-        self.batch_size = batch_size
-        self.retriever = None
-        if self.processor.needs_similarity and folder.retriever.is_dir():
-            from lmctr.data.retrieval import TextRetriever
-
-            self.retriever = TextRetriever.from_pretrained(folder.retriever)
-
-    def answers(self, lines: IO[str], name: str) -> Iterator[dict[str, Any]]:
-        """Answers in the order of the lines; blank lines are skipped.
-
-        Raises:
-            ValueError: a line that is no valid request; the message names the file and the line.
-        """
-        waiting: list[tuple[int, dict[str, Any]]] = []
-        rows = 0
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            request = parse_request(line, f"{name}, line {number}")
-            waiting.append((number, request))
-            rows += len(request["candidates"])
-            if rows >= 8 * self.batch_size:  # enough rows to sort by length
-                yield from self._score(waiting, name)
-                waiting, rows = [], 0
-        yield from self._score(waiting, name)
+    def _parse(self, line: str, where: str) -> dict[str, Any]:
+        return parse_request(line, where)
 
     def _score(self, waiting: list[tuple[int, dict[str, Any]]], name: str) -> Iterator[dict[str, Any]]:
         import numpy as np
 
         rows = [(number, request, target) for number, request in waiting for target in request["candidates"]]
-        if not rows:
-            return
         sizes = np.array([sum(len(entry.get("text") or "") for entry in row[1]["history"]) for row in rows])
         order = np.argsort(-sizes, kind="stable")
         logits = np.empty(len(rows), dtype=np.float64)
         for start in range(0, len(rows), self.batch_size):
             chosen = order[start : start + self.batch_size]
-            logits[chosen] = self._forward([rows[index] for index in chosen], name)
+            batch = process_lines(self._process, [rows[index] for index in chosen], lambda row: row[0], name)
+            logits[chosen] = self._forward(batch)
         place = 0
         for _, request in waiting:
             values = logits[place : place + len(request["candidates"])]
             place += len(values)
-            probabilities = 1.0 / (1.0 + np.exp(-values))
-            answer = {"id": request["id"]} if "id" in request else {}
-            if request["single"]:
-                answer |= {"logit": float(values[0]), "probability": float(probabilities[0])}
-            else:
-                answer |= {"logits": values.tolist(), "probabilities": probabilities.tolist()}
-            yield answer
-
-    def _forward(self, rows: list[tuple[int, dict[str, Any], dict[str, Any]]], name: str) -> np.ndarray:
-        import torch
-
-        try:
-            batch = self._process(rows)
-        except ValueError:
-            for row in rows:  # one by one, to name the line
-                try:
-                    self._process([row])
-                except ValueError as error:
-                    raise ValueError(f"{name}, line {row[0]}: {error}") from error
-            raise
-        with torch.inference_mode():
-            return self.model(**batch.to(self.device)).logits.float().cpu().numpy()
+            yield answer_of(request, values)
 
     def _process(self, rows: list[tuple[int, dict[str, Any], dict[str, Any]]]) -> Any:
         return self.processor(
@@ -249,15 +188,7 @@ def parse_request(
     Raises:
         ValueError: no JSON object, unknown or missing keys, values of the wrong type; starts with `where`.
     """
-    try:
-        request = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not valid JSON: {error}") from error
-    if not isinstance(request, dict):
-        raise ValueError(f"{where}: a request is a JSON object, got {type(request).__name__}")
-    for key in request:
-        if key not in keys:
-            raise ValueError(f"{where}: {unknown_key_message(key, keys, 'the request')}")
+    request = read_object(line, where, keys)
     for key in ("history", "time"):
         if key not in request:
             raise ValueError(f"{where}: the request has no {key!r}")
@@ -287,10 +218,3 @@ def _target(value: Any, where: str) -> dict[str, Any]:
     raise ValueError(
         f'{where}: a target is a text or {{"text": ...}}, got {json.dumps(value, ensure_ascii=False)[:80]}'
     )
-
-
-def open_text(path: str, mode: str) -> AbstractContextManager[IO[str]]:
-    """A text file that is closed at the end, or standard input or output for "-", which stay open."""
-    if path == "-":
-        return nullcontext(sys.stdin if mode == "r" else sys.stdout)
-    return open(path, mode, encoding="utf-8")

@@ -12,15 +12,15 @@ where the run has such. Several tasks: `logits` and `probabilities` are objects 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from lmctr.cli.answers import RequestScorer, answer_of, process_lines
 from lmctr.cli.predict import REQUEST_KEYS, parse_request
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from lmctr.cli.runs import RunFolder
 
 _OF_CANDIDATES = ("scenario", "user")
 
@@ -45,67 +45,14 @@ def _candidate(value: Any, where: str) -> dict[str, Any]:
     raise ValueError(f'{where}: a candidate is the id of an item, or an object with "item"; got {value!r}')
 
 
-def answer_of(request: Mapping[str, Any], logits: np.ndarray, tasks: Sequence[str] = ("label",)) -> dict[str, Any]:
-    """The answer to a request from its (C,) logits, or (C, T) of several tasks."""
-    import numpy as np
-
-    values = logits.astype(np.float64)
-    answer = {"id": request["id"]} if "id" in request else {}
-    for single, several, found in (
-        ("logit", "logits", values),
-        ("probability", "probabilities", 1.0 / (1.0 + np.exp(-values))),
-    ):
-        rows = found.tolist()
-        if values.ndim == 1:
-            answer |= {single: rows[0]} if request["single"] else {several: rows}
-        elif request["single"]:
-            answer[single] = dict(zip(tasks, rows[0]))
-        else:
-            answer[several] = {task: [row[place] for row in rows] for place, task in enumerate(tasks)}
-    return answer
-
-
-class EventScorer:
-    """Scores requests with the model and processor of a run, several requests per forward pass.
+class EventScorer(RequestScorer):
+    """Scores requests of items; a forward pass has at most `batch_size` candidates, padding included.
 
     Candidates of a request that share a time are one row of the model; so each has the logit of a row of its own.
-
-    Args:
-        folder: a finished run.
-        batch_size: candidates per forward pass, padding included.
-        device: torch device, default: cuda where there is one.
     """
 
-    def __init__(self, folder: RunFolder, batch_size: int, device: str | None = None):
-        import torch
-        import transformers
-
-        from lmctr.hub.loading import load_run
-
-        transformers.utils.logging.disable_progress_bar()
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        model, self.processor = load_run(folder.path)
-        self.model = model.eval().to(self.device)
-        self.batch_size = batch_size
-
-    def answers(self, lines: IO[str], name: str) -> Iterator[dict[str, Any]]:
-        """Answers in the order of the lines; blank lines are skipped.
-
-        Raises:
-            ValueError: a line that is no valid request; the message names the file and the line.
-        """
-        waiting: list[tuple[int, dict[str, Any]]] = []
-        count = 0
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            request = parse_event_request(line, f"{name}, line {number}")
-            waiting.append((number, request))
-            count += len(request["candidates"])
-            if count >= 8 * self.batch_size:  # enough rows to sort by length
-                yield from self._score(waiting, name)
-                waiting, count = [], 0
-        yield from self._score(waiting, name)
+    def _parse(self, line: str, where: str) -> dict[str, Any]:
+        return parse_event_request(line, where)
 
     def _score(self, waiting: list[tuple[int, dict[str, Any]]], name: str) -> Iterator[dict[str, Any]]:
         import numpy as np
@@ -115,7 +62,9 @@ class EventScorer:
         tasks = self.processor.tasks
         found: list[dict[int, np.ndarray]] = [{} for _ in waiting]
         for batch in self._batches(rows):
-            logits = self._forward([(waiting[place], chosen) for place, chosen in batch], name)
+            of_batch = [(waiting[place], chosen) for place, chosen in batch]
+            inputs = process_lines(self._process, of_batch, lambda row: row[0][0], name, _in_words)
+            logits = self._forward(inputs)
             for (place, chosen), values in zip(batch, logits):
                 found[place] |= dict(zip(chosen, values))  # the rest is padding
         for (_, request), values in zip(waiting, found):
@@ -143,21 +92,6 @@ class EventScorer:
             batch.append(row)
         if batch:
             yield batch
-
-    def _forward(self, rows: list[tuple[tuple[int, dict[str, Any]], list[int]]], name: str) -> np.ndarray:
-        import torch
-
-        try:
-            batch = self._process(rows)
-        except ValueError:
-            for row in rows:  # one by one, to name the line
-                try:
-                    self._process([row])
-                except ValueError as error:
-                    raise ValueError(f"{name}, line {row[0][0]}: {_in_words(str(error))}") from error
-            raise
-        with torch.inference_mode():
-            return self.model(**batch.to(self.device)).logits.float().cpu().numpy()
 
     def _process(self, rows: list[tuple[tuple[int, dict[str, Any]], list[int]]]) -> Any:
         chosen = [[request["candidates"][number] for number in numbers] for (_, request), numbers in rows]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from lmctr.cli.answers import load_for_scoring, name_of_input, open_text, process_lines, read_object, write_answers
 from lmctr.cli.runs import RunFolder
-from lmctr.utils.suggest import unknown_key_message
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,28 +35,21 @@ def predict_impressions(
     Raises:
         FileNotFoundError: no such file. ValueError: a line that is no valid request; names file and line.
     """
-    import torch
-    import transformers
-
-    from lmctr.cli.predict import open_text
-    from lmctr.hub.loading import load_run
-
-    transformers.utils.logging.disable_progress_bar()
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    name = "standard input" if source == "-" else source
+    name = name_of_input(source)
     with open_text(source, "r") as lines:
-        model, processor = load_run(folder.path)
-        model = model.eval().to(place)
-        count = 0
-        with open_text(target, "w") as output:
-            for requests in _groups(lines, name, batch_size or BATCH_SIZE):
-                for (_, request), scores in zip(requests, _scores(model, processor, requests, name, place)):
-                    answer = {"id": request["id"]} if "id" in request else {}
-                    output.write(json.dumps(answer | {"scores": scores.tolist()}, ensure_ascii=False) + "\n")
-                count += len(requests)
-            output.flush()
+        model, processor = load_for_scoring(folder, device)
+        count = write_answers(_answers(model, processor, _groups(lines, name, batch_size or BATCH_SIZE), name), target)
     print(f"{count} requests scored", file=sys.stderr)
     return count
+
+
+def _answers(
+    model: Any, processor: Any, groups: Iterable[list[tuple[int, dict[str, Any]]]], name: str
+) -> Iterator[dict[str, Any]]:
+    for requests in groups:
+        for (_, request), scores in zip(requests, _scores(model, processor, requests, name)):
+            answer = {"id": request["id"]} if "id" in request else {}
+            yield answer | {"scores": scores.tolist()}
 
 
 def _groups(lines: IO[str], name: str, batch_size: int) -> Iterator[list[tuple[int, dict[str, Any]]]]:
@@ -78,15 +70,7 @@ def _groups(lines: IO[str], name: str, batch_size: int) -> Iterator[list[tuple[i
 
 
 def _request(line: str, where: str) -> dict[str, Any]:
-    try:
-        request = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not valid JSON: {error}") from error
-    if not isinstance(request, dict):
-        raise ValueError(f"{where}: a request is a JSON object, got {type(request).__name__}")
-    for key in request:
-        if key not in _KEYS:
-            raise ValueError(f"{where}: {unknown_key_message(key, _KEYS, 'the request')}")
+    request = read_object(line, where, _KEYS)
     if not isinstance(request.get("user"), dict):
         raise ValueError(f"{where}: user must be an object with the columns of the user's fields")
     ads = request.get("ads")
@@ -95,9 +79,7 @@ def _request(line: str, where: str) -> dict[str, Any]:
     return request
 
 
-def _scores(
-    model: Any, processor: Any, requests: list[tuple[int, dict[str, Any]]], name: str, device: Any
-) -> list[np.ndarray]:
+def _scores(model: Any, processor: Any, requests: list[tuple[int, dict[str, Any]]], name: str) -> list[np.ndarray]:
     """Scores of each request's ads."""
     import torch
 
@@ -109,17 +91,9 @@ def _scores(
             ads=[[_completed(row, processor.ad_columns(), "ad") for row in own] for own in ads],
         )
 
-    try:
-        batch = inputs(requests)
-    except ValueError:
-        for request in requests:  # one by one, to name the line
-            try:
-                inputs([request])
-            except ValueError as error:
-                raise ValueError(f"{name}, line {request[0]}: {error}") from error
-        raise
+    batch = process_lines(inputs, requests, lambda request: request[0], name)
     with torch.inference_mode():
-        logits = model(**batch.to(device)).logits.float().cpu().numpy()
+        logits = model(**batch.to(model.device)).logits.float().cpu().numpy()
     return [row[: len(request["ads"])] for row, (_, request) in zip(logits, requests)]
 
 

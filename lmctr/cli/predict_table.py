@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from lmctr.cli.answers import load_for_scoring
 from lmctr.cli.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -49,19 +50,11 @@ def predict_table(
         FileNotFoundError: no such file.
         ValueError: a missing column, a value that does not fit its field (with file, column and row), another file extension.
     """
-    import torch
-    import transformers
-
-    from lmctr.hub.loading import load_run
-
     if target != "-" and Path(target).suffix not in _FORMATS:
         raise ValueError(
             f"--output {target}: give a file that ends in {', '.join(_FORMATS)}, or - for standard output"
         )
-    transformers.utils.logging.disable_progress_bar()
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model, processor = load_run(folder.path)
-    model = model.eval().to(place)
+    model, processor = load_for_scoring(folder, device)
     columns = processor.input_columns()
     if id_column is not None:
         columns.setdefault(id_column, "any")
@@ -69,14 +62,14 @@ def predict_table(
     with _writer(target, id_column) as write:
         for rows in _rows(source, columns):
             inputs = processor(rows, return_tensors="pt")
-            logits = _scores(model, inputs, batch_size or BATCH_SIZE, place)
+            logits = _scores(model, inputs, batch_size or BATCH_SIZE)
             ids = None if id_column is None else rows.column(id_column).to_pylist()
             write(count + 1, ids, logits)
             count += len(logits)
     return count
 
 
-def _scores(model: Any, inputs: Any, batch_size: int, device: Any) -> np.ndarray:
+def _scores(model: Any, inputs: Any, batch_size: int) -> np.ndarray:
     """(N,) float32 logits, `batch_size` rows at a time."""
     import torch
 
@@ -84,7 +77,7 @@ def _scores(model: Any, inputs: Any, batch_size: int, device: Any) -> np.ndarray
     num_rows = len(next(iter(inputs.values())))
     with torch.inference_mode():
         for start in range(0, num_rows, batch_size):
-            batch = {key: values[start : start + batch_size].to(device) for key, values in inputs.items()}
+            batch = {key: values[start : start + batch_size].to(model.device) for key, values in inputs.items()}
             parts.append(model(**batch).logits.float().cpu())
     return torch.cat(parts).numpy()
 

@@ -7,13 +7,13 @@ share it; a line whose history goes on from that of the line before takes over w
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli.predict import open_text, parse_request
-from lmctr.cli.predict_events import answer_of, parse_event_request
+from lmctr.cli.answers import answer_of, load_for_scoring, load_retriever, name_of_input, open_text, write_answers
+from lmctr.cli.predict import parse_request
+from lmctr.cli.predict_events import parse_event_request
 from lmctr.cli.runs import open_run
 
 if TYPE_CHECKING:
@@ -38,12 +38,7 @@ def predict_requests(args: argparse.Namespace) -> int:
     folder = open_run(args.run)
     with open_text(args.requests, "r") as source:
         answers = RequestAnswers(folder, args.max_tokens, args.device)
-        count = 0
-        with open_text(args.output, "w") as target:
-            for answer in answers(source, "standard input" if args.requests == "-" else args.requests):
-                target.write(json.dumps(answer, ensure_ascii=False) + "\n")
-                count += 1
-            target.flush()
+        count = write_answers(answers(source, name_of_input(args.requests)), args.output)
     print(f"{count} requests scored ({answers.reason})", file=sys.stderr)
     return 0
 
@@ -61,23 +56,13 @@ class RequestAnswers:
     """
 
     def __init__(self, folder: Any, max_tokens: int, device: str | None = None):
-        import torch
-        import transformers
-
-        from lmctr.hub.loading import load_run
         from lmctr.serving import scorer_for
 
-        transformers.utils.logging.disable_progress_bar()
-        model, self.processor = load_run(folder.path)
-        self.model = model.eval().to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+        self.model, self.processor = load_for_scoring(folder, device)
         scorer = scorer_for(self.model, self.processor)
         self.reason, self.keeps_states = scorer.reason, scorer.encoded_class is not None
         self.max_tokens = max_tokens
-        self.retriever = None
-        if getattr(self.processor, "needs_similarity", False) and folder.retriever.is_dir():
-            from lmctr.data.retrieval import TextRetriever
-
-            self.retriever = TextRetriever.from_pretrained(folder.retriever)
+        self.retriever = load_retriever(folder, self.processor)
         self._state: UserState | None = None
         self._history: list[dict[str, Any]] = []
 
