@@ -267,6 +267,21 @@ def sequence_loss(
     return ctr_loss(logits, labels, weight, num_items_in_batch)
 
 
+def sequence_output(
+    config: SequenceCTRConfig,
+    logits: torch.Tensor,
+    output: BaseModelOutput,
+    labels: torch.Tensor | None,
+    sample_weight: torch.Tensor | None,
+    num_items_in_batch: torch.Tensor | float | None,
+) -> CTROutput:
+    """What a model with a head returns: logits in the shape of callers, a loss when there are labels, and what the base model gave."""
+    loss = None
+    if labels is not None:
+        loss = sequence_loss(config, logits, labels, sample_weight, num_items_in_batch)
+    return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)
+
+
 def visible_events(inputs: SequenceInputs) -> torch.Tensor:
     """(B, C, N) bool: the events of the row that each candidate may see, the first `dependence` ones."""
     place = torch.arange(inputs.history_items.shape[1], device=inputs.history_items.device)
@@ -468,7 +483,4 @@ class SequenceForCTRMixin:
             self.config.output_attentions if output_attentions is None else output_attentions,
         )
         logits = sequence_logits(self.head(output.last_hidden_state), inputs.is_single)
-        loss = None
-        if labels is not None:
-            loss = sequence_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
-        return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)
+        return sequence_output(self.config, logits, output, labels, sample_weight, num_items_in_batch)

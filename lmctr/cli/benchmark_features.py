@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli.benchmark_tools import check_counts, check_output
+from lmctr.cli.benchmark_tools import check_counts, check_output, machine, write_result
 
 if TYPE_CHECKING:
     from lmctr.data.tabular_source import TableSource
@@ -59,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     check_counts(args, ("rows", "categorical", "numeric", "batch_size", "repeats"))
     if args.memory_limit < 24:
         raise ValueError(f"--memory-limit must be at least 24 (MiB), got {args.memory_limit}")
-    output = Path(args.output) if args.output else None
     check_output(args.output or None)
     options = {
         "num_rows": args.rows,
@@ -80,10 +77,7 @@ def run(args: argparse.Namespace) -> int:
     result["command"] = getattr(args, "command", None)
     table = as_markdown(result)
     print(table)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(result, indent=2, ensure_ascii=False) + "\n" if output.suffix == ".json" else table + "\n"
-        output.write_text(content, encoding="utf-8")
+    write_result(args.output or None, result, table)
     return 0
 
 
@@ -115,7 +109,6 @@ def benchmark_features(
     import numpy as np
     import pyarrow as pa
     import torch
-    import transformers
     from torch.utils.data import DataLoader
 
     from lmctr.data import TabularCollator, TabularDataset, TabularView
@@ -180,16 +173,7 @@ def benchmark_features(
             "batch_size": batch_size,
             "repeats": repeats,
         },
-        "machine": {
-            "platform": platform.platform(),
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "pyarrow": pa.__version__,
-            "numpy": np.__version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        "machine": machine() | {"pyarrow": pa.__version__},
     }
 
 
@@ -274,7 +258,7 @@ def _measure_memory(shape: tuple[int, ...], path: str, small: str, memory_limit:
 
 def as_markdown(result: dict[str, Any]) -> str:
     """The results as text with a table."""
-    file, memory, machine = result["file"], result["memory"], result["machine"]
+    file, memory, place = result["file"], result["memory"], result["machine"]
     settings, mib = result["settings"], 2**20
     lines = [
         "## Features",
@@ -282,8 +266,8 @@ def as_markdown(result: dict[str, Any]) -> str:
         f"CSV of {file['rows']:,} rows, {settings['categorical']} categorical and {settings['numeric']} numeric columns, "
         f"{file['bytes'] / mib:,.0f} MiB, {file['ids']:,} ids; arrays of {result['arrays_bytes'] / mib:,.0f} MiB; batches of "
         f"{settings['batch_size']:,}. Median of {settings['repeats']}.",
-        f"{machine['cores']} cores, {machine['platform']}, Python {machine['python']}, pyarrow {machine['pyarrow']}, numpy "
-        f"{machine['numpy']}, torch {machine['torch']}.",
+        f"{place['cores']} cores, {place['platform']}, Python {place['python']}, pyarrow {place['pyarrow']}, numpy "
+        f"{place['numpy']}, torch {place['torch']}.",
         "",
         "| step | seconds | rows/s | processor seconds | rows per processor second |",
         "|---|---:|---:|---:|---:|",

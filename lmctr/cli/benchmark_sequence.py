@@ -14,10 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
 import math
-import os
-import platform
 import statistics
 import sys
 import time
@@ -25,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli.benchmark_tools import check_counts, check_output
+from lmctr.cli.benchmark_tools import check_counts, check_output, machine, write_result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +76,6 @@ def run(args: argparse.Namespace) -> int:
     check_counts(
         args, ("length", "candidates", "request", "samples", "batch_size", "hidden_size", "layers", "repeats")
     )
-    output = Path(args.output) if args.output else None
     check_output(args.output or None)
 
     from lmctr.data.load import load_log
@@ -106,10 +102,7 @@ def run(args: argparse.Namespace) -> int:
     result["command"] = getattr(args, "command", None)
     table = as_markdown(result)
     print(table)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(result, indent=2, ensure_ascii=False) + "\n" if output.suffix == ".json" else table + "\n"
-        output.write_text(content, encoding="utf-8")
+    write_result(args.output or None, result, table)
     return 0
 
 
@@ -178,14 +171,7 @@ def benchmark_sequence(
     ]
     return {
         "data": log.info.name,
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "cpus": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        "machine": machine(device),
         "settings": {
             "length": config.sequence_length,
             "blocks": blocks,
@@ -455,12 +441,12 @@ def _peak_growth(call: Callable[[], Any], device: str) -> int | None:
 
 def as_markdown(result: Mapping[str, Any]) -> str:
     """The results as tables."""
-    chosen, machine = result["settings"], result["machine"]
+    chosen, place = result["settings"], result["machine"]
     lines = [
         f"ASTRO on {result['data']}: histories of {chosen['length']} events in {chosen['blocks']} blocks, "
         f"{chosen['num_layers']} layers, d = {chosen['hidden_size']}; {chosen['samples']} samples, N_c = "
         f"{chosen['num_candidates']}; requests of {chosen['request']} candidates; median of {chosen['repeats']}. "
-        f"{machine['device']}, {machine['threads']} thread(s), torch {machine['torch']}.",
+        f"{place.get('gpu', 'cpu')}, {place['threads']} thread(s), torch {place['torch']}.",
         "",
         "| arm | training, samples/s | speed-up | scoring, ms | speed-up |",
         "| --- | ---: | ---: | ---: | ---: |",

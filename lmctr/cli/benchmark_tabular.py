@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.cli.benchmark_tools import check_counts, check_output
+from lmctr.cli.benchmark_tools import check_counts, check_output, machine, write_result
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +117,6 @@ def add_parser(actions: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark and print its tables."""
-    output = Path(args.output) if args.output else None
     check_output(args.output or None)
     check_counts(args, ("batch_size", "vocabulary", "steps", "rounds"))
     unknown = [name for name in args.families if name not in FAMILIES]
@@ -149,10 +144,7 @@ def run(args: argparse.Namespace) -> int:
     result["command"] = getattr(args, "command", None)
     text = as_markdown(result)
     print(text)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(result, indent=2) if output.suffix == ".json" else text
-        output.write_text(content + "\n", encoding="utf-8")
+    write_result(args.output or None, result, text)
     return 0
 
 
@@ -212,7 +204,7 @@ def benchmark_tabular(
         if name == "float32" or any(arm.endswith(_BF16) for arm in arms)
     }
     result: dict[str, Any] = {
-        "machine": _machine(place),
+        "machine": machine(str(place)),
         "settings": {
             **vars(shape),
             "steps": steps,
@@ -451,22 +443,6 @@ def _grown(
     }
 
 
-def _machine(place: torch.device) -> dict[str, Any]:
-    import torch
-    import transformers
-
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else platform.processor() or platform.machine()
-    return {
-        "platform": platform.platform(),
-        "processor": name,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": place.type,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-
-
 # ---- what is printed ------------------------------------------------------------------------------------------------
 
 
@@ -477,15 +453,15 @@ def _line(family: str, measured: dict[str, Any]) -> str:
 
 def as_markdown(result: dict[str, Any]) -> str:
     """The result as a document."""
-    machine, settings = result["machine"], result["settings"]
+    place, settings = result["machine"], result["settings"]
     speeds = " and ".join(
         f"{speed:,.0f} GFLOP/s ({name})" for name, speed in settings["matmul_gflops_per_second"].items()
     )
     lines = [
         "# Training speed of tabular families",
         "",
-        f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, {machine['device']}; torch {machine['torch']}, "
-        f"transformers {machine['transformers']}. Batch {settings['batch_size']:,}, {settings['num_categorical']} categorical and "
+        f"{place.get('gpu', place['processor'])}, {place['cores']} cores, {place['threads']} threads; torch {place['torch']}, "
+        f"transformers {place['transformers']}. Batch {settings['batch_size']:,}, {settings['num_categorical']} categorical and "
         f"{settings['num_numeric']} numeric fields, {settings['vocabulary']:,} values, embedding {settings['embedding_dim']}. Medians of "
         f"{settings['steps'] * settings['rounds']} steps, the optimisers in turn. Matrix products of 2048 x 2048 run here at "
         f'{speeds}; "matmul" is the share of the step that the family\'s products would take at that speed.',

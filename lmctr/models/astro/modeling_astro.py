@@ -26,7 +26,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
 from ...modeling_outputs import CTROutput
-from ...modeling_sequence import ItemEmbedding, SequenceInputs, sequence_inputs, sequence_logits, sequence_loss
+from ...modeling_sequence import ItemEmbedding, SequenceInputs, sequence_inputs, sequence_logits, sequence_output
 from ...modeling_utils import CTRPreTrainedModel
 from .configuration_astro import ASTROConfig
 from .layers import ALL, AdaptiveLayer, BlockLinear, BlockNorm, GatingFusion, RelativeBias, Temperature
@@ -372,10 +372,7 @@ class ASTROForCTR(ASTROPreTrainedModel):
             self.config.output_attentions if output_attentions is None else output_attentions,
         )
         logits = sequence_logits(self.task_logits(output.last_hidden_state, inputs), inputs.is_single)
-        loss = None
-        if labels is not None:
-            loss = sequence_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
-        return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)
+        return sequence_output(self.config, logits, output, labels, sample_weight, num_items_in_batch)
 
     def task_logits(self, fused: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         """Y (B, C, Nb * d) to logits (B, C, T)."""
