@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from lmctr.utils.ragged import ragged_arange
 
 from ..modeling_utils import IGNORED_LABEL
 from .impressions_processor import pad_ads
-from .splits import Splits
+from .store_view import StoreCollator, StoreDataset, StoreView
 
 if TYPE_CHECKING:
     from .impressions import ImpressionStore
@@ -24,7 +23,7 @@ _USER_INPUTS = ("user_input_ids", "user_numeric_values", "user_sequence_ids")
 _AD_INPUTS = ("ad_input_ids", "ad_numeric_values")
 
 
-class ImpressionView:
+class ImpressionView(StoreView):
     """Impressions of a store as a retrieval model takes them.
 
     Args:
@@ -32,18 +31,7 @@ class ImpressionView:
         trim: cut sequences to the longest of the batch (they are padded on the right).
     """
 
-    def __init__(self, store: ImpressionStore, trim: bool = True) -> None:
-        self.store, self.trim = store, trim
-
-    @property
-    def processor(self) -> Any:
-        """The processor that made the store."""
-        return self.store.processor
-
-    @property
-    def splits(self) -> Splits:
-        """Impressions of each part."""
-        return self.store.splits
+    store: ImpressionStore
 
     def ads(self, rows: np.ndarray) -> np.ndarray:
         """Places in the store of the ads of some impressions, impression by impression."""
@@ -97,17 +85,8 @@ class ImpressionView:
             batch["sample_weight"] = torch.from_numpy(np.where(filler, np.float32(0), store.weight[rows]))
         return batch
 
-    def check(self, rows: Sequence[int] | np.ndarray, lowest: int = 0) -> np.ndarray:
-        """Row numbers as (B,) int64. Raises `ValueError` for what is none of the store's."""
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise ValueError(f"rows must be a list of whole numbers, got {rows.dtype} of shape {rows.shape}")
-        if rows.size and (rows.min() < lowest or rows.max() >= len(self.store)):
-            raise ValueError(f"rows must be from 0 to {len(self.store) - 1}, got {rows.min()} to {rows.max()}")
-        return rows.astype(np.int64, copy=False)
 
-
-class ImpressionDataset(Dataset):
+class ImpressionDataset(StoreDataset):
     """Impressions of a [`ImpressionView`]. An item is a row number; [`ImpressionCollator`] turns a list of them into a batch.
 
     Args:
@@ -119,39 +98,16 @@ class ImpressionDataset(Dataset):
         sample_weight: (S,) float32 or None.
     """
 
-    def __init__(self, view: ImpressionView, rows: Sequence[int] | np.ndarray | None = None) -> None:
-        self.view = view
-        self.rows = np.arange(len(view.store)) if rows is None else view.check(rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> int:
-        return int(self.rows[index])
-
-    def __getitems__(self, indices: Sequence[int]) -> list[int]:
-        """Row numbers of a whole batch; the data loader asks for this in place of one item at a time."""
-        return self.rows[np.asarray(indices)].tolist()
+    view: ImpressionView
 
     @property
     def lengths(self) -> np.ndarray:
         """(S,) ads of each impression."""
         return np.asarray(self.view.store.counts)[self.rows]
 
-    @property
-    def sample_weight(self) -> np.ndarray | None:
-        """(S,) float32 sample weights, None when the data have none."""
-        return None if self.view.store.weight is None else self.view.store.weight[self.rows]
 
-
-class ImpressionCollator:
+class ImpressionCollator(StoreCollator):
     """Turns row numbers into a batch, see [`ImpressionView.batch`]; -1 makes a filler row with labels -100."""
-
-    def __init__(self, view: ImpressionView) -> None:
-        self.view = view
-
-    def __call__(self, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
-        return self.view.batch(rows)
 
 
 def _tensor(values: np.ndarray) -> torch.Tensor:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from ..modeling_utils import IGNORED_LABEL
-from .splits import Splits
+from .store_view import StoreCollator, StoreDataset, StoreView
 from .table_store import TabularStore
 
 __all__ = ["TabularCollator", "TabularDataset", "TabularView"]
@@ -18,7 +16,7 @@ __all__ = ["TabularCollator", "TabularDataset", "TabularView"]
 _INPUTS = ("input_ids", "numeric_values", "sequence_ids", "sequence_times")
 
 
-class TabularView:
+class TabularView(StoreView):
     """Samples of a store as a tabular model takes them.
 
     Args:
@@ -26,18 +24,7 @@ class TabularView:
         trim: cut sequences to the longest of the batch (they are padded on the right).
     """
 
-    def __init__(self, store: TabularStore, trim: bool = True) -> None:
-        self.store, self.trim = store, trim
-
-    @property
-    def processor(self) -> Any:
-        """The processor that made the store."""
-        return self.store.processor
-
-    @property
-    def splits(self) -> Splits:
-        """Row numbers of each part."""
-        return self.store.splits
+    store: TabularStore
 
     def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
         """Tensors of some rows.
@@ -53,8 +40,10 @@ class TabularView:
         Raises:
             ValueError: no rows, or rows outside the store.
         """
-        rows = self._check(rows, lowest=-1)
-        filler = rows < 0 if len(rows) and rows.min() < 0 else None
+        rows = self.check(rows, lowest=-1)
+        if not len(rows):
+            raise ValueError("rows must hold at least one row number")
+        filler = rows < 0 if rows.min() < 0 else None
         if filler is not None:
             rows = np.where(filler, 0, rows)
         batch = {}
@@ -84,20 +73,8 @@ class TabularView:
             )
         return batch
 
-    def _check(self, rows: Sequence[int] | np.ndarray, lowest: int = 0) -> np.ndarray:
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise ValueError(f"rows must be a list of whole numbers, got {rows.dtype} of shape {rows.shape}")
-        if not rows.size:
-            if lowest < 0:
-                raise ValueError("rows must hold at least one row number")
-            return rows.astype(np.int64)
-        if rows.min() < lowest or rows.max() >= len(self.store):
-            raise ValueError(f"rows must be from 0 to {len(self.store) - 1}, got {rows.min()} to {rows.max()}")
-        return rows.astype(np.int64, copy=False)
 
-
-class TabularDataset(Dataset):
+class TabularDataset(StoreDataset):
     """Samples of a [`TabularView`]. An item is a row number; [`TabularCollator`] turns a list of them into a batch.
 
     Args:
@@ -112,19 +89,7 @@ class TabularDataset(Dataset):
         ValueError: rows outside the store, or a store without labels.
     """
 
-    def __init__(self, view: TabularView, rows: Sequence[int] | np.ndarray | None = None) -> None:
-        self.view = view
-        self.rows = np.arange(len(view.store)) if rows is None else view._check(rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> int:
-        return int(self.rows[index])
-
-    def __getitems__(self, indices: Sequence[int]) -> list[int]:
-        """Row numbers of a whole batch; the data loader asks for this in place of one item at a time."""
-        return self.rows[np.asarray(indices)].tolist()
+    view: TabularView
 
     @property
     def labels(self) -> np.ndarray:
@@ -138,17 +103,6 @@ class TabularDataset(Dataset):
         """(S,) int64 groups of the grouped AUC, None when the table has none."""
         return None if self.view.store.groups is None else self.view.store.groups[self.rows]
 
-    @property
-    def sample_weight(self) -> np.ndarray | None:
-        """(S,) float32 sample weights, None when the table has none."""
-        return None if self.view.store.weight is None else self.view.store.weight[self.rows]
 
-
-class TabularCollator:
+class TabularCollator(StoreCollator):
     """Turns row numbers into a batch, see [`TabularView.batch`]; -1 makes a filler row with the label -100."""
-
-    def __init__(self, view: TabularView) -> None:
-        self.view = view
-
-    def __call__(self, rows: Sequence[int]) -> dict[str, torch.Tensor]:
-        return self.view.batch(rows)
