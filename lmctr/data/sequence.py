@@ -93,8 +93,8 @@ class SequenceView:
     Args:
         log: the log. Behaviour types are its feedback codes.
         processor: the fitted [`SequenceProcessor`].
-        statistics: (E, Fs) float32 array of what is known about each event's item just before the event, in the order of the
-            processor's `statistics`; required exactly when the processor names some.
+        statistics: (E, Fs) float array of what is known about each event's item just before the event, in the order of the
+            processor's `statistics`, which scales them; required exactly when the processor names some.
 
     Raises:
         ValueError: behaviours, scenarios or tasks of the log that the processor does not know; missing feature columns.
@@ -124,7 +124,7 @@ class SequenceView:
             raise ValueError(
                 f"statistics: got {found}, the processor {list(processor.statistics)} needs shape {shape}."
             )
-        self.statistics = statistics
+        self.statistics = None if statistics is None else processor.scaled_statistics(statistics)
 
     def rows(
         self,
@@ -215,7 +215,7 @@ class SequenceView:
             arrays["history_features"] = self._item_features[log.item[source]] * inside[..., None]
             arrays["candidate_features"] = self._item_features[log.item[candidate]] * present[..., None]
         if self.statistics is not None:
-            arrays["statistics"] = np.asarray(self.statistics[candidate], dtype=np.float32) * present[..., None]
+            arrays["statistics"] = self.statistics[candidate] * present[..., None]
         if log.weight is not None:
             weight = log.weight[candidate] * (present & ~filler[:, None])
             arrays["sample_weight"] = weight.astype(np.float32)

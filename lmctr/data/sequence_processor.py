@@ -46,6 +46,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         tasks: label of each logit: "label", or names of the log's extra labels.
         max_history_length: latest events that a row holds; None keeps the whole lifetime.
         statistics: names of the float columns that describe candidates.
+        statistics_mean, statistics_std: what each is standardised by, NaN (not known) becoming 0; None leaves them as they are.
         item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
         items: table with the column `item_id` and, for each item feature, an int column of the item's code; row i has id i + 2.
         features: values of each feature by name (strings); value j has the code j + 2.
@@ -71,6 +72,8 @@ class SequenceProcessor(FeatureExtractionMixin):
         tasks: Sequence[str] = ("label",),
         max_history_length: int | None = None,
         statistics: Sequence[str] = (),
+        statistics_mean: Sequence[float] | None = None,
+        statistics_std: Sequence[float] | None = None,
         item_feature_names: Sequence[str] = (),
         user_feature_names: Sequence[str] = (),
         items: pa.Table | None = None,
@@ -84,6 +87,8 @@ class SequenceProcessor(FeatureExtractionMixin):
             raise ValueError(unknown_key_message(next(iter(kwargs)), _SETTINGS, type(self).__name__))
         self.behavior_names, self.scenario_names = tuple(behavior_names), tuple(scenario_names)
         self.tasks, self.statistics = tuple(tasks), tuple(statistics)
+        self.statistics_mean = None if statistics_mean is None else tuple(map(float, statistics_mean))
+        self.statistics_std = None if statistics_std is None else tuple(map(float, statistics_std))
         self.item_feature_names, self.user_feature_names = tuple(item_feature_names), tuple(user_feature_names)
         self.max_history_length = max_history_length
         self.items = pa.table({"item_id": pa.array([], pa.int64())}) if items is None else items
@@ -95,6 +100,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         for name in (*self.item_feature_names, *self.user_feature_names):
             if name not in self.features:
                 raise ValueError(f"features: no values for the feature {name!r}; there are {sorted(self.features)}.")
+        self._check_scale()
         if max_history_length is not None and max_history_length < 1:
             raise ValueError(f"max_history_length: got {max_history_length}, accepted: at least 1, or None.")
         if fingerprint is not None and fingerprint != self.fingerprint:
@@ -102,6 +108,18 @@ class SequenceProcessor(FeatureExtractionMixin):
                 f"fingerprint: the settings and vocabularies have {self.fingerprint}, the file states {fingerprint}: one of the "
                 f"processor's files was changed or comes from another model. Save the processor again."
             )
+
+    def _check_scale(self) -> None:
+        if self.statistics_mean is None and self.statistics_std is None:
+            return
+        for name in ("statistics_mean", "statistics_std"):
+            values = getattr(self, name)
+            if values is None or len(values) != len(self.statistics) or not np.isfinite(values).all():
+                raise ValueError(
+                    f"{name}: got {values}, accepted: a number for each of the statistics {list(self.statistics)}, or None for both."
+                )
+        if min(self.statistics_std, default=1.0) <= 0:
+            raise ValueError(f"statistics_std: got {list(self.statistics_std)}, accepted: numbers above 0.")
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
@@ -117,6 +135,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         item_features: Sequence[str] = (),
         user_features: Sequence[str] = (),
         statistics: Sequence[str] = (),
+        statistics_of_events: np.ndarray | None = None,
     ) -> SequenceProcessor:
         """Vocabularies from the training part of a log: its samples and the events in their histories.
 
@@ -127,6 +146,8 @@ class SequenceProcessor(FeatureExtractionMixin):
             item_features: columns of the catalogue; a list is taken as one value, its entries joined by "|".
             user_features: columns of the log's user table.
             tasks, max_history_length, statistics: see the class.
+            statistics_of_events: (E, Fs) the statistics of each event's item just before the event, NaN where they are not known. With
+                it, the processor standardises them as they are in the training samples.
 
         Raises:
             ValueError: an unknown task or column, `min_count` below 1, no training sample.
@@ -139,6 +160,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         for task in tasks:
             if task != "label" and task not in log.extra_labels:
                 raise ValueError(unknown_key_message(task, ["label", *log.extra_labels], "tasks"))
+        mean, std = _scale(statistics_of_events, statistics, events, log.num_events)
         last = np.zeros(log.num_users, dtype=np.int64)  # end of the events that a training sample may see
         np.maximum.at(last, log.user[events], log.history_end[events])
         seen = np.arange(log.num_events) < last[log.user]
@@ -165,6 +187,8 @@ class SequenceProcessor(FeatureExtractionMixin):
             tasks=tasks,
             max_history_length=max_history_length,
             statistics=statistics,
+            statistics_mean=mean,
+            statistics_std=std,
             item_feature_names=item_features,
             user_feature_names=user_features,
             items=pa.table(table),
@@ -211,6 +235,14 @@ class SequenceProcessor(FeatureExtractionMixin):
         for column, name in enumerate(self.item_feature_names):
             table[FIRST_ID:, column] = self.items[name].to_numpy()
         return table
+
+    def scaled_statistics(self, values: np.ndarray) -> np.ndarray:
+        """(..., Fs) float32 statistics as models take them."""
+        values = np.asarray(values, dtype=np.float32)
+        if self.statistics_mean is None:
+            return values
+        scaled = (values - np.float32(self.statistics_mean)) / np.float32(self.statistics_std)
+        return np.where(np.isnan(scaled), np.float32(0), scaled)
 
     @property
     def item_vocab_size(self) -> int:
@@ -265,7 +297,7 @@ class SequenceProcessor(FeatureExtractionMixin):
             times: time of each row's candidates (unix seconds). Events at or after a candidate's time are invisible to it.
             scenarios: scenario of each row's candidates, name or code; default code 0.
             users: per row a dict of the user features.
-            statistics: (B, C, Fs) floats, for a processor with statistics.
+            statistics: (B, C, Fs) floats as they are in the data, for a processor with statistics.
             return_tensors: only "pt".
 
         Returns:
@@ -311,7 +343,7 @@ class SequenceProcessor(FeatureExtractionMixin):
                     f"statistics: shape {values.shape}, expected {(num_rows, count, len(self.statistics))}: rows, candidates, and "
                     f"the columns {list(self.statistics)}."
                 )
-            batch["statistics"] = values
+            batch["statistics"] = self.scaled_statistics(values)
         elif statistics is not None:
             raise ValueError("statistics: the processor was fitted without any.")
         return BatchFeature({name: torch.from_numpy(values) for name, values in batch.items()})
@@ -392,6 +424,8 @@ class SequenceProcessor(FeatureExtractionMixin):
 
     def _settings(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in _SETTINGS}
+        if self.statistics_mean is None:  # so that a processor without them has the fingerprint that it always had
+            del values["statistics_mean"], values["statistics_std"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -452,9 +486,24 @@ _SETTINGS = (
     "tasks",
     "max_history_length",
     "statistics",
+    "statistics_mean",
+    "statistics_std",
     "item_feature_names",
     "user_feature_names",
 )
+
+
+def _scale(
+    values: np.ndarray | None, names: Sequence[str], events: np.ndarray, num_events: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Mean and standard deviation (Fs,) of the known statistics of some events; a column that does not vary has 1."""
+    if values is None:
+        return None, None
+    if values.shape != (num_events, len(names)):
+        raise ValueError(f"statistics_of_events: shape {values.shape}, expected {(num_events, len(names))}.")
+    known = np.ma.masked_invalid(np.asarray(values, dtype=np.float64)[events])
+    mean, std = known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0)
+    return mean, np.where(std > 0, std, 1.0)
 
 
 def _strings(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:

@@ -1,5 +1,6 @@
 """The verbs with runs that read event sequences."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -106,6 +107,46 @@ def test_requests_get_the_logits_of_the_run(trained, family, tmp_path):
     np.testing.assert_allclose(json.loads(target.read_text())["logits"], several["logits"], atol=2e-5)
 
 
+def test_statistics_of_users_and_items(tmp_path, capsys):
+    names = ["user_rate", "log_item_count", "last_5_mean"]
+    path, run = tmp_path / "r.yaml", tmp_path / "run"
+    path.write_text(yaml.safe_dump(recipe_of("dlrm_twin", statistics=names)))
+    assert main(["train", str(path), "--output_dir", str(run)]) == 0
+    stated = read(run, "data.json")["statistics"]
+    assert stated["names"] == names
+    assert read(run, "config.json")["num_statistics"] == 3
+    # what the model is given, computed event by event
+    log, stored = sequence_log(), pq.read_table(run / "predictions" / "test.parquet").slice(0, 8)
+    requests, same = [], []
+    for event in stored["event"].to_pylist():
+        before = (log.time < log.time[event]) & (log.label >= 0)
+        mine = np.flatnonzero(before & (log.user == log.user[event]))
+        rate = (log.label[mine].sum() + 10 * stated["prior"]) / (len(mine) + 10)
+        shown = (before & (log.item == log.item[event])).sum()
+        last = log.label[mine[-5:]].mean() if len(mine) else None
+        request = event_request(log, event)
+        item = request.pop("target")
+        values = [rate, np.log1p(shown), last]
+        requests.append({**request, "target": {"item": item, "statistics": values}})
+        same.append({**request, "target": {"item": item, "statistics": [None] * 3}})
+    logits = [answer["logit"] for answer in predict(run, tmp_path, requests)]
+    np.testing.assert_allclose(logits, stored["logit"].to_numpy(), atol=2e-5)
+    others = [answer["logit"] for answer in predict(run, tmp_path, same)]
+    assert np.abs(np.subtract(others, logits)).max() > 1e-3
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({**requests[0], "target": {"item": 3}}) + "\n")
+    capsys.readouterr()
+    message = error_of(capsys, "predict", run, "--input", source)
+    assert "line 1: candidate 0 needs 'statistics', a list of user_rate, log_item_count, last_5_mean" in message
+
+
+def test_statistics_that_the_catalogue_does_not_have(tmp_path):
+    view, _ = prepared(tmp_path, statistics=["release_year"])
+    view.log = dataclasses.replace(view.log, catalogue=view.log.catalogue.drop_columns("year"))
+    with pytest.raises(ValueError, match="names 'release_year', which is known for no sample of 'synthetic"):
+        view.make_processor()
+
+
 def test_several_tasks(trained, tmp_path):
     run, log = trained("astro", ("label", "like")), sequence_log()
     table = pq.read_table(run / "predictions" / "test.parquet")
@@ -168,6 +209,9 @@ def test_empty_histories_and_unknown_items_have_scores(trained, tmp_path):
         ({"model.task_weights": "[1, 2]"}, "2 numbers for the 1 tasks"),
         ({"data.split": "rows"}, "data.split is 'rows'"),
         ({"data.window": "5"}, "did you mean 'window_seconds'"),
+        ({"data.statistics": "[user_rates]"}, "did you mean 'user_rate'"),
+        ({"data.statistics": "[user_rate, user_rate]"}, "accepted: all different"),
+        ({"model.num_statistics": "2"}, "set data.statistics"),
     ],
 )
 def test_bad_recipes(tmp_path, overrides, message):

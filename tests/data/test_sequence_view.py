@@ -235,6 +235,43 @@ def test_statistics_are_read_by_event():
         SequenceView(log, SequenceProcessor.fit(log), values)
 
 
+def test_statistics_are_standardised_as_in_the_training_samples(tmp_path):
+    log = sequence_log()
+    values = np.random.default_rng(0).normal(3.0, 5.0, (log.num_events, 3))
+    values[:, 2] = 7.0  # does not vary
+    events = log.sample_events()
+    train, rest = events[::2], events[1::2]
+    values[train[0], 0] = values[rest[0], 1] = np.nan
+    processor = SequenceProcessor.fit(log, train, statistics=["clicks", "shows", "same"], statistics_of_events=values)
+    own = values[train]
+    mean, std = np.nanmean(own, axis=0), np.nanstd(own, axis=0)
+    batch = SequenceView(log, processor, values).batch(events)["statistics"].numpy()
+    wanted = np.nan_to_num((values[events] - mean) / np.where(std > 0, std, 1.0))
+    np.testing.assert_allclose(batch, wanted, atol=1e-5)
+    assert (batch[:, 2] == 0).all()
+    processor.save_pretrained(tmp_path)
+    again = SequenceProcessor.from_pretrained(tmp_path)
+    assert again.fingerprint == processor.fingerprint
+    assert again.fingerprint != SequenceProcessor.fit(log, train, statistics=["clicks", "shows", "same"]).fingerprint
+    raw = [[[1.0, None, 7.0]]]
+    served = again([[]], [[100]], times=[5], statistics=raw)["statistics"].numpy()
+    np.testing.assert_allclose(served[0, 0], [(1.0 - mean[0]) / std[0], 0.0, 0.0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        ({"statistics_mean": [0.0]}, "statistics_std: got None"),
+        ({"statistics_mean": [0.0, 1.0], "statistics_std": [1.0]}, "statistics_mean: got (0.0, 1.0)"),
+        ({"statistics_mean": [0.0], "statistics_std": [0.0]}, "accepted: numbers above 0"),
+    ],
+)
+def test_scales_that_do_not_fit_the_statistics(scale, message):
+    with pytest.raises(ValueError) as error:
+        SequenceProcessor(statistics=["clicks"], **scale)
+    assert message in str(error.value)
+
+
 HISTORY = [{"item": 100, "behavior": "like", "scenario": "home", "time": 5}]
 
 

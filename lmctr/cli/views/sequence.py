@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -22,6 +23,8 @@ from lmctr.cli.views.logs import baseline_splits, build_log, build_splits, descr
 from lmctr.data.log import InteractionLog
 from lmctr.data.sequence import SequenceCollator, SequenceDataset, SequenceView
 from lmctr.data.sequence_processor import SequenceProcessor
+from lmctr.utils.history_features import HISTORY_FEATURES, history_features
+from lmctr.utils.suggest import unknown_key_message
 
 if TYPE_CHECKING:
     from lmctr.data.splits import Splits
@@ -32,6 +35,7 @@ _SET_BY_DATA = {
     "task_names": "set data.tasks",
     **dict.fromkeys(("item_feature_names", "item_feature_vocab_sizes"), "set data.item_features"),
     **dict.fromkeys(("user_feature_names", "user_feature_vocab_sizes"), "set data.user_features"),
+    "num_statistics": "set data.statistics",
     **dict.fromkeys(
         (
             "item_vocab_size",
@@ -39,13 +43,14 @@ _SET_BY_DATA = {
             "num_scenarios",
             "behavior_names",
             "scenario_names",
-            "num_statistics",
             "processor_fingerprint",
         ),
         "it follows from the data",
     ),
 }
 _COST_SAMPLES = 64
+# What data.statistics may name: history features, with counts as log(1 + count).
+STATISTICS = tuple(f"log_{name}" if name.endswith("_count") else name for name in HISTORY_FEATURES)
 
 
 class SequenceRunView(View):
@@ -62,6 +67,7 @@ class SequenceRunView(View):
         "tasks": (list[str], ["label"]),
         "item_features": (list[str], []),
         "user_features": (list[str], []),
+        "statistics": (list[str], []),  # counts and rates of a candidate's user and item: STATISTICS
         "min_count": (int, 1),
         "baselines": (bool, True),
     }
@@ -105,6 +111,14 @@ class SequenceRunView(View):
                         f"{where(f'data.{key}')}: data.{key} parts the samples of a user into rows, but data.candidates_per_row is 1; "
                         f"set data.candidates_per_row, or leave data.{key} out"
                     )
+        for name in data["statistics"]:
+            if name not in STATISTICS:
+                known = unknown_key_message(name, list(STATISTICS), "data.statistics")
+                raise RecipeError(f"{where('data.statistics')}: {known}")
+        if len(set(data["statistics"])) < len(data["statistics"]):
+            raise RecipeError(
+                f"{where('data.statistics')}: data.statistics is {data['statistics']}, accepted: all different"
+            )
         tasks = data["tasks"]
         if not tasks or len(set(tasks)) < len(tasks):
             raise RecipeError(
@@ -127,8 +141,6 @@ class SequenceRunView(View):
         self._split()
 
     def _split(self) -> None:
-        from lmctr.utils.suggest import unknown_key_message
-
         for task in self.tasks:
             if task != "label" and task not in self.log.extra_labels:
                 raise ValueError(unknown_key_message(task, ["label", *self.log.extra_labels], "data.tasks"))
@@ -177,9 +189,36 @@ class SequenceRunView(View):
             min_count=data["min_count"],
             item_features=data["item_features"],
             user_features=data["user_features"],
+            statistics=data["statistics"],
+            statistics_of_events=self._statistics(),
         )
         self._check_strategies(self._config(processor))  # a wrong model key is an error before the run folder exists
         return processor
+
+    @cached_property
+    def _prior(self) -> float:
+        """Positive rate of the training part, which the rates of users and items are smoothed towards."""
+        labels = self._first_label()[self.splits.train]
+        return float((labels[labels >= 0] == 1).mean())
+
+    def _statistics(self) -> np.ndarray | None:
+        """(E, Fs) statistics of the recipe for every sample, NaN elsewhere and where they are not known."""
+        names = self.recipe.data["statistics"]
+        if not names:
+            return None
+        events = np.concatenate([np.asarray(own, dtype=np.int64) for _, own in self.splits.items()])
+        log = dataclasses.replace(self.log, label=self._first_label())
+        found = history_features(log, events, self._prior)
+        columns = {f"log_{name}" if name.endswith("_count") else name: place for place, name in enumerate(found.names)}
+        values = np.full((self.log.num_events, len(names)), np.nan, dtype=np.float32)
+        for column, name in enumerate(names):
+            own = found.values[:, columns[name]] if name in columns else np.full(len(events), np.nan)
+            if np.isnan(own).all():
+                raise ValueError(
+                    f"data.statistics names {name!r}, which is known for no sample of {log.info.name!r}: its catalogue says nothing of it"
+                )
+            values[events, column] = np.log1p(own) if name.endswith("_count") else own
+        return values
 
     def _check_strategies(self, config: Any) -> None:
         """A block that never holds an event is a mistake in the recipe; that it is empty for some users is no problem."""
@@ -216,7 +255,7 @@ class SequenceRunView(View):
         writes: bool = False,
     ) -> None:
         self._check_labels(parts)
-        self.view = SequenceView(self.log, processor)
+        self.view = SequenceView(self.log, processor, self._statistics())
 
     def num_samples(self, part: str) -> int:
         return len(getattr(self.splits, part))
@@ -244,6 +283,8 @@ class SequenceRunView(View):
         result["rows"] = {"train": rows, "candidates_per_row": data["candidates_per_row"]}
         labels = [log.extra_labels[task] for task in self.tasks if task != "label"]
         result["fingerprint"] = log_fingerprint(log, splits, log.scenario, *labels)
+        if data["statistics"]:
+            result["statistics"] = {"names": data["statistics"], "prior": self._prior, "strength": 10.0}
         facts = result["histories"]["train"]
         say(
             f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}; {rows:,} training rows of "
