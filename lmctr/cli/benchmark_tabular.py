@@ -66,7 +66,10 @@ class Shape:
         import numpy as np
 
         count = self.num_categorical
-        low, high = 1.0, float(self.vocabulary)
+        low, high = (
+            1.0,
+            max(1.0, self.vocabulary / 4) ** (1 / max(count - 1, 1)),
+        )  # the last field alone is within the sum
         for _ in range(200):  # the ratio of the series, by halving
             ratio = (low * high) ** 0.5
             if (4 * ratio ** np.arange(count)).sum() < self.vocabulary:
@@ -412,8 +415,8 @@ def _grown(
     """One point of a table of growth, with the lazy optimiser; a model that cannot be made says why."""
     changed = dict(vars(shape))
     values = dict(values)
-    if axis == "fields":  # as many rows as keep 1,000 fields in memory
-        changed |= {"num_categorical": point, "num_numeric": 0, "batch_size": min(shape.batch_size, 512)}
+    if axis == "fields":  # as many rows as keep the attention of 1,000 fields in memory
+        changed |= {"num_categorical": point, "num_numeric": 0, "batch_size": min(shape.batch_size, 64)}
         changed["vocabulary"] = max(shape.vocabulary // 10, 8 * point)
         if family in _MIXERS:
             values["tokenizer"] = "dense"
@@ -430,11 +433,11 @@ def _grown(
     row: dict[str, Any] = {"point": point, "batch_size": grown.batch_size}
     try:
         model = make_model(family, values, grown).to(place)
+        runner = _steps("lazy", model, make_batches(grown, place, 2), place)
+        next(runner)
+        times = [sum(next(runner)) for _ in range(max(3, steps) if not quick else 1)]
     except (ValueError, RuntimeError, MemoryError) as error:  # refused, or out of memory
         return row | {"note": str(error).splitlines()[0]}
-    runner = _steps("lazy", model, make_batches(grown, place, 2), place)
-    next(runner)
-    times = [sum(next(runner)) for _ in range(max(3, steps) if not quick else 1)]
     seconds = statistics.median(times)
     return row | {
         "milliseconds": round(1e3 * seconds, 2),
