@@ -84,11 +84,20 @@ def _strategy(entry: dict[str, Any]) -> str:
 
 def usage_note(folder: RunFolder, recipe: dict[str, Any] | None) -> str:
     """How the processor is called."""
-    return (
+    from lmctr.data.sequence_processor import SequenceProcessor
+
+    note = (
         "`histories` are users' events, oldest first, with the original ids of the items, times in unix seconds, and the names of behaviours and "
         "scenarios; a candidate sees the events before its time. An item that was not in the training data gets the id for unknown items. "
         "`lmctr.serving.score` scores many candidates of one user, and `lmctr predict` whole files of requests."
     )
+    names = SequenceProcessor.from_pretrained(folder.path).statistics
+    if names:
+        note += (
+            f" `statistics` are the columns {', '.join(f'`{name}`' for name in names)} of each candidate, from what happened before its "
+            "second, as `lmctr.utils.history_features.history_features` counts them on a log; NaN (null in requests) where one is not known."
+        )
+    return note
 
 
 def limits(folder: RunFolder) -> list[str]:

@@ -115,6 +115,10 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
     stated = read(run, "data.json")["statistics"]
     assert stated["names"] == names
     assert read(run, "config.json")["num_statistics"] == 3
+    assert main(["card", str(run)]) == 0
+    assert (
+        "`statistics` are the columns `user_rate`, `log_item_count`, `last_5_mean`" in (run / "README.md").read_text()
+    )
     # what the model is given, computed event by event
     log, stored = sequence_log(), pq.read_table(run / "predictions" / "test.parquet").slice(0, 8)
     requests, same = [], []
