@@ -60,7 +60,9 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
 def plot_behavior_attention(
     measured: Mapping[str, BehaviorAttention], path: str | Path, title: str | None = None
 ) -> Path:
-    """Bars of the attention on each behaviour type, one group of bars per model (Climber, Fig. 7).
+    """Bars of the attention on each behaviour type, one group of bars per model (Climber, Fig. 7), with a line at the share of events.
+
+    Both are means over the blocks of a model. Behaviour types that no model reads have no bar.
 
     Args:
         measured: model name to what [`behavior_attention`] found; the models know the same behaviour types.
@@ -81,11 +83,15 @@ def plot_behavior_attention(
     (names,) = kinds
     figure = Figure(figsize=(max(4.8, 1.2 * len(measured) * len(names)), 4), layout="constrained")
     axes: Axes = figure.subplots()
-    width = 0.8 / len(names)
-    for place, name in enumerate(names):
+    events = np.array([np.nan_to_num(np.nanmean(found.events, axis=0)) for found in measured.values()])  # (models, G)
+    kept = [place for place in range(len(names)) if events[:, place].any()] or list(range(len(names)))
+    width = 0.8 / len(kept)
+    for bar, place in enumerate(kept):
         shares = [float(np.nan_to_num(found.overall()[place])) for found in measured.values()]
-        at = np.arange(len(measured)) + (place - (len(names) - 1) / 2) * width
-        bars = axes.bar(at, shares, width, label=name)
+        at = np.arange(len(measured)) + (bar - (len(kept) - 1) / 2) * width
+        bars = axes.bar(at, shares, width, label=names[place])
+        line = "share of events" if bar == 0 else None
+        axes.hlines(events[:, place], at - 0.45 * width, at + 0.45 * width, "black", linewidth=1.5, label=line)
         axes.bar_label(bars, [f"{share:.0%}" for share in shares], padding=2, fontsize=8)
     axes.set_xticks(range(len(measured)), list(measured))
     axes.set_ylabel("share of the attention on events")

@@ -1,5 +1,7 @@
 """Pictures of plans and of attention by behaviour: what they draw, and that they are written."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -35,12 +37,28 @@ def measured(names=("play", "like"), like=0.3):
 
 
 def test_behaviours(tmp_path, monkeypatch):
-    heights, bar = [], Axes.bar
+    heights, bar, lines, hlines = [], Axes.bar, [], Axes.hlines
     monkeypatch.setattr(Axes, "bar", lambda self, x, h, *a, **k: heights.append(h) or bar(self, x, h, *a, **k))
+    monkeypatch.setattr(Axes, "hlines", lambda self, y, *a, **k: lines.append(y) or hlines(self, y, *a, **k))
     path = plot_behavior_attention({"ASTRO": measured(like=0.4), "plain": measured()}, tmp_path / "b.png", "Fig. 7")
     assert is_png(path)
     np.testing.assert_allclose(heights, [[0.6, 0.7], [0.4, 0.3]])
+    np.testing.assert_allclose(lines, [[0.9, 0.9], [0.1, 0.1]])  # share of events
     with pytest.raises(ValueError, match="same behaviour types"):
         plot_behavior_attention({"a": measured(), "b": measured(("x", "y"))}, path)
     with pytest.raises(ValueError, match="same behaviour types"):
         plot_behavior_attention({}, path)
+
+
+def test_behaviours_that_nobody_reads_have_no_bar(tmp_path, monkeypatch):
+    names, bar = [], Axes.bar
+    monkeypatch.setattr(
+        Axes, "bar", lambda self, *a, label, **k: names.append(label) or bar(self, *a, label=label, **k)
+    )
+    found = measured()
+    shares = np.concatenate([np.zeros((2, 1, 1)), found.shares], axis=2)
+    found = dataclasses.replace(
+        found, behavior_names=("unknown", *found.behavior_names), shares=shares, events=np.array([[0.0, 0.9, 0.1]])
+    )
+    plot_behavior_attention({"a": found}, tmp_path / "b.png")
+    assert names == ["play", "like"]
