@@ -139,7 +139,6 @@ class RequestScorer(ABC):
     def __init__(self, folder: RunFolder, batch_size: int, device: str | None = None):
         self.model, self.processor = load_for_scoring(folder, device)
         self.batch_size = batch_size
-        self.retriever = load_retriever(folder, self.processor)
 
     @abstractmethod
     def _parse(self, line: str, where: str) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 from lmctr.cli.answers import (
     RequestScorer,
     answer_of,
+    load_retriever,
     name_of_input,
     open_text,
     process_lines,
@@ -140,6 +141,10 @@ def view_of_run(folder: RunFolder) -> View:
 
 class Scorer(RequestScorer):
     """Scores requests of texts: a row of the model per candidate."""
+
+    def __init__(self, folder: RunFolder, batch_size: int, device: str | None = None):
+        super().__init__(folder, batch_size, device)
+        self.retriever = load_retriever(folder, self.processor)
 
     def _parse(self, line: str, where: str) -> dict[str, Any]:
         return parse_request(line, where)

@@ -145,7 +145,10 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
 
 
 def test_statistics_that_the_catalogue_does_not_have(tmp_path):
-    view, _ = prepared(tmp_path, statistics=["release_year"])
+    path = tmp_path / "r.yaml"
+    path.write_text(yaml.safe_dump(recipe_of("astro", statistics=["release_year"])))
+    view = view_of(load_recipe(path))
+    view.load()
     view.log = dataclasses.replace(view.log, catalogue=view.log.catalogue.drop_columns("year"))
     with pytest.raises(ValueError, match="names 'release_year', which is known for no sample of 'synthetic"):
         view.make_processor()

@@ -49,8 +49,15 @@ _SET_BY_DATA = {
     ),
 }
 _COST_SAMPLES = 64
-# What data.statistics may name: history features, with counts as log(1 + count).
-STATISTICS = tuple(f"log_{name}" if name.endswith("_count") else name for name in HISTORY_FEATURES)
+STRENGTH = 10.0  # imaginary events that the rates of data.statistics are smoothed with
+
+
+def _statistic(feature: str) -> str:
+    """What data.statistics calls a history feature: counts come as log(1 + count)."""
+    return f"log_{feature}" if feature.endswith("_count") else feature
+
+
+STATISTICS = tuple(map(_statistic, HISTORY_FEATURES))
 
 
 class SequenceRunView(View):
@@ -190,7 +197,7 @@ class SequenceRunView(View):
             item_features=data["item_features"],
             user_features=data["user_features"],
             statistics=data["statistics"],
-            statistics_of_events=self._statistics(),
+            statistics_of_events=self._statistics,
         )
         self._check_strategies(self._config(processor))  # a wrong model key is an error before the run folder exists
         return processor
@@ -201,6 +208,7 @@ class SequenceRunView(View):
         labels = self._first_label()[self.splits.train]
         return float((labels[labels >= 0] == 1).mean())
 
+    @cached_property
     def _statistics(self) -> np.ndarray | None:
         """(E, Fs) statistics of the recipe for every sample, NaN elsewhere and where they are not known."""
         names = self.recipe.data["statistics"]
@@ -208,8 +216,8 @@ class SequenceRunView(View):
             return None
         events = np.concatenate([np.asarray(own, dtype=np.int64) for _, own in self.splits.items()])
         log = dataclasses.replace(self.log, label=self._first_label())
-        found = history_features(log, events, self._prior)
-        columns = {f"log_{name}" if name.endswith("_count") else name: place for place, name in enumerate(found.names)}
+        found = history_features(log, events, self._prior, STRENGTH)
+        columns = {_statistic(feature): place for place, feature in enumerate(found.names)}
         values = np.full((self.log.num_events, len(names)), np.nan, dtype=np.float32)
         for column, name in enumerate(names):
             own = found.values[:, columns[name]] if name in columns else np.full(len(events), np.nan)
@@ -255,7 +263,7 @@ class SequenceRunView(View):
         writes: bool = False,
     ) -> None:
         self._check_labels(parts)
-        self.view = SequenceView(self.log, processor, self._statistics())
+        self.view = SequenceView(self.log, processor, self._statistics)
 
     def num_samples(self, part: str) -> int:
         return len(getattr(self.splits, part))
@@ -284,7 +292,7 @@ class SequenceRunView(View):
         labels = [log.extra_labels[task] for task in self.tasks if task != "label"]
         result["fingerprint"] = log_fingerprint(log, splits, log.scenario, *labels)
         if data["statistics"]:
-            result["statistics"] = {"names": data["statistics"], "prior": self._prior, "strength": 10.0}
+            result["statistics"] = {"names": data["statistics"], "prior": self._prior, "strength": STRENGTH}
         facts = result["histories"]["train"]
         say(
             f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}; {rows:,} training rows of "
