@@ -173,7 +173,7 @@ def add_machines(rows: list[dict[str, Any]], base: dict[str, Any], base_machines
         row |= {
             "fraction": found.fraction,
             "machines": found.machines,
-            "relative": found.fraction / base_machines,
+            "relative": found.relative,
         }
 
 

@@ -235,7 +235,7 @@ def measure(ladder: Ladder, finished: list[Run], sizes: list[dict[str, Any]], sa
     for row in sizes:
         if row["qps"] is not None:
             found = machines([row["qps"]], base["qps"], cost.base_machines)[0]
-            row |= {"relative": found.fraction / cost.base_machines, "machines": found.machines}
+            row |= {"relative": found.relative, "machines": found.machines}
 
 
 def _check_costs(ladder: Ladder, sizes: list[dict[str, Any]]) -> None:

@@ -47,6 +47,8 @@ class SequenceProcessor(FeatureExtractionMixin):
         max_history_length: latest events that a row holds; None keeps the whole lifetime.
         statistics: names of the float columns that describe candidates.
         statistics_mean, statistics_std: what each is standardised by, NaN (not known) becoming 0; None leaves them as they are.
+        statistics_prior: positive rate that rates among the statistics are smoothed towards, the same wherever the model is used; None if
+            there are no rates. The processor keeps it for those who compute statistics, and does not read it.
         item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
         items: table with the column `item_id` and, for each item feature, an int column of the item's code; row i has id i + 2.
         features: values of each feature by name (strings); value j has the code j + 2.
@@ -74,6 +76,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         statistics: Sequence[str] = (),
         statistics_mean: Sequence[float] | None = None,
         statistics_std: Sequence[float] | None = None,
+        statistics_prior: float | None = None,
         item_feature_names: Sequence[str] = (),
         user_feature_names: Sequence[str] = (),
         items: pa.Table | None = None,
@@ -89,6 +92,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         self.tasks, self.statistics = tuple(tasks), tuple(statistics)
         self.statistics_mean = None if statistics_mean is None else tuple(map(float, statistics_mean))
         self.statistics_std = None if statistics_std is None else tuple(map(float, statistics_std))
+        self.statistics_prior = statistics_prior
         self.item_feature_names, self.user_feature_names = tuple(item_feature_names), tuple(user_feature_names)
         self.max_history_length = max_history_length
         self.items = pa.table({"item_id": pa.array([], pa.int64())}) if items is None else items
@@ -110,6 +114,9 @@ class SequenceProcessor(FeatureExtractionMixin):
             )
 
     def _check_scale(self) -> None:
+        prior = self.statistics_prior
+        if prior is not None and not (isinstance(prior, (int, float)) and 0 <= prior <= 1):
+            raise ValueError(f"statistics_prior: got {prior!r}, accepted: a rate from 0 to 1, or None.")
         if self.statistics_mean is None and self.statistics_std is None:
             return
         for name in ("statistics_mean", "statistics_std"):
@@ -136,6 +143,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         user_features: Sequence[str] = (),
         statistics: Sequence[str] = (),
         statistics_of_events: np.ndarray | None = None,
+        statistics_prior: float | None = None,
     ) -> SequenceProcessor:
         """Vocabularies from the training part of a log: its samples and the events in their histories.
 
@@ -145,7 +153,7 @@ class SequenceProcessor(FeatureExtractionMixin):
             min_count: items seen less often in the training part are out of vocabulary.
             item_features: columns of the catalogue; a list is taken as one value, its entries joined by "|".
             user_features: columns of the log's user table.
-            tasks, max_history_length, statistics: see the class.
+            tasks, max_history_length, statistics, statistics_prior: see the class.
             statistics_of_events: (E, Fs) the statistics of each event's item just before the event, NaN where they are not known. With
                 it, the processor standardises them as they are in the training samples.
 
@@ -189,6 +197,7 @@ class SequenceProcessor(FeatureExtractionMixin):
             statistics=statistics,
             statistics_mean=mean,
             statistics_std=std,
+            statistics_prior=statistics_prior,
             item_feature_names=item_features,
             user_feature_names=user_features,
             items=pa.table(table),
@@ -426,6 +435,8 @@ class SequenceProcessor(FeatureExtractionMixin):
         values = {name: getattr(self, name) for name in _SETTINGS}
         if self.statistics_mean is None:  # so that a processor without them has the fingerprint that it always had
             del values["statistics_mean"], values["statistics_std"]
+        if self.statistics_prior is None:
+            del values["statistics_prior"]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -488,6 +499,7 @@ _SETTINGS = (
     "statistics",
     "statistics_mean",
     "statistics_std",
+    "statistics_prior",
     "item_feature_names",
     "user_feature_names",
 )

@@ -91,11 +91,13 @@ def usage_note(folder: RunFolder, recipe: dict[str, Any] | None) -> str:
         "scenarios; a candidate sees the events before its time. An item that was not in the training data gets the id for unknown items. "
         "`lmctr.serving.score` scores many candidates of one user, and `lmctr predict` whole files of requests."
     )
-    names = SequenceProcessor.from_pretrained(folder.path).statistics
+    processor = SequenceProcessor.from_pretrained(folder.path)
+    names, prior = processor.statistics, processor.statistics_prior
     if names:
+        rate = "" if prior is None else f", with `prior={prior:.6g}`"
         note += (
             f" `statistics` are the columns {', '.join(f'`{name}`' for name in names)} of each candidate, from what happened before its "
-            "second, as `lmctr.utils.history_features.history_features` counts them on a log; NaN (null in requests) where one is not known."
+            f"second, as `lmctr.utils.history_features.history_features` counts them on a log{rate}; NaN (null in requests) where one is not known."
         )
     return note
 

@@ -353,9 +353,11 @@ def _why_none(levels: Sequence[Level], options: CostOptions) -> str:
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines for the base model's load. machines: rounded up. fraction: before that; with one base machine, cost relative to the base."""
+    """Machines for the base model's load. relative: cost relative to the base, exactly 1 for the base itself. fraction: machines before rounding.
+    machines: rounded up."""
 
     qps: float
+    relative: float
     fraction: float
     machines: int
 
@@ -374,6 +376,9 @@ def machines(rates: Sequence[float], base_rate: float, base_machines: float = 1.
             raise ValueError(f"{name} must be finite and above 0, got {value}")
     found = []
     for rate in rates:
-        fraction = base_machines * base_rate / rate
-        found.append(Machines(float(rate), fraction, math.ceil(fraction * (1 - 1e-12))))  # 3.0000000000000004 is 3
+        relative = float(base_rate / rate)
+        fraction = base_machines * relative
+        found.append(
+            Machines(float(rate), relative, fraction, math.ceil(fraction * (1 - 1e-12)))
+        )  # 3.0000000000000004 is 3
     return found

@@ -116,9 +116,9 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
     assert stated["names"] == names
     assert read(run, "config.json")["num_statistics"] == 3
     assert main(["card", str(run)]) == 0
-    assert (
-        "`statistics` are the columns `user_rate`, `log_item_count`, `last_5_mean`" in (run / "README.md").read_text()
-    )
+    card = (run / "README.md").read_text()
+    assert "`statistics` are the columns `user_rate`, `log_item_count`, `last_5_mean`" in card
+    assert f"counts them on a log, with `prior={stated['prior']:.6g}`" in card
     # what the model is given, computed event by event
     log, stored = sequence_log(), pq.read_table(run / "predictions" / "test.parquet").slice(0, 8)
     requests, same = [], []
@@ -142,6 +142,27 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
     capsys.readouterr()
     message = error_of(capsys, "predict", run, "--input", source)
     assert "line 1: candidate 0 needs 'statistics', a list of user_rate, log_item_count, last_5_mean" in message
+
+
+def test_rates_are_smoothed_as_in_training_on_data_with_another_rate(tmp_path):
+    """A user without events has the rate of the model's own training, whatever the rate of the data at hand."""
+    own, processor = prepared(tmp_path, statistics=["user_rate", "item_rate"])
+    labels = own.log.label[own.splits.train]
+    assert processor.statistics_prior == labels[labels >= 0].mean()
+    processor.save_pretrained(tmp_path / "processor")
+    other, _ = prepared(tmp_path, statistics=["user_rate", "item_rate"])
+    flipped = np.where(other.log.label >= 0, 1 - other.log.label, other.log.label)
+    other.log = dataclasses.replace(other.log, label=flipped)
+    other._split()
+    del other.__dict__["_training_rate"]
+    other.open(other.load_processor(tmp_path / "processor"))
+    first = np.concatenate([other.splits.train, other.splits.test])
+    first = first[other.log.history_end[first] == other.log.offsets[other.log.user[first]]]
+    assert len(first)
+    assert other._training_rate == pytest.approx(1 - processor.statistics_prior)
+    given = other.view.batch(first)["statistics"].numpy()[..., 0].ravel()
+    prior = (processor.statistics_prior - processor.statistics_mean[0]) / processor.statistics_std[0]
+    np.testing.assert_allclose(given, prior, atol=1e-5)
 
 
 def test_statistics_that_the_catalogue_does_not_have(tmp_path):

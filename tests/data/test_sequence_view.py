@@ -264,6 +264,8 @@ def test_statistics_are_standardised_as_in_the_training_samples(tmp_path):
         ({"statistics_mean": [0.0]}, "statistics_std: got None"),
         ({"statistics_mean": [0.0, 1.0], "statistics_std": [1.0]}, "statistics_mean: got (0.0, 1.0)"),
         ({"statistics_mean": [0.0], "statistics_std": [0.0]}, "accepted: numbers above 0"),
+        ({"statistics_prior": 1.5}, "statistics_prior: got 1.5, accepted: a rate from 0 to 1"),
+        ({"statistics_prior": "a"}, "statistics_prior: got 'a'"),
     ],
 )
 def test_scales_that_do_not_fit_the_statistics(scale, message):

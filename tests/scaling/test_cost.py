@@ -137,6 +137,9 @@ def test_machines_of_algorithm_1():
     found = machines([200.0, 150.0, 400.0], base_rate=200.0, base_machines=10)
     assert [entry.machines for entry in found] == [10, 14, 5]
     assert found[1].fraction == pytest.approx(40 / 3)
+    assert [entry.relative for entry in found] == [1.0, pytest.approx(4 / 3), 0.5]
+    rate = 749.8091312951641  # 7 * rate / rate / 7 is not 1
+    assert machines([rate], base_rate=rate, base_machines=7)[0].relative == 1.0
     assert machines([0.1], base_rate=0.3)[0].machines == 3  # 3.0000000000000004
     with pytest.raises(ValueError, match="rates must be finite and above 0, got 0"):
         machines([0.0], base_rate=1.0)

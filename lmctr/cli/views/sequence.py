@@ -84,6 +84,7 @@ class SequenceRunView(View):
     log: InteractionLog
     splits: Splits
     view: SequenceView
+    _statistics_found: tuple[float, np.ndarray] | None = None  # of which prior
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
@@ -197,26 +198,30 @@ class SequenceRunView(View):
             item_features=data["item_features"],
             user_features=data["user_features"],
             statistics=data["statistics"],
-            statistics_of_events=self._statistics,
+            statistics_of_events=self._statistics(self._training_rate) if data["statistics"] else None,
+            statistics_prior=self._training_rate if data["statistics"] else None,
         )
         self._check_strategies(self._config(processor))  # a wrong model key is an error before the run folder exists
         return processor
 
     @cached_property
-    def _prior(self) -> float:
-        """Positive rate of the training part, which the rates of users and items are smoothed towards."""
+    def _training_rate(self) -> float:
+        """Positive rate of the training part."""
         labels = self._first_label()[self.splits.train]
         return float((labels[labels >= 0] == 1).mean())
 
-    @cached_property
-    def _statistics(self) -> np.ndarray | None:
-        """(E, Fs) statistics of the recipe for every sample, NaN elsewhere and where they are not known."""
+    def _prior(self, processor: SequenceProcessor) -> float:
+        """The rate of the model's own training, also on data with another one; processors did not always keep it."""
+        return self._training_rate if processor.statistics_prior is None else processor.statistics_prior
+
+    def _statistics(self, prior: float) -> np.ndarray:
+        """(E, Fs) statistics of the recipe for every sample, NaN elsewhere and where they are not known; rates are smoothed towards `prior`."""
+        if self._statistics_found is not None and self._statistics_found[0] == prior:
+            return self._statistics_found[1]
         names = self.recipe.data["statistics"]
-        if not names:
-            return None
         events = np.concatenate([np.asarray(own, dtype=np.int64) for _, own in self.splits.items()])
         log = dataclasses.replace(self.log, label=self._first_label())
-        found = history_features(log, events, self._prior, STRENGTH)
+        found = history_features(log, events, prior, STRENGTH)
         columns = {_statistic(feature): place for place, feature in enumerate(found.names)}
         values = np.full((self.log.num_events, len(names)), np.nan, dtype=np.float32)
         for column, name in enumerate(names):
@@ -226,6 +231,7 @@ class SequenceRunView(View):
                     f"data.statistics names {name!r}, which is known for no sample of {log.info.name!r}: its catalogue says nothing of it"
                 )
             values[events, column] = np.log1p(own) if name.endswith("_count") else own
+        self._statistics_found = (prior, values)
         return values
 
     def _check_strategies(self, config: Any) -> None:
@@ -263,7 +269,8 @@ class SequenceRunView(View):
         writes: bool = False,
     ) -> None:
         self._check_labels(parts)
-        self.view = SequenceView(self.log, processor, self._statistics)
+        statistics = self._statistics(self._prior(processor)) if self.recipe.data["statistics"] else None
+        self.view = SequenceView(self.log, processor, statistics)
 
     def num_samples(self, part: str) -> int:
         return len(getattr(self.splits, part))
@@ -292,7 +299,8 @@ class SequenceRunView(View):
         labels = [log.extra_labels[task] for task in self.tasks if task != "label"]
         result["fingerprint"] = log_fingerprint(log, splits, log.scenario, *labels)
         if data["statistics"]:
-            result["statistics"] = {"names": data["statistics"], "prior": self._prior, "strength": STRENGTH}
+            prior = self._prior(self.view.processor)
+            result["statistics"] = {"names": data["statistics"], "prior": prior, "strength": STRENGTH}
         facts = result["histories"]["train"]
         say(
             f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}; {rows:,} training rows of "
