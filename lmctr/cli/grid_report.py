@@ -304,9 +304,9 @@ _METHODS = ("DeLong", "cluster bootstrap", "bootstrap", "impression bootstrap")
 
 
 def _costs(section: Section) -> dict[str, str]:
-    """Columns on the cost of the models, title to key of `metrics.json`; none where no run counted its FLOPs."""
+    """Columns on the cost of the models, title to key of `metrics.json`; none where not every run counted its FLOPs."""
     written = [entry for result in section.points for entry in result.written.values()]
-    if not any(entry.get("flops_per_sample") for entry in written):
+    if not written or not all(entry.get("flops_per_sample") for entry in written):
         return {}
     return {"FLOPs per sample": "flops_per_sample", "training samples/s": "samples_per_second"}
 

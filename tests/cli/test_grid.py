@@ -197,6 +197,8 @@ def test_baselines_depend_on_what_they_see_of_a_table():
     assert of("dnn/synthetic") != of("dnn/synthetic", ("data.features", "{C1: {min_count: 9}}"))
     assert of("ctr_sink/quickstart") == of("ctr_sink/quickstart", ("data.num_behaviors", "5"))
     assert of("ctr_sink/quickstart") != of("ctr_sink/quickstart", ("data.seed", "9"))
+    assert of("din/synthetic") == of("astro/synthetic", ("data.tasks", "[label, like]"))  # of the first task
+    assert of("din/synthetic") != of("din/synthetic", ("data.tasks", "[like, label]"))
 
 
 def test_finished_runs_are_skipped_and_other_recipes_refused(finished, tmp_path, capsys):
@@ -403,13 +405,16 @@ def test_points_on_other_samples_are_not_tested(finished, tmp_path, capsys):
 
 
 def test_families_of_other_views_are_paired_on_the_same_samples(tmp_path, capsys):
-    """A tabular family on the fields of the same log: one section, one set of baselines, tests of equal samples."""
-    path = write_grid(tmp_path, seeds=[0], points=[GRID["points"][0], {"name": "fields", "recipe": "fields.yaml"}])
+    """A tabular and a sequence family on the same log: one section, one set of baselines, tests of equal samples."""
+    others = [{"name": name, "recipe": f"{name}.yaml"} for name in ("fields", "events")]
+    path = write_grid(tmp_path, seeds=[0], points=[GRID["points"][0], *others])
     data = {**SMALL["data"], "split": "time", "fractions": [0.8, 0.1, 0.1]}
     for key in ("num_behaviors", "feedback", "prompt"):
         del data[key]
     fields = {"data": data, "model": {"family": "deepfm"}, "training": {"stage2_epochs": 1, "use_cpu": True}}
     (tmp_path / "fields.yaml").write_text(yaml.safe_dump(fields))
+    events = {**fields, "model": {"family": "din"}}
+    (tmp_path / "events.yaml").write_text(yaml.safe_dump(events))
     runs = tmp_path / "runs"
     assert main(["grid", "run", str(path), "--output_dir", str(runs)]) == 0
     assert len(list((runs / "baselines").glob("*.json"))) == 1
@@ -417,7 +422,9 @@ def test_families_of_other_views_are_paired_on_the_same_samples(tmp_path, capsys
     assert main(["grid", "report", str(path), "--output_dir", str(runs), "--resamples", "200"]) == 0
     text = capsys.readouterr().out
     assert text.count("\n## ") == 1
-    (row,) = [line for line in text.splitlines() if line.startswith("| fields |")]
-    labels, logits = scores(runs, "fields", 0)
-    delong = delong_test(labels, logits, scores(runs, "plain", 0)[1])
-    assert f"| {delong.difference:+.4f} (no sinks) | - | {delong.p_value:.2g} |" in row
+    assert "FLOPs per sample" not in text  # only the sequence family counts them
+    for name in ("fields", "events"):
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+        labels, logits = scores(runs, name, 0)
+        delong = delong_test(labels, logits, scores(runs, "plain", 0)[1])
+        assert f"| {delong.difference:+.4f} (no sinks) | - | {delong.p_value:.2g} |" in row

@@ -140,7 +140,10 @@ class SequenceRunView(View):
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
-        return (*super().baseline_data_keys(data), "tasks")
+        keys = super().baseline_data_keys(data)
+        return (
+            keys if data["tasks"][0] == "label" else (*keys, "tasks")
+        )  # they know the first task only; one file for all views of a log
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
