@@ -378,7 +378,6 @@ def machines(rates: Sequence[float], base_rate: float, base_machines: float = 1.
     for rate in rates:
         relative = float(base_rate / rate)
         fraction = base_machines * relative
-        found.append(
-            Machines(float(rate), relative, fraction, math.ceil(fraction * (1 - 1e-12)))
-        )  # 3.0000000000000004 is 3
+        rounded = math.ceil(fraction * (1 - 1e-12))  # 3.0000000000000004 is 3
+        found.append(Machines(float(rate), relative, fraction, rounded))
     return found

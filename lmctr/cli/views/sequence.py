@@ -84,7 +84,7 @@ class SequenceRunView(View):
     log: InteractionLog
     splits: Splits
     view: SequenceView
-    _statistics_found: tuple[float, np.ndarray] | None = None  # of which prior
+    _statistics_found: tuple[float, np.ndarray] | None = None  # the prior of the last statistics, and these
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
@@ -140,10 +140,9 @@ class SequenceRunView(View):
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        # Baselines know the first task only; where that is the label, all views of a log share them.
         keys = super().baseline_data_keys(data)
-        return (
-            keys if data["tasks"][0] == "label" else (*keys, "tasks")
-        )  # they know the first task only; one file for all views of a log
+        return keys if data["tasks"][0] == "label" else (*keys, "tasks")
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
@@ -192,6 +191,7 @@ class SequenceRunView(View):
 
     def make_processor(self) -> SequenceProcessor:
         data = self.recipe.data
+        prior = self._training_rate if data["statistics"] else None
         processor = SequenceProcessor.fit(
             self.log,
             self.splits.train,
@@ -201,8 +201,8 @@ class SequenceRunView(View):
             item_features=data["item_features"],
             user_features=data["user_features"],
             statistics=data["statistics"],
-            statistics_of_events=self._statistics(self._training_rate) if data["statistics"] else None,
-            statistics_prior=self._training_rate if data["statistics"] else None,
+            statistics_of_events=None if prior is None else self._statistics(prior),
+            statistics_prior=prior,
         )
         self._check_strategies(self._config(processor))  # a wrong model key is an error before the run folder exists
         return processor
