@@ -5,11 +5,12 @@ Importing the package registers its model families with transformers' Auto class
 
 __version__ = "0.1.0"
 
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.models.common.outputs import CTROutput
+
 from .auto import AutoModelForCTR, list_models
-from .data.features import TabularFeatureProcessor
-from .data.impressions_processor import ImpressionProcessor
-from .data.sequence_processor import SequenceProcessor
-from .modeling_outputs import CTROutput
 from .models.astro.configuration_astro import ASTROConfig
 from .models.astro.modeling_astro import ASTROForCTR, ASTROModel, ASTROPreTrainedModel
 from .models.autoint.configuration_autoint import AutoIntConfig

@@ -6,9 +6,10 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProces
 from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from .data.features import TabularFeatureProcessor
-from .data.impressions_processor import ImpressionProcessor
-from .data.sequence_processor import SequenceProcessor
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.data.processors.sequence import SequenceProcessor
+
 from .models.astro.configuration_astro import ASTROConfig
 from .models.astro.modeling_astro import ASTROForCTR, ASTROModel
 from .models.autoint.configuration_autoint import AutoIntConfig

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmctr.modeling_retrieval import FoundationMLP, SplitMLP, SplitTowers, fold_mlp, split_mlp
+from lmctr.models.common.retrieval import FoundationMLP, SplitMLP, SplitTowers, fold_mlp, split_mlp
 from lmctr.scaling.design import mlp_flops
 
 USER, AD, HIDDEN = 10, 6, [12, 8, 8, 4]

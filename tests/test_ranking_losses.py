@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmctr.modeling_ranking_losses import (
+from lmctr.models.common.ranking_losses import (
     ARFLoss,
     list_softmax_loss,
     neural_sort,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmctr.modeling_utils import IGNORED_LABEL
+from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 
 __all__ = ["AttentionMap", "SinkAttention", "attention_map", "sink_attention", "token_labels"]

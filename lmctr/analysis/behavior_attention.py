@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmctr.data.sequence import SequenceView
+from lmctr.data.batches.sequence import SequenceView
 
 __all__ = ["BehaviorAttention", "behavior_attention"]
 

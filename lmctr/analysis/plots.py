@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lmctr.data.text_encoders import MissingExtraError
+from lmctr.data.logs.text_encoders import MissingExtraError
 
 from .attention import AttentionMap, SinkAttention
 

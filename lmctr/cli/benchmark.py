@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from lmctr.cli import (
-    benchmark_features,
-    benchmark_retrieval,
-    benchmark_scoring,
-    benchmark_sequence,
-    benchmark_tabular,
-    benchmark_text,
-    benchmark_train,
-)
+from lmctr.benchmarks import features as benchmark_features
+from lmctr.benchmarks import retrieval as benchmark_retrieval
+from lmctr.benchmarks import scoring as benchmark_scoring
+from lmctr.benchmarks import sequence as benchmark_sequence
+from lmctr.benchmarks import tabular as benchmark_tabular
+from lmctr.benchmarks import text as benchmark_text
+from lmctr.benchmarks import train as benchmark_train
 
 # Each module has `add_parser(actions)` and `run(args)`, and imports nothing heavy at its top.
 BENCHMARKS = {

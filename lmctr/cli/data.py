@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from lmctr.data.log import InteractionLog
-    from lmctr.data.splits import Splits
-    from lmctr.data.validation import LeakageReport
+    from lmctr.data.logs.log import InteractionLog
+    from lmctr.data.logs.splits import Splits
+    from lmctr.data.logs.validation import LeakageReport
 
 REPORT_FILE = "report.json"
 _LENGTH_STEPS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    from lmctr.data.log import LOG_FILE
+    from lmctr.data.logs.log import LOG_FILE
 
     output = Path(args.output)
     if output.exists() and not output.is_dir():
@@ -182,8 +182,8 @@ def _load(args: argparse.Namespace) -> InteractionLog:
 
 def _split_and_check(log: InteractionLog, args: argparse.Namespace) -> tuple[Splits | None, LeakageReport, str | None]:
     """The splits, or None and the reason why the log cannot be split; the leakage report of what there is."""
-    from lmctr.data.splits import RULES, split_log
-    from lmctr.data.validation import validate_log
+    from lmctr.data.logs.splits import RULES, split_log
+    from lmctr.data.logs.validation import validate_log
 
     if args.split not in RULES[:2]:
         raise ValueError(f"--split: got {args.split!r}, accepted: {', '.join(RULES[:2])}.")
@@ -375,7 +375,7 @@ def _show_prompt(
     if args.tokenizer:
         from transformers import AutoTokenizer
 
-        from lmctr.data.text import TextView
+        from lmctr.data.batches.text import TextView
         from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 
         processor = CTRSinkProcessor(

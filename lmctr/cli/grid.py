@@ -51,16 +51,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb."""
-    from lmctr.cli.grid_file import load_grid
+    from lmctr.studies.grids.file import load_grid
 
     grid = load_grid(args.grid, args.output_dir).select(args.only)
     if args.action == "report":
-        from lmctr.cli.grid_report import report
+        from lmctr.studies.grids.report import report
 
         return report(grid, args.overrides, args.split, args.resamples, args.output, args.command)
     if args.max_minutes is not None and args.max_minutes <= 0:
         raise ValueError(f"--max-minutes must be greater than 0, got {args.max_minutes:g}")
-    from lmctr.cli.grid_run import GridRunner
+    from lmctr.studies.grids.run import GridRunner
 
     runner = GridRunner(grid, args.overrides, args.keep_checkpoints, args.max_minutes, args.launcher)
     if not args.dry_run:

@@ -12,13 +12,13 @@ from lmctr.utils.suggest import nearest
 
 # verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
 VERBS = {
-    "train": "lmctr.cli.train",
-    "evaluate": "lmctr.cli.evaluate",
-    "predict": "lmctr.cli.predict",
+    "train": "lmctr.runs.train",
+    "evaluate": "lmctr.runs.evaluate",
+    "predict": "lmctr.runs.answers.predict",
     "push": "lmctr.cli.push",
     "card": "lmctr.cli.card",
     "benchmark": "lmctr.cli.benchmark",
-    "analyze": "lmctr.cli.analyze",
+    "analyze": "lmctr.studies.analyses.attention",
     "data": "lmctr.cli.data",
     "grid": "lmctr.cli.grid",
     "scaling": "lmctr.cli.scaling",

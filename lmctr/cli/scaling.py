@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from lmctr.cli import (
-    scaling_allocate,
-    scaling_cost,
-    scaling_design,
-    scaling_fit,
-    scaling_flops,
-    scaling_ladder,
-    scaling_revenue,
-    scaling_sumi,
-)
+from lmctr.studies.scaling import allocate as scaling_allocate
+from lmctr.studies.scaling import cost as scaling_cost
+from lmctr.studies.scaling import design as scaling_design
+from lmctr.studies.scaling import fit as scaling_fit
+from lmctr.studies.scaling import flops as scaling_flops
+from lmctr.studies.scaling import ladder as scaling_ladder
+from lmctr.studies.scaling import revenue as scaling_revenue
+from lmctr.studies.scaling import sumi as scaling_sumi
 
 ACCEPTS_OVERRIDES = True  # of the recipes of `flops` and `ladder`; the others refuse them
 

@@ -7,10 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .builders.table import load_table, log_from_table
-    from .collators import TextCollator
-    from .features import TabularFeatureProcessor
-    from .impressions import (
+    from lmctr.data.batches.collators import TextCollator
+    from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView, sumi_rows
+    from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
+    from lmctr.data.batches.text import TextDataset, TextView
+    from lmctr.data.features.processor import TabularFeatureProcessor
+    from lmctr.data.impressions.store import (
         ImpressionCollator,
         ImpressionDataset,
         ImpressionSource,
@@ -18,28 +20,41 @@ if TYPE_CHECKING:
         ImpressionView,
         load_impressions,
     )
-    from .impressions_processor import ImpressionProcessor
+    from lmctr.data.logs.log import DatasetInfo, InteractionLog
+    from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
+    from lmctr.data.logs.splits import Splits, split_log
+    from lmctr.data.logs.table import load_table, log_from_table
+    from lmctr.data.logs.validation import LeakageReport, validate_histories, validate_log
+    from lmctr.data.processors.impressions import ImpressionProcessor
+    from lmctr.data.processors.sequence import SequenceProcessor
+    from lmctr.data.synthetic.cascade import synthetic_cascade
+    from lmctr.data.synthetic.log import synthetic_log
+    from lmctr.data.synthetic.tables import synthetic_table
+    from lmctr.data.tables.load import load_tabular, table_source
+    from lmctr.data.tables.source import TableSource
+    from lmctr.data.tables.store import TabularStore
+
     from .load import load_log
-    from .log import DatasetInfo, InteractionLog
-    from .retrieval import Retrieval, TextRetriever, build_retrieval
-    from .sequence import SequenceCollator, SequenceDataset, SequenceView, sumi_rows
-    from .sequence_processor import SequenceProcessor
-    from .splits import Splits, split_log
-    from .synthetic import synthetic_log
-    from .synthetic_cascade import synthetic_cascade
-    from .synthetic_tables import synthetic_table
-    from .table_store import TabularStore
-    from .tabular import load_tabular, table_source
-    from .tabular_source import TableSource
-    from .tabular_view import TabularCollator, TabularDataset, TabularView
-    from .text import TextDataset, TextView
-    from .validation import LeakageReport, validate_histories, validate_log
 
 _MODULES = {
-    "builders.table": ("load_table", "log_from_table"),
-    "collators": ("TextCollator",),
-    "features": ("TabularFeatureProcessor",),
-    "impressions": (
+    "batches.collators": ("TextCollator",),
+    "batches.sequence": (
+        "SequenceCollator",
+        "SequenceDataset",
+        "SequenceView",
+        "sumi_rows",
+    ),
+    "batches.tabular": (
+        "TabularCollator",
+        "TabularDataset",
+        "TabularView",
+    ),
+    "batches.text": (
+        "TextDataset",
+        "TextView",
+    ),
+    "features.processor": ("TabularFeatureProcessor",),
+    "impressions.store": (
         "ImpressionCollator",
         "ImpressionDataset",
         "ImpressionSource",
@@ -47,22 +62,40 @@ _MODULES = {
         "ImpressionView",
         "load_impressions",
     ),
-    "impressions_processor": ("ImpressionProcessor",),
     "load": ("load_log",),
-    "log": ("DatasetInfo", "InteractionLog"),
-    "retrieval": ("Retrieval", "TextRetriever", "build_retrieval"),
-    "sequence": ("SequenceCollator", "SequenceDataset", "SequenceView", "sumi_rows"),
-    "sequence_processor": ("SequenceProcessor",),
-    "splits": ("Splits", "split_log"),
-    "synthetic": ("synthetic_log",),
-    "synthetic_cascade": ("synthetic_cascade",),
-    "synthetic_tables": ("synthetic_table",),
-    "table_store": ("TabularStore",),
-    "tabular": ("load_tabular", "table_source"),
-    "tabular_source": ("TableSource",),
-    "tabular_view": ("TabularCollator", "TabularDataset", "TabularView"),
-    "text": ("TextDataset", "TextView"),
-    "validation": ("LeakageReport", "validate_histories", "validate_log"),
+    "logs.log": (
+        "DatasetInfo",
+        "InteractionLog",
+    ),
+    "logs.retrieval": (
+        "Retrieval",
+        "TextRetriever",
+        "build_retrieval",
+    ),
+    "logs.splits": (
+        "Splits",
+        "split_log",
+    ),
+    "logs.table": (
+        "load_table",
+        "log_from_table",
+    ),
+    "logs.validation": (
+        "LeakageReport",
+        "validate_histories",
+        "validate_log",
+    ),
+    "processors.impressions": ("ImpressionProcessor",),
+    "processors.sequence": ("SequenceProcessor",),
+    "synthetic.cascade": ("synthetic_cascade",),
+    "synthetic.log": ("synthetic_log",),
+    "synthetic.tables": ("synthetic_table",),
+    "tables.load": (
+        "load_tabular",
+        "table_source",
+    ),
+    "tables.source": ("TableSource",),
+    "tables.store": ("TabularStore",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -19,10 +19,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.logs.splits import PARTS, Splits
 from lmctr.utils.files import read_json, write_json
-
-from .log import DatasetInfo
-from .splits import PARTS, Splits
 
 __all__ = ["ArrayStore", "FileWriter", "MemoryWriter", "smallest_integer"]
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lmctr.data.logs.log import LOG_FILE, InteractionLog
 from lmctr.utils.suggest import nearest, unknown_key_message
-
-from .log import LOG_FILE, InteractionLog
 
 BUILDERS = {
     "30music": "lmctr.data.builders.thirty_music:load_thirty_music",
@@ -19,12 +18,12 @@ BUILDERS = {
     "movielens": "lmctr.data.builders.movielens:load_movielens",
     "kuairec": "lmctr.data.builders.kuairec:load_kuairec",
     "spotify_sessions": "lmctr.data.builders.spotify:load_spotify_sessions",
-    "synthetic": "lmctr.data.synthetic:synthetic_log",
-    "synthetic_sequence": "lmctr.data.synthetic_sequence:synthetic_sequence_log",
+    "synthetic": "lmctr.data.synthetic.log:synthetic_log",
+    "synthetic_sequence": "lmctr.data.synthetic.sequence:synthetic_sequence_log",
 }
 """Data sets by name: the function that reads or makes each."""
 
-_TABLE_BUILDER = "lmctr.data.builders.table:load_table"
+_TABLE_BUILDER = "lmctr.data.logs.table:load_table"
 
 
 def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
@@ -33,10 +32,10 @@ def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
     Args:
         name_or_path: a name of `BUILDERS`: "movielens", "kuairec", "amazon_book", "30music", "spotify_sessions", "synthetic" or
             "synthetic_sequence"; or a folder written by [`InteractionLog.save`] or `lmctr data prepare`; or a schema file (`.yaml`)
-            that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.builders.table`]).
+            that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.logs.table`]).
         options: keyword arguments of the builder: see [`~lmctr.data.builders.movielens.load_movielens`],
-            [`~lmctr.data.builders.kuairec.load_kuairec`], [`~lmctr.data.synthetic.synthetic_log`], [`InteractionLog.load`] and
-            [`~lmctr.data.builders.table.load_table`].
+            [`~lmctr.data.builders.kuairec.load_kuairec`], [`~lmctr.data.synthetic.log.synthetic_log`], [`InteractionLog.load`] and
+            [`~lmctr.data.logs.table.load_table`].
 
     Raises:
         ValueError: the name, or an option, is unknown (with the nearest known one).
@@ -83,7 +82,7 @@ def _find(name_or_path: str | os.PathLike) -> tuple[Callable[..., InteractionLog
     if path.exists():
         raise ValueError(
             f"{path}: a raw data file needs a schema that says which column is what; pass the schema's .yaml file (see "
-            "lmctr.data.builders.table)."
+            "lmctr.data.logs.table)."
         )
     guess = nearest(name, BUILDERS)
     raise ValueError(

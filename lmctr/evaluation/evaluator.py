@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lmctr.evaluation import metrics
-from lmctr.modeling_utils import IGNORED_LABEL
+from lmctr.models.common.base import IGNORED_LABEL
 
 __all__ = [
     "METRIC_NAMES",

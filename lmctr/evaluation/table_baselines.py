@@ -5,7 +5,7 @@ fitted on rates that leave the row itself out (each row's rates come from the ot
 trust the rates of rare values, which then hold the row's own label. Validation and test rows get the rates of the whole
 training part. Nothing is fitted on validation and test rows.
 
-Tables are read by attribute (`lmctr.data.table_store.TabularStore`, or anything with the same ones): `input_ids` (S, F),
+Tables are read by attribute (`lmctr.data.tables.store.TabularStore`, or anything with the same ones): `input_ids` (S, F),
 `numeric_values` (S, Nn), `sequence_ids` (S, N, L), `labels` (S,), `groups` (S,), `weight` (S,), each array or None.
 
 S: rows, F: fields, R: rows of a part.

@@ -10,7 +10,7 @@ from typing import Any
 
 from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
-from lmctr.hub.run_folder import RunFolder, open_run
+from lmctr.runs.model_folder import RunFolder, open_run
 
 __all__ = [
     "METRICS",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lmctr.hub.run_folder import RunFolder
+from lmctr.runs.model_folder import RunFolder
 
 __all__ = ["event_call", "event_rows", "facts", "limits", "usage_note"]
 
@@ -84,7 +84,7 @@ def _strategy(entry: dict[str, Any]) -> str:
 
 def usage_note(folder: RunFolder, recipe: dict[str, Any] | None) -> str:
     """How the processor is called."""
-    from lmctr.data.sequence_processor import SequenceProcessor
+    from lmctr.data.processors.sequence import SequenceProcessor
 
     note = (
         "`histories` are users' events, oldest first, with the original ids of the items, times in unix seconds, and the names of behaviours and "
@@ -120,7 +120,7 @@ def limits(folder: RunFolder) -> list[str]:
 
 def event_rows(folder: RunFolder) -> dict[str, Any]:
     """Arguments of the processor for two users, one with a short history, one with none."""
-    from lmctr.data.sequence_processor import SequenceProcessor
+    from lmctr.data.processors.sequence import SequenceProcessor
 
     processor = SequenceProcessor.from_pretrained(folder.path)
     known = processor.items["item_id"].slice(0, 3).to_pylist() or [1]

@@ -11,9 +11,9 @@ import torch
 from lmctr.evaluation.comparison import read_predictions
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, evaluate_predictions
 from lmctr.hub.examples import example_batch
-from lmctr.hub.loading import load_folder
-from lmctr.hub.reference import REFERENCE_FILE, compare_with_reference
-from lmctr.hub.run_folder import RunFolder, open_run
+from lmctr.runs.loading import load_folder
+from lmctr.runs.model_folder import RunFolder, open_run
+from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 
 __all__ = ["RunReport", "split_metrics", "validate_run"]
 

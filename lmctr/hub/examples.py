@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lmctr.hub.card_sequence import event_call, event_rows
-from lmctr.hub.run_folder import RunFolder
+from lmctr.runs.model_folder import RunFolder
 
 __all__ = ["example_batch", "example_call", "example_rows"]
 
@@ -84,7 +84,7 @@ def _text_call(rows: dict[str, Any]) -> str:
 
 def _table_rows(folder: RunFolder) -> dict[str, Any]:
     """A row of the most frequent values (of a user who is not known), and one with nothing but missing values."""
-    from lmctr.data.features import TabularFeatureProcessor
+    from lmctr.data.features.processor import TabularFeatureProcessor
 
     processor = TabularFeatureProcessor.from_pretrained(folder.path)
     first: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def _table_call(rows: dict[str, Any]) -> str:
 
 def _impression_rows(folder: RunFolder) -> dict[str, Any]:
     """A user and two ads of the most frequent values, and a user and an ad with nothing but missing values."""
-    from lmctr.data.impressions_processor import ImpressionProcessor
+    from lmctr.data.processors.impressions import ImpressionProcessor
 
     processor = ImpressionProcessor.from_pretrained(folder.path)
     user, ad = _columns(processor.user), _columns(processor.ad)

@@ -27,7 +27,7 @@ from lmctr.hub.card_results import (
     seed_metrics,
 )
 from lmctr.hub.examples import example_call
-from lmctr.hub.run_folder import RunFolder, open_run
+from lmctr.runs.model_folder import RunFolder, open_run
 from lmctr.utils.resources import find_resource
 
 __all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]

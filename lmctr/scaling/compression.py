@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lmctr.data.log import InteractionLog
-from lmctr.data.sequence import SequenceView, sumi_rows
+from lmctr.data.batches.sequence import SequenceView, sumi_rows
+from lmctr.data.logs.log import InteractionLog
 from lmctr.models.astro.configuration_astro import ASTROConfig
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 

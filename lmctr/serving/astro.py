@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from lmctr.modeling_sequence import SequenceInputs
 from lmctr.models.astro.cache import event_identity, update_cache
 from lmctr.models.astro.modeling_astro import ASTROCache
 from lmctr.models.astro.partition import Slots
+from lmctr.models.common.sequence import SequenceInputs
 
 from .events import EventScorer
 from .registry import EncodedHistory

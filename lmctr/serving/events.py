@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lmctr.modeling_sequence import SequenceInputs, sequence_inputs, sequence_logits
+from lmctr.models.common.sequence import SequenceInputs, sequence_inputs, sequence_logits
 
 from .registry import EncodedHistory, RequestScorer
 
@@ -155,7 +155,7 @@ def event_table(inputs: SequenceInputs) -> torch.Tensor:
 
 
 class CachedEventScorer(EventScorer):
-    """Scores with a model whose base is a [`~lmctr.modeling_sequence.CachedHistoryMixin`] on a kept history.
+    """Scores with a model whose base is a [`~lmctr.models.common.sequence.CachedHistoryMixin`] on a kept history.
 
     New events are encoded behind the kept ones. Where the history is at its longest (`max_history_length` of the processor), the oldest event
     leaves it, every later one moves a place forward, and all is encoded again.

@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig
 
-from lmctr.configuration_utils import RetrievalConfig
-from lmctr.modeling_impressions import ImpressionEmbedding, RetrievalPreTrainedModel
-from lmctr.modeling_retrieval import SplitMLP, SplitTowers, fold_mlp, split_mlp
+from lmctr.models.common.configuration import RetrievalConfig
+from lmctr.models.common.impressions import ImpressionEmbedding, RetrievalPreTrainedModel
+from lmctr.models.common.retrieval import SplitMLP, SplitTowers, fold_mlp, split_mlp
 from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPForCTR
 from lmctr.models.two_tower.modeling_two_tower import TwoTowerForCTR
 from lmctr.utils.files import read_json, write_json

@@ -23,7 +23,7 @@ from transformers import EvalPrediction, Trainer, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
 from lmctr.evaluation.evaluator import evaluate_predictions
-from lmctr.modeling_utils import IGNORED_LABEL
+from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StageTwoEarlyStopping, TwoStageCallback, should_stop
 from lmctr.training.checkpoints import MARKER, mark_complete, read_marker, rotate

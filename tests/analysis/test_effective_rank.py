@@ -10,8 +10,8 @@ from transformers import CONFIG_MAPPING
 import lmctr
 from lmctr import DCNv2Config, DCNv2ForCTR, DNNConfig, DNNForCTR, RankElastorConfig, RankElastorForCTR
 from lmctr.analysis.effective_rank import effective_rank, measure_effective_rank
-from lmctr.configuration_utils import TabularCTRConfig
-from lmctr.modeling_tokens import block_transpose
+from lmctr.models.common.configuration import TabularCTRConfig
+from lmctr.models.common.tokens import block_transpose
 from lmctr.models.rank_elastor.modeling_rank_elastor import GatedNetwork, KroneckerMixing, PlainNetwork
 
 

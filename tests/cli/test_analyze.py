@@ -8,9 +8,9 @@ import pytest
 
 from lmctr.analysis import sink_attention
 from lmctr.cli.main import main
-from lmctr.cli.runs import RunFolder
 from lmctr.data import TextView, load_log, split_log
-from lmctr.hub.loading import load_run
+from lmctr.runs.folder import RunFolder
+from lmctr.runs.loading import load_run
 
 
 def analyze(*words):
@@ -159,7 +159,7 @@ def test_bad_runs(tiny_run, tmp_path, capsys):
 def test_runs_of_the_same_name_are_told_apart():
     from pathlib import Path
 
-    from lmctr.cli.analyze import run_names
+    from lmctr.studies.analyses.attention import run_names
 
     assert run_names([RunFolder(Path("/x/a/run")), RunFolder(Path("/x/b/run"))]) == ["a/run", "b/run"]
     assert run_names([RunFolder(Path("/x/a/run"))]) == ["run"]

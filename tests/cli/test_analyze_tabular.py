@@ -14,7 +14,7 @@ from test_tabular_runs import TINY_TABLE
 from lmctr.analysis.effective_rank import measure_effective_rank
 from lmctr.analysis.field_interactions import field_interactions
 from lmctr.cli.main import main
-from lmctr.hub.loading import load_run
+from lmctr.runs.loading import load_run
 
 MODELS = {
     "fat": {"hidden_size": 8, "num_attention_heads": 2, "num_bases": 4, "top_k": 2, "meta_dim": 4},
@@ -76,8 +76,8 @@ def test_the_measured_samples_are_those_of_the_split(copies):
     run = copies["rank_mixer"]
     assert analyze("rank", run, "--split", "validation", "--no-plots") == 0
     (entry,) = read(run / "analysis" / "rank.json")["runs"]
-    from lmctr.cli.recipe import load_recipe
-    from lmctr.cli.views import view_of
+    from lmctr.runs.inputs import view_of
+    from lmctr.runs.recipe import load_recipe
 
     view = view_of(load_recipe(run / "recipe.yaml"))
     view.load()

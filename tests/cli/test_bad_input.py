@@ -14,7 +14,7 @@ from cli_helpers import TINY, error_of, predict, read
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from lmctr.cli.main import main
-from lmctr.hub.loading import load_run
+from lmctr.runs.loading import load_run
 
 HEADER = "user,item,ts,label,title"
 SCHEMA = {

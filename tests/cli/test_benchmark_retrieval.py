@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from lmctr.cli import benchmark_retrieval
-from lmctr.cli.benchmark_retrieval import ARMS, LOSS_ARMS, QUICK, as_markdown
-from lmctr.cli.benchmark_retrieval import benchmark_retrieval as measure
+from lmctr.benchmarks import retrieval as benchmark_retrieval
+from lmctr.benchmarks.retrieval import ARMS, LOSS_ARMS, QUICK, as_markdown
+from lmctr.benchmarks.retrieval import benchmark_retrieval as measure
 from lmctr.cli.main import main
 
 

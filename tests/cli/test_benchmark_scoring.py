@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from lmctr.cli import benchmark_scoring
-from lmctr.cli.benchmark_scoring import ARMS, Settings, as_markdown
-from lmctr.cli.benchmark_scoring import benchmark_scoring as measure
+from lmctr.benchmarks import scoring as benchmark_scoring
+from lmctr.benchmarks.scoring import ARMS, Settings, as_markdown
+from lmctr.benchmarks.scoring import benchmark_scoring as measure
 from lmctr.cli.main import main
 
 TINY = Settings(

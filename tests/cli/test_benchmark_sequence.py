@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from lmctr.cli import benchmark_sequence
-from lmctr.data.synthetic_sequence import synthetic_sequence_log
+from lmctr.benchmarks import sequence as benchmark_sequence
+from lmctr.data.synthetic.sequence import synthetic_sequence_log
 
 TINY = {
     "length": 20,

@@ -6,8 +6,8 @@ import json
 import pytest
 import torch
 
-from lmctr.cli import benchmark_tabular
-from lmctr.cli.benchmark_tabular import ARMS, FAMILIES, PHASES, Shape, make_batches, make_model, make_optimizer
+from lmctr.benchmarks import tabular as benchmark_tabular
+from lmctr.benchmarks.tabular import ARMS, FAMILIES, PHASES, Shape, make_batches, make_model, make_optimizer
 from lmctr.training.optim import GroupedOptimizer
 
 TINY = Shape(batch_size=16, num_categorical=10, num_numeric=5, vocabulary=300, embedding_dim=4)

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from lmctr.cli.benchmark_text import _raw_rows, _whole_text, benchmark_text, padding_share
+from lmctr.benchmarks.text import _raw_rows, _whole_text, benchmark_text, padding_share
 from lmctr.cli.main import main
-from lmctr.data.synthetic import synthetic_log
+from lmctr.data.synthetic.log import synthetic_log
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.training.tokenizers import train_tokenizer
 
@@ -20,7 +20,7 @@ def log():
 @pytest.mark.parametrize("feedback", ["none", "inline", "groups"])
 def test_measures_the_same_samples_in_three_ways(log, feedback, monkeypatch):
     clock = iter(np.cumsum(np.ones(1000)))
-    monkeypatch.setattr("lmctr.cli.benchmark_text.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("lmctr.benchmarks.text.time.perf_counter", lambda: float(next(clock)))
     result = benchmark_text(log, feedback=feedback, num_behaviors=(3, 6), num_samples=70, batch_size=16, repeats=3)
     assert [one["num_behaviors"] for one in result["measurements"]] == [3, 6]
     for one in result["measurements"]:

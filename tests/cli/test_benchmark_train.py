@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lmctr.cli import benchmark_train
-from lmctr.cli.benchmark_train import ARMS, Settings, as_markdown
+from lmctr.benchmarks import train as benchmark_train
+from lmctr.benchmarks.train import ARMS, Settings, as_markdown
 from lmctr.cli.main import main
 
 TINY = Settings(

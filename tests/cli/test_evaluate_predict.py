@@ -9,7 +9,7 @@ from cli_helpers import predict, read, request_of, tiny_log
 from safetensors.numpy import load_file, save_file
 
 from lmctr.cli.main import main
-from lmctr.cli.predict import parse_request
+from lmctr.runs.answers.predict import parse_request
 
 # ---- evaluate -----------------------------------------------------------------------------------------------------
 
@@ -137,8 +137,8 @@ def test_predict_candidates_equal_single_targets(tiny_run, tmp_path, log):
 
 def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
     """Answers come before the input has ended, and blank lines are skipped."""
-    from lmctr.cli.predict import Scorer
-    from lmctr.cli.runs import open_run
+    from lmctr.runs.answers.predict import Scorer
+    from lmctr.runs.folder import open_run
 
     line = json.dumps(request_of(log, 5)) + "\n"
     read_lines = []

@@ -14,13 +14,13 @@ import pytest
 import yaml
 from cli_helpers import TINY, error_of, read
 
-from lmctr.cli.grid_baselines import configuration
-from lmctr.cli.grid_file import check_recipes, load_grid
-from lmctr.cli.grid_state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
 from lmctr.cli.main import main
-from lmctr.cli.recipe import load_recipe
 from lmctr.evaluation.metrics import auc
 from lmctr.evaluation.significance import delong_test, paired_t_test
+from lmctr.runs.recipe import load_recipe
+from lmctr.studies.grids.baselines import configuration
+from lmctr.studies.grids.file import check_recipes, load_grid
+from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
 from lmctr.utils.resources import find_resource, list_resources
 
 SMALL = {

@@ -12,11 +12,11 @@ from transformers import AutoProcessor
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.cli.recipe import RecipeError, find_recipe, load_recipe
-from lmctr.data.impressions import load_impressions
+from lmctr.data.impressions.store import load_impressions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.hub.checks import validate_run
 from lmctr.hub.model_card import build_card
+from lmctr.runs.recipe import RecipeError, find_recipe, load_recipe
 
 TINY_CASCADE = {
     "data": {
@@ -221,7 +221,7 @@ def test_vocabularies_of_another_run_are_refused(cascade_run, tmp_path):
     settings = read(folder, "preprocessor_config.json")
     settings["ad_fields"][-1]["transform"] = "raw"
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
-    from lmctr.hub.loading import load_run
+    from lmctr.runs.loading import load_run
 
     with pytest.raises(ValueError, match="was trained with a processor of the fingerprint"):
         load_run(folder)
@@ -285,7 +285,7 @@ def test_adagrad_gets_the_epsilon(tmp_path):
 
 
 def test_the_grid_of_losses_is_readable():
-    from lmctr.cli.grid_file import check_recipes, load_grid
+    from lmctr.studies.grids.file import check_recipes, load_grid
 
     grid = load_grid(find_recipe("retrieval/tables/losses_cascade"))
     losses = {name: recipe.model["loss"] for (name, _), recipe in check_recipes(grid, []).items()}
@@ -322,7 +322,7 @@ def test_data_that_cannot_be_used_are_refused(recipe_path, tmp_path, capsys, wor
 
 
 def test_a_part_without_revenue_is_refused(recipe_path, tmp_path):
-    from lmctr.cli.views import view_of
+    from lmctr.runs.inputs import view_of
 
     view = view_of(load_recipe(recipe_path))
     view.load(tmp_path)
@@ -335,7 +335,7 @@ def test_a_part_without_revenue_is_refused(recipe_path, tmp_path):
 
 
 def test_odd_impressions_are_reported_before_training(recipe_path, tmp_path):
-    from lmctr.cli.views import view_of
+    from lmctr.runs.inputs import view_of
 
     view = view_of(load_recipe(recipe_path))
     view.load(tmp_path)

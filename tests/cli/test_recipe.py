@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from lmctr.cli.main import split_overrides
-from lmctr.cli.recipe import RecipeError, compare_recipes, load_recipe, parse_yaml
+from lmctr.runs.recipe import RecipeError, compare_recipes, load_recipe, parse_yaml
 from lmctr.utils.resources import find_resource, list_resources
 
 MINIMAL = """

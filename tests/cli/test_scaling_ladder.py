@@ -10,10 +10,10 @@ import torch
 import yaml
 from cli_helpers import error_of, read
 
-from lmctr.cli.grid_file import check_recipes
 from lmctr.cli.main import main
-from lmctr.cli.scaling_ladder_file import load_ladder
 from lmctr.scaling.fits import fit_scaling_law
+from lmctr.studies.grids.file import check_recipes
+from lmctr.studies.scaling.ladder_file import load_ladder
 from lmctr.utils.resources import list_resources
 
 SMALL = {

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lmctr.cli import scaling_sumi
+from lmctr.studies.scaling import sumi as scaling_sumi
 
 DATA = ["sumi", "synthetic_sequence", "--options", "{num_users: 20, events_per_user: 40}"]
 

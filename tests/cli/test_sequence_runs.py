@@ -15,9 +15,9 @@ from transformers import AutoProcessor
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.cli.recipe import RecipeError, load_recipe
-from lmctr.cli.views import FAMILIES, view_class, view_of
 from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.runs.inputs import FAMILIES, view_class, view_of
+from lmctr.runs.recipe import RecipeError, load_recipe
 from lmctr.training.checkpoints import MARKER
 
 
@@ -338,7 +338,7 @@ def test_a_first_task_that_is_not_the_label(tmp_path):
 def test_every_sequence_family_of_the_library_can_be_named_in_a_recipe():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from lmctr.configuration_utils import SequenceCTRConfig
+    from lmctr.models.common.configuration import SequenceCTRConfig
 
     found = [name for name in lmctr.list_models() if issubclass(CONFIG_MAPPING[name], SequenceCTRConfig)]
     assert sorted(found) == sorted(name for name in FAMILIES if view_class(name).reads_events) == sorted(MODELS)

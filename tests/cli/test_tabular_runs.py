@@ -14,8 +14,8 @@ from transformers import AutoProcessor
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.cli.recipe import RecipeError, load_recipe
-from lmctr.data.tabular import load_tabular
+from lmctr.data.tables.load import load_tabular
+from lmctr.runs.recipe import RecipeError, load_recipe
 
 TINY_TABLE = {
     "data": {

@@ -10,10 +10,10 @@ from cli_helpers import error_of, predict, read, request_of, tiny_log
 from safetensors.numpy import load_file, save_file
 
 from lmctr.cli.main import main
-from lmctr.cli.runs import RunFolder
-from lmctr.data.splits import split_log
+from lmctr.data.logs.splits import split_log
 from lmctr.evaluation.baselines import gradient_boosting_baseline
 from lmctr.evaluation.evaluator import evaluate_predictions, evaluate_probabilities
+from lmctr.runs.folder import RunFolder
 from lmctr.training.checkpoints import MARKER, list_checkpoints
 
 # ---- what a run leaves --------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_predictions_reproduce_the_metrics(tiny_run):
 def test_saved_model_gives_the_written_scores(tiny_run):
     import torch
 
-    from lmctr.data.text import TextView
+    from lmctr.data.batches.text import TextView
     from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
     from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 

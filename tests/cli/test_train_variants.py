@@ -9,11 +9,11 @@ import pytest
 from cli_helpers import predict, read, request_of, tiny_log
 
 from lmctr.cli.main import main
-from lmctr.cli.recipe import load_recipe
 from lmctr.data.builders.kuairec import load_kuairec
-from lmctr.hub.loading import load_run
-from lmctr.hub.run_folder import open_run
 from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.runs.loading import load_run
+from lmctr.runs.model_folder import open_run
+from lmctr.runs.recipe import load_recipe
 from lmctr.training.lora import load_adapter
 
 

@@ -12,9 +12,9 @@ from transformers import AutoFeatureExtractor, AutoProcessor
 
 import lmctr
 from lmctr.data import TabularFeatureProcessor
-from lmctr.data.features_fields import override_fields
-from lmctr.data.features_files import VOCABULARY_FILE
-from lmctr.data.features_vocabulary import CountAccumulator, Vocabulary, _HashIndex, hash_strings
+from lmctr.data.features.fields import override_fields
+from lmctr.data.features.files import VOCABULARY_FILE
+from lmctr.data.features.vocabulary import CountAccumulator, Vocabulary, _HashIndex, hash_strings
 
 FIELDS = [
     {"name": "ad", "type": "categorical", "min_count": 2},
@@ -304,7 +304,7 @@ def test_large_vocabularies_are_looked_up_by_hash():
 
 
 def test_counts_survive_merges(monkeypatch):
-    monkeypatch.setattr("lmctr.data.features_vocabulary._PENDING", 8)
+    monkeypatch.setattr("lmctr.data.features.vocabulary._PENDING", 8)
     rng = np.random.default_rng(0)
     counts, plain = CountAccumulator(), Counter()
     for _ in range(40):

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from lmctr.data import TableSource, TabularFeatureProcessor, TabularStore, load_tabular, table_source
-from lmctr.data.tabular_source import file_piece
+from lmctr.data.tables.source import file_piece
 
 FIELDS = [{"name": "c", "type": "categorical"}, {"name": "x", "type": "numeric"}]
 

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoFeatureExtractor, AutoProcessor
 
 import lmctr
-from lmctr.data.impressions import (
+from lmctr.data.impressions.store import (
     ImpressionBlock,
     ImpressionCollator,
     ImpressionDataset,
@@ -19,7 +19,7 @@ from lmctr.data.impressions import (
     ImpressionView,
     load_impressions,
 )
-from lmctr.data.impressions_processor import ImpressionProcessor, pad_ads
+from lmctr.data.processors.impressions import ImpressionProcessor, pad_ads
 
 USER_FIELDS = (
     {"name": "region", "type": "categorical"},

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lmctr.data import load_log, validate_log
-from lmctr.data.splits import split_log
+from lmctr.data.logs.splits import split_log
 
 HEADER = "user_id,video_id,play_duration,video_duration,time,date,timestamp,watch_ratio\n"
 SMALL = (

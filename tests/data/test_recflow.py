@@ -6,7 +6,7 @@ import pyarrow.feather as feather
 import pytest
 
 from lmctr.data.builders.recflow import load_recflow
-from lmctr.data.impressions import ImpressionStore, load_impressions
+from lmctr.data.impressions.store import ImpressionStore, load_impressions
 
 DAYS = ("2024-01-13", "2024-01-14", "2024-01-15")
 FLAGS = ("realshow", "rerank_pos", "rerank_neg", "rank_pos", "rank_neg", "coarse_neg", "prerank_neg")

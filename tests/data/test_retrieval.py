@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sp
 from text_logs import small_log
 
-from lmctr.data.retrieval import Retrieval, TextRetriever, build_retrieval
-from lmctr.data.text_encoders import MissingExtraError, cached_vectors
+from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
+from lmctr.data.logs.text_encoders import MissingExtraError, cached_vectors
 
 TEXTS = ["Heat crime action", "Casino crime", "Alien horror", "", None, "星际 穿越", "heat"]
 
@@ -46,7 +46,7 @@ def brute_force(log, events, vectors, k, selection="similar", codes=(None,)):
 @pytest.mark.parametrize("per_feedback", [False, True])
 @pytest.mark.parametrize("block", [10**6, 25])
 def test_equals_brute_force(log, encoder, selection, per_feedback, block, monkeypatch):
-    monkeypatch.setattr("lmctr.data.retrieval._BLOCK", block)
+    monkeypatch.setattr("lmctr.data.logs.retrieval._BLOCK", block)
     events = log.sample_events()
 
     def dense(texts):
@@ -110,7 +110,7 @@ def test_the_cache_is_used_and_memory_mapped(log, tmp_path, monkeypatch):
         raise AssertionError("computed again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lmctr.data.retrieval._Plan._search", refuse)
+        patch.setattr("lmctr.data.logs.retrieval._Plan._search", refuse)
         patch.setattr(TextRetriever, "encode", refuse)
         again = build_retrieval(log, events, **options)
     assert again.history.tolist() == first.history.tolist()
@@ -140,7 +140,7 @@ def test_an_interrupted_search_goes_on_where_it_stopped(log, tmp_path, monkeypat
         calls.append((first, last))
         return search(self, first, last)
 
-    monkeypatch.setattr("lmctr.data.retrieval._Plan._search", stops_after_three)
+    monkeypatch.setattr("lmctr.data.logs.retrieval._Plan._search", stops_after_three)
     with pytest.raises(KeyboardInterrupt):
         build_retrieval(log, events, **options)
     folder = next(tmp_path.glob("retrieval-*"))
@@ -153,7 +153,7 @@ def test_an_interrupted_search_goes_on_where_it_stopped(log, tmp_path, monkeypat
         rest.append((first, last))
         return search(self, first, last)
 
-    monkeypatch.setattr("lmctr.data.retrieval._Plan._search", counts)
+    monkeypatch.setattr("lmctr.data.logs.retrieval._Plan._search", counts)
     resumed = build_retrieval(log, events, **options)
     assert rest[0][0] == calls[-1][1]
     assert not (folder / "progress.json").exists()

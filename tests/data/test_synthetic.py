@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lmctr.data import load_log, split_log, synthetic_log, validate_log
-from lmctr.data.synthetic import TOPICS, generate_synthetic
+from lmctr.data.synthetic.log import TOPICS, generate_synthetic
 
 ARRAYS = ("user_ids", "offsets", "item", "time", "label", "feedback")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lmctr.data.impressions import ImpressionStore, ImpressionView
-from lmctr.data.synthetic_cascade import SCENARIOS, synthetic_cascade
+from lmctr.data.impressions.store import ImpressionStore, ImpressionView
+from lmctr.data.synthetic.cascade import SCENARIOS, synthetic_cascade
 
 SMALL = {
     "num_impressions": 300,
@@ -90,7 +90,7 @@ def test_scenarios_differ_in_world_value_and_traffic():
 
 
 def test_the_value_has_the_stated_spread_and_main_effect():
-    from lmctr.data.synthetic_cascade import _World
+    from lmctr.data.synthetic.cascade import _World
 
     settings = synthetic_cascade(**SMALL | {"num_components": 64}).info.extra
     settings = {key: value for key, value in settings.items() if key != "requests_per_second"}
@@ -102,7 +102,7 @@ def test_the_value_has_the_stated_spread_and_main_effect():
 
 
 def test_weights_fall_as_a_power():
-    from lmctr.data.synthetic_cascade import _World
+    from lmctr.data.synthetic.cascade import _World
 
     settings = dict(synthetic_cascade(**SMALL | {"num_components": 32, "decay": 1.5}).info.extra)
     settings.pop("requests_per_second")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lmctr.data import load_log, split_log
-from lmctr.data.synthetic_sequence import _auc, generate_synthetic_sequence
+from lmctr.data.synthetic.sequence import _auc, generate_synthetic_sequence
 
 
 def test_filter_against_enumeration():

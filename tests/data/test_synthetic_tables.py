@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from lmctr.data import synthetic_table
-from lmctr.data.synthetic_tables import TRUE_PROBABILITY, _Model, _reachable
+from lmctr.data.synthetic.tables import TRUE_PROBABILITY, _Model, _reachable
 from lmctr.evaluation.metrics import auc
 
 SMALL = {"num_rows": 40_000, "num_categorical": 6, "num_numeric": 3, "vocab_size": 400, "num_pairs": 3}
@@ -68,7 +68,7 @@ def test_expected_auc_is_the_mean_over_labels():
     model = _Model.draw(rng, [5, 7], [(0, 1)], num_numeric=1, zipf_exponent=1.0, latent_dim=2, missing_share=0.1)
     model.scale(rng, (0.5, 1.0, 0.5), 0.3)
     _, expected, _ = _reachable(model, 0, 0, 400)
-    from lmctr.data.synthetic_tables import _block, _sigmoid
+    from lmctr.data.synthetic.tables import _block, _sigmoid
 
     p = _sigmoid(_block(model, 0, 0)[3].sum(axis=0) + model.bias)[:400]
     drawn = [auc((rng.random(400) < p).astype(int), p) for _ in range(400)]

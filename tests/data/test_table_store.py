@@ -17,7 +17,7 @@ from lmctr.data import (
     synthetic_table,
     table_source,
 )
-from lmctr.data.table_store import processor_arguments
+from lmctr.data.tables.store import processor_arguments
 
 OPTIONS = {"num_rows": 3000, "num_categorical": 4, "num_numeric": 2, "vocab_size": 300, "num_pairs": 2}
 

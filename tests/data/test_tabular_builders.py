@@ -10,7 +10,7 @@ from lmctr.data.builders.kuaivideo import item_visual_vectors
 from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.builders.taobao_ad import FIRST_TEST_SECOND
 from lmctr.data.builders.taobao_ad_join import prepare_taobao_ad
-from lmctr.data.log import InteractionLog
+from lmctr.data.logs.log import InteractionLog
 from lmctr.utils.history_features import history_features
 
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lmctr.data import TableSource, TabularFeatureProcessor, TabularStore, load_tabular, table_source
-from lmctr.data.tabular_reading import block_size_for, stream_file
-from lmctr.data.tabular_source import SplitRule, file_piece, rows_of
+from lmctr.data.tables.reading import block_size_for, stream_file
+from lmctr.data.tables.source import SplitRule, file_piece, rows_of
 
 FIELDS = [
     {"name": "c", "type": "categorical"},
@@ -204,7 +204,7 @@ def test_time_split_keeps_equal_times_together(table):
     assert times[codes == 1].max() < times[codes == 2].min()
     np.testing.assert_allclose(np.bincount(codes) / 5000, [0.8, 0.1, 0.1], atol=0.03)
     given = SplitRule("time", boundaries=(10, 20))
-    from lmctr.data.tabular_source import table_piece
+    from lmctr.data.tables.source import table_piece
 
     source = TableSource((table_piece(shuffled, None, given),), tuple(FIELDS), group="user", time="time")
     np.testing.assert_array_equal(parts_of(source)[0], np.digitize(times, [10, 20]))

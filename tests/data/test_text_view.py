@@ -9,10 +9,10 @@ import torch
 from text_logs import small_log
 from text_tokenizers import KINDS, make, wordpiece
 
-from lmctr.data.collators import TextCollator
-from lmctr.data.log import InteractionLog
-from lmctr.data.retrieval import build_retrieval
-from lmctr.data.text import TextDataset, TextView
+from lmctr.data.batches.collators import TextCollator
+from lmctr.data.batches.text import TextDataset, TextView
+from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.retrieval import build_retrieval
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 
 KEYS = ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
@@ -124,7 +124,7 @@ def test_lengths_in_chunks_and_empty(tokenizers, log, monkeypatch):
     view = TextView(log, CTRSinkProcessor(tokenizers["bert"], max_length=80))
     events = log.sample_events()
     whole = view.lengths(events)
-    monkeypatch.setattr("lmctr.data.text._CHUNK", 7)
+    monkeypatch.setattr("lmctr.data.batches.text._CHUNK", 7)
     assert view.lengths(events).tolist() == whole.tolist()
     assert view.lengths([]).tolist() == []
     for event in events[:20]:

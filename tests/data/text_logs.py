@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from lmctr.data.log import InteractionLog
+from lmctr.data.logs.log import InteractionLog
 
 TITLES = [
     "Heat (1995)",

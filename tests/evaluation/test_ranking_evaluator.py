@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from lmctr.data.impressions import ImpressionStore
-from lmctr.data.synthetic_cascade import synthetic_cascade
+from lmctr.data.impressions.store import ImpressionStore
+from lmctr.data.synthetic.cascade import synthetic_cascade
 from lmctr.evaluation import ranking_metrics
 from lmctr.evaluation.comparison import compare_groups, mean_and_spread, read_predictions
 from lmctr.evaluation.impression_baselines import impression_baseline_metrics

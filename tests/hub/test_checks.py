@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from tiny_run import make_batch, make_model, write_json
 
 from lmctr.evaluation.evaluator import evaluate_predictions
-from lmctr.hub import loading
 from lmctr.hub.checks import validate_run
-from lmctr.hub.reference import compare_with_reference, write_reference
-from lmctr.hub.run_folder import open_run
+from lmctr.runs import loading
+from lmctr.runs.model_folder import open_run
+from lmctr.runs.reference import compare_with_reference, write_reference
 
 
 def edit_json(path, **values):

@@ -12,12 +12,12 @@ from test_publish import client
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.cli.views import FAMILIES, view_class
-from lmctr.data.sequence_processor import SequenceProcessor
+from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.hub.examples import example_batch
-from lmctr.hub.loading import load_run
 from lmctr.hub.model_card import build_card
-from lmctr.hub.run_folder import open_run
+from lmctr.runs.inputs import FAMILIES, view_class
+from lmctr.runs.loading import load_run
+from lmctr.runs.model_folder import open_run
 
 SEQUENCE = [family for family in FAMILIES if view_class(family).reads_events]
 SMALL = {

@@ -13,11 +13,11 @@ from test_publish import client
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.cli.views import FAMILIES, view_class
-from lmctr.data.features import TabularFeatureProcessor
+from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.hub.examples import example_batch
 from lmctr.hub.model_card import build_card
-from lmctr.hub.run_folder import open_run
+from lmctr.runs.inputs import FAMILIES, view_class
+from lmctr.runs.model_folder import open_run
 
 TABULAR = [family for family in FAMILIES if view_class(family).reads_tables]
 
@@ -41,7 +41,7 @@ import json, sys
 import torch
 from safetensors.torch import save_file
 import lmctr
-from lmctr.data.tabular_source import rows_of
+from lmctr.data.tables.source import rows_of
 from transformers import AutoFeatureExtractor, AutoModel, AutoProcessor
 
 result, names = {}, {}
@@ -157,7 +157,7 @@ def test_cards_show_an_example_that_runs(runs, family, monkeypatch):
 def test_every_tabular_family_of_the_library_can_be_named_in_a_recipe():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from lmctr.configuration_utils import TabularCTRConfig
+    from lmctr.models.common.configuration import TabularCTRConfig
 
     found = [name for name in lmctr.list_models() if issubclass(CONFIG_MAPPING[name], TabularCTRConfig)]
     assert sorted(found) == sorted(TABULAR) == sorted(SMALL.keys() & set(found))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmctr.modeling_embeddings import FieldEmbedding
+from lmctr.models.common.embeddings import FieldEmbedding
 
 VOCAB_SIZES = [7, 5, 9]
 OWN_SEQUENCE_VOCAB = 6

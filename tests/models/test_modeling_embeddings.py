@@ -9,8 +9,8 @@ from tabular_inputs import FIELDS, MIXED_DIMS, make_batch, project, vectors_by_l
 from torch import nn
 
 from lmctr import DNNConfig, DNNForCTR
-from lmctr.configuration_utils import TabularCTRConfig
-from lmctr.modeling_embeddings import FieldEmbedding, FieldProjection, LinearTerm, project_fields
+from lmctr.models.common.configuration import TabularCTRConfig
+from lmctr.models.common.embeddings import FieldEmbedding, FieldProjection, LinearTerm, project_fields
 
 
 def embedding_of(seed=0, **values):

@@ -6,7 +6,7 @@ import torch
 from tabular_inputs import FIELDS, make_batch, softmax
 
 import lmctr
-from lmctr.modeling_layers import MLP, attend, in_blocks
+from lmctr.models.common.layers import MLP, attend, in_blocks
 
 
 def test_attention_equals_loops():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sequence_rows import sequence_log, sequence_view
 
 from lmctr import ASTROConfig, ASTROForCTR
-from lmctr.data.sequence import sumi_rows
+from lmctr.data.batches.sequence import sumi_rows
 from lmctr.scaling.compression import (
     compression_ratio,
     epoch_flops,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lmctr import RetrievalMLPConfig, RetrievalMLPForCTR, TwoTowerConfig, TwoTowerForCTR
-from lmctr.data.impressions_processor import ImpressionProcessor
-from lmctr.data.synthetic_cascade import synthetic_cascade
+from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.data.synthetic.cascade import synthetic_cascade
 from lmctr.serving import UserState, score
 from lmctr.serving.retrieval import _SPLITS
 

@@ -6,7 +6,7 @@ import torch
 
 from lmctr import ASTROConfig, ASTROForCTR, SequenceProcessor
 from lmctr.data import SequenceCollator, SequenceDataset, SequenceView, split_log
-from lmctr.data.synthetic_sequence import synthetic_sequence_log
+from lmctr.data.synthetic.sequence import synthetic_sequence_log
 from lmctr.evaluation.metrics import auc
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer

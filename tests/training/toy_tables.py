@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from transformers import set_seed
 
-from lmctr.modeling_outputs import CTROutput
-from lmctr.modeling_utils import ctr_loss
+from lmctr.models.common.base import ctr_loss
+from lmctr.models.common.outputs import CTROutput
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer
 

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from .. import columns
-from ..log import DatasetInfo, InteractionLog
-from .reading import ID, check_columns, opened, read_delimited, text_lines
+from lmctr.data.logs import columns
+from lmctr.data.logs.log import DatasetInfo, InteractionLog
+from lmctr.data.reading import ID, check_columns, opened, read_delimited, text_lines
 
 URL = "https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html"
 LICENCE = "Published for research by its authors, who ask for a citation; the texts are those of Amazon's customers."

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..log import DatasetInfo
-from ..tabular_reading import block_size_for
-from ..tabular_source import SplitRule, TableSource, file_piece
-from .tabular_files import absent, find_files, split_pieces
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.tables.files import absent, find_files, split_pieces
+from lmctr.data.tables.reading import block_size_for
+from lmctr.data.tables.source import SplitRule, TableSource, file_piece
 
 __all__ = ["load_criteo"]
 

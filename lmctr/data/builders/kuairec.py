@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from .. import columns
-from ..log import DatasetInfo, InteractionLog
-from .reading import check_columns, read_delimited
+from lmctr.data.logs import columns
+from lmctr.data.logs.log import DatasetInfo, InteractionLog
+from lmctr.data.reading import check_columns, read_delimited
 
 URL = "https://kuairec.com"
 LICENCE = "CC BY-SA 4.0 (LICENSE of the data set): share and adapt with attribution, under the same licence."

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..features import TabularFeatureProcessor
-from ..log import DatasetInfo
-from ..tabular_source import TableSource
-from .tabular_files import absent, find_files, split_pieces
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.tables.files import absent, find_files, split_pieces
+from lmctr.data.tables.source import TableSource
 
 __all__ = ["item_visual_vectors", "load_kuaivideo"]
 

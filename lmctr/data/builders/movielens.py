@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import columns
-from ..log import DatasetInfo, InteractionLog
-from .reading import read_delimited
+from lmctr.data.logs import columns
+from lmctr.data.logs.log import DatasetInfo, InteractionLog
+from lmctr.data.reading import read_delimited
+
 from .reception import earlier_reception
 
 URL = "https://grouplens.org/datasets/movielens/"

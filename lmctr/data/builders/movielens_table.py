@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.splits import PARTS, Splits, split_log
+from lmctr.data.tables.source import SplitRule, TableSource, table_piece
 from lmctr.utils.history_features import history_features
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
-from ..log import InteractionLog
-from ..splits import PARTS, Splits, split_log
-from ..tabular_source import SplitRule, TableSource, table_piece
 from .movielens import load_movielens
 
 __all__ = ["load_movielens_table", "movielens_table"]
@@ -170,7 +170,7 @@ def load_movielens_table(
 
     Args:
         path: as `variant`, `min_user_events`, `last_years`, `positive_above` and `progress`: see `load_movielens`.
-        split: "time" or "user", with `fractions` and `seed`: see [`~lmctr.data.splits.split_log`].
+        split: "time" or "user", with `fractions` and `seed`: see [`~lmctr.data.logs.splits.split_log`].
         history_length: as `numeric`, `num_bins` and `min_count`: see [`movielens_table`].
     """
     log = load_movielens(

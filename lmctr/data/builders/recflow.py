@@ -22,13 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 
+from lmctr.data.impressions.source import ImpressionBlock, ImpressionSource
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.logs.splits import PARTS
+from lmctr.data.tables.files import absent
+from lmctr.data.tables.source import _file_fingerprint
 from lmctr.utils.suggest import nearest
-
-from ..impressions_source import ImpressionBlock, ImpressionSource
-from ..log import DatasetInfo
-from ..splits import PARTS
-from ..tabular_source import _file_fingerprint
-from .tabular_files import absent
 
 __all__ = ["load_recflow"]
 

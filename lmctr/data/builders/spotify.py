@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import columns
-from ..log import DatasetInfo, InteractionLog
-from .reading import ID, opened, read_delimited
+from lmctr.data.logs import columns
+from lmctr.data.logs.log import DatasetInfo, InteractionLog
+from lmctr.data.reading import ID, opened, read_delimited
 
 URL = "https://www.aicrowd.com/challenges/spotify-sequential-skip-prediction-challenge"
 LICENCE = "Terms of the Spotify Sequential Skip Prediction Challenge: research use; no redistribution."

@@ -6,10 +6,11 @@ import os
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from ..log import DatasetInfo
-from ..tabular_reading import block_size_for
-from ..tabular_source import SplitRule, TableSource, file_piece
-from .tabular_files import absent, find_files, split_pieces
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.tables.files import absent, find_files, split_pieces
+from lmctr.data.tables.reading import block_size_for
+from lmctr.data.tables.source import SplitRule, TableSource, file_piece
+
 from .taobao_ad_join import PREPARED, prepare_taobao_ad
 
 __all__ = ["load_taobao_ad"]

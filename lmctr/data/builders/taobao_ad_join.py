@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 
+from lmctr.data.features.columns import Rows, numbers
+from lmctr.data.reading import read_table
+from lmctr.data.tables.reading import block_size_for, stream_file
+from lmctr.data.tables.source import watched
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
-
-from ..features_columns import Rows, numbers
-from ..tabular_reading import block_size_for, stream_file
-from ..tabular_source import watched
-from .reading import read_table
 
 PREPARED = "lmctr_prepared"
 _DONE = "prepared.json"

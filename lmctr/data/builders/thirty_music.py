@@ -18,8 +18,8 @@ from urllib.parse import unquote_plus
 import numpy as np
 import pyarrow as pa
 
-from ..log import DatasetInfo, InteractionLog
-from .reading import text_lines
+from lmctr.data.logs.log import DatasetInfo, InteractionLog
+from lmctr.data.reading import text_lines
 
 URL = "http://recsys.deib.polimi.it/datasets/"
 LICENCE = "Published for research by its authors, who ask for a citation; collected through the Last.fm API."

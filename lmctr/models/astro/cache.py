@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from ...modeling_sequence import SequenceInputs
+from lmctr.models.common.sequence import SequenceInputs
+
 from .modeling_astro import ASTROCache, ASTROModel
 from .partition import Slots
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ...configuration_utils import SequenceCTRConfig
+from lmctr.models.common.configuration import SequenceCTRConfig
+
 from .strategies import Strategy, default_strategies, parse_strategies
 
 __all__ = ["PRESETS", "ASTROConfig"]

@@ -25,9 +25,16 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
-from ...modeling_outputs import CTROutput
-from ...modeling_sequence import ItemEmbedding, SequenceInputs, sequence_inputs, sequence_logits, sequence_output
-from ...modeling_utils import CTRPreTrainedModel
+from lmctr.models.common.base import CTRPreTrainedModel
+from lmctr.models.common.outputs import CTROutput
+from lmctr.models.common.sequence import (
+    ItemEmbedding,
+    SequenceInputs,
+    sequence_inputs,
+    sequence_logits,
+    sequence_output,
+)
+
 from .configuration_astro import ASTROConfig
 from .layers import ALL, AdaptiveLayer, BlockLinear, BlockNorm, GatingFusion, RelativeBias, Temperature
 from .partition import BucketSizes, Slots, block_starts, candidate_pairs, history_pairs, matching_events, take_slots
@@ -337,10 +344,10 @@ class ASTROForCTR(ASTROPreTrainedModel):
         """Logits of each row's candidates.
 
         Args:
-            history_items, ..., statistics: see [`~lmctr.modeling_sequence.sequence_inputs`].
+            history_items, ..., statistics: see [`~lmctr.models.common.sequence.sequence_inputs`].
             labels: (B,) or (B, C), with a trailing task axis for several tasks; -100 leaves an entry out.
             sample_weight: (B,) or in the shape of the candidates.
-            num_items_in_batch: divisor of the loss, see [`~lmctr.modeling_sequence.sequence_loss`].
+            num_items_in_batch: divisor of the loss, see [`~lmctr.models.common.sequence.sequence_loss`].
             block_starts: (B, Nb, R), first event of the row that each block may hold, for rows cut out of longer ones; see
                 [`~lmctr.models.astro.partition.block_starts`].
             loop_blocks: run the blocks one after the other instead of as one batched module; the same result, slower.

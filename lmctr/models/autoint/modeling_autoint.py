@@ -10,9 +10,9 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_embeddings import FieldEmbedding, LinearTerm, project_fields
-from ...modeling_layers import MLP, attend, in_blocks
-from ...modeling_tabular import (
+from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
+from lmctr.models.common.layers import MLP, attend, in_blocks
+from lmctr.models.common.tabular import (
     LogitHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -20,6 +20,7 @@ from ...modeling_tabular import (
     TabularPreTrainedModel,
     Trace,
 )
+
 from .configuration_autoint import AutoIntConfig
 
 __all__ = ["AutoIntForCTR", "AutoIntModel", "AutoIntPreTrainedModel"]

@@ -2,7 +2,7 @@
 
 from transformers.activations import ACT2FN
 
-from ...configuration_utils import SequenceCTRConfig
+from lmctr.models.common.configuration import SequenceCTRConfig
 
 __all__ = ["BehaviorTransformerConfig"]
 

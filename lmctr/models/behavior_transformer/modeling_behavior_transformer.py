@@ -29,8 +29,8 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_layers import MLP
-from ...modeling_sequence import (
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.sequence import (
     CachedHistoryMixin,
     CandidateContext,
     ItemEmbedding,
@@ -40,6 +40,7 @@ from ...modeling_sequence import (
     time_bucket,
     visible_events,
 )
+
 from .configuration_behavior_transformer import BehaviorTransformerConfig
 
 __all__ = ["BehaviorTransformerForCTR", "BehaviorTransformerModel", "BehaviorTransformerPreTrainedModel"]
@@ -141,7 +142,7 @@ class BehaviorTransformerModel(CachedHistoryMixin, BehaviorTransformerPreTrained
     def encode_history(
         self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """See [`~lmctr.modeling_sequence.CachedHistoryMixin`]."""
+        """See [`~lmctr.models.common.sequence.CachedHistoryMixin`]."""
         self._check_length(inputs)
         new = slice(0 if past is None else past[0][0].shape[2], None)
         times = inputs.history_times

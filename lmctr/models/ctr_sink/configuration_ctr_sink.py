@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ...configuration_utils import CTRConfig
+from lmctr.models.common.configuration import CTRConfig
 
 __all__ = ["BACKBONES", "SINK_KINDS", "SINK_ORDERS", "SINK_SIGNALS", "BackboneSpec", "CTRSinkConfig"]
 

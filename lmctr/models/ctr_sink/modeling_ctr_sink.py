@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
-from ...modeling_outputs import CTROutput
-from ...modeling_utils import CTRPreTrainedModel, ctr_loss
+from lmctr.models.common.base import CTRPreTrainedModel, ctr_loss
+from lmctr.models.common.outputs import CTROutput
+
 from .backbone import load_backbone, new_backbone, position_ids_from_mask
 from .configuration_ctr_sink import CTRSinkConfig
 from .sink_attention import (

@@ -10,9 +10,9 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_embeddings import FieldEmbedding
-from ...modeling_layers import MLP
-from ...modeling_tabular import (
+from lmctr.models.common.embeddings import FieldEmbedding
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.tabular import (
     LogitHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -20,6 +20,7 @@ from ...modeling_tabular import (
     TabularPreTrainedModel,
     Trace,
 )
+
 from .configuration_dcnv2 import DCNv2Config
 
 __all__ = ["DCNv2ForCTR", "DCNv2Model", "DCNv2PreTrainedModel"]

@@ -2,7 +2,7 @@
 
 from dataclasses import field
 
-from ...configuration_utils import TabularCTRConfig
+from lmctr.models.common.configuration import TabularCTRConfig
 
 __all__ = ["DeepFMConfig"]
 

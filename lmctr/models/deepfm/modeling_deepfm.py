@@ -8,9 +8,9 @@ Shapes: B batch, F fields, d vector width, W width of the last hidden layer.
 import torch
 from torch import nn
 
-from ...modeling_embeddings import FieldEmbedding, LinearTerm, project_fields
-from ...modeling_layers import MLP
-from ...modeling_tabular import (
+from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.tabular import (
     LogitHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -18,6 +18,7 @@ from ...modeling_tabular import (
     TabularPreTrainedModel,
     Trace,
 )
+
 from .configuration_deepfm import DeepFMConfig
 
 __all__ = ["DeepFMForCTR", "DeepFMModel", "DeepFMPreTrainedModel"]

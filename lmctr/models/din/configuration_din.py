@@ -1,6 +1,6 @@
 """Configuration of DIN (arXiv 1706.06978)."""
 
-from ...configuration_utils import SequenceCTRConfig
+from lmctr.models.common.configuration import SequenceCTRConfig
 
 __all__ = ["DINConfig"]
 

@@ -31,7 +31,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from ...modeling_sequence import (
+from lmctr.models.common.sequence import (
     CandidateContext,
     SequenceForCTRMixin,
     SequenceInputs,
@@ -39,6 +39,7 @@ from ...modeling_sequence import (
     SequencePreTrainedModel,
     visible_events,
 )
+
 from .configuration_din import DINConfig
 
 __all__ = ["DINForCTR", "DINModel", "DINPreTrainedModel", "Dice"]

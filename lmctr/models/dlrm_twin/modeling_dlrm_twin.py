@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from ...modeling_layers import MLP
-from ...modeling_sequence import (
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.sequence import (
     CandidateContext,
     ItemEmbedding,
     SequenceForCTRMixin,
@@ -31,7 +31,8 @@ from ...modeling_sequence import (
     SequencePreTrainedModel,
     visible_events,
 )
-from ...modeling_target_attention import TwinEncoder
+from lmctr.models.common.target_attention import TwinEncoder
+
 from .configuration_dlrm_twin import DLRMTwinConfig
 
 __all__ = ["DLRMTwinForCTR", "DLRMTwinModel", "DLRMTwinPreTrainedModel", "history_statistics"]

@@ -8,9 +8,9 @@ Shapes: B batch, F fields, d_f width of field f, W width of the last hidden laye
 import torch
 from torch import nn
 
-from ...modeling_embeddings import FieldEmbedding
-from ...modeling_layers import MLP
-from ...modeling_tabular import (
+from lmctr.models.common.embeddings import FieldEmbedding
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.tabular import (
     LogitHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -18,6 +18,7 @@ from ...modeling_tabular import (
     TabularPreTrainedModel,
     Trace,
 )
+
 from .configuration_dnn import DNNConfig
 
 __all__ = ["DNNForCTR", "DNNModel", "DNNPreTrainedModel"]

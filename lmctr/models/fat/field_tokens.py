@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
-from ...modeling_embeddings import FieldProjection, linear_numerics
+from lmctr.models.common.embeddings import FieldProjection, linear_numerics
+
 from .configuration_fat import FATConfig
 
 __all__ = ["FieldTokens", "MonotonicEncoding", "SequenceAttention", "numeric_encoder"]

@@ -12,10 +12,17 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_embeddings import FieldEmbedding
-from ...modeling_outputs import CTROutput, TabularModelOutput
-from ...modeling_tabular import TabularForCTRMixin, TabularInputs, TabularModelMixin, TabularPreTrainedModel, Trace
-from ...modeling_utils import ctr_loss
+from lmctr.models.common.base import ctr_loss
+from lmctr.models.common.embeddings import FieldEmbedding
+from lmctr.models.common.outputs import CTROutput, TabularModelOutput
+from lmctr.models.common.tabular import (
+    TabularForCTRMixin,
+    TabularInputs,
+    TabularModelMixin,
+    TabularPreTrainedModel,
+    Trace,
+)
+
 from .configuration_fat import FATConfig
 from .field_projections import build_projection
 from .field_tokens import FieldTokens, SequenceAttention, numeric_encoder

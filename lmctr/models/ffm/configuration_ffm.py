@@ -1,6 +1,6 @@
 """Configuration of FFM: field-aware factorisation machines."""
 
-from ...configuration_utils import TabularCTRConfig
+from lmctr.models.common.configuration import TabularCTRConfig
 
 __all__ = ["FFMConfig"]
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_embeddings import FieldEmbedding, LinearTerm
-from ...modeling_layers import in_blocks
-from ...modeling_tabular import (
+from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm
+from lmctr.models.common.layers import in_blocks
+from lmctr.models.common.tabular import (
     SumHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -20,6 +20,7 @@ from ...modeling_tabular import (
     TabularPreTrainedModel,
     Trace,
 )
+
 from .configuration_ffm import FFMConfig
 
 __all__ = ["FFMForCTR", "FFMModel", "FFMPreTrainedModel"]

@@ -15,9 +15,9 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_embeddings import FieldEmbedding, project_fields
-from ...modeling_layers import MLP, attend, in_blocks
-from ...modeling_tabular import (
+from lmctr.models.common.embeddings import FieldEmbedding, project_fields
+from lmctr.models.common.layers import MLP, attend, in_blocks
+from lmctr.models.common.tabular import (
     LogitHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -25,6 +25,7 @@ from ...modeling_tabular import (
     TabularPreTrainedModel,
     Trace,
 )
+
 from .configuration_hiformer import HiFormerConfig
 
 __all__ = ["HiFormerForCTR", "HiFormerModel", "HiFormerPreTrainedModel"]

@@ -32,8 +32,8 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_layers import MLP
-from ...modeling_sequence import (
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.sequence import (
     CachedHistoryMixin,
     CandidateContext,
     ItemEmbedding,
@@ -41,6 +41,7 @@ from ...modeling_sequence import (
     SequenceInputs,
     SequencePreTrainedModel,
 )
+
 from .configuration_hstu import HSTUConfig
 
 __all__ = ["HSTUForCTR", "HSTUModel", "HSTUPreTrainedModel", "position_buckets", "time_buckets"]
@@ -212,7 +213,7 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
     def encode_history(
         self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """See [`~lmctr.modeling_sequence.CachedHistoryMixin`]; keys and values are those of the tokens, two per event."""
+        """See [`~lmctr.models.common.sequence.CachedHistoryMixin`]; keys and values are those of the tokens, two per event."""
         known = 0 if past is None else past[0][0].shape[2]
         new = slice(known // 2, None)
         features = None if inputs.history_features is None else inputs.history_features[:, new]

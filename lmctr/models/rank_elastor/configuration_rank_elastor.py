@@ -1,7 +1,7 @@
 """Configuration of RankElastor."""
 
-from ...configuration_utils import TabularCTRConfig
-from ...modeling_tokens import check_token_keys
+from lmctr.models.common.configuration import TabularCTRConfig
+from lmctr.models.common.tokens import check_token_keys
 
 __all__ = ["RankElastorConfig"]
 

@@ -14,9 +14,16 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_embeddings import FieldEmbedding
-from ...modeling_tabular import TabularForCTRMixin, TabularInputs, TabularModelMixin, TabularPreTrainedModel, Trace
-from ...modeling_tokens import TokenHead, Tokenizer, TokenwiseLinear, TokenwiseRMSNorm, block_transpose
+from lmctr.models.common.embeddings import FieldEmbedding
+from lmctr.models.common.tabular import (
+    TabularForCTRMixin,
+    TabularInputs,
+    TabularModelMixin,
+    TabularPreTrainedModel,
+    Trace,
+)
+from lmctr.models.common.tokens import TokenHead, Tokenizer, TokenwiseLinear, TokenwiseRMSNorm, block_transpose
+
 from .configuration_rank_elastor import RankElastorConfig
 
 __all__ = ["RankElastorForCTR", "RankElastorModel", "RankElastorPreTrainedModel"]

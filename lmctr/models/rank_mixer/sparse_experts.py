@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
-from ...modeling_tokens import TokenwiseLinear
+from lmctr.models.common.tokens import TokenwiseLinear
+
 from .configuration_rank_mixer import RankMixerConfig
 
 __all__ = ["RouterPenalty", "SparseExperts"]

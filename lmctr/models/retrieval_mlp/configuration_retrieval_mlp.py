@@ -1,6 +1,6 @@
 """Configuration of RetrievalMLP: the foundation MLP on user and ad."""
 
-from ...configuration_utils import RetrievalConfig
+from lmctr.models.common.configuration import RetrievalConfig
 
 __all__ = ["RetrievalMLPConfig"]
 

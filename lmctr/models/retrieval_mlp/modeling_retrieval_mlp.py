@@ -8,7 +8,7 @@ Shapes: B impressions, n ads, R ads that are there, U and A width of the user's 
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
-from ...modeling_impressions import (
+from lmctr.models.common.impressions import (
     ImpressionEmbedding,
     ImpressionInputs,
     ImpressionLoss,
@@ -16,7 +16,8 @@ from ...modeling_impressions import (
     RetrievalModelMixin,
     RetrievalPreTrainedModel,
 )
-from ...modeling_retrieval import FoundationMLP, HeLinear
+from lmctr.models.common.retrieval import FoundationMLP, HeLinear
+
 from .configuration_retrieval_mlp import RetrievalMLPConfig
 
 __all__ = ["RetrievalMLPForCTR", "RetrievalMLPModel", "RetrievalMLPPreTrainedModel"]

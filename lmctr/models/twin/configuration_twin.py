@@ -2,8 +2,8 @@
 
 from transformers.activations import ACT2FN
 
-from ...configuration_utils import SequenceCTRConfig
-from ...modeling_target_attention import TwinAttentionConfigMixin
+from lmctr.models.common.configuration import SequenceCTRConfig
+from lmctr.models.common.target_attention import TwinAttentionConfigMixin
 
 __all__ = ["TWINConfig"]
 

@@ -5,7 +5,7 @@ Paper: https://arxiv.org/abs/2302.02352. Inputs are rows of [`SequenceView`] or 
 Shapes: B rows (users), N events of a row, C candidates, d hidden size, h heads, T tasks.
 
 The general search unit (GSU) picks the `num_selected` events that matter most for a candidate, the exact search unit (ESU) attends to
-them; both use the same target attention with the same weights, [`~lmctr.modeling_target_attention.TwinAttention`], where the equations
+them; both use the same target attention with the same weights, [`~lmctr.models.common.target_attention.TwinAttention`], where the equations
 stand. A candidate's selection depends on the candidate and the events that it sees, so rows of several candidates (SUMI) give the
 logits of single rows.
 
@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from ...modeling_layers import MLP
-from ...modeling_sequence import (
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.sequence import (
     CandidateContext,
     ItemEmbedding,
     SequenceForCTRMixin,
@@ -29,7 +29,8 @@ from ...modeling_sequence import (
     SequenceModelMixin,
     SequencePreTrainedModel,
 )
-from ...modeling_target_attention import TwinEncoder
+from lmctr.models.common.target_attention import TwinEncoder
+
 from .configuration_twin import TWINConfig
 
 __all__ = ["TWINForCTR", "TWINModel", "TWINPreTrainedModel"]

@@ -1,6 +1,6 @@
 """Configuration of TwoTower: a foundation MLP for the user and one for the ad."""
 
-from ...configuration_utils import RetrievalConfig
+from lmctr.models.common.configuration import RetrievalConfig
 
 __all__ = ["TwoTowerConfig"]
 

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from ...modeling_impressions import (
+from lmctr.models.common.impressions import (
     ImpressionEmbedding,
     ImpressionInputs,
     ImpressionLoss,
@@ -26,7 +26,8 @@ from ...modeling_impressions import (
     RetrievalModelMixin,
     RetrievalPreTrainedModel,
 )
-from ...modeling_retrieval import FoundationMLP
+from lmctr.models.common.retrieval import FoundationMLP
+
 from .configuration_two_tower import TwoTowerConfig
 
 __all__ = ["TwoTowerForCTR", "TwoTowerModel", "TwoTowerModelOutput", "TwoTowerPreTrainedModel"]

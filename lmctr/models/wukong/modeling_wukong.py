@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_embeddings import FieldEmbedding, project_fields
-from ...modeling_layers import MLP
-from ...modeling_tabular import (
+from lmctr.models.common.embeddings import FieldEmbedding, project_fields
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.tabular import (
     LogitHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -21,6 +21,7 @@ from ...modeling_tabular import (
     TabularPreTrainedModel,
     Trace,
 )
+
 from .configuration_wukong import WukongConfig
 
 __all__ = ["WukongForCTR", "WukongModel", "WukongPreTrainedModel"]

@@ -4,7 +4,7 @@ from dataclasses import field
 
 from transformers.activations import ACT2FN
 
-from ...configuration_utils import TabularCTRConfig
+from lmctr.models.common.configuration import TabularCTRConfig
 
 __all__ = ["XDeepFMConfig"]
 

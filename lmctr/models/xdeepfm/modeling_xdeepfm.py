@@ -12,9 +12,9 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ...modeling_embeddings import FieldEmbedding, LinearTerm, project_fields
-from ...modeling_layers import MLP
-from ...modeling_tabular import (
+from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
+from lmctr.models.common.layers import MLP
+from lmctr.models.common.tabular import (
     LogitHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -22,6 +22,7 @@ from ...modeling_tabular import (
     TabularPreTrainedModel,
     Trace,
 )
+
 from .configuration_xdeepfm import XDeepFMConfig
 
 __all__ = ["XDeepFMForCTR", "XDeepFMModel", "XDeepFMPreTrainedModel"]

@@ -11,9 +11,9 @@ from sequence_rows import random_batch, sequence_log, sequence_view, single_rows
 from tiny_astro import STRATEGIES, astro_model, logits_of
 
 from lmctr.data import SequenceDataset
-from lmctr.modeling_sequence import sequence_inputs
 from lmctr.models.astro import modeling_astro
 from lmctr.models.astro.partition import position_edges
+from lmctr.models.common.sequence import sequence_inputs
 
 
 def softplus(x):

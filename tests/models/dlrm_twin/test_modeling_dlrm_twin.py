@@ -8,7 +8,7 @@ from sequence_tester import SequenceModelTesterMixin
 from twin_reference import context, mlp, query_of, twin_interest, visible, weights_of
 
 from lmctr import DLRMTwinConfig, DLRMTwinForCTR, DLRMTwinModel
-from lmctr.modeling_sequence import sequence_inputs
+from lmctr.models.common.sequence import sequence_inputs
 from lmctr.models.dlrm_twin.modeling_dlrm_twin import history_statistics
 
 

@@ -1,0 +1,99 @@
+"""Flags from dataclasses of `lmctr.utils.options`, and verbs that are rows of a table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import types
+import typing
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Action:
+    """A verb, or an action of a verb, that one function does.
+
+    Attributes:
+        name: the word of the command line. says: its line in the list of verbs.
+        options: "module:Class" of its options; the docstring is the description, the module imports nothing heavy.
+        does: "module:function", called with the options; returns the exit code, None for 0.
+        epilog: what the help ends with.
+        takes_overrides: whether `--data.KEY`, `--model.KEY` and `--training.KEY` may be given.
+    """
+
+    name: str
+    says: str
+    options: str
+    does: str
+    epilog: str | None = None
+    takes_overrides: bool = False
+
+    def add_parser(self, subparsers: Any) -> None:
+        """Add the action to a parser."""
+        options = load(self.options)
+        description = " ".join((options.__doc__ or self.says).split("\n\n")[0].split())
+        parser = subparsers.add_parser(
+            self.name, help=self.says, description=description, epilog=self.epilog, allow_abbrev=False
+        )
+        add_options(parser, options)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it."""
+        if args.overrides and not self.takes_overrides:
+            raise ValueError(f"{args.verb} {self.name} takes no recipe overrides, got --{args.overrides[0][0]}")
+        return int(load(self.does)(read_options(load(self.options), args)) or 0)
+
+
+def load(target: str) -> Any:
+    """What "module:name" names."""
+    module, name = target.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def add_options(parser: argparse.ArgumentParser, options: type) -> None:
+    """The flags of a dataclass; `--batch_size` works beside `--batch-size` for one release."""
+    hints = typing.get_type_hints(options)
+    for field in fields(options):
+        if "says" not in field.metadata:
+            continue
+        about, kind, many = field.metadata, *_kind(hints[field.name])
+        arguments: dict[str, Any] = {"help": about["says"], "metavar": about["metavar"]}
+        required = field.default is MISSING and field.default_factory is MISSING
+        if kind is bool:
+            arguments = {"help": about["says"], "action": "store_true"}
+        else:
+            arguments |= {"type": kind, "choices": about["choices"]}
+            if many:
+                arguments |= {"action": "append"} if about["repeated"] else {"nargs": "+"}
+        if about["positional"]:
+            arguments.pop("action", None)
+            if not required:
+                arguments["nargs"] = "*" if many else "?"
+            parser.add_argument(field.name, **arguments)
+        else:
+            flag = "--" + field.name.replace("_", "-")
+            parser.add_argument(flag, *about["short"], dest=field.name, required=required, **arguments)
+            if "_" in field.name:
+                hidden = {**arguments, "help": argparse.SUPPRESS}
+                parser.add_argument("--" + field.name, dest=field.name, default=argparse.SUPPRESS, **hidden)
+
+
+def read_options(options: type, args: argparse.Namespace) -> Any:
+    """The dataclass filled from parsed flags; what was not given keeps its default."""
+    values = {}
+    for field in fields(options):
+        value = getattr(args, field.name, None)
+        if value is not None and not (value is False or value == []):
+            values[field.name] = value
+    return options(**values)
+
+
+def _kind(hint: Any) -> tuple[Any, bool]:
+    """The type of one value, and whether there may be several."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) in (list, tuple):
+        return typing.get_args(hint)[0], True
+    return {Path: Path}.get(hint, hint), False

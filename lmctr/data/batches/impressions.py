@@ -1,0 +1,116 @@
+"""Batches of an [`~lmctr.data.impressions.store.ImpressionStore`], padded to the longest impression of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from lmctr.data.processors.impressions import pad_ads
+from lmctr.models.common.base import IGNORED_LABEL
+from lmctr.utils.ragged import ragged_arange
+
+from .store import StoreCollator, StoreDataset, StoreView
+
+if TYPE_CHECKING:
+    from lmctr.data.impressions.store import ImpressionStore
+
+__all__ = ["ImpressionCollator", "ImpressionDataset", "ImpressionView"]
+
+_USER_INPUTS = ("user_input_ids", "user_numeric_values", "user_sequence_ids")
+_AD_INPUTS = ("ad_input_ids", "ad_numeric_values")
+
+
+class ImpressionView(StoreView):
+    """Impressions of a store as a retrieval model takes them.
+
+    Args:
+        store: the store.
+        trim: cut sequences to the longest of the batch (they are padded on the right).
+    """
+
+    store: ImpressionStore
+
+    def ads(self, rows: np.ndarray) -> np.ndarray:
+        """Places in the store of the ads of some impressions, impression by impression."""
+        return ragged_arange(self.store.offsets[:-1][rows], self.store.counts[rows])
+
+    def grids(
+        self, rows: Sequence[int] | np.ndarray, names: Sequence[str]
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Arrays of ads (`ranks`, `ecpm`, `stages`, `oracle`, inputs) of some impressions as (B, n, ...), and the mask (B, n)."""
+        rows = self.check(rows)
+        places = self.ads(rows)
+        return pad_ads({name: getattr(self.store, name)[places] for name in names}, self.store.counts[rows])
+
+    def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
+        """Tensors of some impressions.
+
+        Args:
+            rows: (B,) impressions of the store. -1 is a filler row: impression 0 with labels -100 and the mask False everywhere.
+
+        Returns:
+            The forward keys that the store has: `user_input_ids` (B, Fu) int32, `user_numeric_values` (B, Nu) float32, `user_sequence_ids`
+            (B, S, L) int32, `ad_input_ids` (B, n, Fa) int32, `ad_numeric_values` (B, n, Na) float32, `ad_mask` (B, n) bool, `labels` (B, n)
+            float32 v with -100 where no ad stands, `ecpm` (B, n) float32, and `sample_weight` (B,) float32 (0 for fillers).
+
+        Raises:
+            ValueError: no rows, or rows outside the store.
+        """
+        rows = self.check(rows, lowest=-1)
+        if not len(rows):
+            raise ValueError("rows must hold at least one impression")
+        filler = rows < 0
+        rows = np.where(filler, 0, rows)
+        store, batch = self.store, {}
+        for name in _USER_INPUTS:
+            values = getattr(store, name)
+            if values is not None:
+                batch[name] = _tensor(values[rows])
+        if self.trim and "user_sequence_ids" in batch:
+            used = batch["user_sequence_ids"].amax(dim=(0, 1)).nonzero()
+            longest = int(used[-1]) + 1 if len(used) else 1
+            batch["user_sequence_ids"] = batch["user_sequence_ids"][..., :longest].contiguous()
+        names = [name for name in _AD_INPUTS if getattr(store, name) is not None]
+        grids, mask = self.grids(rows, [*names, "ranks", "ecpm"])
+        mask &= ~filler[:, None]
+        for name in names:
+            batch[name] = _tensor(grids[name])
+        batch["ad_mask"] = torch.from_numpy(mask)
+        batch["labels"] = torch.from_numpy(np.where(mask, grids["ranks"], np.float32(IGNORED_LABEL)))
+        batch["ecpm"] = torch.from_numpy(np.where(mask, grids["ecpm"], np.float32(0)))
+        if store.weight is not None:
+            batch["sample_weight"] = torch.from_numpy(np.where(filler, np.float32(0), store.weight[rows]))
+        return batch
+
+
+class ImpressionDataset(StoreDataset):
+    """Impressions of a [`ImpressionView`]. An item is a row number; [`ImpressionCollator`] turns a list of them into a batch.
+
+    Args:
+        view: the view.
+        rows: (S,) impressions of the store, for example a part of its splits; None takes all.
+
+    Attributes:
+        rows: (S,) int64 in the order of the dataset. lengths: (S,) ads of each impression, by which batches of like widths are made.
+        sample_weight: (S,) float32 or None.
+    """
+
+    view: ImpressionView
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(S,) ads of each impression."""
+        return np.asarray(self.view.store.counts)[self.rows]
+
+
+class ImpressionCollator(StoreCollator):
+    """Turns row numbers into a batch, see [`ImpressionView.batch`]; -1 makes a filler row with labels -100."""
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    if values.dtype.kind == "i":
+        values = values.astype(np.int32, copy=False)
+    return torch.from_numpy(np.ascontiguousarray(values))

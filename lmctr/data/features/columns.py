@@ -1,0 +1,333 @@
+"""Columns of a table as the feature processor reads them, the same for fitting, transforming and serving.
+
+Every function takes one pyarrow column and the place where it stands ([`Rows`]), and raises a `ValueError` that names the
+source, the column, the number of bad values and the first bad rows, counted from 1 over the whole source.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmctr.data.logs.columns import MAX_SECONDS, place
+from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
+
+from .fields import Field
+from .vocabulary import hash_strings
+
+__all__ = ["Rows", "group_codes", "labels_of", "numbers", "seconds_of", "text_codes", "value_lists", "weights_of"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some consecutive rows of a table.
+
+    Args:
+        table: the rows.
+        source: file name (or another name) for messages.
+        first: number of the first row in its source, from 1.
+        split: (N,) int8 codes of the part that each row belongs to (index into "train", "validation", "test"; -1: none), or None.
+        numbers: (N,) number of each row in its source, where the rows are not consecutive (`first` is ignored then).
+    """
+
+    table: pa.Table | pa.RecordBatch
+    source: str | None = None
+    first: int = 1
+    split: np.ndarray | None = None
+    numbers: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def column(self, name: str) -> pa.Array:
+        """A column as one array. Raises `ValueError` when there is none, or more than one of the name."""
+        names = self.table.schema.names
+        if names.count(name) != 1:
+            what = f"no column {name!r}" if name not in names else f"{names.count(name)} columns {name!r}"
+            raise ValueError(f"{self.source or 'rows'}: {what}; the columns are {names}.")
+        column = self.table.column(name)
+        if isinstance(column, pa.ChunkedArray):
+            if pa.types.is_dictionary(column.type):
+                column = column.unify_dictionaries()
+            column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        return column
+
+    def take(self, mask: np.ndarray) -> Rows:
+        """The rows where `mask` is true."""
+        if mask.all():
+            return self
+        split = None if self.split is None else self.split[mask]
+        return Rows(self.table.filter(pa.array(mask)), self.source, self.first, split, self._numbers()[mask])
+
+    def _numbers(self) -> np.ndarray:
+        return np.arange(self.first, self.first + len(self)) if self.numbers is None else self.numbers
+
+    def bad(self, mask: np.ndarray, values: Any, column: str, problem: str, accepted: str) -> ValueError:
+        """The error for the rows where the mask is true."""
+        rows, row_numbers = np.flatnonzero(mask), self._numbers()
+        shown = []
+        for row in rows[:3]:
+            value = values[int(row)]
+            value = value.as_py() if isinstance(value, pa.Scalar) else value
+            shown.append(f"row {row_numbers[row]}: {value.item() if isinstance(value, np.generic) else value!r}")
+        span = f" among rows {row_numbers[0]} to {row_numbers[-1]}"
+        more = ", ..." if len(rows) > 3 else ""
+        return ValueError(
+            f"{place(self.source, column)}: {len(rows)} values {problem}{span if self.source else ''} "
+            f"({'; '.join(shown)}{more}). {accepted}"
+        )
+
+
+def text_codes(array: pa.Array, field: Field, rows: Rows) -> tuple[np.ndarray, pa.Array]:
+    """Values of a categorical column as codes into distinct texts.
+
+    Whole numbers are written in decimal (5, 5.0 and "5" are one value), booleans as "true" and "false". Null, NaN and empty
+    text are missing.
+
+    Returns:
+        (N,) int32 codes, -1 where missing, and a large_string array without nulls (its values need not be unique).
+    """
+    name = field.source_column
+    kind = array.type
+    if pa.types.is_null(kind):
+        return np.full(len(array), -1, dtype=np.int32), pa.array([], pa.large_string())
+    if pa.types.is_nested(kind):
+        raise ValueError(
+            f"{place(rows.source, name)}: the values are {kind}, and the field {field.name!r} takes one value per row; "
+            "declare it as a sequence or multi_value field."
+        )
+    encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
+    codes = encoded.indices
+    codes = (codes.fill_null(-1) if codes.null_count else codes).to_numpy(zero_copy_only=False)
+    codes = codes.astype(np.int32, copy=False)
+    words, kind = encoded.dictionary, encoded.dictionary.type
+    if field.extract is not None:
+        words = _extract(words, field, rows, codes, array)
+    elif pa.types.is_floating(kind):
+        numbers = words.fill_null(np.nan).to_numpy(zero_copy_only=False).astype(np.float64)
+        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
+        text = pc.cast(pa.array(np.where(whole, numbers, 0).astype(np.int64)), pa.large_string())
+        words = pc.if_else(pa.array(whole), text, pc.cast(pa.array(numbers, from_pandas=True), pa.large_string()))
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        try:
+            words = words.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            raise ValueError(
+                f"{place(rows.source, name)}: some values are not UTF-8 text; convert the file to UTF-8."
+            ) from None
+    elif not pa.types.is_large_string(kind):
+        words = words.cast(pa.large_string())
+    empty = pc.or_kleene(pc.is_null(words), pc.equal(words, "")).fill_null(True).to_numpy(zero_copy_only=False)
+    if empty.any():
+        place_of = np.where(empty, -1, np.cumsum(~empty) - 1).astype(np.int32)
+        codes = np.where(codes >= 0, place_of[codes], np.int32(-1))
+        words = words.filter(pa.array(~empty))
+    return codes, words
+
+
+def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array: pa.Array) -> pa.Array:
+    """The asked-for part of times, given as timestamps, unix seconds or texts in `time_format`."""
+    kind, moments = words.type, words
+    if field.time_format is not None:
+        text = words.cast(pa.string())
+        moments = pa.array([_parse(value, field.time_format) for value in text.to_pylist()], pa.timestamp("s"))
+        wrong = pc.and_(pc.is_null(moments), pc.and_(pc.is_valid(text), pc.not_equal(text, "")))
+        wrong = wrong.fill_null(False).to_numpy(zero_copy_only=False)
+        if wrong.any():
+            bad = (codes >= 0) & wrong[codes]
+            accepted = f"Accepted: times like {field.time_format!r}."
+            raise rows.bad(bad, array, field.source_column, "are no times", accepted)
+    elif pa.types.is_integer(kind):
+        moments = words.cast(pa.int64()).cast(pa.timestamp("s"))
+    elif pa.types.is_date(kind):
+        moments = words.cast(pa.timestamp("s"))
+    elif not pa.types.is_timestamp(kind):
+        raise ValueError(
+            f"{place(rows.source, field.source_column)}: values of type {kind} hold no time for extract={field.extract!r}; "
+            "give time_format for texts, or pass timestamps or whole unix seconds."
+        )
+    weekday = pc.day_of_week(moments)
+    part = {
+        "hour": lambda: pc.hour(moments),
+        "weekday": lambda: weekday,
+        "weekend": lambda: pc.cast(pc.greater_equal(weekday, 5), pa.int64()),
+        "day": lambda: pc.day(moments),
+        "month": lambda: pc.month(moments),
+        "year": lambda: pc.year(moments),
+    }[field.extract]()
+    return part.cast(pa.large_string())
+
+
+def _parse(value: str | None, time_format: str) -> int | None:
+    """Unix seconds of one distinct text. Python's own parser: pyarrow's takes no two-digit fields without separators."""
+    try:
+        return calendar.timegm(datetime.strptime(value, time_format).timetuple()) if value else None
+    except ValueError:
+        return None
+
+
+def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:
+    """(N,) float64 of a numeric column (or text that holds numbers), NaN where missing."""
+    kind = array.type
+    if pa.types.is_null(kind):
+        return np.full(len(array), np.nan)
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        text = pc.utf8_trim_whitespace(array)
+        text = pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
+        try:
+            array = text.cast(pa.float64())
+        except pa.ArrowInvalid:
+            bad = np.fromiter((not _is_number(value) for value in text.to_pylist()), dtype=bool, count=len(text))
+            accepted = "Declare the field as categorical if it has names."
+            raise rows.bad(bad, array, column, "are no numbers", accepted) from None
+    elif not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+    ):
+        raise ValueError(f"{place(rows.source, column)}: values of type {kind} are no numbers.")
+    values = array.cast(pa.float64(), safe=False)
+    values = (values.fill_null(np.nan) if values.null_count else values).to_numpy(zero_copy_only=False)
+    if np.isinf(values).any():
+        raise rows.bad(
+            np.isinf(values), array, column, "are infinite", "Accepted: finite numbers; leave missing cells empty."
+        )
+    return values
+
+
+def _is_number(value: str | None) -> bool:
+    try:
+        return value is None or float(value) is not None
+    except ValueError:
+        return False
+
+
+def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np.ndarray]:
+    """A list column as its flat values and the (N,) int64 length of each row's list."""
+    kind, name = array.type, field.source_column
+    if pa.types.is_null(kind):
+        return pa.array([], pa.string()), np.zeros(len(array), dtype=np.int64)
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if field.separator is None:
+            raise ValueError(
+                f"{place(rows.source, name)}: the values are text, and the {field.type} field {field.name!r} has no separator; "
+                "set separator, or pass lists."
+            )
+        array = pc.split_pattern(array, field.separator)
+        kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        array = array.cast(pa.list_(kind.value_type))
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise ValueError(
+            f"{place(rows.source, name)}: the values are {kind}; the {field.type} field {field.name!r} takes lists, or text with "
+            "a separator."
+        )
+    lengths = pc.list_value_length(array)
+    lengths = (lengths.fill_null(0) if lengths.null_count else lengths).to_numpy(zero_copy_only=False)
+    return array.flatten(), lengths.astype(np.int64)
+
+
+def padded(
+    ids: np.ndarray, lengths: np.ndarray, field: Field, others: Sequence[np.ndarray] = ()
+) -> tuple[np.ndarray, ...]:
+    """(N, max_length) arrays from flat ids (0 = left out), padded with 0 on the right; `others` are cut alongside."""
+    ends = np.cumsum(lengths)
+    if not ids.all():
+        kept = ids != 0
+        running = offsets_from_lengths(kept)
+        lengths = running[ends] - running[ends - lengths]
+        ids, others = ids[kept], [other[kept] for other in others]
+        ends = np.cumsum(lengths)
+    shown = np.minimum(lengths, field.max_length)
+    starts = ends - shown if field.keeps_last else ends - lengths
+    from_ = ragged_arange(starts, shown)
+    to = ragged_arange(np.arange(len(shown)) * field.max_length, shown)
+    result = []
+    for values in (ids, *others):
+        flat = np.zeros(len(shown) * field.max_length, dtype=values.dtype)
+        flat[to] = values[from_]
+        result.append(flat.reshape(len(shown), field.max_length))
+    return tuple(result)
+
+
+def labels_of(rows: Rows, column: str) -> np.ndarray:
+    """(N,) float32 labels. Raises `ValueError` for anything but 0 and 1."""
+    array = rows.column(column)
+    accepted = "Accepted: 0 and 1."
+    if pa.types.is_boolean(array.type) and not array.null_count:
+        return array.cast(pa.int8()).to_numpy(zero_copy_only=False).astype(np.float32)
+    values = numbers(array, column, rows)
+    missing = np.isnan(values)
+    if missing.any():
+        raise rows.bad(missing, array, column, "are missing", accepted)
+    bad = (values != 0) & (values != 1)
+    if bad.any():
+        raise rows.bad(bad, array, column, "are other than 0 and 1", accepted)
+    return values.astype(np.float32)
+
+
+def seconds_of(rows: Rows, column: str, time_format: str | None = None) -> np.ndarray:
+    """(N,) int64 unix seconds of a column of numbers, timestamps or texts in `time_format`."""
+    array = rows.column(column)
+    kind = array.type
+    if time_format is not None and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        encoded = array.cast(pa.string()).dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        parsed = [_parse(text, time_format) for text in encoded.dictionary.to_pylist()]
+        bad = np.array([*(value is None for value in parsed), True])[codes]
+        if bad.any():
+            raise rows.bad(bad, array, column, "are no times", f"Accepted: times like {time_format!r}.")
+        return np.array([*parsed, 0], dtype=np.int64)[codes]
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        bad = pc.is_null(array).to_numpy(zero_copy_only=False)
+        if bad.any():
+            raise rows.bad(bad, array, column, "are missing", "Every row needs a time.")
+        ticks = array.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
+        return np.floor_divide(ticks.to_numpy(zero_copy_only=False), 1_000_000)
+    values = numbers(array, column, rows)
+    missing = np.isnan(values)
+    if missing.any():
+        raise rows.bad(missing, array, column, "are missing", "Every row needs a time.")
+    bad = np.abs(values) > MAX_SECONDS
+    if bad.any():
+        accepted = "Are they in milliseconds or finer? Pass unix seconds, or timestamps."
+        raise rows.bad(bad, array, column, "are outside the years up to 9999 when read as unix seconds", accepted)
+    return np.floor(values).astype(np.int64)
+
+
+def weights_of(rows: Rows, column: str) -> np.ndarray:
+    """(N,) float32 sample weights, finite and not negative."""
+    array = rows.column(column)
+    values = numbers(array, column, rows)
+    bad = np.isnan(values) | (values < 0)
+    if bad.any():
+        raise rows.bad(bad, array, column, "are no weights", "Weights are finite and at least 0.")
+    return values.astype(np.float32)
+
+
+def group_codes(rows: Rows, column: str) -> np.ndarray:
+    """(N,) int64: whole numbers as they are, texts as a stable 63-bit hash; a missing value is the group -1."""
+    array = rows.column(column)
+    if pa.types.is_integer(array.type):
+        values = array.cast(pa.int64())
+        return (values.fill_null(-1) if values.null_count else values).to_numpy(zero_copy_only=False)
+    codes, words = text_codes(array, Field(column, "categorical"), rows)
+    whole = words.cast(pa.string())
+    digits = pc.match_substring_regex(whole, r"^(0|[1-9][0-9]{0,17})$").to_numpy(zero_copy_only=False)
+    hashed = (hash_strings(words) >> np.uint64(1)).astype(np.int64)
+    number = pc.if_else(pa.array(digits), whole, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return np.append(np.where(digits, number, hashed), -1)[codes]

@@ -1,0 +1,256 @@
+"""Fields of a tabular feature processor: what each is made from and how. See [`lmctr.data.features.processor`]."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmctr.utils.suggest import nearest, unknown_key_message
+
+__all__ = ["EXTRACTS", "Field", "override_fields", "parse_fields"]
+
+PADDING_ID, OOV_ID, FIRST_ID = 0, 1, 2
+TYPES = ("categorical", "numeric", "sequence", "multi_value")
+TRANSFORMS = ("raw", "log1p", "standardize", "quantile")
+EXTRACTS = ("hour", "weekday", "weekend", "day", "month", "year")
+MISSING = ("oov", "own_id")
+_COMMON = ("name", "type", "column", "embedding_dim")
+_VOCABULARY = ("min_count", "max_size", "hash_buckets", "share_with")
+_KEYS = {
+    "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format"),
+    "numeric": (*_COMMON, "transform", "num_bins", "missing", "fill_value"),
+    "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "keep", "time_column"),
+    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "keep"),
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a table.
+
+    Args:
+        name: name of the field, unique in a processor.
+        type: "categorical" (one value), "numeric", "sequence" (values in the order of time, oldest first) or "multi_value" (a
+            set of values; handled as a sequence without times).
+        column: column that it reads; default: `name`. Several fields may read one column.
+        embedding_dim: width of its embedding, when it is not the model's.
+        min_count: values seen less often in the data fitted on share the id of unknown values.
+        max_size: keep at most this many values, the most frequent.
+        hash_buckets: no vocabulary; a value's id is a stable hash of it, 2 to `hash_buckets` + 1. Nothing is fitted, so memory
+            does not grow with the number of distinct values.
+        share_with: field whose vocabulary is used (the counts of all fields that share it are added up). A sequence then reads
+            that field's embedding table too.
+        missing: categorical and quantile fields: "oov" gives missing values the id of unknown values, "own_id" the id 2.
+        extract: part of a time that is the value: "hour" (0-23), "weekday" (0 = Monday), "weekend" (0 or 1), "day", "month",
+            "year".
+        time_format: `strptime` format of the column for `extract`; without it the column holds timestamps or unix seconds (UTC).
+        transform: numeric fields: "raw", "log1p" (sign(x) log(1 + |x|)), "standardize" ((x - mean) / standard deviation of the
+            data fitted on) or "quantile" (the id of one of `num_bins` bins of about equal counts: a categorical field then).
+        num_bins: most bins of "quantile"; equal bounds fall together.
+        fill_value: value of missing cells before the transform; default 0, for "standardize" the mean.
+        max_length: most values of a sequence or multi-value field.
+        separator: splits text into values; without it the column holds lists.
+        keep: "last" (default for sequences) or "first" (multi-value): which values stay when there are more.
+        time_column: column with the time (unix seconds) of each value of the sequence, a list or text with the same separator.
+    """
+
+    name: str
+    type: str
+    column: str | None = None
+    embedding_dim: int | None = None
+    min_count: int = 1
+    max_size: int | None = None
+    hash_buckets: int | None = None
+    share_with: str | None = None
+    missing: str = "oov"
+    extract: str | None = None
+    time_format: str | None = None
+    transform: str = "raw"
+    num_bins: int = 100
+    fill_value: float | None = None
+    max_length: int = 50
+    separator: str | None = None
+    keep: str | None = None
+    time_column: str | None = None
+
+    @property
+    def source_column(self) -> str:
+        """The column that the field reads."""
+        return self.column or self.name
+
+    @property
+    def kind(self) -> str:
+        """How the model sees it: "id" (one id per row), "value" (one float) or "list" (several ids)."""
+        if self.type == "numeric":
+            return "id" if self.transform == "quantile" else "value"
+        return "id" if self.type == "categorical" else "list"
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether a list that is too long keeps its last values."""
+        return (self.keep or ("last" if self.type == "sequence" else "first")) == "last"
+
+    @property
+    def first_id(self) -> int:
+        """Id of the first known value: 2, or 3 where missing values have an id of their own."""
+        return FIRST_ID + (self.missing == "own_id")
+
+    def columns(self) -> list[str]:
+        """Columns that it reads."""
+        return [self.source_column] + ([self.time_column] if self.time_column else [])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name, type and the keys that differ from their defaults."""
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        defaults = {entry.name: entry.default for entry in dataclasses.fields(self)}
+        return {key: value for key, value in values.items() if key in ("name", "type") or value != defaults[key]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | Field) -> Field:
+        """Checks the keys of one field. Raises `ValueError` that names the field and the key."""
+        if isinstance(values, Field):
+            values = values.to_dict()
+        if not isinstance(values, Mapping):
+            raise ValueError(f"fields: each field is a mapping with name and type, got {values!r}.")
+        name = values.get("name")
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"fields: a field needs a name, got {dict(values)!r}.")
+        kind = values.get("type")
+        if kind not in TYPES:
+            guess = nearest(str(kind), TYPES)
+            hint = f" Did you mean {guess!r}?" if guess else ""
+            raise ValueError(f"field {name!r}: type {kind!r}; accepted: {', '.join(TYPES)}.{hint}")
+        for key in values:
+            if key not in _KEYS[kind]:
+                raise ValueError(unknown_key_message(key, _KEYS[kind], f"the {kind} field {name!r}"))
+        field = cls(**{key: value for key, value in values.items() if value is not None})
+        field._check()
+        return field
+
+    def _check(self) -> None:
+        where = f"field {self.name!r}"
+        for key in ("embedding_dim", "min_count", "max_size", "hash_buckets", "num_bins", "max_length"):
+            value, lowest = getattr(self, key), 2 if key == "num_bins" else 1
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < lowest):
+                raise ValueError(f"{where}: {key}={value!r}; accepted: a whole number of at least {lowest}.")
+        choices = {"missing": MISSING, "transform": TRANSFORMS, "extract": (None, *EXTRACTS)}
+        for key, accepted in (choices | {"keep": (None, "last", "first")}).items():
+            if getattr(self, key) not in accepted:
+                names = ", ".join(repr(value) for value in accepted if value is not None)
+                raise ValueError(f"{where}: {key}={getattr(self, key)!r}; accepted: {names}.")
+        for key in ("column", "share_with", "separator", "time_column", "time_format"):
+            value = getattr(self, key)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ValueError(f"{where}: {key}={value!r}; accepted: a non-empty text.")
+        if self.hash_buckets is not None and (self.min_count > 1 or self.max_size or self.share_with):
+            raise ValueError(
+                f"{where}: hash_buckets takes the place of a vocabulary; leave out min_count, max_size and share_with."
+            )
+        if self.share_with is not None and (self.min_count > 1 or self.max_size):
+            raise ValueError(
+                f"{where}: min_count and max_size belong to the field {self.share_with!r}, whose vocabulary is shared."
+            )
+        if self.time_format is not None and self.extract is None:
+            raise ValueError(f"{where}: time_format needs extract ({', '.join(EXTRACTS)}).")
+        if self.fill_value is not None and (
+            isinstance(self.fill_value, bool) or not isinstance(self.fill_value, (int, float))
+        ):
+            raise ValueError(f"{where}: fill_value={self.fill_value!r}; accepted: a number.")
+        if self.type == "numeric" and self.transform != "quantile" and self.missing != "oov":
+            raise ValueError(f"{where}: missing='own_id' needs an id: use transform='quantile', or fill_value.")
+        if self.transform == "quantile" and self.fill_value is not None and self.missing == "own_id":
+            raise ValueError(f"{where}: fill_value and missing='own_id' exclude each other.")
+
+
+def parse_fields(values: Iterable[Mapping[str, Any] | Field]) -> tuple[Field, ...]:
+    """Checks the fields of a processor, one by one and together.
+
+    Raises:
+        ValueError: no fields, a name given twice, `share_with` that names no field or no vocabulary of its own.
+    """
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+        raise ValueError(f"fields: expected a list of mappings with name and type, got {values!r}.")
+    fields = tuple(Field.from_dict(value) for value in values)
+    if not fields:
+        raise ValueError("fields: a processor needs one field at least.")
+    by_name: dict[str, Field] = {}
+    for field in fields:
+        if field.name in by_name:
+            raise ValueError(f"fields: the name {field.name!r} is given twice.")
+        by_name[field.name] = field
+    for field in fields:
+        if field.share_with is None:
+            continue
+        owner = by_name.get(field.share_with)
+        if owner is None:
+            guess = nearest(field.share_with, by_name)
+            hint = f" Did you mean {guess!r}?" if guess else ""
+            raise ValueError(f"field {field.name!r}: share_with={field.share_with!r} names no field.{hint}")
+        if owner is field or owner.share_with or owner.type == "numeric":
+            raise ValueError(
+                f"field {field.name!r}: share_with={field.share_with!r}; accepted: another field with a vocabulary of its own."
+            )
+        if field.kind == "id" and field.missing != owner.missing:
+            raise ValueError(f"field {field.name!r}: missing={field.missing!r} differs from that of {owner.name!r}.")
+        if field.kind == "id" and owner.kind == "list":
+            raise ValueError(
+                f"field {field.name!r}: a categorical field cannot borrow from the list field {owner.name!r}; let that one share."
+            )
+        if field.embedding_dim not in (None, owner.embedding_dim):
+            raise ValueError(
+                f"field {field.name!r}: embedding_dim={field.embedding_dim} differs from that of {owner.name!r} "
+                f"({owner.embedding_dim}), whose vocabulary it shares."
+            )
+    return fields
+
+
+def override_fields(
+    fields: Sequence[Mapping[str, Any]], overrides: Mapping[str, Any] | None, where: str = "features"
+) -> list[dict[str, Any]]:
+    """A field list with some of its options changed, as a recipe's `features` asks for.
+
+    Args:
+        fields: the data set's own fields.
+        overrides: any of `categorical`, `numeric`, `sequence`, `multi_value` (options for all fields of the type), `fields` (by
+            name; a name that is new adds a field and needs its `type`), `only` (names of the fields to keep) and `drop` (names).
+
+    Raises:
+        ValueError: an unknown key, or a name that is no field (the nearest one is offered).
+
+    Example:
+        >>> override_fields([{"name": "price", "type": "numeric"}], {"numeric": {"transform": "log1p"}})
+        [{'name': 'price', 'type': 'numeric', 'transform': 'log1p'}]
+    """
+    result = {field["name"]: dict(field) for field in fields}
+    overrides = {} if overrides is None else overrides
+    if not isinstance(overrides, Mapping):
+        raise ValueError(f"{where}: expected a mapping, got {overrides!r}.")
+    for key, value in overrides.items():
+        if key not in (*TYPES, "fields", "only", "drop"):
+            raise ValueError(unknown_key_message(key, (*TYPES, "fields", "only", "drop"), where))
+        accepted = list if key in ("only", "drop") else Mapping
+        if not isinstance(value, accepted):
+            wanted = "a list of field names" if accepted is list else "a mapping"
+            raise ValueError(f"{where}.{key}: expected {wanted}, got {value!r}.")
+    for key in ("only", "drop"):
+        for name in overrides.get(key, ()):
+            if name not in result:
+                raise ValueError(unknown_key_message(name, result, f"{where}.{key}").replace("key", "field", 1))
+    if "only" in overrides:
+        result = {name: field for name, field in result.items() if name in overrides["only"]}
+    for name in overrides.get("drop", ()):
+        result.pop(name, None)
+    for field in result.values():
+        field.update(overrides.get(field["type"], {}))
+    for name, values in overrides.get("fields", {}).items():
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{where}.fields.{name}: expected a mapping of field options, got {values!r}.")
+        if name not in result and "type" not in values:
+            raise ValueError(
+                unknown_key_message(name, result, f"{where}.fields").replace("key", "field", 1)
+                + "; a new field needs its type"
+            )
+        result[name] = result.get(name, {"name": name}) | dict(values)
+    return list(result.values())

@@ -1,0 +1,183 @@
+"""Fitting of tabular fields in one streaming pass. See [`lmctr.data.features.processor`]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lmctr.data.logs.columns import place
+
+from .columns import Rows, labels_of, numbers, text_codes, value_lists
+from .fields import Field
+from .vocabulary import CountAccumulator, Vocabulary
+
+__all__ = ["FittedState", "Fitter"]
+
+
+@dataclass
+class FittedState:
+    """What fitting finds out.
+
+    Args:
+        vocabularies: by the name of the field that owns it.
+        bounds: (B - 1,) float64 inner bounds of the bins of each quantile field.
+        moments: mean and standard deviation of each standardised field.
+        statistics: rows, positive rate, and for each field the number of missing values and of distinct values.
+    """
+
+    vocabularies: dict[str, Vocabulary] = field(default_factory=dict)
+    bounds: dict[str, np.ndarray] = field(default_factory=dict)
+    moments: dict[str, tuple[float, float]] = field(default_factory=dict)
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+
+class Fitter:
+    """Sees rows once and keeps what the fields need.
+
+    Memory: the distinct values of vocabulary fields (a few times their text), and `sample_rows` values of each quantile field,
+    whatever the number of rows.
+
+    Args:
+        fields: the fields of a processor.
+        label: label column, checked and counted; or None.
+        sample_rows: quantile bounds are exact up to so many rows; from there on they come from a uniform sample of so many.
+        seed: of that sample.
+    """
+
+    def __init__(self, fields: Sequence[Field], label: str | None, sample_rows: int, seed: int) -> None:
+        self.fields, self.label = fields, label
+        self._counts = {f.name: CountAccumulator() for f in fields if owns_vocabulary(f)}
+        self._moments = {f.name: _Moments() for f in fields if f.transform == "standardize"}
+        self._quantile = [f for f in fields if f.transform == "quantile"]
+        self._sample = _RowSample(len(self._quantile), sample_rows, seed)
+        self._missing = dict.fromkeys((f.name for f in fields), 0)
+        self._present = dict.fromkeys((f.name for f in fields), 0)
+        self.num_rows = self._positives = 0
+
+    def add(self, rows: Rows) -> None:
+        """Counts some rows."""
+        self.num_rows += len(rows)
+        if self.label is not None:
+            self._positives += int(labels_of(rows, self.label).sum())
+        sampled = []
+        for field_ in self.fields:
+            array = rows.column(field_.source_column)
+            if field_.type == "numeric":
+                values = numbers(array, field_.source_column, rows)
+                missing = int(np.isnan(values).sum())
+                if field_.transform == "standardize":
+                    self._moments[field_.name].add(values)
+                elif field_.transform == "quantile":
+                    sampled.append(values)
+                total = len(values)
+            elif field_.kind == "id":
+                codes, words = text_codes(array, field_, rows)
+                missing, total = int((codes < 0).sum()), len(codes)
+                self._count(field_, codes, words)
+            else:
+                values, _ = value_lists(array, field_, rows)
+                codes, words = text_codes(values, field_, rows)
+                missing, total = int((codes < 0).sum()), len(codes)
+                self._count(field_, codes, words)
+            self._missing[field_.name] += missing
+            self._present[field_.name] += total - missing
+        if sampled:
+            self._sample.add(sampled)
+
+    def _count(self, field_: Field, codes: np.ndarray, words: Any) -> None:
+        counts = self._counts.get(field_.share_with or field_.name)
+        if counts is not None:
+            counts.add(words, np.bincount(codes + 1, minlength=len(words) + 1)[1:])
+
+    def finish(self) -> FittedState:
+        """The result. Raises `ValueError` when there were no rows, or a field had no value in any of them."""
+        if not self.num_rows:
+            raise ValueError("fit: there are no rows to fit on.")
+        for field_ in self.fields:
+            if not self._present[field_.name]:
+                raise ValueError(
+                    f"{place(None, field_.source_column)}: no value in any of the {self.num_rows} rows fitted on, so the field "
+                    f"{field_.name!r} can learn nothing; drop it from the fields."
+                )
+        by_name = {field_.name: field_ for field_ in self.fields}
+        state = FittedState()
+        for name, counts in self._counts.items():
+            owner = by_name[name]
+            state.vocabularies[name] = Vocabulary.from_counts(counts, owner.first_id, owner.min_count, owner.max_size)
+        for name, moments in self._moments.items():
+            state.moments[name] = moments.result()
+        for field_, values in zip(self._quantile, self._sample.columns()):
+            state.bounds[field_.name] = _inner_bounds(values, field_.num_bins)
+        state.statistics = {"num_rows": self.num_rows, "fields": {}}
+        if self.label is not None:
+            state.statistics["positive_rate"] = self._positives / self.num_rows
+        for name in by_name:
+            entry = {"missing": self._missing[name]}
+            if name in state.vocabularies:
+                known = state.vocabularies[name]
+                entry |= {"distinct": len(known) + known.num_dropped, "kept": len(known)}
+            state.statistics["fields"][name] = entry
+        return state
+
+
+def owns_vocabulary(field_: Field) -> bool:
+    """Whether a vocabulary is counted under the field's name."""
+    return field_.type != "numeric" and field_.hash_buckets is None and field_.share_with is None
+
+
+class _Moments:
+    """Count, mean and sum of squared deviations, merged batch by batch (Chan et al.) in float64."""
+
+    def __init__(self) -> None:
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: np.ndarray) -> None:
+        values = values[~np.isnan(values)]
+        if not len(values):
+            return
+        mean, total = float(values.mean()), self._count + len(values)
+        shift = mean - self._mean
+        self._squares += float(((values - mean) ** 2).sum()) + shift**2 * self._count * len(values) / total
+        self._mean += shift * len(values) / total
+        self._count = total
+
+    def result(self) -> tuple[float, float]:
+        """Mean and standard deviation (of the population); a constant column has the deviation 1, so that it becomes 0."""
+        deviation = (self._squares / max(self._count, 1)) ** 0.5
+        return self._mean, deviation if deviation > 0 else 1.0
+
+
+class _RowSample:
+    """A uniform sample of rows: those with the smallest of independent random keys, so batch sizes do not matter."""
+
+    def __init__(self, width: int, size: int, seed: int) -> None:
+        self._size, self._random = size, np.random.default_rng(seed)
+        self._keys = np.zeros(0)
+        self._values = np.zeros((width, 0))
+        self._highest = 1.0
+
+    def add(self, columns: list[np.ndarray]) -> None:
+        keys = self._random.random(len(columns[0]))
+        taken = np.flatnonzero(keys < self._highest)
+        self._keys = np.concatenate([self._keys, keys[taken]])
+        self._values = np.concatenate([self._values, np.stack([column[taken] for column in columns])], axis=1)
+        if len(self._keys) > self._size:
+            kept = np.argpartition(self._keys, self._size)[: self._size]
+            self._keys, self._values = self._keys[kept], self._values[:, kept]
+            self._highest = float(self._keys.max())
+
+    def columns(self) -> np.ndarray:
+        """(width, R) float64."""
+        return self._values
+
+
+def _inner_bounds(values: np.ndarray, num_bins: int) -> np.ndarray:
+    """Distinct inner bounds of bins of about equal counts; a value belongs to the bin above the last bound that is at most it."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return np.zeros(0)
+    bounds = np.unique(np.quantile(values, np.arange(1, num_bins) / num_bins, method="inverted_cdf"))
+    return bounds[bounds > values.min()]  # a bound at the smallest value would leave the lowest bin empty

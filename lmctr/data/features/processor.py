@@ -1,0 +1,446 @@
+"""The feature processor of tabular models: raw columns to ids, numbers and sequences.
+
+```python
+processor = TabularFeatureProcessor(
+    fields=[
+        {"name": "ad", "type": "categorical", "min_count": 2},
+        {"name": "hour", "type": "categorical", "column": "ts", "extract": "hour"},
+        {"name": "price", "type": "numeric", "transform": "log1p"},
+        {"name": "clicked_ads", "type": "sequence", "separator": " ", "max_length": 20, "share_with": "ad"},
+    ],
+    label="click",
+)
+processor.fit("train.csv")                       # one pass, in blocks
+arrays = processor.transform("test.csv")          # numpy arrays; arrays.oov_counts says what was unknown
+inputs = processor([{"ad": 7, "ts": 1414800000, "price": 3.5, "clicked_ads": "4 7"}])   # the model's forward keys
+processor.save_pretrained("run")                  # preprocessor_config.json and two side files
+```
+
+Ids are local to their field: 0 padding, 1 unknown (OOV), then, where the field asks for it (`missing="own_id"`), 2 missing, then the
+values by falling count. **Missing values** (null, NaN, empty text): a categorical or quantile field gives them the unknown id, or the
+id 2 with `missing="own_id"`; a numeric field the `fill_value` (default 0, for "standardize" the mean), before its transform; in a
+sequence they are left out. **Unseen values** get the unknown id and are counted. The fields reach a model in this order: those with
+one id per row, those with one number, the lists, each in the order given.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from transformers import BatchFeature, FeatureExtractionMixin
+from transformers.utils import TensorType
+
+from lmctr.data.tables.source import TableSource, rows_of, watched
+from lmctr.utils.suggest import unknown_key_message
+
+from .columns import Rows
+from .fields import Field, parse_fields
+from .files import SIDE_FILES, read_state, write_state
+from .fit import FittedState, Fitter
+from .transform import TabularArrays, concatenate, transform_rows
+
+__all__ = ["TabularFeatureProcessor"]
+
+_SETTINGS = (
+    "fields",
+    "label",
+    "group",
+    "time",
+    "time_format",
+    "weight",
+    "embedding_dim",
+    "quantile_sample",
+    "seed",
+    "statistics",
+)
+_IGNORED = ("feature_extractor_type", "processor_class", "transformers_version", "auto_map")
+
+
+class TabularFeatureProcessor(FeatureExtractionMixin):
+    r"""Turns the columns of a table into the inputs of a tabular CTR model.
+
+    Args:
+        fields (`list[dict]`): the fields, see [`~lmctr.data.features.fields.Field`] for their keys.
+        label (`str`, *optional*, defaults to `"label"`): label column, 0 or 1. Needed to fit and to evaluate, not to score.
+        group (`str`, *optional*): column of the grouped AUC, such as the user.
+        time (`str`, *optional*): time column, unix seconds or timestamps (texts with `time_format`).
+        time_format (`str`, *optional*): `strptime` format of the time column.
+        weight (`str`, *optional*): column of sample weights.
+        embedding_dim (`int`, *optional*): embedding width of fields without one of their own, once any field has one.
+        quantile_sample (`int`, defaults to 262144): quantile bounds are exact up to this many rows; beyond, they come from a
+            uniform sample of this many (standard error of a bound's rank: at most 0.1 %).
+        seed (`int`, defaults to 0): of that sample.
+        statistics (`dict`, *optional*): written by `fit`.
+
+    Raises:
+        ValueError: unknown keys (the nearest known one is offered) and values, of the processor or of a field.
+    """
+
+    model_input_names: ClassVar[list[str]] = ["input_ids", "numeric_values", "sequence_ids", "sequence_times"]
+
+    def __init__(
+        self,
+        fields: Sequence[Mapping[str, Any] | Field] = (),
+        label: str | None = "label",
+        group: str | None = None,
+        time: str | None = None,
+        time_format: str | None = None,
+        weight: str | None = None,
+        embedding_dim: int | None = None,
+        quantile_sample: int = 1 << 18,
+        seed: int = 0,
+        statistics: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for key in kwargs:
+            if key not in _IGNORED:
+                raise ValueError(unknown_key_message(key, _SETTINGS, type(self).__name__))
+        super().__init__()
+        self.fields = parse_fields(fields)
+        for name, value in {
+            "label": label,
+            "group": group,
+            "time": time,
+            "time_format": time_format,
+            "weight": weight,
+        }.items():
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ValueError(f"{name}={value!r}; accepted: a column's name or None.")
+            setattr(self, name, value)
+        for name, value in {"embedding_dim": embedding_dim, "quantile_sample": quantile_sample}.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r}; accepted: a whole number of at least 1.")
+            setattr(self, name, value)
+        self.seed = seed
+        for field in self.fields:
+            if field.time_column is not None and time is None:
+                raise ValueError(f"field {field.name!r}: time_column needs the processor's time column (time=...).")
+            if label is not None and label in field.columns():
+                raise ValueError(
+                    f"field {field.name!r} reads the label column {label!r}: that would give the answer away."
+                )
+        self._state = FittedState(statistics=dict(statistics or {}))
+        self._fitted = False
+        self.oov_counts: dict[str, dict[str, int]] = {}
+
+    # fields
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Rows and positive rate of the data fitted on; for each field missing, distinct and kept values."""
+        return self._state.statistics
+
+    @property
+    def state(self) -> FittedState:
+        """Vocabularies, bounds and moments."""
+        return self._state
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether [`~TabularFeatureProcessor.fit`] was called, or a fitted processor was loaded."""
+        return self._fitted
+
+    def ordered_fields(self) -> tuple[Field, ...]:
+        """The fields in the order that the model sees them: ids, numbers, lists."""
+        return tuple(field for kind in ("id", "value", "list") for field in self.fields if field.kind == kind)
+
+    @property
+    def field_names(self) -> list[str]:
+        """Their names in that order."""
+        return [field.name for field in self.ordered_fields()]
+
+    def input_columns(self) -> dict[str, str]:
+        """Columns that the fields read, with what they hold: "text", "number" or "any"."""
+        kinds: dict[str, str] = {}
+        for field in self.fields:
+            for column in field.columns():
+                kind = "number" if field.type == "numeric" else "text"
+                if field.extract is not None and field.time_format is None:
+                    kind = "any"
+                kinds[column] = kind if kinds.get(column, kind) == kind else "text"
+        if self.time is not None and any(field.time_column for field in self.fields):
+            kinds.setdefault(self.time, "text" if self.time_format else "any")
+        return kinds
+
+    def all_columns(self) -> dict[str, str]:
+        """[`~TabularFeatureProcessor.input_columns`] and the label, group, time and weight columns."""
+        kinds = self.input_columns()
+        special = {self.label: "number", self.group: "text", self.weight: "number"}
+        special[self.time] = "text" if self.time_format else "any"
+        return kinds | {name: kind for name, kind in special.items() if name is not None and name not in kinds}
+
+    def _special(self, **changes: Any) -> dict[str, Any]:
+        names = ("label", "group", "time", "weight", "time_format")
+        return {name: getattr(self, name) for name in names} | changes
+
+    # fitting
+
+    def fit(self, source: Any, part: str = "train", progress: bool = False) -> TabularFeatureProcessor:
+        """Reads the source once and fits vocabularies, quantile bounds, means and deviations.
+
+        Args:
+            source: a [`TableSource`], a path, or a table in memory (see [`~lmctr.data.tables.source.rows_of`]).
+            part: of a [`TableSource`], the part to fit on.
+            progress: show a progress bar.
+
+        Returns:
+            The processor itself.
+
+        Raises:
+            ValueError: missing or duplicate columns, values that are no numbers, labels other than 0 and 1, a field without
+                any value; names source, column and row.
+        """
+        columns = self.input_columns()
+        if self.label is not None:
+            columns.setdefault(self.label, "number")
+        fitter = Fitter(self.fields, self.label, self.quantile_sample, self.seed)
+        stream = rows_of(source, columns, part if isinstance(source, TableSource) else None)
+        for rows in watched(stream, "fitting features", progress):
+            fitter.add(rows)
+        self._set_state(fitter.finish())
+        return self
+
+    def _set_state(self, state: FittedState) -> None:
+        self._state, self._fitted = state, True
+        self.__dict__.pop("fingerprint", None)
+
+    # transforming
+
+    def transform(self, source: Any, part: str | None = None) -> TabularArrays:
+        """All rows of a source as arrays (see [`TabularArrays`]); use a [`TabularStore`] for tables larger than memory.
+
+        The label, group, time and weight columns are read where the source has them; `oov_counts` of the result (and of the
+        processor) say how many values were missing and unknown.
+        """
+        parts = list(self.transform_stream(source, part))
+        if not parts:
+            raise ValueError(f"transform: the part {part!r} has no rows.")
+        result = concatenate(parts)
+        self.oov_counts = result.oov_counts
+        return result
+
+    def transform_stream(self, source: Any, part: str | None = None) -> Iterator[TabularArrays]:
+        """[`~TabularFeatureProcessor.transform`] block by block."""
+        special = self._special()
+        if not isinstance(source, TableSource):
+            found = column_names(source)
+            special = {
+                name: column if column is None or name == "time_format" or found is None or column in found else None
+                for name, column in special.items()
+            }
+        wanted = {name for name in special.values() if name is not None} | set(self.input_columns())
+        columns = {name: kind for name, kind in self.all_columns().items() if name in wanted}
+        for rows in rows_of(source, columns, part):
+            yield self.transform_rows(rows, special)
+
+    def transform_rows(self, rows: Rows, special: dict[str, Any] | None = None) -> TabularArrays:
+        """The arrays of one block of rows."""
+        self._require_fitted()
+        return transform_rows(self.fields, self._state, rows, special or self._special())
+
+    def __call__(
+        self,
+        rows: Any,
+        return_tensors: str | TensorType | None = "pt",
+        return_labels: bool = False,
+    ) -> BatchFeature:
+        """Rows to score as a model's inputs, by the same code as [`~TabularFeatureProcessor.transform`].
+
+        Args:
+            rows: list of dicts, dict of columns, pyarrow Table or RecordBatch. Other columns than the fields' are ignored.
+            return_tensors: "pt", "np" or None (numpy).
+            return_labels: add `labels` from the label column.
+
+        Returns:
+            `input_ids` (B, F) int32, `numeric_values` (B, Nn) float32, `sequence_ids` (B, S, L) int32 and `sequence_times`
+            (B, S, L) float32, without those that have no field.
+
+        Raises:
+            ValueError: no rows, a missing column, a value that does not fit its field; names column and row.
+        """
+        self._require_fitted()
+        if isinstance(rows, Mapping) and rows and not any(_is_column(value) for value in rows.values()):
+            raise ValueError("rows: got one dict of single values; pass a list of rows ([row]), or a dict of columns.")
+        columns = self.input_columns()
+        if return_labels:
+            if self.label is None:
+                raise ValueError("return_labels=True: this processor has no label column.")
+            columns.setdefault(self.label, "number")
+        special = self._special(group=None, weight=None, label=self.label if return_labels else None)
+        parts = [
+            transform_rows(self.fields, self._state, block, special, inputs_only=not return_labels)
+            for block in rows_of(rows, columns)
+        ]
+        arrays = concatenate(parts)
+        self.oov_counts = arrays.oov_counts
+        keys = [key for key in (*self.model_input_names, "labels") if key in arrays]
+        return BatchFeature({key: arrays[key] for key in keys}, tensor_type=return_tensors)
+
+    def _require_fitted(self) -> None:
+        if not self._fitted:
+            raise ValueError("this processor is not fitted; call fit(source) first, or load a fitted one.")
+
+    # what the model needs to know
+
+    def vocab_size(self, name: str) -> int:
+        """Number of ids of a field that has ids: padding and unknown included."""
+        self._require_fitted()
+        field = next((field for field in self.fields if field.name == name), None)
+        if field is None or field.kind == "value":
+            raise ValueError(
+                unknown_key_message(name, [f.name for f in self.fields if f.kind != "value"], "fields with ids")
+            )
+        if field.transform == "quantile":
+            return field.first_id + len(self._state.bounds[name]) + 1
+        if field.hash_buckets is not None:
+            return field.first_id + field.hash_buckets
+        return self._state.vocabularies[field.share_with or name].size
+
+    def lookup(self, name: str, values: Sequence[Any]) -> np.ndarray:
+        """(N,) int32 ids of values of a field, 1 where unknown; for tables of pre-trained vectors and the like."""
+        self._require_fitted()
+        field = next((field for field in self.fields if field.name == name), None)
+        if field is None or field.type == "numeric":
+            raise ValueError(unknown_key_message(name, [f.name for f in self.fields if f.type != "numeric"], "fields"))
+        plain = Field(
+            name, "categorical", hash_buckets=field.hash_buckets, share_with=field.share_with, missing=field.missing
+        )
+        blocks = rows_of({name: values}, {name: "text"})
+        parts = [transform_rows([plain], self._state, rows, self._special(), inputs_only=True) for rows in blocks]
+        return concatenate(parts)["input_ids"][:, 0]
+
+    def model_config_values(self, embedding_dim: int = 16) -> dict[str, Any]:
+        """The keys of a `TabularCTRConfig` that the data decide.
+
+        Args:
+            embedding_dim: width of fields without one, when some field has one and the processor no default of its own.
+
+        Returns:
+            `vocab_sizes`, `num_numeric`, `field_names`, `num_sequences`, `sequence_tables`, `sequence_vocab_sizes`,
+            `processor_fingerprint`; `embedding_dim` when it is given per field or for the processor.
+        """
+        ids = [field for field in self.fields if field.kind == "id"]
+        lists = [field for field in self.fields if field.kind == "list"]
+        table_of = {field.name: place for place, field in enumerate(ids)}
+        tables, own_sizes = [], []
+        for field in lists:
+            key = field.share_with or field.name
+            if key not in table_of:
+                table_of[key] = len(ids) + len(own_sizes)
+                own_sizes.append(self.vocab_size(key))
+            tables.append(table_of[key])
+        values: dict[str, Any] = {
+            "vocab_sizes": [self.vocab_size(field.name) for field in ids],
+            "num_numeric": sum(field.kind == "value" for field in self.fields),
+            "field_names": self.field_names,
+            "num_sequences": len(lists),
+            "sequence_tables": tables,
+            "sequence_vocab_sizes": own_sizes,
+            "processor_fingerprint": self.fingerprint,
+        }
+        owners = {field.name: field for field in self.fields}
+        own = [owners[field.share_with or field.name].embedding_dim for field in self.ordered_fields()]
+        if any(width is not None for width in own):
+            values["embedding_dim"] = [width or self.embedding_dim or embedding_dim for width in own]
+        elif self.embedding_dim is not None:
+            values["embedding_dim"] = self.embedding_dim
+        return values
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex string over the fields and everything that was fitted; equal for processors that give equal arrays."""
+        self._require_fitted()
+        digest = hashlib.sha256(json.dumps([field.to_dict() for field in self.fields], sort_keys=True).encode())
+        for name in sorted(self._state.vocabularies):
+            vocabulary = self._state.vocabularies[name]
+            digest.update(f"{name} {vocabulary.first_id} {len(vocabulary)}".encode())
+            digest.update(vocabulary.digest())
+        for name in sorted(self._state.bounds):
+            digest.update(name.encode() + self._state.bounds[name].astype("<f8").tobytes())
+        for name in sorted(self._state.moments):
+            digest.update(name.encode() + np.array(self._state.moments[name], dtype="<f8").tobytes())
+        return digest.hexdigest()[:32]
+
+    # saving and loading
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings, as `preprocessor_config.json` holds them; what was fitted goes to side files."""
+        values: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in _SETTINGS if name != "fields"}
+        values["fields"] = [field.to_dict() for field in self.fields]
+        values["feature_extractor_type"] = values["processor_class"] = type(self).__name__
+        return values
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
+    ) -> list[str]:
+        """Writes `preprocessor_config.json` and the side files with vocabularies, bounds and moments."""
+        self._require_fitted()
+        os.makedirs(save_directory, exist_ok=True)
+        side = write_state(self._state, save_directory)
+        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) + side
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any
+    ) -> TabularFeatureProcessor:
+        """Loads a processor from a folder or from the Hub; keywords as in `FeatureExtractionMixin.from_pretrained`.
+
+        Raises:
+            OSError: a file is absent.
+            ValueError: the files do not belong together.
+        """
+        kwargs.pop("trust_remote_code", None)
+        hub = {
+            key: kwargs[key]
+            for key in ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
+            if key in kwargs
+        }
+        processor = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
+        first_ids = {field.name: field.first_id for field in processor.fields}
+        processor._set_state(read_state(pretrained_model_name_or_path, first_ids, processor.statistics, **hub))
+        processor._check_state(str(pretrained_model_name_or_path))
+        return processor
+
+    def _check_state(self, where: str) -> None:
+        for field in self.fields:
+            owner = field.share_with or field.name
+            if field.type != "numeric":
+                complete = field.hash_buckets is not None or owner in self._state.vocabularies
+            elif field.transform == "quantile":
+                complete = field.name in self._state.bounds
+            else:
+                complete = field.transform != "standardize" or field.name in self._state.moments
+            if not complete:
+                raise ValueError(
+                    f"{where}: the side files ({', '.join(SIDE_FILES)}) hold nothing for the field {field.name!r}; they do not "
+                    "belong to this preprocessor_config.json."
+                )
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, (list, tuple, np.ndarray)) or hasattr(value, "type")
+
+
+def column_names(source: Any) -> list[str] | None:
+    """Names of a source's columns, None when only reading would tell."""
+    if isinstance(source, Rows):
+        return source.table.schema.names
+    if isinstance(source, (str, os.PathLike)):
+        return next(rows_of(source)).table.schema.names
+    if isinstance(source, Mapping):
+        return list(source)
+    if isinstance(source, Sequence) and source and isinstance(source[0], Mapping):
+        return list(source[0])
+    names = getattr(source, "column_names", None)
+    if names is None and hasattr(source, "schema"):
+        names = source.schema.names
+    if names is None and hasattr(source, "columns") and not callable(source.columns):
+        names = [str(name) for name in source.columns]
+    return None if names is None else list(names)

@@ -1,0 +1,253 @@
+"""Impressions for ad retrieval: a user, the ads that were ranked for it, their rank index v and their eCPM.
+
+`load_impressions` gives an [`ImpressionSource`] of a known data set; [`ImpressionStore`] fits the processor, transforms both sides in blocks and
+keeps the arrays on disk, ragged: an impression's ads are a slice. [`ImpressionView`], [`ImpressionDataset`] and [`ImpressionCollator`] read
+batches, padded to the longest impression of the batch.
+
+```python
+source = load_impressions("synthetic_cascade", num_impressions=10_000)
+store = ImpressionStore.build(source, directory="cache")
+view = ImpressionView(store)
+batch = ImpressionCollator(view)([0, 1, 2])
+```
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmctr.data.array_store import ArrayStore, smallest_integer
+from lmctr.data.batches.impressions import ImpressionCollator, ImpressionDataset, ImpressionView
+from lmctr.data.features.transform import add_counts
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.logs.splits import PARTS
+from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.suggest import nearest, unknown_key_message
+
+from .source import ImpressionBlock, ImpressionSource
+
+__all__ = [
+    "ImpressionBlock",
+    "ImpressionCollator",
+    "ImpressionDataset",
+    "ImpressionSource",
+    "ImpressionStore",
+    "ImpressionView",
+    "load_impressions",
+]
+
+IMPRESSIONS = {
+    "recflow": "lmctr.data.builders.recflow:load_recflow",
+    "synthetic_cascade": "lmctr.data.synthetic.cascade:synthetic_cascade",
+}
+"""Data sets of impressions by name: the function that gives the source of each."""
+
+STORE_FILE = "impressions.json"
+FORMAT_VERSION = 1
+USER_ARRAYS = (
+    "user_input_ids",
+    "user_numeric_values",
+    "user_sequence_ids",
+    "counts",
+    "groups",
+    "times",
+    "weight",
+    "split",
+)
+AD_ARRAYS = ("ad_input_ids", "ad_numeric_values", "ranks", "ecpm", "stages", "oracle")
+
+
+def load_impressions(name: str, **options: Any) -> ImpressionSource:
+    """A source of impressions by name.
+
+    Args:
+        name: a known data set, see `IMPRESSIONS`.
+        options: the arguments of its function.
+
+    Raises:
+        ValueError: an unknown name or option (with the nearest known one). FileNotFoundError: the data are absent.
+    """
+    function = impressions_builder_of(name)
+    known = list(inspect.signature(function).parameters)
+    for key in options:
+        if key not in known:
+            raise ValueError(unknown_key_message(key, known, name))
+    return function(**options)
+
+
+def impressions_builder_of(name: str) -> Callable[..., ImpressionSource]:
+    """The function that [`load_impressions`] calls for this name; its parameters are the options."""
+    if name not in IMPRESSIONS:
+        guess = nearest(name, IMPRESSIONS)
+        hint = f" Did you mean {guess!r}?" if guess else ""
+        raise ValueError(f"unknown impressions {name!r}; known: {', '.join(IMPRESSIONS)}.{hint}")
+    module, function = IMPRESSIONS[name].split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+class ImpressionStore(ArrayStore):
+    """Arrays of I processed impressions with A ads in all.
+
+    Args:
+        arrays: by the names below; what does not apply is left out.
+        processor, info: of the data. statistics: what building counted. directory: the folder that it was read from, or None.
+
+    Attributes:
+        user_input_ids (I, Fu), user_numeric_values (I, Nu), user_sequence_ids (I, S, L): the user's inputs. counts: (I,) ads of each
+            impression, from 1. offsets: (I + 1,) int64, the ads of impression i are `offsets[i]:offsets[i + 1]`. groups, times: (I,) int64.
+            weight: (I,) float32. split: (I,) int8, 0 train, 1 validation, 2 test, -1 none.
+        ad_input_ids (A, Fa), ad_numeric_values (A, Na): the ads' inputs. ranks: (A,) float32 v. ecpm: (A,) float32. stages: (A,) int8.
+            oracle: (A,) float32 scores of the best possible ranker. Each is None where it does not apply.
+    """
+
+    array_names = (*USER_ARRAYS, *AD_ARRAYS)
+    header_file = STORE_FILE
+    format_version = FORMAT_VERSION
+    processor_class = ImpressionProcessor
+    kind = "store of impressions"
+
+    def __init__(
+        self,
+        arrays: dict[str, np.ndarray],
+        processor: ImpressionProcessor | None = None,
+        info: DatasetInfo | None = None,
+        statistics: dict[str, Any] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        self._check_names(arrays)
+        for name in ("counts", "ranks", "ecpm"):
+            if name not in arrays:
+                raise ValueError(f"ImpressionStore: the array {name!r} is missing.")
+        counts = np.asarray(arrays["counts"])
+        if len(counts) and counts.min() < 1:
+            raise ValueError("ImpressionStore: an impression without ads; leave it out.")
+        sizes = dict.fromkeys(USER_ARRAYS, len(counts)) | dict.fromkeys(AD_ARRAYS, int(counts.sum(dtype=np.int64)))
+        for name, values in arrays.items():
+            if len(values) != sizes[name]:
+                raise ValueError(f"ImpressionStore: {name} has {len(values)} rows, expected {sizes[name]}.")
+        super().__init__(arrays, len(counts), processor, info, statistics, directory)
+        self.offsets = offsets_from_lengths(counts)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
+        return f"ImpressionStore({self.info.name!r}, {len(self):,} impressions, {self.num_ads:,} ads: {parts})"
+
+    @property
+    def num_ads(self) -> int:
+        """A."""
+        return int(self.offsets[-1])
+
+    # building
+
+    @classmethod
+    def build(
+        cls,
+        source: ImpressionSource,
+        processor: ImpressionProcessor | None = None,
+        directory: str | os.PathLike | None = None,
+        *,
+        rebuild: bool = False,
+    ) -> ImpressionStore:
+        """Transforms a source, block by block, into a store.
+
+        Args:
+            source: the impressions.
+            processor: fitted on the training part first, unless it is fitted already. None makes one from the source's own fields.
+            directory: folder of stores (a cache); a finished store of the same content and processor there is used again. None keeps the
+                arrays in memory.
+            rebuild: build again even if there is one.
+
+        Returns:
+            The store. Its `statistics` count, by part: `impressions`, `ads`, `empty` (impressions without ads, left out), `single` (with one
+            ad, so with nothing to rank), `no_revenue` (no eCPM above 0, which R/R* leaves out), and how many values were missing or unknown.
+
+        Raises:
+            ValueError: what reading, fitting and transforming raise; no impression with ads.
+        """
+        if processor is None:
+            processor = ImpressionProcessor(source.user_fields, source.ad_fields)
+        return cls._build(source, processor, directory, rebuild)
+
+    def _sizes(self) -> dict[str, int]:
+        return {"num_ads": self.num_ads, "num_impressions": len(self)}
+
+    @classmethod
+    def _length(cls, name: str, header: dict[str, Any]) -> int:
+        return header["num_ads"] if name in AD_ARRAYS else header["num_impressions"]
+
+    @classmethod
+    def _source_fingerprint(cls, source: ImpressionSource) -> str:
+        return source.fingerprint()
+
+    @classmethod
+    def _fill(cls, writer: Any, source: ImpressionSource, processor: ImpressionProcessor) -> ImpressionStore:
+        config = processor.model_config_values()
+        lists = [field.name for field in processor.user.ordered_fields() if field.kind == "list"]
+        dtypes = {
+            "user_input_ids": smallest_integer(max(config["user_vocab_sizes"], default=1)),
+            "ad_input_ids": smallest_integer(max(config["ad_vocab_sizes"], default=1)),
+            "user_sequence_ids": smallest_integer(max((processor.user.vocab_size(name) for name in lists), default=1)),
+        }
+        statistics: dict[str, Any] = {part: dict.fromkeys(_COUNTED, 0) for part in PARTS}
+        unknown: dict[str, list] = {"user": [], "ad": []}
+        for block in source.read():
+            _count(block, statistics)
+            has_ads = np.asarray(block.counts) > 0
+            if not has_ads.all():
+                block = block.take(has_ads)
+            if not len(block):
+                continue
+            for side, part, rows in (
+                ("user", processor.user, block.user_rows()),
+                ("ad", processor.ad, block.ad_rows()),
+            ):
+                arrays = part.transform_rows(rows)
+                unknown[side] = [add_counts([*unknown[side], arrays.oov_counts])]
+                for key, values in arrays.items():
+                    name = f"{side}_{key}"
+                    writer.write(name, values.astype(dtypes.get(name, values.dtype), copy=False))
+            for name, kind in _PLAIN.items():
+                values = getattr(block, name)
+                if values is not None:
+                    writer.write(name, np.asarray(values).astype(kind))
+        if not sum(statistics[part]["ads"] for part in PARTS):
+            raise ValueError(f"{source.info.name}: no impression of any part has ads.")
+        for side, parts in unknown.items():
+            statistics[f"{side} values"] = parts[0]
+        return cls(writer.finish(), processor, source.info, statistics)
+
+
+_COUNTED = ("impressions", "ads", "empty", "single", "no_revenue")
+_PLAIN = {
+    "counts": np.int32,
+    "split": np.int8,
+    "groups": np.int64,
+    "times": np.int64,
+    "weight": np.float32,
+    "ranks": np.float32,
+    "ecpm": np.float32,
+    "stages": np.int8,
+    "oracle": np.float32,
+}
+
+
+def _count(block: ImpressionBlock, statistics: dict[str, Any]) -> None:
+    counts, split = np.asarray(block.counts), np.asarray(block.split)
+    paid = np.bincount(np.repeat(np.arange(len(counts)), counts), np.asarray(block.ecpm) > 0, len(counts)) > 0
+    for code, part in enumerate(PARTS):
+        own = split == code
+        entry = statistics[part]
+        entry["empty"] += int((own & (counts == 0)).sum())
+        own &= counts > 0
+        entry["impressions"] += int(own.sum())
+        entry["ads"] += int(counts[own].sum())
+        entry["single"] += int((own & (counts == 1)).sum())
+        entry["no_revenue"] += int((own & ~paid).sum())

@@ -1,0 +1,405 @@
+"""Any table of events (CSV, TSV, Parquet, JSON lines, a `datasets` Dataset) through a small schema.
+
+A schema file for `load_log("shop.yaml")`; paths are relative to it:
+
+```yaml
+name: shop
+events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|jsonl, delimiter: ";"}
+columns:
+  user: customer                   # ids are integers or strings
+  item: product
+  time: {column: ts, unit: ms}     # unix time in s (default), ms, us or ns; or format: "%d.%m.%Y %H:%M", timezone: Europe/Oslo
+  label: clicked                   # 0 or 1; or a rule:
+  # label: {column: rating, greater_than: 3}       # at_least, less_than, at_most, equals, in
+  # label: {column: bought, missing: history}      # a row without a label is history, no sample
+  feedback: {column: action, names: [viewed, clicked, bought]}   # optional; default: from the label
+  scenario: page                   # optional
+  weight: w                        # optional
+  extra_labels: {bought: {column: action, equals: bought}}       # optional
+catalogue:                         # optional: a file of its own, or `columns` of the event table
+  path: products.parquet
+  item: product
+  columns: {title: name, genres: {column: tags, separator: "|"}, price: {type: number}}   # default: all; or [title, price]
+users: {path: customers.csv, user: customer}       # optional, likewise
+info: {url: ..., licence: ..., citation: ..., language: en, notes: ...}
+```
+
+Rows may come in any order. Feedback code 0 means unknown (a missing value); the names count from 1. Text columns of the catalogue may
+be null or empty; a column with a separator becomes a list; `type` is text, integer or number (default: as the reader finds it). Errors name the file, the column and the row.
+"""
+
+from __future__ import annotations
+
+import os
+import time as clock
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmctr.data.reading import ID, check_columns, read_table
+
+from . import columns
+from .log import DatasetInfo, InteractionLog, check_keys
+from .schema import (
+    AttributeSpec,
+    AttributesSpec,
+    CodeSpec,
+    FileSpec,
+    LabelSpec,
+    Schema,
+    TimeSpec,
+    parse_schema,
+    read_schema,
+)
+
+
+def load_table(
+    schema: str | os.PathLike, path: str | os.PathLike | None = None, progress: bool = False
+) -> InteractionLog:
+    """Reads the table that a schema file describes.
+
+    Args:
+        schema: the schema file (see the module's description).
+        path: another folder for the files of the schema, or another event file. None takes the schema's own folder.
+        progress: show progress bars.
+
+    Raises:
+        FileNotFoundError: a file is absent.
+        ValueError: the schema or a file's content is wrong; names the file, the column and the row.
+    """
+    spec = read_schema(schema)
+    folder, events = Path(schema).parent, spec.events
+    if path is not None:
+        path = Path(path).expanduser()
+        if path.is_file():
+            events = FileSpec(str(path.resolve()), events.format, events.delimiter)
+        elif path.is_dir():
+            folder = path
+        else:
+            raise FileNotFoundError(f"{path}: neither a folder nor an event file for the schema {schema}.")
+    file = folder / events.path
+    types = dict.fromkeys((spec.user, spec.item), ID)
+    table = read_table(
+        file, spec.event_columns(), types, format=events.format, delimiter=events.delimiter, progress=progress
+    )
+    tables = {}
+    for name, part in {"catalogue": spec.catalogue, "users": spec.users}.items():
+        if part is not None and part.file is not None:
+            key = "item_id" if name == "catalogue" else "user_id"
+            tables[name] = _read_attributes(part, key, folder / part.file.path, progress)
+    return _build(table, spec, str(file), **tables)
+
+
+def log_from_table(
+    data: Any,
+    schema: Mapping[str, Any],
+    *,
+    catalogue: pa.Table | None = None,
+    users: pa.Table | None = None,
+) -> InteractionLog:
+    """Builds a log from a table in memory.
+
+    Args:
+        data: a pyarrow table, a `datasets` Dataset or IterableDataset, a pandas DataFrame or a dict of columns.
+        schema: the keys of a schema file as a dict, without `events`.
+        catalogue: table with a column `item_id`; in place of the schema's `catalogue`.
+        users: table with a column `user_id`; in place of the schema's `users`.
+
+    Raises:
+        ValueError: the schema or the data are wrong; names the column and the row.
+
+    Example:
+        ```python
+        log = log_from_table(dataset, {"columns": {"user": "u", "item": "i", "time": "t", "label": "clicked"}})
+        ```
+    """
+    spec = parse_schema(schema, "schema")
+    if spec.events is not None:
+        raise ValueError("schema: `events` names a file, and the events come from the data given here; leave it out.")
+    for name, part in {"catalogue": spec.catalogue, "users": spec.users}.items():
+        if part is not None and part.file is not None:
+            raise ValueError(
+                f"schema: `{name}` names a file; pass the table as {name}=..., or name columns of the event table."
+            )
+    table = _to_arrow(data, spec.event_columns())
+    if not table.num_rows:
+        raise ValueError("data: the table has no rows.")
+    return _build(table, spec, "data", catalogue=catalogue, users=users)
+
+
+def _to_arrow(data: Any, wanted: list[str]) -> pa.Table:
+    if isinstance(data, pa.Table):
+        check_columns(data.column_names, wanted, "data")
+        return data.select(wanted)
+    if isinstance(data, pa.RecordBatchReader):
+        return _to_arrow(data.read_all(), wanted)
+    if isinstance(data, Mapping) and hasattr(data, "with_format"):
+        raise ValueError(f"data: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}.")
+    if hasattr(data, "with_format") and hasattr(data, "select_columns"):  # datasets.Dataset or IterableDataset
+        if data.column_names is not None:
+            check_columns(data.column_names, wanted, "data")
+            data = data.select_columns(wanted)
+        batches = list(data.with_format("arrow").iter(batch_size=1 << 16))
+        if not batches:
+            raise ValueError("data: the table has no rows.")
+        return _to_arrow(pa.concat_tables(batches), wanted)
+    if isinstance(data, Mapping):
+        lengths = {name: len(values) for name, values in data.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"data: the columns differ in length: {lengths}.")
+        check_columns(list(data), wanted, "data")
+        return pa.table({name: columns.as_arrow(data[name], name, "data") for name in wanted})
+    if hasattr(data, "__dataframe__") or hasattr(data, "to_dict"):
+        names = [str(name) for name in data.columns]
+        check_columns(names, wanted, "data")
+        return pa.table({name: columns.as_arrow(data[name].to_numpy(), name, "data") for name in wanted})
+    raise ValueError(
+        f"data: got {type(data).__name__}; accepted: a pyarrow table, a datasets Dataset, a pandas DataFrame, a dict of columns."
+    )
+
+
+def _build(
+    table: pa.Table,
+    spec: Schema,
+    source: str,
+    *,
+    catalogue: pa.Table | None = None,
+    users: pa.Table | None = None,
+) -> InteractionLog:
+    item, user = (_whole_ids(table[name], name, source) for name in (spec.item, spec.user))
+    if catalogue is None and spec.catalogue is not None:
+        catalogue = _attributes_from_events(table, item, spec.catalogue, "item_id", source)
+    if users is None and spec.users is not None:
+        users = _attributes_from_events(table, user, spec.users, "user_id", source)
+    feedback, feedback_names = (None, None)
+    if spec.feedback is not None:
+        feedback, feedback_names = _feedback(table[spec.feedback.column], spec.feedback, source)
+    names = {
+        "user": spec.user,
+        "item": spec.item,
+        "time": spec.time.column,
+        "label": spec.label.column,
+        "weight": spec.weight or "weight",
+    }
+    names |= {"scenario": spec.scenario.column} if spec.scenario is not None else {}
+    info = {"label_rule": spec.label.describe()} | spec.info
+    return InteractionLog.from_columns(
+        user,
+        item,
+        _times(table[spec.time.column], spec.time, source),
+        _labels(table[spec.label.column], spec.label, source),
+        catalogue=catalogue,
+        feedback=feedback,
+        feedback_names=feedback_names,
+        extra_labels={name: _labels(table[rule.column], rule, source) for name, rule in spec.extra_labels.items()},
+        scenario=None if spec.scenario is None else table[spec.scenario.column],
+        scenario_names=None if spec.scenario is None else spec.scenario.names,
+        weight=None if spec.weight is None else table[spec.weight],
+        users=users,
+        info=DatasetInfo.from_dict(info),
+        source=source,
+        names=names,
+    )
+
+
+def _whole_ids(values: Any, name: str, source: str) -> pa.Array:
+    """Ids of a text file as integers, when all are written as plain integers (without leading zeros)."""
+    array = columns.as_arrow(values, name, source)
+    if not pa.types.is_dictionary(array.type):
+        return array
+    plain = pc.match_substring_regex(array.dictionary, r"^(0|-?[1-9][0-9]{0,17})$")
+    if not pc.all(plain).as_py():
+        return array
+    return pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.int64()))
+
+
+def _times(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
+    array = given = columns.as_arrow(values, spec.column, source)
+    columns.reject_nulls(array, spec.column, source)
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        if spec.format is None:
+            array = _numbers(array, spec.column, source, "Times in words need `format` in the schema.")
+        else:
+            array = pc.strptime(array.cast(pa.string()), format=spec.format, unit="s", error_is_null=True)
+            if array.null_count:
+                bad = pc.is_null(array).to_numpy(zero_copy_only=False)
+                rule = f"Expected the format {spec.format!r}."
+                raise columns.bad_rows(bad, given, spec.column, source, "are no times in the schema's format", rule)
+    elif spec.format is not None:
+        raise ValueError(
+            f"{columns.place(source, spec.column)}: `format` reads strings, and the column has the type {array.type}; leave `format` "
+            "out of the schema."
+        )
+    if spec.timezone is not None:
+        if not pa.types.is_timestamp(array.type) or array.type.tz is not None:
+            raise ValueError(
+                f"{columns.place(source, spec.column)}: `timezone` is for times without a zone, and the column has the type "
+                f"{array.type}; leave `timezone` out of the schema."
+            )
+        try:
+            array = pc.assume_timezone(array, spec.timezone, ambiguous="earliest", nonexistent="earliest")
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{columns.place(source, spec.column)}: timezone {spec.timezone!r}: {error}") from None
+    seconds = columns.to_seconds(array, spec.column, source, spec.unit)
+    future = seconds > clock.time() + 86_400
+    if future.any():
+        raise columns.bad_rows(
+            future,
+            given,
+            spec.column,
+            source,
+            "lie in the future",
+            "Events have happened; check the unit or format of the time.",
+        )
+    return seconds
+
+
+def _numbers(array: pa.Array, name: str, source: str, accepted: str) -> pa.Array:
+    """Strings that are numbers as numbers; others are an error."""
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        return array
+    good = pc.match_substring_regex(array, r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$")
+    bad = pc.invert(good).fill_null(False).to_numpy(zero_copy_only=False)
+    if bad.any():
+        raise columns.bad_rows(bad, array, name, source, "are no numbers", accepted)
+    trimmed = pc.utf8_trim_whitespace(array)
+    whole = pc.all(pc.match_substring_regex(trimmed, r"^[+-]?\d+$")).as_py()
+    return pc.replace_substring_regex(trimmed, r"^\+", "").cast(pa.int64() if whole else pa.float64())
+
+
+def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
+    array = columns.as_arrow(values, spec.column, source)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_floating(array.type):
+        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+    elif pa.types.is_string(array.type):  # a text file writes a missing value as an empty one
+        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
+    missing = pc.is_null(array).to_numpy(zero_copy_only=False)
+    if missing.any() and spec.missing == "error":
+        hint = "Accepted: 0, 1." if spec.rule is None else f"The rule {spec.describe()!r} needs a value."
+        hint += " With `missing: history` such a row stands in histories and is no sample."
+        raise columns.bad_rows(missing, array, spec.column, source, "are missing", hint)
+    labels = np.full(len(array), -1, dtype=np.int8)
+    if missing.all():
+        return labels
+    if spec.rule is None or spec.rule not in ("equals", "in"):
+        array = _numbers(
+            array, spec.column, source, "Accepted: 0, 1." if spec.rule is None else "The rule compares numbers."
+        )
+    if spec.rule is None:
+        if missing.any():
+            filled = pc.fill_null(array, pa.scalar(0).cast(array.type))
+            labels[~missing] = columns.to_labels(filled, spec.column, source)[~missing]
+            return labels
+        return columns.to_labels(array, spec.column, source)
+    if spec.rule in ("equals", "in"):
+        wanted = spec.value if spec.rule == "in" else [spec.value]
+        try:
+            chosen = pc.is_in(array, value_set=pa.array(wanted).cast(array.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+            raise ValueError(
+                f"{columns.place(source, spec.column)}: the column has the type {array.type}, and the label rule compares it with "
+                f"{wanted!r}."
+            ) from None
+    else:
+        if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+            raise ValueError(
+                f"{columns.place(source, spec.column)}: the rule {spec.describe()!r} compares numbers, and the column has the type "
+                f"{array.type}."
+            )
+        compare = {
+            "greater_than": pc.greater,
+            "at_least": pc.greater_equal,
+            "less_than": pc.less,
+            "at_most": pc.less_equal,
+        }
+        chosen = compare[spec.rule](array, pa.scalar(spec.value))
+    positive = pc.fill_null(chosen, False).to_numpy(zero_copy_only=False)
+    labels[~missing] = positive[~missing]
+    return labels
+
+
+def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Codes from 1 and names with "unknown" in front; a missing value has code 0."""
+    array = columns.as_arrow(values, spec.column, source)
+    names = spec.names
+    if names is not None and names[0] == "unknown":
+        names = names[1:]
+    if pa.types.is_boolean(array.type):
+        names = names or ("negative", "positive")
+        if len(names) != 2:
+            raise ValueError(
+                f"{columns.place(source, spec.column)}: a yes/no column has two feedback names, got {names}."
+            )
+        array = pc.add(array.cast(pa.int8()), 1)
+    if pa.types.is_integer(array.type):
+        array = pc.fill_null(array, 0)
+        known = None if names is None else ("unknown", *names)
+        codes, known = columns.to_codes(array, known, spec.column, source, np.int8)
+        return codes, ("unknown", *known[1:])
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        raise ValueError(
+            f"{columns.place(source, spec.column)}: feedback of type {array.type} is not accepted; pass names or integer codes."
+        )
+    array = pc.fill_null(pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array), "unknown")
+    if names is None:
+        names = sorted(set(pc.unique(array).to_pylist()) - {"unknown"})
+    return columns.to_codes(array, ("unknown", *names), spec.column, source, np.int8)
+
+
+def _read_attributes(spec: AttributesSpec, key: str, file: Path, progress: bool) -> pa.Table:
+    """The catalogue (`key` = "item_id") or user table ("user_id") from a file of its own."""
+    wanted, types = None, {spec.key: ID}
+    if spec.columns is not None:
+        wanted = [spec.key, *(part.column for part in spec.columns.values())]
+        kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
+        for part in spec.columns.values():
+            if part.type is not None or part.separator is not None:
+                types[part.column] = kinds[part.type or "text"]
+    table = read_table(file, wanted, types, format=spec.file.format, delimiter=spec.file.delimiter, progress=progress)
+    check_keys(table, spec.key, str(file))
+    parts = spec.columns
+    if parts is None:
+        parts = {name: AttributeSpec(name) for name in table.column_names if name != spec.key}
+    return _attributes(table, parts, key, _whole_ids(table[spec.key], spec.key, str(file)), str(file))
+
+
+def _attributes_from_events(table: pa.Table, ids: pa.Array, spec: AttributesSpec, key: str, source: str) -> pa.Table:
+    """The catalogue or user table from columns of the event table: each id's first row counts."""
+    codes, known = columns.encode_ids(ids, spec.key, source)
+    first = np.unique(codes, return_index=True)[1]
+    return _attributes(table.take(pa.array(first)), spec.columns or {}, key, known, source)
+
+
+def _attributes(table: pa.Table, parts: Mapping[str, AttributeSpec], key: str, ids: pa.Array, source: str) -> pa.Table:
+    if key in parts:
+        raise ValueError(
+            f"{source}: a column may not be called {key!r}, the name of the ids; rename it in the schema."
+        )
+    result = {key: ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids}
+    for name, part in parts.items():
+        values = table[part.column].combine_chunks()
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        kind = part.type or ("text" if part.separator is not None else None)
+        if kind is not None:
+            wanted = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}[kind]
+            try:
+                values = values.cast(wanted)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise ValueError(
+                    f"{columns.place(source, part.column)}: the schema says {kind}, and the values do not fit: {error}"
+                ) from None
+        if part.separator is not None:
+            lists = pc.split_pattern(
+                pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values), part.separator
+            )
+            values = pc.if_else(pc.is_null(lists), pa.scalar([], pa.list_(pa.string())), lists)
+        result[name] = values
+    return pa.table(result)

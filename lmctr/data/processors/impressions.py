@@ -1,0 +1,359 @@
+"""The feature processor of ad retrieval: the user of an impression, and the ads in it.
+
+```python
+processor = ImpressionProcessor(
+    user_fields=[
+        {"name": "region", "type": "categorical"},
+        {"name": "clicked_ads", "type": "sequence", "max_length": 20, "share_with": "ad.ad_id"},
+    ],
+    ad_fields=[{"name": "ad_id", "type": "categorical"}, {"name": "clicks", "type": "numeric", "transform": "log1p"}],
+)
+processor.fit(source)                                   # an ImpressionSource: one pass over its training part
+inputs = processor(users=[{"region": "north", "clicked_ads": ["7"]}], ads=[[{"ad_id": "7", "clicks": 12}, {"ad_id": "9", "clicks": 0}]])
+```
+
+Each side is a [`~lmctr.data.features.processor.TabularFeatureProcessor`], with its rules for missing and unseen values. A sequence of the user may read
+an ad's field (`share_with: "ad.<name>"`): it gets the ids of that field, and in a model its vectors.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from transformers import BatchFeature, FeatureExtractionMixin
+from transformers.utils import TensorType
+
+from lmctr.data.features.fields import Field
+from lmctr.data.features.files import read_state, write_state
+from lmctr.data.features.fit import FittedState, Fitter
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.utils.ragged import ragged_arange
+from lmctr.utils.suggest import unknown_key_message
+
+__all__ = ["ImpressionProcessor", "pad_ads"]
+
+SIDES = ("user", "ad")
+_SETTINGS = ("user_fields", "ad_fields", "quantile_sample", "seed", "statistics")
+_IGNORED = ("feature_extractor_type", "processor_class", "transformers_version", "auto_map")
+_BORROWS = "ad."
+
+
+class ImpressionProcessor(FeatureExtractionMixin):
+    r"""Turns users and the ads of their impressions into the inputs of a retrieval model.
+
+    Args:
+        user_fields (`list[dict]`): fields of the user, see [`~lmctr.data.features.fields.Field`] for their keys. `share_with: "ad.<name>"`
+            gives a sequence the vocabulary of an ad's categorical field.
+        ad_fields (`list[dict]`): fields of an ad: categorical and numeric ones.
+        quantile_sample, seed: as in [`~lmctr.data.features.processor.TabularFeatureProcessor`].
+        statistics (`dict`, *optional*): written by `fit`, by side.
+
+    Attributes:
+        user, ad: the processors of the two sides.
+
+    Raises:
+        ValueError: unknown keys and values; a width of a field's own (retrieval models have one `embedding_dim`), times of sequences, a list
+            field of an ad, a `share_with` that names no categorical field of the ad.
+    """
+
+    model_input_names: ClassVar[list[str]] = [
+        "user_input_ids",
+        "user_numeric_values",
+        "user_sequence_ids",
+        "ad_input_ids",
+        "ad_numeric_values",
+        "ad_mask",
+    ]
+
+    def __init__(
+        self,
+        user_fields: Sequence[Mapping[str, Any]] = (),
+        ad_fields: Sequence[Mapping[str, Any]] = (),
+        quantile_sample: int = 1 << 18,
+        seed: int = 0,
+        statistics: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for key in kwargs:
+            if key not in _IGNORED:
+                raise ValueError(unknown_key_message(key, _SETTINGS, type(self).__name__))
+        super().__init__()
+        statistics = dict(statistics or {})
+        options = {"label": None, "quantile_sample": quantile_sample, "seed": seed}
+        self.quantile_sample, self.seed = quantile_sample, seed
+        self.user_fields = [_as_dict(field) for field in user_fields]
+        self.ad_fields = [_as_dict(field) for field in ad_fields]
+        self.ad = _side("ad_fields", self.ad_fields, options | {"statistics": statistics.get("ad")})
+        own, self.borrowed = self._without_borrowing()
+        self.user = _side("user_fields", own, options | {"statistics": statistics.get("user")})
+        self._check()
+
+    def _without_borrowing(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """The user's fields as a processor of their own takes them, and the ad's field that each borrowing one reads."""
+        ads = {field.name: field for field in self.ad.fields}
+        fields, borrowed = [], {}
+        for values in self.user_fields:
+            owner = values.get("share_with")
+            if isinstance(owner, str) and owner.startswith(_BORROWS):
+                name = owner.removeprefix(_BORROWS)
+                if name not in ads or ads[name].type != "categorical" or ads[name].share_with is not None:
+                    known = [f"ad.{field.name}" for field in ads.values() if field.type == "categorical"]
+                    raise ValueError(
+                        f"user field {values.get('name')!r}: share_with={owner!r}; accepted: a categorical field of the ad with a "
+                        f"vocabulary of its own: {', '.join(known) or 'there is none'}."
+                    )
+                if ads[name].hash_buckets is not None and ads[name].missing == "own_id":
+                    raise ValueError(
+                        f"user field {values.get('name')!r}: share_with={owner!r}, a hashed field whose missing values have an id of their "
+                        "own, which lists have not; leave missing='own_id' out there."
+                    )
+                borrowed[values["name"]] = name
+                values = {key: value for key, value in values.items() if key != "share_with"}
+                if ads[name].hash_buckets is not None:
+                    values["hash_buckets"] = ads[name].hash_buckets
+            fields.append(values)
+        return fields, borrowed
+
+    def _check(self) -> None:
+        for side, processor in (("user", self.user), ("ad", self.ad)):
+            for field in processor.fields:
+                if field.embedding_dim is not None:
+                    raise ValueError(
+                        f"{side} field {field.name!r}: embedding_dim={field.embedding_dim}; retrieval models have one width for all "
+                        "fields: set the model's embedding_dim."
+                    )
+                if field.time_column is not None:
+                    raise ValueError(
+                        f"{side} field {field.name!r}: time_column has no use: these models read no times."
+                    )
+                if side == "ad" and field.kind == "list":
+                    raise ValueError(
+                        f"ad field {field.name!r}: type {field.type!r}; accepted for ads: categorical, numeric."
+                    )
+        for name in self.borrowed:
+            if next(field for field in self.user.fields if field.name == name).kind != "list":
+                raise ValueError(
+                    f"user field {name!r}: only a sequence or multi_value field can share an ad's vocabulary."
+                )
+
+    # fitting
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether vocabularies are there."""
+        return self.user.is_fitted and self.ad.is_fitted
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Statistics of what was fitted on, by side."""
+        return {"user": self.user.statistics, "ad": self.ad.statistics}
+
+    def fit(self, source: Any) -> ImpressionProcessor:
+        """Reads the training part of an [`~lmctr.data.impressions.store.ImpressionSource`] once and fits both sides.
+
+        Raises:
+            ValueError: no training impressions; a missing column, a value that does not fit its field; a field without any value.
+        """
+        fitters = {
+            side: Fitter(processor.fields, None, self.quantile_sample, self.seed)
+            for side, processor in (("user", self.user), ("ad", self.ad))
+        }
+        for block in source.blocks("train"):
+            for side, rows in (("user", block.user_rows()), ("ad", block.ad_rows())):
+                if len(rows):
+                    fitters[side].add(rows)
+        if not fitters["ad"].num_rows:
+            raise ValueError(f"{source.info.name}: the training part has no ads to fit on.")
+        for processor, side in ((self.user, "user"), (self.ad, "ad")):
+            processor._set_state(fitters[side].finish())
+        self._lend()
+        return self
+
+    def _lend(self) -> None:
+        """Give the borrowing fields the ad's vocabulary."""
+        for name, owner in self.borrowed.items():
+            if owner in self.ad.state.vocabularies:
+                self.user.state.vocabularies[name] = self.ad.state.vocabularies[owner]
+        self.user.__dict__.pop("fingerprint", None)
+        self.__dict__.pop("fingerprint", None)
+
+    # transforming
+
+    def __call__(
+        self,
+        users: Any,
+        ads: Sequence[Any],
+        return_tensors: str | TensorType | None = "pt",
+    ) -> BatchFeature:
+        """Impressions to score as a model's inputs.
+
+        Args:
+            users: B rows: a list of dicts, a dict of columns or a pyarrow Table. Other columns than the fields' are ignored.
+            ads: for each of them its ads, the same way.
+            return_tensors: "pt", "np" or None (numpy).
+
+        Returns:
+            `user_input_ids` (B, Fu) int32, `user_numeric_values` (B, Nu) float32, `user_sequence_ids` (B, S, L) int32, `ad_input_ids`
+            (B, n, Fa) int32, `ad_numeric_values` (B, n, Na) float32, `ad_mask` (B, n) bool, without those that have no field; n is the
+            largest number of ads.
+
+        Raises:
+            ValueError: no users, another number of lists of ads, a user without ads, a missing column, a value that does not fit.
+        """
+        if not self.is_fitted:
+            raise ValueError("this processor is not fitted; call fit(source) first, or load a fitted one.")
+        if isinstance(ads, Mapping) or not isinstance(ads, Sequence):
+            raise ValueError("ads: expected a list with the ads of each user.")
+        user = self.user(users, return_tensors=None)
+        count = len(next(iter(user.values())))
+        if len(ads) != count:
+            raise ValueError(f"ads: {len(ads)} lists of ads for {count} users; give each user its ads.")
+        parts = []
+        for place, own in enumerate(ads):
+            try:
+                if not _num_rows(own):
+                    raise ValueError("there is no ad; an impression has one ad at least")
+                parts.append(self.ad(own, return_tensors=None))
+            except ValueError as error:
+                raise ValueError(f"ads of user {place}: {error}") from error
+        counts = np.array([len(next(iter(part.values()))) for part in parts])
+        rows = {f"user_{key}": values for key, values in user.items()}
+        flat = {f"ad_{key}": np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        padded, mask = pad_ads(flat, counts)
+        batch = rows | padded | {"ad_mask": mask}
+        return BatchFeature(
+            {key: batch[key] for key in self.model_input_names if key in batch}, tensor_type=return_tensors
+        )
+
+    def user_columns(self) -> dict[str, str]:
+        """Columns that the user's fields read, with what they hold."""
+        return self.user.input_columns()
+
+    def ad_columns(self) -> dict[str, str]:
+        """Columns that the ad's fields read, with what they hold."""
+        return self.ad.input_columns()
+
+    # what the model needs to know
+
+    def model_config_values(self) -> dict[str, Any]:
+        """The keys of a `RetrievalConfig` that the data decide."""
+        user, ad = self.user, self.ad.model_config_values()
+        ids = [field for field in user.fields if field.kind == "id"]
+        lists = [field for field in user.fields if field.kind == "list"]
+        place_of = {field.name: place for place, field in enumerate(ids)}
+        ad_place = {name: place for place, name in enumerate(ad["field_names"])}
+        first_own = len(ids) + len(ad["vocab_sizes"])
+        tables, own = [], []
+        for field in lists:
+            if field.name in self.borrowed:
+                tables.append(len(ids) + ad_place[self.borrowed[field.name]])
+                continue
+            key = field.share_with or field.name
+            if key not in place_of:
+                place_of[key] = first_own + len(own)
+                own.append(user.vocab_size(key))
+            tables.append(place_of[key])
+        return {
+            "user_vocab_sizes": [user.vocab_size(field.name) for field in ids],
+            "user_num_numeric": sum(field.kind == "value" for field in user.fields),
+            "user_field_names": user.field_names,
+            "user_num_sequences": len(lists),
+            "user_sequence_tables": tables,
+            "user_sequence_vocab_sizes": own,
+            "ad_vocab_sizes": ad["vocab_sizes"],
+            "ad_num_numeric": ad["num_numeric"],
+            "ad_field_names": ad["field_names"],
+            "processor_fingerprint": self.fingerprint,
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex string over the fields and vocabularies of both sides."""
+        text = repr((self.user.fingerprint, self.ad.fingerprint, sorted(self.borrowed.items())))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    # saving and loading
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings, as `preprocessor_config.json` holds them."""
+        values: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in _SETTINGS}
+        values["feature_extractor_type"] = values["processor_class"] = type(self).__name__
+        return values
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
+    ) -> list[str]:
+        """Writes `preprocessor_config.json` and the side files of both sides, `user_...` and `ad_...`."""
+        if not self.is_fitted:
+            raise ValueError("this processor is not fitted; call fit(source) before it is saved.")
+        os.makedirs(save_directory, exist_ok=True)
+        own = {name: value for name, value in self.user.state.vocabularies.items() if name not in self.borrowed}
+        state = FittedState(own, self.user.state.bounds, self.user.state.moments)
+        side = write_state(state, save_directory, "user_") + write_state(self.ad.state, save_directory, "ad_")
+        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) + side
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any) -> ImpressionProcessor:
+        """Loads a processor from a folder or from the Hub; keywords as in `FeatureExtractionMixin.from_pretrained`.
+
+        Raises:
+            OSError: a file is absent. ValueError: the files do not belong together.
+        """
+        kwargs.pop("trust_remote_code", None)
+        hub = {
+            key: kwargs[key]
+            for key in ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
+            if key in kwargs
+        }
+        processor = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
+        for side, part in (("ad", processor.ad), ("user", processor.user)):
+            first_ids = {field.name: field.first_id for field in part.fields}
+            state = read_state(pretrained_model_name_or_path, first_ids, part.statistics, f"{side}_", **hub)
+            part._set_state(state)
+            if side == "user":
+                processor._lend()
+            part._check_state(str(pretrained_model_name_or_path))
+        return processor
+
+
+def pad_ads(flat: Mapping[str, np.ndarray], counts: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Ragged ads as grids.
+
+    Args:
+        flat: name to (A, ...) values of all ads, impression by impression. counts: (B,) ads of each impression, summing to A.
+
+    Returns:
+        Name to (B, n, ...) with zeros behind the ads, n the largest count, and the mask (B, n), True where an ad stands.
+    """
+    counts = np.asarray(counts, dtype=np.int64)
+    width = int(counts.max(initial=0))
+    place = ragged_arange(np.arange(len(counts)) * width, counts)
+    grids = {}
+    for name, values in flat.items():
+        grid = np.zeros((len(counts) * width, *values.shape[1:]), dtype=values.dtype)
+        grid[place] = values
+        grids[name] = grid.reshape(len(counts), width, *values.shape[1:])
+    return grids, np.arange(width) < counts[:, None]
+
+
+def _as_dict(field: Any) -> dict[str, Any]:
+    return field.to_dict() if isinstance(field, Field) else dict(field)
+
+
+def _side(name: str, fields: list[dict[str, Any]], options: dict[str, Any]) -> TabularFeatureProcessor:
+    try:
+        return TabularFeatureProcessor(fields, **options)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _num_rows(rows: Any) -> int:
+    if isinstance(rows, Mapping):
+        return len(next(iter(rows.values()), ()))
+    return rows.num_rows if hasattr(rows, "num_rows") else len(rows)

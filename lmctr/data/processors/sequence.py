@@ -1,0 +1,581 @@
+"""Ids of items, behaviours, scenarios and features for the sequence models: fitted on a log, kept beside the weights.
+
+Item ids: 0 is padding, 1 an item that the training part never shows (out of vocabulary), known items follow from 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from transformers import BatchFeature, FeatureExtractionMixin
+from transformers.utils import cached_file
+
+from lmctr.data.logs.log import InteractionLog
+from lmctr.utils.suggest import nearest, unknown_key_message
+
+__all__ = ["OOV", "PADDING", "SequenceProcessor"]
+
+PADDING, OOV, FIRST_ID = 0, 1, 2
+ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
+_HUB_KEYS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
+_EVENT_KEYS = ("item", "behavior", "scenario", "time")
+_CANDIDATE_KEYS = ("item", "scenario", "time")
+
+
+class SequenceProcessor(FeatureExtractionMixin):
+    """Turns users' events and candidates into the tensors of the sequence models.
+
+    Build one with [`~SequenceProcessor.fit`]. `save_pretrained` writes `preprocessor_config.json` and two parquet files (the
+    items, the values of features) beside the weights.
+
+    Args:
+        behavior_names: name of each behaviour code; code 0 is an unknown behaviour in logs whose feedback says so.
+        scenario_names: name of each scenario code; one name for logs without scenarios.
+        tasks: label of each logit: "label", or names of the log's extra labels.
+        max_history_length: latest events that a row holds; None keeps the whole lifetime.
+        statistics: names of the float columns that describe candidates.
+        statistics_mean, statistics_std: what each is standardised by, NaN (not known) becoming 0; None leaves them as they are.
+        statistics_prior: positive rate that rates among the statistics are smoothed towards, the same wherever the model is used; None if
+            there are no rates. The processor keeps it for those who compute statistics, and does not read it.
+        item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
+        items: table with the column `item_id` and, for each item feature, an int column of the item's code; row i has id i + 2.
+        features: values of each feature by name (strings); value j has the code j + 2.
+        fingerprint: what a saved file states; checked against the content.
+
+    Example:
+        ```python
+        processor = SequenceProcessor.fit(log, splits.train, max_history_length=200)
+        batch = processor(
+            histories=[[{"item": 7, "behavior": "like", "scenario": "home", "time": 1_700_000_000}]],
+            candidates=[[3, 9]], times=[1_700_000_500], scenarios=["home"],
+        )
+        model(**batch).logits  # (1, 2)
+        ```
+    """
+
+    model_input_names = ["history_items", "candidate_items"]  # noqa: RUF012 (transformers' own convention)
+
+    def __init__(
+        self,
+        behavior_names: Sequence[str] = ("unknown", "negative", "positive"),
+        scenario_names: Sequence[str] = ("default",),
+        tasks: Sequence[str] = ("label",),
+        max_history_length: int | None = None,
+        statistics: Sequence[str] = (),
+        statistics_mean: Sequence[float] | None = None,
+        statistics_std: Sequence[float] | None = None,
+        statistics_prior: float | None = None,
+        item_feature_names: Sequence[str] = (),
+        user_feature_names: Sequence[str] = (),
+        items: pa.Table | None = None,
+        features: Mapping[str, Sequence[str]] | None = None,
+        fingerprint: str | None = None,
+        **kwargs: Any,
+    ):
+        kwargs = {key: value for key, value in kwargs.items() if key not in ("processor_class", "auto_map")}
+        kwargs.pop("feature_extractor_type", None)
+        if kwargs:
+            raise ValueError(unknown_key_message(next(iter(kwargs)), _SETTINGS, type(self).__name__))
+        self.behavior_names, self.scenario_names = tuple(behavior_names), tuple(scenario_names)
+        self.tasks, self.statistics = tuple(tasks), tuple(statistics)
+        self.statistics_mean = None if statistics_mean is None else tuple(map(float, statistics_mean))
+        self.statistics_std = None if statistics_std is None else tuple(map(float, statistics_std))
+        self.statistics_prior = statistics_prior
+        self.item_feature_names, self.user_feature_names = tuple(item_feature_names), tuple(user_feature_names)
+        self.max_history_length = max_history_length
+        self.items = pa.table({"item_id": pa.array([], pa.int64())}) if items is None else items
+        self.features = {name: tuple(values) for name, values in (features or {}).items()}
+        for name in ("behavior_names", "scenario_names", "tasks"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name}: got {list(values)}, accepted: at least one name, all different.")
+        for name in (*self.item_feature_names, *self.user_feature_names):
+            if name not in self.features:
+                raise ValueError(f"features: no values for the feature {name!r}; there are {sorted(self.features)}.")
+        self._check_scale()
+        if max_history_length is not None and max_history_length < 1:
+            raise ValueError(f"max_history_length: got {max_history_length}, accepted: at least 1, or None.")
+        if fingerprint is not None and fingerprint != self.fingerprint:
+            raise ValueError(
+                f"fingerprint: the settings and vocabularies have {self.fingerprint}, the file states {fingerprint}: one of the "
+                f"processor's files was changed or comes from another model. Save the processor again."
+            )
+
+    def _check_scale(self) -> None:
+        prior = self.statistics_prior
+        if prior is not None and not (isinstance(prior, (int, float)) and 0 <= prior <= 1):
+            raise ValueError(f"statistics_prior: got {prior!r}, accepted: a rate from 0 to 1, or None.")
+        if self.statistics_mean is None and self.statistics_std is None:
+            return
+        for name in ("statistics_mean", "statistics_std"):
+            values = getattr(self, name)
+            if values is None or len(values) != len(self.statistics) or not np.isfinite(values).all():
+                raise ValueError(
+                    f"{name}: got {values}, accepted: a number for each of the statistics {list(self.statistics)}, or None for both."
+                )
+        if min(self.statistics_std, default=1.0) <= 0:
+            raise ValueError(f"statistics_std: got {list(self.statistics_std)}, accepted: numbers above 0.")
+
+    # ---- fitting ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def fit(
+        cls,
+        log: InteractionLog,
+        train_events: np.ndarray | None = None,
+        *,
+        tasks: Sequence[str] = ("label",),
+        max_history_length: int | None = None,
+        min_count: int = 1,
+        item_features: Sequence[str] = (),
+        user_features: Sequence[str] = (),
+        statistics: Sequence[str] = (),
+        statistics_of_events: np.ndarray | None = None,
+        statistics_prior: float | None = None,
+    ) -> SequenceProcessor:
+        """Vocabularies from the training part of a log: its samples and the events in their histories.
+
+        Args:
+            log: the log.
+            train_events: positions of the training samples; None takes all samples.
+            min_count: items seen less often in the training part are out of vocabulary.
+            item_features: columns of the catalogue; a list is taken as one value, its entries joined by "|".
+            user_features: columns of the log's user table.
+            tasks, max_history_length, statistics, statistics_prior: see the class.
+            statistics_of_events: (E, Fs) the statistics of each event's item just before the event, NaN where they are not known. With
+                it, the processor standardises them as they are in the training samples.
+
+        Raises:
+            ValueError: an unknown task or column, `min_count` below 1, no training sample.
+        """
+        events = log.sample_events() if train_events is None else log._events(train_events)
+        if not len(events):
+            raise ValueError("train_events: there are none; the vocabulary comes from the training part.")
+        if min_count < 1:
+            raise ValueError(f"min_count: got {min_count}, accepted: a whole number from 1.")
+        for task in tasks:
+            if task != "label" and task not in log.extra_labels:
+                raise ValueError(unknown_key_message(task, ["label", *log.extra_labels], "tasks"))
+        mean, std = _scale(statistics_of_events, statistics, events, log.num_events)
+        last = np.zeros(log.num_users, dtype=np.int64)  # end of the events that a training sample may see
+        np.maximum.at(last, log.user[events], log.history_end[events])
+        seen = np.arange(log.num_events) < last[log.user]
+        seen[events] = True
+        counts = np.bincount(log.item[seen], minlength=log.num_items)
+        rows = np.flatnonzero(counts >= min_count)
+        table: dict[str, Any] = {"item_id": log.catalogue["item_id"].take(pa.array(rows)).combine_chunks()}
+        features: dict[str, list[str]] = {}
+        for name in item_features:
+            values = _strings(log.catalogue, name, "item_features", "the catalogue")
+            features[name] = _distinct(values.take(pa.array(rows)))
+            table[name] = _codes(values, features[name])[rows]
+        trained = np.zeros(log.num_users, dtype=bool)
+        trained[log.user[events]] = True
+        for name in user_features:
+            if log.users is None:
+                raise ValueError(f"user_features: got {name!r}, but the log has no user table.")
+            if name in features:
+                raise ValueError(f"user_features: {name!r} is an item feature already; rename one of the columns.")
+            features[name] = _distinct(_strings(log.users, name, "user_features", "the user table").filter(trained))
+        return cls(
+            behavior_names=log.feedback_names,
+            scenario_names=log.scenario_names or ("default",),
+            tasks=tasks,
+            max_history_length=max_history_length,
+            statistics=statistics,
+            statistics_mean=mean,
+            statistics_std=std,
+            statistics_prior=statistics_prior,
+            item_feature_names=item_features,
+            user_feature_names=user_features,
+            items=pa.table(table),
+            features=features,
+        )
+
+    def item_codes(self, item_ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """Ids (int64) of original item ids; items outside the vocabulary are 1."""
+        known = self.items["item_id"].combine_chunks()
+        if pa.types.is_integer(known.type) != pa.types.is_integer(item_ids.type):
+            known, item_ids = known.cast(pa.string()), item_ids.cast(pa.string())
+        found = pc.index_in(item_ids.cast(known.type), value_set=known)
+        return (
+            np.asarray(pc.fill_null(found, OOV - FIRST_ID).to_numpy(zero_copy_only=False)).astype(np.int64) + FIRST_ID
+        )
+
+    def item_feature_codes(self, catalogue: pa.Table) -> np.ndarray:
+        """(I, Fi) int64 codes of the catalogue's item features."""
+        columns = [
+            _codes(_strings(catalogue, name, "item_features", "the catalogue"), self.features[name])
+            for name in self.item_feature_names
+        ]
+        return np.stack(columns, 1) if columns else np.zeros((catalogue.num_rows, 0), np.int64)
+
+    def user_feature_codes(self, users: pa.Table | None, num_users: int) -> np.ndarray:
+        """(U, Fu) int64 codes of the user table's features."""
+        if not self.user_feature_names:
+            return np.zeros((num_users, 0), np.int64)
+        if users is None:
+            raise ValueError(
+                f"users: the processor takes the user features {list(self.user_feature_names)}; got none."
+            )
+        columns = [
+            _codes(_strings(users, name, "user_features", "the user table"), self.features[name])
+            for name in self.user_feature_names
+        ]
+        return np.stack(columns, 1)
+
+    @cached_property
+    def _known_features(self) -> np.ndarray:
+        """(V, Fi) int64 codes of the features by item id; out-of-vocabulary items have out-of-vocabulary features."""
+        table = np.full((self.item_vocab_size, len(self.item_feature_names)), OOV, dtype=np.int64)
+        table[PADDING] = PADDING
+        for column, name in enumerate(self.item_feature_names):
+            table[FIRST_ID:, column] = self.items[name].to_numpy()
+        return table
+
+    def scaled_statistics(self, values: np.ndarray) -> np.ndarray:
+        """(..., Fs) float32 statistics as models take them."""
+        values = np.asarray(values, dtype=np.float32)
+        if self.statistics_mean is None:
+            return values
+        scaled = (values - np.float32(self.statistics_mean)) / np.float32(self.statistics_std)
+        return np.where(np.isnan(scaled), np.float32(0), scaled)
+
+    @property
+    def item_vocab_size(self) -> int:
+        """Item ids, padding and out-of-vocabulary included."""
+        return self.items.num_rows + FIRST_ID
+
+    def model_config_values(self) -> dict[str, Any]:
+        """The keys of [`SequenceCTRConfig`] that follow from the processor."""
+        return {
+            "item_vocab_size": self.item_vocab_size,
+            "num_behaviors": len(self.behavior_names),
+            "num_scenarios": len(self.scenario_names),
+            "behavior_names": list(self.behavior_names),
+            "scenario_names": list(self.scenario_names),
+            "item_feature_vocab_sizes": [len(self.features[name]) + FIRST_ID for name in self.item_feature_names],
+            "item_feature_names": list(self.item_feature_names),
+            "user_feature_vocab_sizes": [len(self.features[name]) + FIRST_ID for name in self.user_feature_names],
+            "user_feature_names": list(self.user_feature_names),
+            "num_statistics": len(self.statistics),
+            "max_history_length": self.max_history_length,
+            "task_names": list(self.tasks),
+            "processor_fingerprint": self.fingerprint,
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex digest of settings and vocabularies; models keep it as `processor_fingerprint`."""
+        digest = hashlib.sha256(json.dumps(self._settings(), sort_keys=True).encode())
+        for name in self.items.column_names:
+            digest.update(json.dumps([name, self.items[name].to_pylist()]).encode())
+        digest.update(json.dumps(self.features, sort_keys=True).encode())
+        return digest.hexdigest()[:16]
+
+    # ---- serving ----------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        histories: Sequence[Sequence[Mapping[str, Any]]],
+        candidates: Sequence[Sequence[Any]],
+        times: Sequence[int] | None = None,
+        scenarios: Sequence[str | int] | None = None,
+        users: Sequence[Mapping[str, Any]] | None = None,
+        statistics: Sequence[Sequence[Sequence[float]]] | None = None,
+        return_tensors: str = "pt",
+    ) -> BatchFeature:
+        """Rows of raw events and candidates.
+
+        Args:
+            histories: per row the user's events, oldest first: dicts with `item` (original id), `time` (unix seconds), and
+                optionally `behavior` and `scenario` (names or codes; default code 0). May be empty.
+            candidates: per row original item ids, or dicts with `item` and optionally `time` and `scenario`.
+            times: time of each row's candidates (unix seconds). Events at or after a candidate's time are invisible to it.
+            scenarios: scenario of each row's candidates, name or code; default code 0.
+            users: per row a dict of the user features.
+            statistics: (B, C, Fs) floats as they are in the data, for a processor with statistics.
+            return_tensors: only "pt".
+
+        Returns:
+            The tensors of the sequence models with (B, C) candidates: see [`SequenceView.batch`]. Rows with fewer candidates
+            are padded with item 0.
+
+        Raises:
+            ValueError: names the row and the place: unknown keys, behaviours or scenarios, times that fall, no time for a
+                candidate, no candidates.
+        """
+        if return_tensors != "pt":
+            raise ValueError(f'return_tensors: got {return_tensors!r}, accepted: "pt".')
+        num_rows = len(histories)
+        for name, given in (("candidates", candidates), ("times", times), ("scenarios", scenarios), ("users", users)):
+            if given is not None and len(given) != num_rows:
+                raise ValueError(f"{name}: {len(given)} rows for {num_rows} histories; give one entry per history.")
+        if self.user_feature_names and users is None:
+            raise ValueError(
+                f"users: the processor takes the user features {list(self.user_feature_names)}; give them."
+            )
+        rows = [self._row(row, histories[row], candidates[row], times, scenarios) for row in range(num_rows)]
+        if not rows:
+            raise ValueError("histories: there are no rows.")
+        width = max(max(len(row["history_items"]) for row in rows), 1)
+        count = max(len(row["candidate_items"]) for row in rows)
+        batch = {
+            name: np.stack([_pad(row[name], width if name.startswith("history") else count) for row in rows])
+            for name in rows[0]
+        }
+        if self.item_feature_names:
+            for side in ("history", "candidate"):
+                batch[f"{side}_features"] = self._known_features[batch[f"{side}_items"]]
+        if self.user_feature_names:
+            columns = {
+                name: pa.array([_text(_entry(user, name, row)) for row, user in enumerate(users)], pa.string())
+                for name in self.user_feature_names
+            }
+            batch["user_features"] = self.user_feature_codes(pa.table(columns), num_rows)
+        if self.statistics:
+            values = np.asarray([] if statistics is None else statistics, dtype=np.float32)
+            if values.shape != (num_rows, count, len(self.statistics)):
+                raise ValueError(
+                    f"statistics: shape {values.shape}, expected {(num_rows, count, len(self.statistics))}: rows, candidates, and "
+                    f"the columns {list(self.statistics)}."
+                )
+            batch["statistics"] = self.scaled_statistics(values)
+        elif statistics is not None:
+            raise ValueError("statistics: the processor was fitted without any.")
+        return BatchFeature({name: torch.from_numpy(values) for name, values in batch.items()})
+
+    def _row(
+        self,
+        row: int,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Any],
+        times: Sequence[int] | None,
+        scenarios: Sequence[str | int] | None,
+    ) -> dict[str, np.ndarray]:
+        if not len(candidates):
+            raise ValueError(f"candidates: row {row} has none.")
+        chosen = []
+        for place, candidate in enumerate(candidates):
+            where = f"candidates: row {row}, candidate {place}"
+            entry = dict(candidate) if isinstance(candidate, Mapping) else {"item": candidate}
+            _check_keys(entry, _CANDIDATE_KEYS, ("item",), where)
+            if entry.get("time") is None:
+                if times is None:
+                    raise ValueError(f"{where}: no time; give `times`, one per row, or `time` in the candidate.")
+                entry["time"] = times[row]
+            if entry.get("scenario") is None:
+                entry["scenario"] = scenarios[row] if scenarios is not None else 0
+            chosen.append(
+                (
+                    entry["item"],
+                    _code(entry["scenario"], self.scenario_names, "scenario", where),
+                    _seconds(entry, where),
+                )
+            )
+        events = []
+        for place, event in enumerate(history):
+            where = f"histories: row {row}, event {place}"
+            _check_keys(event, _EVENT_KEYS, ("item", "time"), where)
+            behavior = _code(event.get("behavior", 0), self.behavior_names, "behavior", where)
+            scenario = _code(event.get("scenario", 0), self.scenario_names, "scenario", where)
+            events.append((event["item"], behavior, scenario, _seconds(event, where)))
+        seconds = np.array([event[3] for event in events], dtype=np.int64)
+        falls = np.flatnonzero(np.diff(seconds) < 0)
+        if len(falls):
+            place = int(falls[0]) + 1
+            raise ValueError(
+                f"histories: row {row}, event {place}: time {seconds[place]} is before the event in front of it "
+                f"({seconds[place - 1]}); give events oldest first."
+            )
+        moments = np.array([entry[2] for entry in chosen], dtype=np.int64)
+        ends = np.searchsorted(seconds, moments, side="left")
+        end = int(ends.max())
+        start = 0 if self.max_history_length is None else max(0, end - self.max_history_length)
+        events = events[start:end]
+        return {
+            "history_items": self._ids([event[0] for event in events]),
+            "history_behaviors": np.array([event[1] for event in events], dtype=np.int64),
+            "history_scenarios": np.array([event[2] for event in events], dtype=np.int64),
+            "history_times": seconds[start:end],
+            "candidate_items": self._ids([entry[0] for entry in chosen]),
+            "candidate_scenarios": np.array([entry[1] for entry in chosen], dtype=np.int64),
+            "candidate_times": moments,
+            "dependence": np.maximum(ends - start, 0),
+        }
+
+    @cached_property
+    def _id_of(self) -> dict[Any, int]:
+        return {item: place + FIRST_ID for place, item in enumerate(self.items["item_id"].to_pylist())}
+
+    def _ids(self, items: Sequence[Any]) -> np.ndarray:
+        kind = str if pa.types.is_string(self.items["item_id"].type) else int
+        try:
+            return np.array([self._id_of.get(kind(item), OOV) for item in items], dtype=np.int64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"items: the catalogue's ids are of type {kind.__name__}, got {list(items)[:5]}."
+            ) from None
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in _SETTINGS}
+        if self.statistics_mean is None:  # so that a processor without them has the fingerprint that it always had
+            del values["statistics_mean"], values["statistics_std"]
+        if self.statistics_prior is None:
+            del values["statistics_prior"]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The small settings; the vocabularies are files of their own."""
+        name = type(self).__name__
+        return {
+            **self._settings(),
+            "fingerprint": self.fingerprint,
+            "feature_extractor_type": name,
+            "processor_class": name,
+        }
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
+    ) -> list[str]:
+        """Writes `preprocessor_config.json`, `sequence_items.parquet` and `sequence_features.parquet`."""
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [name for name, values in self.features.items() for _ in values]
+        values = [value for values in self.features.values() for value in values]
+        features = pa.table({"feature": pa.array(names, pa.string()), "value": pa.array(values, pa.string())})
+        pq.write_table(self.items, folder / ITEMS_FILE)
+        pq.write_table(features, folder / FEATURES_FILE)
+        files = super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        return [*files, str(folder / ITEMS_FILE), str(folder / FEATURES_FILE)]
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any) -> SequenceProcessor:
+        """Reads what [`~SequenceProcessor.save_pretrained`] wrote, from a folder or the Hub.
+
+        Raises:
+            ValueError: a side file is missing, or does not belong to the settings (see `fingerprint`).
+        """
+        values, _ = cls.get_feature_extractor_dict(pretrained_model_name_or_path, **kwargs)
+        hub = {key: kwargs[key] for key in _HUB_KEYS if kwargs.get(key) is not None}
+        tables = {}
+        for name in (ITEMS_FILE, FEATURES_FILE):
+            path = cached_file(
+                str(pretrained_model_name_or_path), name, _raise_exceptions_for_missing_entries=False, **hub
+            )
+            if path is None:
+                raise ValueError(f"{pretrained_model_name_or_path}: no {name}; the processor was not saved whole.")
+            try:
+                tables[name] = pq.read_table(path)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise ValueError(f"{path}: damaged ({error}); save the processor again.") from None
+        features: dict[str, list[str]] = {
+            name: [] for name in (*values.get("item_feature_names", ()), *values.get("user_feature_names", ()))
+        }
+        for name, value in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", "value"))):
+            features.setdefault(name, []).append(value)
+        return cls(**values, items=tables[ITEMS_FILE], features=features)
+
+
+_SETTINGS = (
+    "behavior_names",
+    "scenario_names",
+    "tasks",
+    "max_history_length",
+    "statistics",
+    "statistics_mean",
+    "statistics_std",
+    "statistics_prior",
+    "item_feature_names",
+    "user_feature_names",
+)
+
+
+def _scale(
+    values: np.ndarray | None, names: Sequence[str], events: np.ndarray, num_events: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Mean and standard deviation (Fs,) of the known statistics of some events; a column that does not vary has 1."""
+    if values is None:
+        return None, None
+    if values.shape != (num_events, len(names)):
+        raise ValueError(f"statistics_of_events: shape {values.shape}, expected {(num_events, len(names))}.")
+    known = np.ma.masked_invalid(np.asarray(values, dtype=np.float64)[events])
+    mean, std = known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0)
+    return mean, np.where(std > 0, std, 1.0)
+
+
+def _strings(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
+    if name not in table.column_names:
+        raise ValueError(unknown_key_message(name, table.column_names, f"{argument} (columns of {where})"))
+    column = table[name].combine_chunks()
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        return pc.binary_join(column.cast(pa.list_(pa.string())), "|")
+    return column.cast(pa.string())
+
+
+def _distinct(values: pa.Array) -> list[str]:
+    return sorted(value for value in pc.unique(values).to_pylist() if value is not None)
+
+
+def _codes(values: pa.Array, known: Sequence[str]) -> np.ndarray:
+    found = pc.index_in(values, value_set=pa.array(list(known), pa.string()))
+    return np.asarray(pc.fill_null(found, OOV - FIRST_ID).to_numpy(zero_copy_only=False)).astype(np.int64) + FIRST_ID
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return "|".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _entry(user: Mapping[str, Any], name: str, row: int) -> Any:
+    if name not in user:
+        raise ValueError(f"users: row {row} lacks the feature {name!r}; it has {sorted(user)}.")
+    return user[name]
+
+
+def _check_keys(entry: Any, known: Sequence[str], needed: Sequence[str], where: str) -> None:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"{where}: expected a dict with {', '.join(known)}, got {type(entry).__name__}.")
+    for key in entry:
+        if key not in known:
+            raise ValueError(unknown_key_message(key, known, where))
+    for key in needed:
+        if entry.get(key) is None:
+            raise ValueError(f"{where}: no {key!r}; it has {sorted(entry)}.")
+
+
+def _seconds(entry: Mapping[str, Any], where: str) -> int:
+    time = entry["time"]
+    if isinstance(time, (bool, str)) or not np.isfinite(time):
+        raise ValueError(f"{where}: time {time!r} is no unix time in seconds.")
+    return int(np.floor(time))
+
+
+def _code(value: Any, names: Sequence[str], what: str, where: str) -> int:
+    if isinstance(value, str):
+        if value in names:
+            return names.index(value)
+        guess = nearest(value, names)
+        hint = f" Did you mean {guess!r}?" if guess is not None else ""
+        raise ValueError(f"{where}: unknown {what} {value!r}.{hint} Known: {', '.join(names)}.")
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < len(names):
+        return int(value)
+    raise ValueError(f"{where}: unknown {what} {value!r}. Known: {', '.join(names)}, or their codes from 0.")
+
+
+def _pad(values: np.ndarray, width: int) -> np.ndarray:
+    return np.pad(values, (0, width - len(values)))

@@ -1,0 +1,353 @@
+"""A generated table in the shape of Criteo's, with planted field-pair interactions and a known best AUC.
+
+Row by row, independently: categorical values are drawn by a Zipf-like law, numbers from log-normal laws (rounded down, some missing),
+and the label with the probability
+
+    p = sigmoid(bias + sum_f main_f[value_f] + sum_(f,g) u_fg[value_f] . v_fg[value_g] + sum_n g_n(log(1 + x_n)))
+
+where (f, g) are the planted pairs with a latent vector for each value, and g_n is a smooth curve (0 for a missing number). The three
+sums are scaled to given standard deviations, so that it is known how much of the signal lies in interactions that an additive
+model cannot see. p is known, so the AUC of p itself is the best that a model can reach.
+
+Rows are made in blocks, each from its own random stream: a table of any size takes the memory of one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lmctr.data.features.columns import Rows
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.logs.splits import PARTS
+from lmctr.data.tables.source import Piece, TableSource
+
+from .log import _auc
+
+__all__ = ["TRUE_PROBABILITY", "synthetic_table"]
+
+TRUE_PROBABILITY = "true_probability"
+"""Column of the true probabilities; it is no field, and is made when it is asked for by name."""
+_BLOCK = 1 << 16
+_PILOT = 1 << 17  # rows that scale the effects
+
+
+def synthetic_table(
+    num_rows: int = 200_000,
+    num_categorical: int = 26,
+    num_numeric: int = 13,
+    *,
+    vocab_size: int = 100_000,
+    vocab_sizes: Sequence[int] | None = None,
+    zipf_exponent: float = 1.05,
+    num_pairs: int = 8,
+    pairs: Sequence[Sequence[str]] | None = None,
+    latent_dim: int = 4,
+    main_strength: float = 0.7,
+    pair_strength: float = 1.0,
+    numeric_strength: float = 0.6,
+    missing_share: float = 0.15,
+    positive_rate: float = 0.25,
+    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+) -> TableSource:
+    """Makes the table.
+
+    Args:
+        num_rows: rows of all parts together.
+        num_categorical: fields C1, C2, ...
+        num_numeric: fields I1, I2, ...
+        vocab_size: distinct values of all categorical fields together; sizes rise geometrically from 4.
+        vocab_sizes: size of each field, in place of `vocab_size`.
+        zipf_exponent: a of the law P(rank k) ~ k^-a (drawn as a bounded Pareto variable, rounded down).
+        num_pairs: planted pairs, drawn from the fields of 10 to 1,000 values where there are enough, else from all.
+        pairs: the pairs by name, such as `[["C3", "C7"]]`, in place of `num_pairs`.
+        latent_dim: length of the latent vectors.
+        main_strength: standard deviation of the sum of main effects, in logits.
+        pair_strength: that of the sum of interactions.
+        numeric_strength: that of the sum of numeric effects.
+        missing_share: share of missing values in each numeric field.
+        positive_rate: expected share of positive labels.
+        fractions: shares of train, validation and test, in the order of the rows (which are independent).
+        seed: of everything.
+
+    Returns:
+        The source. `info.best_auc` is the AUC of the true probabilities on the sampled labels of the test part (so it shares their
+        noise with the models that are tested there), or of all rows when there is no test part; `info.extra` has the expected AUC
+        over labels (`expected_auc`), the AUC without interactions (`additive_auc`: main and numeric effects alone, on the same
+        labels), the pairs and the vocabulary sizes.
+
+    Raises:
+        ValueError: values out of range; too few fields for the pairs.
+    """
+    arguments = {name: value for name, value in locals().items() if name != "seed"}
+    for name in ("num_rows", "latent_dim"):
+        _require(
+            isinstance(arguments[name], int) and arguments[name] >= 1,
+            name,
+            arguments[name],
+            "a whole number from 1 on",
+        )
+    for name in ("num_categorical", "num_numeric", "num_pairs", "main_strength", "pair_strength", "numeric_strength"):
+        _require(arguments[name] >= 0, name, arguments[name], "0 or more")
+    _require(
+        num_categorical + num_numeric > 0, "num_categorical", num_categorical, "one field at least, of either kind"
+    )
+    _require(0 <= missing_share < 1, "missing_share", missing_share, "0 to 1 (exclusive)")
+    _require(0 < positive_rate < 1, "positive_rate", positive_rate, "between 0 and 1")
+    _require(zipf_exponent > 0, "zipf_exponent", zipf_exponent, "more than 0")
+    shares = tuple(float(share) for share in fractions)
+    _require(
+        len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) < 1e-6 and shares[0] > 0,
+        "fractions",
+        list(fractions),
+        "three shares (train, validation, test) that sum to 1, train above 0",
+    )
+    rng = np.random.default_rng([seed, 0])
+    sizes = _sizes(num_categorical, vocab_size, vocab_sizes)
+    chosen = _pairs(rng, sizes, num_pairs, pairs)
+    model = _Model.draw(
+        rng,
+        sizes,
+        chosen,
+        num_numeric=num_numeric,
+        zipf_exponent=zipf_exponent,
+        latent_dim=latent_dim,
+        missing_share=missing_share,
+    )
+    model.scale(np.random.default_rng([seed, 1]), (main_strength, pair_strength, numeric_strength), positive_rate)
+
+    cuts = [0, *(round(float(num_rows * share)) for share in np.cumsum(shares[:2])), num_rows]
+    bounds = {part: (cuts[code], cuts[code + 1]) for code, part in enumerate(PARTS) if cuts[code + 1] > cuts[code]}
+    start, stop = bounds.get("test", (0, num_rows))
+    best, expected, additive = _reachable(model, seed, start, stop)
+
+    names = [f"C{place + 1}" for place in range(num_categorical)], [f"I{place + 1}" for place in range(num_numeric)]
+    fields = [{"name": name, "type": "categorical"} for name in names[0]]
+    fields += [{"name": name, "type": "numeric", "transform": "log1p"} for name in names[1]]
+    settings = {key: _plain(value) for key, value in arguments.items()} | {"seed": seed}
+
+    def piece(part: str) -> Piece:
+        first, last = bounds[part]
+        return Piece(lambda columns: _stream(model, seed, first, last, names, columns), lambda: repr(settings), part)
+
+    info = DatasetInfo(
+        name="synthetic-table",
+        licence="generated by lmctr; no restrictions",
+        label_rule="drawn with the true probability",
+        notes=f"{num_rows} rows, seed {seed}",
+        best_auc=best,
+        extra={
+            "expected_auc": expected,
+            "additive_auc": additive,
+            "pairs": [[names[0][f], names[0][g]] for f, g in chosen],
+            "vocab_sizes": list(sizes),
+            "settings": settings,
+        },
+    )
+    return TableSource(tuple(piece(part) for part in bounds), tuple(fields), info=info)
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def _require(condition: bool, name: str, value: Any, accepted: str) -> None:
+    if not condition:
+        raise ValueError(f"synthetic_table: {name}={value!r}; accepted: {accepted}.")
+
+
+def _sizes(count: int, total: int, given: Sequence[int] | None) -> list[int]:
+    if given is not None:
+        _require(
+            len(given) == count and min(given, default=2) >= 2,
+            "vocab_sizes",
+            list(given),
+            f"{count} sizes of 2 or more",
+        )
+        return [int(size) for size in given]
+    if not count:
+        return []
+    _require(total >= 4 * count, "vocab_size", total, f"{4 * count} or more (4 values per field)")
+    low, high = 0.0, np.log(total)
+    for _ in range(60):  # the common ratio that makes the sizes add up
+        middle = (low + high) / 2
+        if (4 * np.exp(np.linspace(0, middle, count))).sum() < total:
+            low = middle
+        else:
+            high = middle
+    return [int(size) for size in 4 * np.exp(np.linspace(0, low, count))]
+
+
+def _pairs(
+    rng: np.random.Generator, sizes: Sequence[int], count: int, given: Sequence[Sequence[str]] | None
+) -> list[tuple[int, int]]:
+    if given is not None:
+        known = {f"C{place + 1}": place for place in range(len(sizes))}
+        for pair in given:
+            _require(
+                len(pair) == 2 and pair[0] != pair[1] and set(pair) <= set(known), "pairs", pair, "two of C1, C2, ..."
+            )
+        return [(known[first], known[second]) for first, second in given]
+    medium = [place for place, size in enumerate(sizes) if 10 <= size <= 1000]
+    places = medium if len(medium) * (len(medium) - 1) // 2 >= count else list(range(len(sizes)))
+    every = [(f, g) for index, f in enumerate(places) for g in places[index + 1 :]]
+    _require(len(every) >= count, "num_pairs", count, f"at most {len(every)} with {len(sizes)} categorical fields")
+    return [every[index] for index in sorted(rng.choice(len(every), count, replace=False))] if count else []
+
+
+@dataclass
+class _Model:
+    """The generator's parameters. V: values of a field, k: latent_dim."""
+
+    sizes: list[int]
+    pairs: list[tuple[int, int]]
+    zipf_exponent: float
+    missing_share: float
+    main: list[np.ndarray]  # (V,) of each field
+    left: list[np.ndarray]  # (V, k) of each pair
+    right: list[np.ndarray]
+    numeric: np.ndarray  # (Nn, 5): location and scale of log(x), and the curve's slope, bend and frequency
+    factors: np.ndarray  # of main, pair and numeric effects
+    bias: float = 0.0
+
+    @classmethod
+    def draw(
+        cls,
+        rng: np.random.Generator,
+        sizes: list[int],
+        pairs: list[tuple[int, int]],
+        *,
+        num_numeric: int,
+        zipf_exponent: float,
+        latent_dim: int,
+        missing_share: float,
+    ) -> _Model:
+        main = [rng.standard_normal(size) for size in sizes]
+        left = [rng.standard_normal((sizes[f], latent_dim)).astype(np.float32) for f, _ in pairs]
+        right = [rng.standard_normal((sizes[g], latent_dim)).astype(np.float32) for _, g in pairs]
+        shape = num_numeric
+        numeric = np.stack(
+            [
+                rng.uniform(0, 3, shape),
+                rng.uniform(0.6, 1.6, shape),
+                rng.standard_normal(shape),
+                rng.standard_normal(shape),
+                rng.uniform(0.8, 2.0, shape),
+            ],
+            axis=1,
+        )
+        return cls(sizes, pairs, zipf_exponent, missing_share, main, left, right, numeric, np.ones(3))
+
+    def inputs(self, rng: np.random.Generator, count: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+        """Values of each categorical field (int32), of each numeric field (float64, NaN where missing) and uniforms for labels."""
+        power = 1.0 - self.zipf_exponent
+        values = []
+        for size in self.sizes:
+            uniform = rng.random(count)
+            if abs(power) < 1e-9:
+                rank = np.exp(uniform * np.log(size + 1))
+            else:
+                rank = (1 + uniform * ((size + 1) ** power - 1)) ** (1 / power)
+            values.append(np.minimum(rank.astype(np.int32) - 1, size - 1))
+        numbers = []
+        for location, scale, *_ in self.numeric:
+            number = np.floor(np.exp(rng.standard_normal(count) * scale + location))
+            number[rng.random(count) < self.missing_share] = np.nan
+            numbers.append(number)
+        return values, numbers, rng.random(count)
+
+    def effects(self, values: list[np.ndarray], numbers: list[np.ndarray]) -> np.ndarray:
+        """(3, N) main, pair and numeric effects, scaled."""
+        count = len(values[0]) if values else len(numbers[0])
+        result = np.zeros((3, count))
+        for table, value in zip(self.main, values):
+            result[0] += table[value]
+        for (f, g), left, right in zip(self.pairs, self.left, self.right):
+            result[1] += np.einsum("nk,nk->n", left[values[f]], right[values[g]])
+        for (location, scale, slope, bend, frequency), number in zip(self.numeric, numbers):
+            z = (np.log1p(number) - location) / scale
+            result[2] += np.nan_to_num(slope * np.tanh(z) + bend * np.sin(frequency * z))
+        return result * self.factors[:, None]
+
+    def scale(self, rng: np.random.Generator, strengths: Sequence[float], positive_rate: float) -> None:
+        """Scales the effects to their standard deviations and sets the bias, on a pilot sample."""
+        values, numbers, _ = self.inputs(rng, _PILOT)
+        effects = self.effects(values, numbers)
+        spread = effects.std(axis=1)
+        self.factors = np.where(spread > 0, np.asarray(strengths, dtype=float) / np.where(spread > 0, spread, 1), 0.0)
+        logit = (effects * self.factors[:, None]).sum(axis=0)
+        low, high = -50.0, 50.0
+        for _ in range(60):
+            self.bias = (low + high) / 2
+            if _sigmoid(logit + self.bias).mean() < positive_rate:
+                low = self.bias
+            else:
+                high = self.bias
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def _blocks(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Block number and the rows of it that lie in [start, stop)."""
+    for block in range(start // _BLOCK, -(-stop // _BLOCK)):
+        yield block, max(start - block * _BLOCK, 0), min(stop - block * _BLOCK, _BLOCK)
+
+
+def _block(model: _Model, seed: int, block: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, np.ndarray]:
+    values, numbers, uniform = model.inputs(np.random.default_rng([seed, 2, block]), _BLOCK)
+    return values, numbers, uniform, model.effects(values, numbers)
+
+
+def _stream(
+    model: _Model,
+    seed: int,
+    start: int,
+    stop: int,
+    names: tuple[list[str], list[str]],
+    columns: Mapping[str, str] | None,
+) -> Iterator[Rows]:
+    known = ["label", *names[1], *names[0], TRUE_PROBABILITY]
+    wanted = known[:-1] if columns is None else list(columns)
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise ValueError(f"synthetic_table: no column {', '.join(map(repr, missing))}; the columns are {known}.")
+    for block, first, last in _blocks(start, stop):
+        values, numbers, uniform, effects = _block(model, seed, block)
+        probability = _sigmoid(effects.sum(axis=0) + model.bias)
+        arrays = {"label": (uniform < probability).astype(np.int8), TRUE_PROBABILITY: probability}
+        arrays |= dict(zip(names[0], values)) | dict(zip(names[1], numbers))
+        batch = pa.record_batch(
+            {name: pa.array(arrays[name][first:last], from_pandas=name in names[1]) for name in wanted}
+        )
+        yield Rows(batch, None, block * _BLOCK + first - start + 1)
+
+
+def _reachable(model: _Model, seed: int, start: int, stop: int) -> tuple[float | None, float, float | None]:
+    """AUC of the true probabilities on the sampled labels, expected AUC over labels, and AUC of the additive part."""
+    probabilities, labels, additive = [], [], []
+    for block, first, last in _blocks(start, stop):
+        *_, uniform, effects = _block(model, seed, block)
+        probability = _sigmoid(effects.sum(axis=0) + model.bias)
+        labels.append((uniform < probability)[first:last].astype(np.int8))
+        probabilities.append(probability[first:last])
+        additive.append((effects[0] + effects[2])[first:last])
+    p, y, a = np.concatenate(probabilities), np.concatenate(labels), np.concatenate(additive)
+    order = np.argsort(p, kind="stable")
+    ordered = p[order]
+    below = np.concatenate([[0.0], np.cumsum(1 - ordered)])
+    left, right = np.searchsorted(ordered, ordered, "left"), np.searchsorted(ordered, ordered, "right")
+    pairs = (
+        ordered * (below[left] + below[right]) / 2
+    )  # each row's own half is taken out below: it is no pair with itself
+    total = p.sum() * (1 - p).sum() - (p * (1 - p)).sum()
+    expected = float((pairs.sum() - 0.5 * (p * (1 - p)).sum()) / total) if len(p) > 1 else 0.5
+    if y.min() == y.max():
+        return None, expected, None
+    return _auc(y, p, None), expected, _auc(y, a, None)

@@ -1,0 +1,292 @@
+"""Streaming of table files in blocks of bounded size, with errors that name file, column and row.
+
+CSV and TSV (plain or .gz), Parquet and JSON lines. A reader yields [`Rows`]; what it holds at a time is a few blocks, however
+long the file is.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+import pyarrow.parquet as pq
+
+from lmctr.data.features.columns import Rows
+from lmctr.data.reading import check_columns, format_of
+
+__all__ = ["BLOCK_SIZE", "block_size_for", "stream_file"]
+
+BLOCK_SIZE = 8 << 20
+"""Bytes of text read at a time by default."""
+_SHARE = (
+    16  # fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time
+)
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
+_MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+
+
+def block_size_for(memory_limit: int | None) -> int:
+    """Block size in bytes for a limit (bytes) on the memory that streaming may take beside vocabularies.
+
+    Raises:
+        ValueError: a limit below 24 MiB.
+    """
+    if memory_limit is None:
+        return BLOCK_SIZE
+    if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 24 << 20:
+        raise ValueError(f"memory_limit={memory_limit!r}; accepted: a number of bytes from {24 << 20} (24 MiB) on.")
+    return min(max(memory_limit // _SHARE, 1 << 20), 64 << 20)
+
+
+def stream_file(
+    path: str | Path,
+    columns: Mapping[str, str] | None = None,
+    *,
+    format: str | None = None,
+    delimiter: str | None = None,
+    names: Sequence[str] | None = None,
+    block_size: int = BLOCK_SIZE,
+) -> Iterator[Rows]:
+    """Rows of one file, block by block.
+
+    Args:
+        path: the file.
+        columns: columns to read, with what they hold: "text", "number" or "any" (as the reader finds it). None reads all.
+        format: "csv", "tsv", "parquet" or "jsonl"; default: from the extension.
+        delimiter: of CSV files, default a comma (TSV: a tab).
+        names: column names of a CSV file without a header line.
+        block_size: bytes of text per block; for Parquet about as many bytes of decoded values.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: an empty file, duplicate or missing columns, rows of different length, text that is not UTF-8, values that
+            do not fit their column; names file, column and row.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file.")
+    kind = format_of(path, format)
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty.")
+    if kind == "parquet":
+        stream = _stream_parquet(path, columns, block_size)
+    elif kind == "jsonl":
+        stream = _stream_json(path, columns, block_size)
+    else:
+        delimiter = delimiter or ("\t" if kind == "tsv" else ",")
+        stream = _stream_csv(path, columns, delimiter, names, block_size)
+    first = 1
+    for table in _ahead(stream):
+        if table.num_rows:
+            yield Rows(table, str(path), first)
+            first += table.num_rows
+    if first == 1:
+        raise ValueError(f"{path}: the file has no rows.")
+
+
+def _ahead(stream: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch | pa.Table]:
+    """The stream itself; its next block is read (outside the interpreter's lock) while the caller works on the last one."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, stream, None)
+        while (table := coming.result()) is not None:
+            coming = pool.submit(next, stream, None)
+            yield table
+
+
+def _opened(path: Path) -> pa.NativeFile:
+    """The file's bytes, decompressed when the name ends in .gz; read by Arrow itself, which is faster than through Python."""
+    return pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None)
+
+
+def _stream_csv(
+    path: Path,
+    columns: Mapping[str, str] | None,
+    delimiter: str,
+    names: Sequence[str] | None,
+    block_size: int,
+) -> Iterator[pa.Table]:
+    # Blocks of whole lines are cut here and parsed one by one: Arrow's own streaming reader holds more than 30 blocks at a time
+    parse = pacsv.ParseOptions(delimiter=delimiter)
+    skipped = 0 if names else 1
+    types = {"text": pa.string(), "number": pa.float64()}
+    types = {name: types[kind] for name, kind in (columns or {}).items() if kind in types}
+    wanted = None if columns is None else list(dict.fromkeys(columns))
+    done = 0
+    with _opened(path) as stream:
+        for block in _line_blocks(stream, block_size, path, quoted=True):
+            if names is None:
+                names = _header(block, parse, path)
+            if not done:
+                check_columns(names, wanted, str(path))
+            read = pacsv.ReadOptions(column_names=list(names), skip_rows=skipped, block_size=len(block) + 1)
+            convert = pacsv.ConvertOptions(
+                column_types=types, include_columns=wanted, null_values=list(_MISSING), strings_can_be_null=False
+            )
+            try:
+                table = pacsv.read_csv(pa.py_buffer(block), read, parse, convert)
+            except pa.ArrowInvalid as error:
+                if "Empty CSV" in str(error):  # the header line alone
+                    skipped = 0
+                    continue
+                raise _csv_error(path, error, block, read, parse, types, wanted, done) from None
+            for field in table.schema:  # what the first values were taken for holds for the rest
+                if not pa.types.is_null(field.type):
+                    types.setdefault(field.name, field.type)
+                if pa.types.is_binary(field.type):  # what Arrow makes of text that is not UTF-8
+                    name, row, value, problem = _bad_cell(table, {}) or ("", 0, b"", "")
+                    raise ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
+            skipped = 0
+            yield table
+            done += table.num_rows
+
+
+def _header(block: bytes, parse: pacsv.ParseOptions, path: Path) -> list[str]:
+    line = block[: block.find(b"\n") + 1] or block
+    try:
+        return pacsv.open_csv(
+            pa.py_buffer(line), parse_options=parse, read_options=pacsv.ReadOptions(use_threads=False)
+        ).schema.names
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
+
+
+def _csv_error(
+    path: Path,
+    error: pa.ArrowInvalid,
+    block: bytes,
+    read: pacsv.ReadOptions,
+    parse: pacsv.ParseOptions,
+    types: Mapping[str, pa.DataType],
+    wanted: list[str] | None,
+    done: int,
+) -> ValueError:
+    """Arrow's error with the row, from 1, a header line not counted; `done` rows stand before the block."""
+    message = str(error)
+    if "parse error" not in message:
+        raw = pacsv.ConvertOptions(column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=wanted)
+        bad = _bad_cell(pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types)
+        if bad is not None:
+            name, row, value, problem = bad
+            return ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
+    else:
+        read.use_threads = False  # only a reader on one thread counts rows
+        try:
+            pacsv.read_csv(pa.py_buffer(block), read, parse)
+        except pa.ArrowInvalid as located:
+            message = str(located)
+        message = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - read.skip_rows + done}", message)
+    return ValueError(f"{path}: cannot be read as delimited text: {message}")
+
+
+def _bad_cell(table: pa.Table, types: Mapping[str, pa.DataType]) -> tuple[str, int, Any, str] | None:
+    """Column, row (from 0), value and problem of the first cell that does not fit its column."""
+    for name in table.column_names:
+        raw = table[name].combine_chunks()
+        try:
+            text = raw.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            for row, value in enumerate(raw):
+                try:
+                    value.as_py().decode("utf-8")
+                except UnicodeDecodeError:
+                    return name, row, value.as_py(), "is not UTF-8 text; convert the file to UTF-8"
+            continue
+        if name in types and (pa.types.is_floating(types[name]) or pa.types.is_integer(types[name])):
+            fits = pc.or_(
+                pc.match_substring_regex(text, _NUMBER, ignore_case=True),
+                pc.is_in(text, pa.array(_MISSING, pa.large_string())),
+            )
+            bad = pc.indices_nonzero(pc.invert(fits))
+            if len(bad):
+                row = bad[0].as_py()
+                return name, row, text[row].as_py(), "is no number, as the values before it are"
+    return None
+
+
+def _stream_parquet(path: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.RecordBatch]:
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            check_columns(names, None if columns is None else list(columns), str(path))
+            wanted = None if columns is None else list(dict.fromkeys(columns))
+            rows = max(1024, block_size // (8 * max(len(wanted or names), 1)))
+            yield from file.iter_batches(batch_size=rows, columns=wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise ValueError(f"{path}: cannot be read as parquet: {error}") from None
+
+
+def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.Table]:
+    done = 0
+    with _opened(path) as stream:
+        for block in _line_blocks(stream, block_size, path):
+            try:
+                table = pajson.read_json(
+                    io.BytesIO(block), read_options=pajson.ReadOptions(block_size=len(block) + 1, use_threads=False)
+                )
+            except pa.ArrowInvalid as error:
+                message = re.sub(
+                    r"row (\d+)", lambda match, before=done: f"row {int(match[1]) + 1 + before}", str(error)
+                )
+                column = re.search(r"Column\(/([^)]*)\)", message)
+                where = f"{path}, column {column[1]!r}" if column else str(path)
+                raise ValueError(f"{where}: cannot be read as JSON lines: {message}") from None
+            if columns is not None:
+                if not done:
+                    check_columns(table.column_names, list(columns), str(path))
+                for name in columns:  # a key that a block leaves out everywhere
+                    if name not in table.column_names:
+                        table = table.append_column(name, pa.nulls(table.num_rows))
+                table = table.select(list(dict.fromkeys(columns)))
+            yield table
+            done += table.num_rows
+
+
+def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: bool = False) -> Iterator[bytes]:
+    """Blocks of whole lines; with `quoted`, a line break between quotes ends no line."""
+    rest = b""
+    while True:
+        data = _read(stream, block_size, path)
+        if len(data) < block_size:  # the end
+            if (rest + data).strip():
+                yield rest + data
+            return
+        data = rest + data
+        cut = data.rfind(b"\n") + 1
+        if quoted and data.count(b'"', 0, cut) % 2:
+            cut = _even_cut(data, cut)
+        block, rest = data[:cut], data[cut:]
+        if block.strip():
+            yield block
+
+
+def _even_cut(data: bytes, cut: int) -> int:
+    """The last line break before which every quote is closed; `cut` itself when none is near (a stray quote in a text)."""
+    place = cut
+    for _ in range(1000):
+        before = data.rfind(b"\n", 0, place - 1) + 1
+        if not before:
+            break
+        place = before
+        if data.count(b'"', 0, place) % 2 == 0:
+            return place
+    return cut
+
+
+def _read(stream: pa.NativeFile, size: int, path: Path) -> bytes:
+    """`size` bytes, fewer only at the end (a compressed stream gives a few at a time)."""
+    parts, left = [], size
+    try:
+        while left and (data := stream.read(left)):
+            parts.append(data)
+            left -= len(data)
+    except (EOFError, OSError) as error:
+        raise ValueError(f"{path}: cannot be read to its end: {error}") from None
+    return b"".join(parts)

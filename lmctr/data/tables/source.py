@@ -1,0 +1,408 @@
+"""Sources of tables: streams of rows that know their label, fields, parts and origin. See [`lmctr.data.tables.load`]."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tqdm.auto import tqdm
+
+from lmctr.data.features.columns import Rows, group_codes, seconds_of
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.logs.splits import PARTS
+
+from .reading import stream_file
+
+__all__ = ["Piece", "SplitRule", "TableSource", "file_piece", "rows_of", "table_piece", "watched"]
+
+_BATCH = 1 << 17  # rows of a table in memory handled at a time
+RULES = ("given", "random", "rows", "time", "group")
+
+Reader = Callable[[Mapping[str, str] | None], Iterator[Rows]]
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How rows without a given part are split.
+
+    Args:
+        rule: "random" (each row by a hash of its number and the seed), "group" (each group, such as a user, likewise), "rows"
+            (in the order of the rows), "time" (two cuts in the order of the time column; equal times stay together) or "given".
+        fractions: shares of train, validation and test; they sum to 1.
+        seed: of "random" and "group".
+        boundaries: of "time", in place of fractions: the first second (unix) of validation and of test.
+    """
+
+    rule: str = "random"
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    seed: int = 0
+    boundaries: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"split rule: got {self.rule!r}, accepted: {', '.join(map(repr, RULES))}.")
+        shares = tuple(float(share) for share in self.fractions)
+        if len(shares) != 3 or not all(0 <= s <= 1 for s in shares) or abs(sum(shares) - 1) > 1e-6 or not shares[0]:
+            raise ValueError(
+                f"fractions: got {list(self.fractions)}, accepted: three shares (train, validation, test) that sum to 1, train "
+                "above 0."
+            )
+        object.__setattr__(self, "fractions", shares)
+        if self.boundaries is not None and (self.rule != "time" or not self.boundaries[0] <= self.boundaries[1]):
+            raise ValueError(
+                f"boundaries: got {self.boundaries!r} for the rule {self.rule!r}; accepted: two times in order, for the rule 'time'."
+            )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One stream of a source: a file, a table or a data set.
+
+    Args:
+        read: gives the rows anew at every call; takes the columns to read (see [`stream_file`]), None for all.
+        part: "train", "validation" or "test"; None leaves it to the source's split rule.
+        fingerprint: gives a text that changes with the content.
+        rule: split rule of this piece alone, such as a validation share cut from the training file.
+    """
+
+    read: Reader
+    fingerprint: Callable[[], str]
+    part: str | None = None
+    rule: SplitRule | None = None
+
+
+def file_piece(
+    path: str | os.PathLike, part: str | None = None, rule: SplitRule | None = None, **options: Any
+) -> Piece:
+    """A file as a piece; `options` as in [`stream_file`]."""
+    path = Path(path)
+    return Piece(lambda columns: stream_file(path, columns, **options), lambda: _file_fingerprint(path), part, rule)
+
+
+def table_piece(data: Any, part: str | None = None, rule: SplitRule | None = None) -> Piece:
+    """A table in memory or a `datasets` Dataset or IterableDataset as a piece."""
+    return Piece(lambda columns: rows_of(data, columns), lambda: _data_fingerprint(data), part, rule)
+
+
+@dataclass(frozen=True, eq=False)
+class TableSource:
+    """A table to learn from: rows in a stream, and what is known about them.
+
+    Args:
+        pieces: the streams, in the order of the rows.
+        fields: the default fields, as [`TabularFeatureProcessor`] takes them.
+        label: label column, or None for rows to score.
+        group: column of the grouped AUC, such as the user, or None.
+        time: time column (unix seconds or timestamps; texts need `time_format`), or None.
+        weight: column of sample weights, or None.
+        split: rule for pieces without a part.
+        info: origin, licence, counts, label rule.
+    """
+
+    pieces: tuple[Piece, ...]
+    fields: tuple[dict[str, Any], ...] = ()
+    label: str | None = "label"
+    group: str | None = None
+    time: str | None = None
+    time_format: str | None = None
+    weight: str | None = None
+    split: SplitRule = field(default_factory=SplitRule)
+    info: DatasetInfo = field(default_factory=DatasetInfo)
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.pieces:
+            raise ValueError("TableSource: no pieces; a source needs one stream of rows at least.")
+        for piece in self.pieces:
+            if piece.part is not None and piece.part not in PARTS:
+                raise ValueError(f"part: got {piece.part!r}, accepted: {', '.join(PARTS)}.")
+            rule = piece.rule or self.split
+            if piece.part is None:
+                if rule.rule == "given":
+                    raise ValueError("split rule 'given': a piece does not say which part it is.")
+                for name, needed in (("group", "group"), ("time", "time")):
+                    if rule.rule == name and getattr(self, needed) is None:
+                        raise ValueError(f"split rule {name!r} needs a {needed} column; name it as {needed}=...")
+
+    def special_columns(self) -> dict[str, str]:
+        """Columns beside the fields, with what they hold."""
+        kinds = {self.label: "number", self.group: "text", self.weight: "number"}
+        kinds[self.time] = "text" if self.time_format else "any"
+        return {name: kind for name, kind in kinds.items() if name is not None}
+
+    def rows(self, columns: Mapping[str, str] | None = None, part: str | None = None) -> Iterator[Rows]:
+        """The rows in a stream.
+
+        Args:
+            columns: columns to read, with what they hold ("text", "number", "any"); None reads all.
+            part: only the rows of this part; None gives all, with their part in `Rows.split`.
+        """
+        if part is not None and part not in PARTS:
+            raise ValueError(f"part: got {part!r}, accepted: {', '.join(PARTS)}.")
+        for piece in self.pieces:
+            if part is not None and piece.part not in (None, part):
+                continue
+            rule = None if piece.part is not None else (piece.rule or self.split)
+            needed = {"group": self.group, "time": self.time}.get(rule.rule) if rule else None
+            wanted = columns
+            if columns is not None and needed is not None and needed not in columns:
+                wanted = dict(columns) | {needed: self.special_columns()[needed]}
+            start = 0
+            for rows in piece.read(wanted):
+                codes = self._codes(piece, rule, rows, start)
+                start += len(rows)
+                rows = Rows(rows.table, rows.source, rows.first, codes, rows.numbers)
+                if part is not None:
+                    rows = rows.take(codes == PARTS.index(part))
+                if len(rows):
+                    yield rows
+
+    def _codes(self, piece: Piece, rule: SplitRule | None, rows: Rows, start: int) -> np.ndarray:
+        if rule is None:
+            return np.full(len(rows), PARTS.index(piece.part), dtype=np.int8)
+        if rule.rule == "random":
+            keys = np.arange(start, start + len(rows), dtype=np.uint64)
+        elif rule.rule == "group":
+            keys = group_codes(rows, self.group).astype(np.uint64)
+        elif rule.rule == "rows":
+            total = self._piece_values(piece, "rows")
+            cuts = np.floor(np.cumsum(rule.fractions[:2]) * total + 1e-9)
+            return np.searchsorted(cuts, np.arange(start, start + len(rows)), side="right").astype(np.int8)
+        else:
+            cuts = self._time_cuts(piece, rule)
+            return np.searchsorted(cuts, seconds_of(rows, self.time, self.time_format), side="right").astype(np.int8)
+        uniform = _uniform(keys, rule.seed)
+        return np.searchsorted(np.cumsum(rule.fractions[:2]), uniform, side="right").astype(np.int8)
+
+    def _piece_values(self, piece: Piece, what: str) -> Any:
+        """The number of rows, or all times, of a piece: one pass over one column, once."""
+        key = (what, id(piece))
+        if key not in self._cache:
+            name = self.time if what == "time" else (self.label or self.group or self.time)
+            columns = None if name is None else {name: self.special_columns()[name]}
+            if what == "rows":
+                self._cache[key] = sum(len(rows) for rows in piece.read(columns))
+            else:
+                self._cache[key] = np.concatenate(
+                    [seconds_of(rows, self.time, self.time_format) for rows in piece.read(columns)]
+                )
+        return self._cache[key]
+
+    def _time_cuts(self, piece: Piece, rule: SplitRule) -> np.ndarray:
+        if rule.boundaries is not None:
+            return np.array(rule.boundaries)
+        key = ("cuts", id(piece))
+        if key not in self._cache:
+            times = np.sort(self._piece_values(piece, "time"))
+            cuts = []
+            for share in np.cumsum(rule.fractions[:2]):
+                wanted = int(np.floor(share * len(times) + 1e-9))
+                if wanted >= len(times):
+                    cuts.append(int(times[-1]) + 1)
+                    continue
+                left = np.searchsorted(times, times[wanted], side="left")
+                right = np.searchsorted(times, times[wanted], side="right")
+                near = left if wanted - left <= right - wanted else right
+                cuts.append(int(times[near]) if near < len(times) else int(times[-1]) + 1)
+            del self._cache[("time", id(piece))]
+            self._cache[key] = np.array(cuts)
+        return self._cache[key]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex string over the content, the parts and the special columns."""
+        if "fingerprint" not in self._cache:
+            digest = hashlib.sha256(repr((self.special_columns(), self.time_format)).encode())
+            for piece in self.pieces:
+                rule = None if piece.part else (piece.rule or self.split)
+                digest.update(repr((piece.part, rule, piece.fingerprint())).encode())
+            self._cache["fingerprint"] = digest.hexdigest()
+        return self._cache["fingerprint"]
+
+
+def _uniform(keys: np.ndarray, seed: int) -> np.ndarray:
+    """Numbers in [0, 1) from whole numbers: SplitMix64 of key and seed."""
+    with np.errstate(over="ignore"):
+        x = keys * np.uint64(0x9E3779B97F4A7C15) + np.uint64((2 * seed + 1) * 0xD1342543DE82EF95 % 2**64)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+
+
+def watched(stream: Iterator[Rows], what: str, progress: bool) -> Iterator[Rows]:
+    """The stream itself, with a progress bar over its rows."""
+    with tqdm(unit=" rows", unit_scale=True, desc=what, disable=not progress, leave=False) as bar:
+        for rows in stream:
+            yield rows
+            bar.update(len(rows))
+
+
+def rows_of(data: Any, columns: Mapping[str, str] | None = None, part: str | None = None) -> Iterator[Rows]:
+    """Rows of anything that holds a table.
+
+    Args:
+        data: a [`TableSource`], a path of a file, a pyarrow Table, RecordBatch or RecordBatchReader, a `datasets` Dataset or
+            IterableDataset, a pandas DataFrame, a dict of columns, a list of dicts, [`Rows`] or an iterable of RecordBatches.
+        columns: columns to read, with what they hold; None reads all.
+        part: only the rows of this part, for a [`TableSource`].
+
+    Raises:
+        ValueError: no rows, missing or duplicate columns.
+    """
+    if isinstance(data, TableSource):
+        yield from data.rows(columns, part)
+        return
+    if isinstance(data, Rows):
+        yield data
+        return
+    if isinstance(data, (str, os.PathLike)):
+        yield from stream_file(data, columns)
+        return
+    first = 1
+    for table in _tables(data, columns):
+        for start in range(0, table.num_rows, _BATCH):
+            part_of = table.slice(start, _BATCH)
+            yield Rows(part_of, None, first)
+            first += part_of.num_rows
+    if first == 1:
+        raise ValueError("data: the table has no rows.")
+
+
+def _tables(data: Any, columns: Mapping[str, str] | None) -> Iterator[pa.Table | pa.RecordBatch]:
+    if isinstance(data, (pa.Table, pa.RecordBatch)):
+        yield _select(data, columns)
+    elif hasattr(data, "with_format") and hasattr(data, "column_names"):  # datasets
+        if isinstance(data, Mapping):
+            raise ValueError(
+                f"data: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}."
+            )
+        if columns is not None and data.column_names is not None:
+            _check_names(data.column_names, columns)
+            data = data.select_columns(list(columns))
+        for table in data.with_format("arrow").iter(batch_size=1 << 14):
+            yield _select(table, columns)
+    elif isinstance(data, Mapping):
+        yield _select(_from_columns(data, columns), columns)
+    elif hasattr(data, "columns") and hasattr(data, "dtypes"):  # pandas
+        yield _select(pa.Table.from_pandas(data, preserve_index=False), columns)
+    elif isinstance(data, Sequence):
+        if data and isinstance(data[0], (pa.RecordBatch, pa.Table)):
+            yield from (_select(table, columns) for table in data)
+        else:
+            yield _from_dicts(data, columns)
+    elif isinstance(data, Iterable):
+        for table in data:
+            if not isinstance(table, (pa.RecordBatch, pa.Table)):
+                raise ValueError(f"data: expected pyarrow RecordBatches in the stream, got {type(table).__name__}.")
+            yield _select(table, columns)
+    else:
+        raise ValueError(
+            f"data of type {type(data).__name__} is not accepted; pass a path, a pyarrow Table, a datasets Dataset, a dict of "
+            "columns or a list of dicts."
+        )
+
+
+def _check_names(found: Sequence[str], wanted: Iterable[str]) -> None:
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ValueError(f"data: no column {', '.join(map(repr, missing))}; the columns are {list(found)}.")
+
+
+def _select(table: pa.Table | pa.RecordBatch, columns: Mapping[str, str] | None) -> pa.Table | pa.RecordBatch:
+    names = table.schema.names
+    doubled = sorted({name for name in names if names.count(name) > 1} & set(columns or names))
+    if doubled:
+        raise ValueError(f"data: duplicate columns {doubled}; give each column a name of its own.")
+    if columns is None:
+        return table
+    _check_names(names, columns)
+    return table.select(list(columns))
+
+
+def _from_columns(data: Mapping[str, Any], columns: Mapping[str, str] | None) -> pa.Table:
+    _check_names(list(data), columns or ())
+    arrays = {name: _array(data[name], name, (columns or {}).get(name)) for name in columns or data}
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"data: the columns differ in length: {lengths}.")
+    return pa.table(arrays)
+
+
+def _from_dicts(data: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None) -> pa.Table:
+    for number, row in enumerate(data, 1):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"row {number}: expected a dict of columns, got {row!r}.")
+    names = list(columns) if columns is not None else list(dict.fromkeys(key for row in data for key in row))
+    for number, row in enumerate(data, 1):
+        missing = [name for name in names if name not in row]
+        if missing:
+            raise ValueError(
+                f"row {number}: no column {', '.join(map(repr, missing))}; pass None for a missing value. It has {list(row)}."
+            )
+    return pa.table({name: _array([row[name] for row in data], name, (columns or {}).get(name)) for name in names})
+
+
+def _array(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        values = list(values)
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        if kind == "text":  # numbers and texts in one categorical column
+            try:
+                return pa.array([_text(value) for value in values])
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                pass
+        raise ValueError(f"column {name!r}: the values have no common type: {error}") from None
+
+
+def _text(value: Any) -> Any:
+    """One value of a mixed column as `text_codes` writes it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_text(entry) for entry in value]
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, (float, np.floating)):
+        return None if value != value else str(int(value)) if float(value).is_integer() else repr(float(value))
+    return str(value)
+
+
+def _file_fingerprint(path: Path) -> str:
+    """Size and content of a file; of one beyond 64 MiB, size, time of change and 64 blocks of 1 MiB spread over it."""
+    stat = path.stat()
+    digest = hashlib.blake2b(repr((path.name, stat.st_size)).encode(), digest_size=16)
+    block, count = 1 << 20, -(-stat.st_size // (1 << 20))
+    if count > 64:
+        digest.update(str(stat.st_mtime_ns).encode())
+    with open(path, "rb") as file:
+        for index in range(count) if count <= 64 else np.linspace(0, count - 1, 64).astype(int):
+            file.seek(int(index) * block)
+            digest.update(file.read(block))
+    return digest.hexdigest()
+
+
+def _data_fingerprint(data: Any) -> str:
+    """Content of a table in memory; a `datasets` Dataset has a fingerprint of its own."""
+    own = getattr(data, "_fingerprint", None)
+    if isinstance(own, str):
+        return own
+    digest = hashlib.blake2b(digest_size=16)
+    for rows in rows_of(data):
+        for name in rows.table.schema.names:
+            digest.update(name.encode())
+        sink = pa.BufferOutputStream()
+        batch = pa.Table.from_batches([rows.table]) if isinstance(rows.table, pa.RecordBatch) else rows.table
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_table(batch.combine_chunks())
+        digest.update(sink.getvalue())
+    return digest.hexdigest()

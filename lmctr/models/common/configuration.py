@@ -1,0 +1,438 @@
+"""Base of the library's configurations: unknown keys are errors that offer the nearest known key."""
+
+from dataclasses import fields
+
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
+
+from lmctr.utils.suggest import unknown_key_message
+
+__all__ = ["CTRConfig", "RetrievalConfig", "SequenceCTRConfig", "TabularCTRConfig"]
+
+# Keys outside the dataclass fields that transformers' own base class and Trainer consume or write, in 5.17 to 5.23
+# (the Trainer of 5.17 writes the tokenizer's special ids into the outermost config).
+_BASE_KEYS = frozenset(
+    {
+        "attn_implementation",
+        "auto_map",
+        "bos_token_id",
+        "dtype",
+        "eos_token_id",
+        "experts_implementation",
+        "model_type",
+        "name_or_path",
+        "num_labels",
+        "output_attentions",
+        "pad_token_id",
+        "per_layer_config",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+
+
+class CTRConfig(PreTrainedConfig):
+    """Base configuration of every lmctr family.
+
+    A key that no family member declares raises `ValueError` with the nearest known key, both when a config is built
+    in Python and when it is read from `config.json`.
+    """
+
+    def __post_init__(self, **kwargs):
+        own = {field.name for field in fields(self)}
+        generation = GenerationConfig._get_default_generation_params()
+        for key in kwargs:
+            if key in own or key in _BASE_KEYS or key in generation or key.startswith("_"):
+                continue
+            base = {field.name for field in fields(PreTrainedConfig)}
+            raise ValueError(unknown_key_message(key, sorted(own - base), type(self).__name__))
+        super().__post_init__(**kwargs)
+        self.validate_values()
+
+    def validate_values(self) -> None:
+        """Check the values of the family's keys. Raises `ValueError` that names the key."""
+
+    def _require(self, condition: bool, key: str, accepted: str) -> None:
+        if not condition:
+            raise ValueError(f"{type(self).__name__}: {key}={getattr(self, key)!r} is not accepted; use {accepted}")
+
+
+class SequenceCTRConfig(CTRConfig):
+    r"""Shared configuration of the sequence families: a user's events, and candidates to score.
+
+    Args:
+        item_vocab_size (`int`, defaults to 1000): item ids, padding (0) and out-of-vocabulary (1) included.
+        num_behaviors (`int`, defaults to 3): behaviour types; codes go from 0 to num_behaviors - 1.
+        num_scenarios (`int`, defaults to 1): scenarios (places where events happen); a log without scenarios has one.
+        behavior_names (`list[str]`, *optional*): a name per behaviour code; default `"behavior_0"`, ...
+        scenario_names (`list[str]`, *optional*): a name per scenario code; default `"scenario_0"`, ...
+        item_feature_vocab_sizes (`list[int]`, *optional*): vocabulary of each categorical item feature column, padding and
+            out-of-vocabulary included. `item_feature_names` names them.
+        user_feature_vocab_sizes (`list[int]`, *optional*): the same for features of the user. `user_feature_names` names them.
+        num_statistics (`int`, defaults to 0): float columns that describe a candidate in its context (counts, rates).
+        max_history_length (`int`, *optional*): latest events of a user that a row holds; `None`: the whole lifetime.
+            A record of what the processor builds.
+        task_names (`list[str]`, *optional*): one logit per task; default `["click"]`.
+        task_weights (`list[float]`, *optional*): factor of each task's loss; default 1 for each.
+        initializer_range (`float`, defaults to 0.02): standard deviation of new weights.
+        processor_fingerprint (`str`, *optional*): the [`SequenceProcessor`] whose ids the weights know.
+    """
+
+    item_vocab_size: int = 1000
+    num_behaviors: int = 3
+    num_scenarios: int = 1
+    behavior_names: list[str] | None = None
+    scenario_names: list[str] | None = None
+    item_feature_vocab_sizes: list[int] | None = None
+    item_feature_names: list[str] | None = None
+    user_feature_vocab_sizes: list[int] | None = None
+    user_feature_names: list[str] | None = None
+    num_statistics: int = 0
+    max_history_length: int | None = None
+    task_names: list[str] | None = None
+    task_weights: list[float | int] | None = None
+    initializer_range: float = 0.02
+    processor_fingerprint: str | None = None
+
+    def __post_init__(self, **kwargs):
+        self.item_feature_vocab_sizes = list(self.item_feature_vocab_sizes or [])
+        self.user_feature_vocab_sizes = list(self.user_feature_vocab_sizes or [])
+        if self.behavior_names is None:
+            self.behavior_names = [f"behavior_{code}" for code in range(self.num_behaviors)]
+        if self.scenario_names is None:
+            self.scenario_names = [f"scenario_{code}" for code in range(self.num_scenarios)]
+        if self.item_feature_names is None:
+            self.item_feature_names = [f"item_feature_{i}" for i in range(len(self.item_feature_vocab_sizes))]
+        if self.user_feature_names is None:
+            self.user_feature_names = [f"user_feature_{i}" for i in range(len(self.user_feature_vocab_sizes))]
+        if self.task_names is None:
+            self.task_names = ["click"]
+        if self.task_weights is None:
+            self.task_weights = [1.0] * len(self.task_names)
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_tasks(self) -> int:
+        """T, the number of logits per candidate."""
+        return len(self.task_names)
+
+    def validate_values(self) -> None:
+        self._require(self.item_vocab_size >= 2, "item_vocab_size", "at least 2: padding and out-of-vocabulary")
+        for names, count in (("behavior_names", "num_behaviors"), ("scenario_names", "num_scenarios")):
+            self._require(getattr(self, count) >= 1, count, "a whole number of at least 1")
+            listed = getattr(self, names)
+            self._require(
+                len(listed) == getattr(self, count) == len(set(listed)),
+                names,
+                f"{getattr(self, count)} different names ({count}={getattr(self, count)})",
+            )
+        for kind in ("item", "user"):
+            sizes, names = f"{kind}_feature_vocab_sizes", f"{kind}_feature_names"
+            self._require(
+                all(size >= 2 for size in getattr(self, sizes)),
+                sizes,
+                "sizes of at least 2: padding and out-of-vocabulary",
+            )
+            listed = getattr(self, names)
+            count = len(getattr(self, sizes))
+            self._require(len(listed) == count == len(set(listed)), names, f"{count} different names (see {sizes})")
+        self._require(self.num_statistics >= 0, "num_statistics", "a whole number of at least 0")
+        self._require(
+            self.max_history_length is None or self.max_history_length >= 1,
+            "max_history_length",
+            "at least 1, or None",
+        )
+        names = self.task_names
+        self._require(bool(names) and len(set(names)) == len(names), "task_names", "a list of different names")
+        weights = self.task_weights
+        self._require(
+            len(weights) == len(names) and all(0 <= weight < float("inf") for weight in weights) and any(weights),
+            "task_weights",
+            f"one number of at least 0 for each of the {len(names)} tasks, not all 0",
+        )
+        self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+
+    def _validate_layers(
+        self, positive: tuple[str, ...] = (), sizes: tuple[str, ...] = ("head_hidden_sizes",)
+    ) -> None:
+        """Check keys that families share: whole numbers of at least 1, lists of layer sizes, and `dropout`."""
+        for key in positive:
+            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+        for key in sizes:
+            listed = getattr(self, key)
+            self._require(bool(listed) and all(size >= 1 for size in listed), key, "a list of sizes of at least 1")
+        self._require(0.0 <= self.dropout < 1.0, "dropout", "a number in [0, 1)")
+
+
+class TabularCTRConfig(CTRConfig):
+    r"""Shared configuration of the tabular families: rows of fields.
+
+    The fields of a row, in this order everywhere: the categorical ones (`vocab_sizes`; binned numerics count here), the
+    raw numeric ones (`num_numeric`), the sequences (`num_sequences`). Ids are local to their field.
+
+    Args:
+        vocab_sizes (`list[int]`): ids of each categorical field, padding (0) and out-of-vocabulary (1) included.
+        num_numeric (`int`, defaults to 0): numeric fields, given as float values.
+        embedding_dim (`int` or `list[int]`, defaults to 16):
+            Width of the fields' vectors: one for all, or one per field in the order of `field_names`.
+        field_names (`list[str]`, *optional*): a name per field; default `"C0"`, ..., `"N0"`, ..., `"S0"`, ...
+        num_sequences (`int`, defaults to 0): fields whose value is a list of ids.
+        sequence_tables (`list[int]`, *optional*):
+            The vocabulary that each sequence reads. An index below `len(vocab_sizes)` shares that categorical field's
+            ids and vectors; `len(vocab_sizes) + j` is the sequences' own vocabulary j.
+        sequence_vocab_sizes (`list[int]`, *optional*): sizes of the vocabularies that only sequences read.
+        numeric_encoding (`str`, defaults to `"linear"`):
+            How a number x becomes a vector: `"linear"`, x w + b; `"vector"`, x w, with w and b learned per field.
+        embedding_regularization (`float` or `list[float]`, defaults to 0.0):
+            Strength of the L2 penalty on the vectors that a training batch reads, for all fields or one per field:
+            half the strength times the squared norm of the field's vector, averaged over the rows like the loss.
+        sparse_embedding_grad (`bool`, defaults to `False`):
+            Gradients of the tables as sparse COO tensors that hold the rows of the batch only.
+        initializer_range (`float`, defaults to 0.01): standard deviation of new embedding rows.
+        processor_fingerprint (`str`, *optional*): the [`TabularFeatureProcessor`] whose ids the weights know.
+    """
+
+    numeric_encodings = ("linear", "vector")  # what the family accepts
+
+    vocab_sizes: list[int] | None = None
+    num_numeric: int = 0
+    embedding_dim: int | list[int] = 16
+    field_names: list[str] | None = None
+    num_sequences: int = 0
+    sequence_tables: list[int] | None = None
+    sequence_vocab_sizes: list[int] | None = None
+    numeric_encoding: str = "linear"
+    embedding_regularization: float | int | list[float | int] = 0.0
+    sparse_embedding_grad: bool = False
+    initializer_range: float = 0.01
+    processor_fingerprint: str | None = None
+
+    def __post_init__(self, **kwargs):
+        self.vocab_sizes = list(self.vocab_sizes or [])
+        self.sequence_tables = list(self.sequence_tables or [])
+        self.sequence_vocab_sizes = list(self.sequence_vocab_sizes or [])
+        if self.field_names is None:
+            kinds = (("C", len(self.vocab_sizes)), ("N", self.num_numeric), ("S", self.num_sequences))
+            self.field_names = [f"{kind}{index}" for kind, count in kinds for index in range(count)]
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_fields(self) -> int:
+        """Categorical, numeric and sequence fields together."""
+        return len(self.vocab_sizes) + self.num_numeric + self.num_sequences
+
+    @property
+    def field_dims(self) -> list[int]:
+        """The width of each field's vector, in the order of `field_names`."""
+        if isinstance(self.embedding_dim, int):
+            return [self.embedding_dim] * self.num_fields
+        return list(self.embedding_dim)
+
+    @property
+    def field_regularization(self) -> list[float]:
+        """The strength of each field's penalty, in the order of `field_names`."""
+        if isinstance(self.embedding_regularization, (int, float)):
+            return [float(self.embedding_regularization)] * self.num_fields
+        return [float(strength) for strength in self.embedding_regularization]
+
+    def validate_values(self) -> None:
+        for key in ("vocab_sizes", "sequence_vocab_sizes"):
+            small = all(size >= 2 for size in getattr(self, key))
+            self._require(small, key, "sizes of at least 2: padding and out-of-vocabulary")
+        for key in ("num_numeric", "num_sequences"):
+            self._require(getattr(self, key) >= 0, key, "a whole number of at least 0")
+        per_field = f"a list of one per field ({self.num_fields} fields)"
+        self._require(
+            len(self.field_dims) == self.num_fields and all(dim >= 1 for dim in self.field_dims),
+            "embedding_dim",
+            f"a whole number of at least 1, or {per_field}",
+        )
+        self._require(
+            len(self.field_names) == self.num_fields == len(set(self.field_names)),
+            "field_names",
+            f"{self.num_fields} different names: {len(self.vocab_sizes)} categorical fields (vocab_sizes), "
+            f"{self.num_numeric} numeric ones (num_numeric), {self.num_sequences} sequences (num_sequences)",
+        )
+        self._validate_sequences()
+        encodings = ", ".join(self.numeric_encodings)
+        self._require(self.numeric_encoding in self.numeric_encodings, "numeric_encoding", f"one of {encodings}")
+        strengths = self.field_regularization
+        self._require(
+            len(strengths) == self.num_fields and all(0 <= strength < float("inf") for strength in strengths),
+            "embedding_regularization",
+            f"a number of at least 0, or {per_field}",
+        )
+        self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+
+    def _validate_mlp(self, key: str = "hidden_units", may_be_empty: bool = False) -> None:
+        """Check the keys that families with an MLP share: `hidden_units`, `hidden_act`, `dropout`."""
+        units = getattr(self, key)
+        accepted = "a list of widths of at least 1" + (", or [] for no MLP" if may_be_empty else ", at least one")
+        self._require(all(unit >= 1 for unit in units) and (may_be_empty or bool(units)), key, accepted)
+        self._require(self.hidden_act in ACT2FN, "hidden_act", f"one of {', '.join(sorted(ACT2FN))}")
+        self._require(0.0 <= self.dropout < 1.0, "dropout", "a number in [0, 1)")
+
+    def _validate_sequences(self) -> None:
+        num_tables = len(self.vocab_sizes) + len(self.sequence_vocab_sizes)
+        tables = self.sequence_tables
+        self._require(
+            len(tables) == self.num_sequences and all(0 <= table < num_tables for table in tables),
+            "sequence_tables",
+            f"one index from 0 to {num_tables - 1} for each of the {self.num_sequences} sequences: a categorical field, "
+            f"or {len(self.vocab_sizes)} + j for sequence_vocab_sizes[j]",
+        )
+        unread = set(range(len(self.vocab_sizes), num_tables)) - set(tables)
+        self._require(
+            not unread, "sequence_tables", f"a list in which every own vocabulary occurs; {sorted(unread)} do not"
+        )
+        dims = self.field_dims
+        first = len(self.vocab_sizes) + self.num_numeric
+        widths = {field: dims[field] for field in range(len(self.vocab_sizes))}
+        for sequence, table in enumerate(tables):
+            dim = dims[first + sequence]
+            self._require(
+                widths.setdefault(table, dim) == dim,
+                "embedding_dim",
+                f"one width for everything that reads one vocabulary: field {self.field_names[first + sequence]!r} has "
+                f"{dim} and its vocabulary {table} has {widths[table]}",
+            )
+
+
+class RetrievalConfig(CTRConfig):
+    r"""Shared configuration of the retrieval families: a user, and the ads of an impression.
+
+    The fields of a side, in this order everywhere: the categorical ones, the numeric ones, the sequences (of users only). Ids are local
+    to their field; 0 = padding, 1 = out-of-vocabulary. Every categorical field and every sequence becomes a vector of
+    `embedding_dim` numbers, a numeric field enters as the number that the processor gives (log1p of a statistic, say): the input of a
+    side is `embedding_dim` x (categorical fields + sequences) + numeric fields wide. The paper's 3328 is 16 x 200 + 128.
+
+    Args:
+        user_vocab_sizes, ad_vocab_sizes (`list[int]`): ids of each categorical field, padding and out-of-vocabulary included.
+        user_num_numeric, ad_num_numeric (`int`, defaults to 0): numeric fields.
+        user_field_names, ad_field_names (`list[str]`, *optional*):
+            A name per field; default `"user_C0"`, ..., `"user_N0"`, ..., `"user_S0"`, ..., and `"ad_C0"`, ...
+        user_num_sequences (`int`, defaults to 0): fields of the user whose value is a list of ids; it becomes the mean of their vectors.
+        user_sequence_tables (`list[int]`, *optional*):
+            The vocabulary that each sequence reads: an index into `user_vocab_sizes + ad_vocab_sizes` shares that field's ids and vectors
+            (clicked ads read the field of the ad's id); the number of these fields + j is the sequences' own vocabulary j.
+        user_sequence_vocab_sizes (`list[int]`, *optional*): sizes of the vocabularies that only sequences read.
+        embedding_dim (`int`, defaults to 16): width of every field's vector.
+        hidden_units (`list[int]`, defaults to `[1024, 256, 256, 256]`): widths of the hidden layers of the foundation MLP.
+        sparse_embedding_grad (`bool`, defaults to `False`):
+            Gradients of the table as sparse COO tensors that hold the rows of the batch only.
+        initializer_range (`float`, defaults to 0.01): standard deviation of new embedding rows.
+        loss (`str`, defaults to `"arf"`):
+            `"arf"` (Eq. 2-4), `"bce"` (pointwise), `"pairwise"` (logistic) or `"list"` (softmax), see
+            [`~lmctr.models.common.impressions.impression_loss`].
+        arf_top_m (`int`, defaults to 10): ads that the model passes on, m of ARF.
+        arf_top_k (`int`, *optional*): wanted ads, k of ARF, at most m; default m.
+        arf_tau (`float`, defaults to 1.0): temperature of NeuralSort on the scores.
+        arf_target_tau (`float`, *optional*): temperature of NeuralSort on the rank indices; default `arf_tau`.
+        positive_from (`float`, *optional*): the rank index v from which an ad is positive; `"bce"` and `"list"` need it.
+        processor_fingerprint (`str`, *optional*): the processor whose ids the weights know.
+    """
+
+    losses = ("arf", "bce", "pairwise", "list")
+
+    user_vocab_sizes: list[int] | None = None
+    user_num_numeric: int = 0
+    user_field_names: list[str] | None = None
+    user_num_sequences: int = 0
+    user_sequence_tables: list[int] | None = None
+    user_sequence_vocab_sizes: list[int] | None = None
+    ad_vocab_sizes: list[int] | None = None
+    ad_num_numeric: int = 0
+    ad_field_names: list[str] | None = None
+    embedding_dim: int = 16
+    hidden_units: list[int] | None = None
+    sparse_embedding_grad: bool = False
+    initializer_range: float = 0.01
+    loss: str = "arf"
+    arf_top_m: int = 10
+    arf_top_k: int | None = None
+    arf_tau: float | int = 1.0
+    arf_target_tau: float | int | None = None
+    positive_from: float | int | None = None
+    processor_fingerprint: str | None = None
+
+    def __post_init__(self, **kwargs):
+        for key in ("user_vocab_sizes", "ad_vocab_sizes", "user_sequence_tables", "user_sequence_vocab_sizes"):
+            setattr(self, key, list(getattr(self, key) or []))
+        self.hidden_units = [1024, 256, 256, 256] if self.hidden_units is None else list(self.hidden_units)
+        for side, counts in self._field_counts().items():
+            if getattr(self, f"{side}_field_names") is None:
+                names = [f"{side}_{kind}{index}" for kind, count in zip("CNS", counts) for index in range(count)]
+                setattr(self, f"{side}_field_names", names)
+        super().__post_init__(**kwargs)
+
+    def _field_counts(self) -> dict[str, tuple[int, int, int]]:
+        """Categorical, numeric and sequence fields of each side."""
+        return {
+            "user": (len(self.user_vocab_sizes), self.user_num_numeric, self.user_num_sequences),
+            "ad": (len(self.ad_vocab_sizes), self.ad_num_numeric, 0),
+        }
+
+    @property
+    def user_size(self) -> int:
+        """U, the width of the user's input."""
+        categorical, numeric, sequences = self._field_counts()["user"]
+        return self.embedding_dim * (categorical + sequences) + numeric
+
+    @property
+    def ad_size(self) -> int:
+        """A, the width of an ad's input."""
+        return self.embedding_dim * len(self.ad_vocab_sizes) + self.ad_num_numeric
+
+    def validate_values(self) -> None:
+        for key in ("user_vocab_sizes", "ad_vocab_sizes", "user_sequence_vocab_sizes"):
+            small = all(size >= 2 for size in getattr(self, key))
+            self._require(small, key, "sizes of at least 2: padding and out-of-vocabulary")
+        for key in ("user_num_numeric", "user_num_sequences", "ad_num_numeric"):
+            self._require(getattr(self, key) >= 0, key, "a whole number of at least 0")
+        for side, counts in self._field_counts().items():
+            names = getattr(self, f"{side}_field_names")
+            self._require(
+                len(names) == sum(counts) == len(set(names)),
+                f"{side}_field_names",
+                f"{sum(counts)} different names: {counts[0]} categorical, {counts[1]} numeric, {counts[2]} sequence fields",
+            )
+        own = len(self.user_vocab_sizes) + len(self.ad_vocab_sizes)
+        num_tables = own + len(self.user_sequence_vocab_sizes)
+        tables = self.user_sequence_tables
+        self._require(
+            len(tables) == self.user_num_sequences and all(0 <= table < num_tables for table in tables),
+            "user_sequence_tables",
+            f"one index from 0 to {num_tables - 1} for each of the {self.user_num_sequences} sequences: a field of "
+            f"user_vocab_sizes + ad_vocab_sizes, or {own} + j for user_sequence_vocab_sizes[j]",
+        )
+        unread = sorted(set(range(own, num_tables)) - set(tables))
+        self._require(
+            not unread, "user_sequence_tables", f"a list in which every own vocabulary occurs; {unread} do not"
+        )
+        self._require(self.embedding_dim >= 1, "embedding_dim", "a whole number of at least 1, for all fields")
+        self._require(
+            bool(self.hidden_units) and all(unit >= 1 for unit in self.hidden_units),
+            "hidden_units",
+            "a list of widths of at least 1, at least one",
+        )
+        self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+        self._validate_loss()
+
+    def _validate_loss(self) -> None:
+        self._require(self.loss in self.losses, "loss", f"one of {', '.join(self.losses)}")
+        self._require(self.arf_top_m >= 1, "arf_top_m", "a whole number of at least 1")
+        self._require(
+            self.arf_top_k is None or 1 <= self.arf_top_k <= self.arf_top_m,
+            "arf_top_k",
+            f"a whole number from 1 to arf_top_m={self.arf_top_m}, or None for arf_top_m",
+        )
+        for key in ("arf_tau", "arf_target_tau"):
+            value = getattr(self, key)
+            self._require((value is None and key != "arf_tau") or 0 < value < float("inf"), key, "a number above 0")
+        if self.loss in ("bce", "list"):
+            self._require(
+                self.positive_from is not None and self.positive_from == self.positive_from,
+                "positive_from",
+                f'the rank index v from which an ad is positive, which loss="{self.loss}" needs',
+            )

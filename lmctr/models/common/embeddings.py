@@ -1,0 +1,493 @@
+"""From rows of fields to vectors: the embedding that every tabular family starts with.
+
+Shapes: B batch, F fields (categorical, then numeric, then sequences), C categorical fields, Nn numeric fields, S sequences,
+L longest sequence, d vector width.
+
+`FieldEmbedding` is the one place that holds large tables, so that an engine for tables that do not fit one device can
+replace it: anything with its `forward`, `penalty`, `dims`, `is_uniform` and `output_size` will do.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import initialization as init
+
+from .configuration import TabularCTRConfig
+
+__all__ = [
+    "FieldEmbedding",
+    "FieldProjection",
+    "FieldTable",
+    "LinearNumericEncoding",
+    "LinearTerm",
+    "MeanPooling",
+    "project_fields",
+]
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class FieldTable(nn.Embedding):
+    """The rows of all fields with vectors of one width, one field after the other.
+
+    Row 0 of a field belongs to missing values and is learned like any other: that a value is missing is information.
+    Padding inside sequences never reads it, see [`FieldGroup`].
+    """
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        init.normal_(self.weight, std=config.initializer_range)
+
+
+class LinearNumericEncoding(nn.Module):
+    """A number as a vector: x w + b (`"linear"`) or x w (`"vector"`), with w and b (d) of the field."""
+
+    def __init__(self, num_numeric: int, dim: int, use_bias: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_numeric, dim))
+        self.bias = nn.Parameter(torch.empty(num_numeric, dim)) if use_bias else None
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        init.normal_(self.weight, std=config.initializer_range)
+        if self.bias is not None:
+            init.normal_(self.bias, std=config.initializer_range)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """(B, n) values to (B, n, d)."""
+        values = values.to(self.weight.dtype).unsqueeze(-1)
+        return values * self.weight if self.bias is None else torch.addcmul(self.bias, values, self.weight)
+
+
+class MeanPooling(nn.Module):
+    """A sequence as the mean of its vectors; a sequence without entries gives zeros."""
+
+    uses_target = False
+
+    def forward(
+        self,
+        vectors: torch.Tensor,
+        mask: torch.Tensor,
+        times: torch.Tensor | None = None,
+        targets: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(B, n, L, d) vectors, (B, n, L) bool mask to (B, n, d). `times` and `targets` are not used."""
+        weight = mask.to(vectors.dtype)
+        weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
+        return (weight.unsqueeze(-2) @ vectors).squeeze(-2)
+
+
+def linear_numerics(config: TabularCTRConfig, dim: int, fields: Sequence[int]) -> nn.Module:
+    if config.numeric_encoding not in TabularCTRConfig.numeric_encodings:
+        raise ValueError(
+            f"numeric_encoding={config.numeric_encoding!r} has no encoder here; "
+            f"give FieldEmbedding a numeric_encoder, or use one of {', '.join(TabularCTRConfig.numeric_encodings)}"
+        )
+    return LinearNumericEncoding(len(fields), dim, use_bias=config.numeric_encoding == "linear")
+
+
+def mean_pooling(config: TabularCTRConfig, dim: int, sequences: Sequence[int]) -> nn.Module:
+    return MeanPooling()
+
+
+class FieldGroup(nn.Module):
+    """The fields with vectors of one width: one fused table, numeric encodings, sequence encoders.
+
+    Args:
+        config: the model's configuration.
+        dim: the width d.
+        categorical, numeric, sequences: which of the C, Nn and S have this width.
+        numeric_encoder, sequence_encoder: see [`FieldEmbedding`].
+    """
+
+    def __init__(
+        self,
+        config: TabularCTRConfig,
+        dim: int,
+        categorical: list[int],
+        numeric: list[int],
+        sequences: list[int],
+        numeric_encoder: Callable[..., nn.Module],
+        sequence_encoder: Callable[..., nn.Module],
+    ):
+        super().__init__()
+        self.dim = dim
+        self.categorical, self.numeric_fields, self.sequence_fields = categorical, numeric, sequences
+        self.is_whole = (
+            len(categorical) == len(config.vocab_sizes)
+            and len(numeric) == config.num_numeric
+            and len(sequences) == config.num_sequences
+        )
+        sizes = config.vocab_sizes + config.sequence_vocab_sizes
+        tables = [config.sequence_tables[sequence] for sequence in sequences]
+        vocabularies = categorical + sorted({table for table in tables if table >= len(config.vocab_sizes)})
+        starts, rows = {}, 0
+        for vocabulary in vocabularies:
+            starts[vocabulary] = rows
+            rows += sizes[vocabulary]
+        self.starts = [starts[field] for field in categorical]
+        self.sequence_starts = [starts[table] for table in tables]
+        # The position of each sequence's categorical field among the group's, -1 for an own vocabulary.
+        self.target_fields = [categorical.index(table) if table in categorical else -1 for table in tables]
+        self.id_dtype = torch.int32 if rows < 2**31 else torch.int64
+        self.table = FieldTable(rows, dim, sparse=config.sparse_embedding_grad) if vocabularies else None
+        self.numeric = numeric_encoder(config, dim, numeric) if numeric else None
+        self.pooling = sequence_encoder(config, dim, sequences) if sequences else None
+        if categorical:
+            self.register_buffer("offsets", self._offsets(), persistent=False)
+        if sequences:
+            self.register_buffer("sequence_offsets", self._sequence_offsets(), persistent=False)
+
+    def _offsets(self) -> torch.Tensor:
+        return torch.tensor(self.starts, dtype=self.id_dtype)
+
+    def _sequence_offsets(self) -> torch.Tensor:
+        return torch.tensor(self.sequence_starts, dtype=self.id_dtype).unsqueeze(-1)
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        # Buffers that no checkpoint holds come from the meta device without values.
+        if self.categorical:
+            init.copy_(self.offsets, self._offsets())
+        if self.sequence_fields:
+            init.copy_(self.sequence_offsets, self._sequence_offsets())
+
+    def sequence_vectors(self, sequence_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, S, L) ids to the (B, n, L, d) vectors of the group's sequences and their (B, n, L) bool mask."""
+        ids = sequence_ids if self.is_whole else sequence_ids[:, self.sequence_fields]
+        mask = ids != 0
+        # Padding reads the first row of the table, which no id of a sequence can mean: ids from 1 lie above it. Its
+        # vectors are masked; `padding_idx` keeps the row out of the gradient.
+        rows = (ids.to(self.id_dtype) + self.sequence_offsets) * mask
+        return F.embedding(rows, self.table.weight, padding_idx=0, sparse=self.table.sparse), mask
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        numeric_values: torch.Tensor | None,
+        sequence_ids: torch.Tensor | None,
+        sequence_times: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The (B, n, d) vectors of the group's fields: categorical, numeric, sequences."""
+        parts = []
+        if self.categorical:
+            ids = input_ids if self.is_whole else input_ids[:, self.categorical]
+            parts.append(self.table(ids.to(self.id_dtype) + self.offsets))
+        if self.numeric is not None:
+            parts.append(self.numeric(numeric_values if self.is_whole else numeric_values[:, self.numeric_fields]))
+        if self.pooling is not None:
+            vectors, mask = self.sequence_vectors(sequence_ids)
+            times = sequence_times
+            if times is not None and not self.is_whole:
+                times = times[:, self.sequence_fields]
+            targets = self._targets(parts[0] if self.categorical else None, vectors)
+            parts.append(self.pooling(vectors, mask, times, targets))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _targets(self, categorical: torch.Tensor | None, vectors: torch.Tensor) -> torch.Tensor | None:
+        """(B, n, d): for each sequence the row's value of the field whose vocabulary it reads, zeros without one."""
+        if not self.pooling.uses_target:
+            return None
+        nothing = vectors.new_zeros(vectors.shape[0], self.dim)
+        return torch.stack([nothing if at < 0 else categorical[:, at] for at in self.target_fields], 1)
+
+
+class FieldEmbedding(nn.Module):
+    """A vector per field of each row.
+
+    One fused table per width holds the rows of all vocabularies of that width; field-local ids become its rows by
+    adding the field's first row, so a batch costs one lookup per width. A sequence reads the vocabulary that
+    `config.sequence_tables` names and becomes one vector.
+
+    Args:
+        config: the model's configuration.
+        embedding_dim: one width for all fields in place of the configuration's.
+        numeric_encoder: called as `(config, dim, numeric fields)`; a module from (B, n) values to (B, n, d).
+            Default: [`LinearNumericEncoding`] as `config.numeric_encoding` says.
+        sequence_encoder: called as `(config, dim, sequences)`; a module from vectors (B, n, L, d), bool mask (B, n, L),
+            times (B, n, L) or None and targets to (B, n, d). With an attribute `uses_target` that is true, `targets`
+            (B, n, d) holds the row's own value of the field that the sequence shares its vocabulary with (zeros for a
+            vocabulary of its own), else None. Default: [`MeanPooling`].
+        check: whether `forward` checks its inputs. Outside a compiled graph on the CPU, wrong ids raise `ValueError`. On
+            other devices and in compiled graphs they fail an assertion on the device, which does not wait for it.
+
+    Raises:
+        ValueError: a configuration without fields.
+    """
+
+    def __init__(
+        self,
+        config: TabularCTRConfig,
+        embedding_dim: int | None = None,
+        numeric_encoder: Callable[..., nn.Module] = linear_numerics,
+        sequence_encoder: Callable[..., nn.Module] = mean_pooling,
+        check: bool = True,
+    ):
+        super().__init__()
+        if config.num_fields == 0:
+            raise ValueError(
+                f"{type(config).__name__}: no fields; set vocab_sizes (categorical), num_numeric or num_sequences"
+            )
+        self.check = check
+        self.field_names = list(config.field_names)
+        self.num_categorical, self.num_numeric = len(config.vocab_sizes), config.num_numeric
+        self.num_sequences = config.num_sequences
+        sizes = config.vocab_sizes + config.sequence_vocab_sizes
+        self.sizes = list(config.vocab_sizes)
+        self.sequence_sizes = [sizes[table] for table in config.sequence_tables]
+        self.dims = config.field_dims if embedding_dim is None else [embedding_dim] * config.num_fields
+        self.strengths = config.field_regularization
+        first_sequence = self.num_categorical + self.num_numeric
+        self.groups = nn.ModuleDict()
+        order = []
+        for dim in sorted(set(self.dims)):
+            fields = [field for field, width in enumerate(self.dims) if width == dim]
+            categorical = [field for field in fields if field < self.num_categorical]
+            numeric = [f - self.num_categorical for f in fields if self.num_categorical <= f < first_sequence]
+            sequences = [field - first_sequence for field in fields if field >= first_sequence]
+            self.groups[str(dim)] = FieldGroup(
+                config, dim, categorical, numeric, sequences, numeric_encoder, sequence_encoder
+            )
+            order.extend(fields)
+        self.group_order = order
+        self.is_uniform = len(self.groups) == 1
+        self.output_size = sum(self.dims)
+        for name, values in self._buffers_of_lists().items():
+            self.register_buffer(name, values, persistent=False)
+
+    def _buffers_of_lists(self) -> dict[str, torch.Tensor]:
+        buffers = {}
+        if self.num_categorical:
+            buffers["limits"] = torch.tensor(self.sizes)
+        if self.num_sequences:
+            buffers["sequence_limits"] = torch.tensor(self.sequence_sizes)
+        if not self.is_uniform:
+            buffers["columns"] = torch.tensor(flat_columns(self.dims, self.group_order))
+        if any(self.strengths):
+            repeats = [1] * len(self.dims) if self.is_uniform else self.dims
+            strengths = [s for strength, count in zip(self.strengths, repeats) for s in [strength] * count]
+            buffers["strength"] = torch.tensor(strengths)
+        return buffers
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        for name, values in self._buffers_of_lists().items():
+            init.copy_(getattr(self, name), values)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        numeric_values: torch.Tensor | None = None,
+        sequence_ids: torch.Tensor | None = None,
+        sequence_times: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The vectors of a batch.
+
+        Args:
+            input_ids: (B, C) integers, field-local.
+            numeric_values: (B, Nn) float.
+            sequence_ids: (B, S, L) integers, 0 = padding, on either side.
+            sequence_times: (B, S, L) float, optional; mean pooling does not use them.
+
+        Returns:
+            (B, F, d) when all fields have one width, else (B, sum of the widths), both in the order of the fields.
+
+        Raises:
+            ValueError: an input is missing, has another shape or type, or holds an id outside its field's table, or a
+                number that is not finite; the message names the field and the value.
+        """
+        if self.check:
+            self.check_inputs(input_ids, numeric_values, sequence_ids, sequence_times)
+        vectors = [g(input_ids, numeric_values, sequence_ids, sequence_times) for g in self.groups.values()]
+        if self.is_uniform:
+            return vectors[0]
+        return torch.cat([part.flatten(1) for part in vectors], 1).index_select(1, self.columns)
+
+    def penalty(self, vectors: torch.Tensor) -> torch.Tensor | None:
+        """(B,) float32: half the sum over fields of strength times squared norm; None without any strength.
+
+        `vectors` is what `forward` returned: a categorical field's vector is its row of the table, a numeric or a
+        sequence field's is the vector that it became.
+        """
+        if not any(self.strengths):
+            return None
+        squares = vectors.float().square()
+        return 0.5 * ((squares.sum(-1) if self.is_uniform else squares) @ self.strength.float())
+
+    def check_inputs(
+        self,
+        input_ids: torch.Tensor | None = None,
+        numeric_values: torch.Tensor | None = None,
+        sequence_ids: torch.Tensor | None = None,
+        sequence_times: torch.Tensor | None = None,
+    ) -> None:
+        """Raise `ValueError` for inputs that do not fit the fields, see `forward`."""
+        inputs = {"input_ids": input_ids, "numeric_values": numeric_values, "sequence_ids": sequence_ids}
+        counts = {"input_ids": self.num_categorical, "numeric_values": self.num_numeric}
+        counts["sequence_ids"] = self.num_sequences
+        rows = None
+        for key, values in inputs.items():
+            if values is None or counts[key] == 0:
+                if (values is None) != (counts[key] == 0):
+                    given = "got none" if values is None else f"got a tensor of shape {tuple(values.shape)}"
+                    raise ValueError(f"{key}: the model has {counts[key]} fields of this kind and {given}")
+                continue
+            dims = 3 if key == "sequence_ids" else 2
+            if values.dim() != dims or values.shape[1] != counts[key] or values.shape[0] != (rows or values.shape[0]):
+                accepted = f"({rows or 'B'}, {counts[key]}{', L' if dims == 3 else ''})"
+                raise ValueError(f"{key}: shape {tuple(values.shape)} is not accepted; use {accepted}")
+            rows = values.shape[0]
+            if key != "numeric_values" and values.dtype not in INTEGERS:
+                raise ValueError(f"{key}: {values.dtype} is not accepted; use int32 or int64 ids")
+        if sequence_times is not None and sequence_ids is not None and sequence_times.shape != sequence_ids.shape:
+            raise ValueError(
+                f"sequence_times: shape {tuple(sequence_times.shape)} does not fit sequence_ids of shape "
+                f"{tuple(sequence_ids.shape)}; give one time per entry"
+            )
+        if rows == 0:
+            return
+        if self.num_categorical:
+            low, high = input_ids.aminmax(dim=0)
+            self._check_range("input_ids", low, high, self.limits, self.field_names)
+        if self.num_numeric:
+            self._check_finite(numeric_values)
+        if self.num_sequences and sequence_ids.shape[2]:
+            low, high = sequence_ids.transpose(0, 1).flatten(1).aminmax(dim=1)
+            names = self.field_names[self.num_categorical + self.num_numeric :]
+            self._check_range("sequence_ids", low, high, self.sequence_limits, names)
+
+    def _check_range(
+        self, key: str, low: torch.Tensor, high: torch.Tensor, limits: torch.Tensor, names: list[str]
+    ) -> None:
+        good = (low >= 0) & (high < limits)
+        if not good.is_cpu or torch.compiler.is_compiling():
+            torch._assert_async(good.all(), f"{key}: an id is outside its field's table; the CPU names field and id")
+        elif not good.all():
+            field = int(good.logical_not().nonzero()[0])
+            wrong = int(low[field]) if low[field] < 0 else int(high[field])
+            raise ValueError(
+                f"{key}: field {names[field]!r} has id {wrong}, which is outside its table; ids go from 0 (missing) and 1 "
+                f"(unknown) to {int(limits[field]) - 1}; make ids with the processor that belongs to the model"
+            )
+
+    def _check_finite(self, values: torch.Tensor) -> None:
+        good = values.sum().isfinite()  # one pass; infinities and NaN survive a sum
+        if not good.is_cpu or torch.compiler.is_compiling():
+            torch._assert_async(good, "numeric_values: a value is not finite; the CPU names field and value")
+        elif not good and not values.isfinite().all():
+            row, field = values.isfinite().logical_not().nonzero()[0].tolist()
+            raise ValueError(
+                f"numeric_values: field {self.field_names[self.num_categorical + field]!r} has {values[row, field].item()} "
+                f"in row {row} of the batch; fill missing values before the model, as the processor does"
+            )
+
+
+def flat_columns(dims: Sequence[int], order: Sequence[int]) -> list[int]:
+    """For fields laid side by side in `order`, the columns that bring them into their own order."""
+    start, columns = 0, {}
+    for field in order:
+        columns[field] = range(start, start + dims[field])
+        start += dims[field]
+    return [column for field in range(len(dims)) for column in columns[field]]
+
+
+class FieldProjection(nn.Module):
+    """Brings the vectors of all fields to one width, by a linear map (d_f, width) of each field's own.
+
+    Fields of one width are projected together in one batched product.
+
+    Args:
+        config: the model's configuration.
+        width: the width of the results.
+        use_bias: whether the map has a bias.
+    """
+
+    def __init__(self, config: TabularCTRConfig, width: int, use_bias: bool = True):
+        super().__init__()
+        self.dims, self.width = config.field_dims, width
+        sizes = sorted(set(self.dims))
+        self.fields = [[field for field, dim in enumerate(self.dims) if dim == size] for size in sizes]
+        # Parameters of the module itself: transformers passes over a module without any when it initialises weights.
+        self.weight_names = [f"weight_{size}" for size in sizes]
+        for name, fields, size in zip(self.weight_names, self.fields, sizes):
+            self.register_parameter(name, nn.Parameter(torch.empty(len(fields), size, width)))
+        self.bias = nn.Parameter(torch.empty(len(self.dims), width)) if use_bias else None
+        if len(sizes) > 1:
+            for name, values in self._orders().items():
+                self.register_buffer(name, values, persistent=False)
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """The matrices (n, d, width) of the n fields of each width d, by rising d."""
+        return [getattr(self, name) for name in self.weight_names]
+
+    @staticmethod
+    def needed(config: TabularCTRConfig, width: int) -> bool:
+        """Whether some field has another width."""
+        return any(dim != width for dim in config.field_dims)
+
+    def _orders(self) -> dict[str, torch.Tensor]:
+        order = [field for fields in self.fields for field in fields]
+        to_fields = sorted(range(len(order)), key=order.__getitem__)
+        columns = flat_columns(self.dims, order)
+        to_groups = sorted(range(len(columns)), key=columns.__getitem__)
+        return {"to_groups": torch.tensor(to_groups), "to_fields": torch.tensor(to_fields)}
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        for weight in self.weights:  # Xavier for each field's own matrix
+            init.normal_(weight, std=(2 / (weight.shape[1] + weight.shape[2])) ** 0.5)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+        if len(self.weights) > 1:
+            for name, values in self._orders().items():
+                init.copy_(getattr(self, name), values)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """What [`FieldEmbedding`] returned, (B, F, d) or (B, sum of the widths), to (B, F, width)."""
+        if len(self.weights) == 1:
+            projected = torch.einsum("bfd,fdw->bfw", vectors, self.weights[0])
+            return projected if self.bias is None else projected + self.bias
+        vectors = vectors.index_select(1, self.to_groups)
+        parts = vectors.split([weight.shape[0] * weight.shape[1] for weight in self.weights], 1)
+        parts = [
+            torch.einsum("bfd,fdw->bfw", part.unflatten(1, weight.shape[:2]), weight)
+            for part, weight in zip(parts, self.weights)
+        ]
+        projected = torch.cat(parts, 1).index_select(1, self.to_fields)
+        return projected if self.bias is None else projected + self.bias
+
+
+def project_fields(config: TabularCTRConfig, width: int | None = None) -> nn.Module:
+    """The module that brings the fields' vectors to one width: a [`FieldProjection`], or nothing where all have it.
+
+    `width` defaults to the largest of the fields' widths.
+    """
+    width = max(config.field_dims) if width is None else width
+    return FieldProjection(config, width) if FieldProjection.needed(config, width) else nn.Identity()
+
+
+def weighted_numerics(config: TabularCTRConfig, dim: int, fields: Sequence[int]) -> nn.Module:
+    """Numbers times their weights, whatever the model's `numeric_encoding`."""
+    return LinearNumericEncoding(len(fields), dim, use_bias=False)
+
+
+class LinearTerm(FieldEmbedding):
+    """The first-order term of factorisation machines: a weight per id, x w per number, the mean weight of a sequence.
+
+    The global bias is not here: the model's head has one.
+    """
+
+    def __init__(self, config: TabularCTRConfig):
+        super().__init__(config, embedding_dim=1, numeric_encoder=weighted_numerics, check=False)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        numeric_values: torch.Tensor | None = None,
+        sequence_ids: torch.Tensor | None = None,
+        sequence_times: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The (B, F) terms of the sum. The inputs are those that the model's [`FieldEmbedding`] has checked."""
+        return super().forward(input_ids, numeric_values, sequence_ids).squeeze(-1)
+
+    def penalty(self, terms: torch.Tensor) -> torch.Tensor | None:
+        """As `FieldEmbedding.penalty`, of what `forward` returned."""
+        return super().penalty(terms.unsqueeze(-1))

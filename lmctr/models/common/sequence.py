@@ -1,0 +1,486 @@
+"""What the sequence families share: checked inputs, item embeddings, from a representation to logits, and the loss.
+
+A rival family's `XModel` is `(SequenceModelMixin, XPreTrainedModel)` with `run`; its `XForCTR` is `(SequenceForCTRMixin,
+XPreTrainedModel)` with the model at `self.model` and a head at `self.head` that turns the representation into (B, C, T) logits.
+
+Shapes: B rows (users), N history events, C candidates of a row, T tasks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from .base import IGNORED_LABEL, CTRPreTrainedModel, ctr_loss
+from .configuration import SequenceCTRConfig
+from .outputs import CTROutput
+
+__all__ = [
+    "CachedHistoryMixin",
+    "CandidateContext",
+    "ItemEmbedding",
+    "SequenceForCTRMixin",
+    "SequenceInputs",
+    "SequenceModelMixin",
+    "SequencePreTrainedModel",
+    "sequence_inputs",
+    "sequence_logits",
+    "sequence_loss",
+    "time_bucket",
+    "visible_events",
+]
+
+
+class SequenceInputs(NamedTuple):
+    """Inputs of a sequence model in one shape, defaults filled in; see [`sequence_inputs`]."""
+
+    history_items: torch.Tensor
+    history_behaviors: torch.Tensor
+    history_scenarios: torch.Tensor
+    history_times: torch.Tensor
+    history_mask: torch.Tensor
+    history_features: torch.Tensor | None
+    candidate_items: torch.Tensor
+    candidate_scenarios: torch.Tensor
+    candidate_times: torch.Tensor
+    dependence: torch.Tensor
+    candidate_features: torch.Tensor | None
+    user_features: torch.Tensor | None
+    statistics: torch.Tensor | None
+    is_single: bool
+
+    def split_candidates(self, size: int) -> list[SequenceInputs]:
+        """The same rows with at most `size` of the candidates each, in order."""
+        per_candidate = [name for name in _PER_CANDIDATE if getattr(self, name) is not None]
+        return [
+            self._replace(**{name: getattr(self, name)[:, start : start + size] for name in per_candidate})
+            for start in range(0, self.candidate_items.shape[1], size)
+        ]
+
+
+_PER_CANDIDATE = (
+    "candidate_items",
+    "candidate_scenarios",
+    "candidate_times",
+    "dependence",
+    "candidate_features",
+    "statistics",
+)
+
+
+def sequence_inputs(
+    config: SequenceCTRConfig,
+    history_items: torch.Tensor,
+    candidate_items: torch.Tensor,
+    history_behaviors: torch.Tensor | None = None,
+    history_scenarios: torch.Tensor | None = None,
+    history_times: torch.Tensor | None = None,
+    candidate_scenarios: torch.Tensor | None = None,
+    candidate_times: torch.Tensor | None = None,
+    dependence: torch.Tensor | None = None,
+    history_features: torch.Tensor | None = None,
+    candidate_features: torch.Tensor | None = None,
+    user_features: torch.Tensor | None = None,
+    statistics: torch.Tensor | None = None,
+) -> SequenceInputs:
+    """Checks the inputs of a sequence model and brings them into one shape.
+
+    Args:
+        config: the model's configuration.
+        history_items: (B, N) item ids, oldest first, right-padded with 0; N = 0 is widened to one place of padding.
+        candidate_items: (B, C), or (B,) for one candidate per row.
+        history_behaviors, history_scenarios: (B, N) codes; default 0.
+        history_times: (B, N) unix seconds that never fall within a row; default: all 0, then `candidate_times` is left out too.
+        candidate_scenarios, candidate_times: in the shape of `candidate_items`; default 0.
+        dependence: in the shape of `candidate_items`, how many of the row's events each candidate may see; default: all.
+        history_features (B, N, Fi), candidate_features (.., Fi), user_features (B, Fu): feature ids, given exactly when the
+            configuration names such features. statistics (.., Fs): floats, the same.
+
+    Returns:
+        [`SequenceInputs`] with a candidate axis in every tensor of candidates; `is_single` tells that it was added here.
+
+    Raises:
+        ValueError: a wrong shape, an id out of range, padding in front of an event, times that fall, a missing or unexpected input.
+            On accelerators the values (not the shapes) are checked by an assertion on the device.
+    """
+    if history_items.dim() != 2:
+        raise ValueError(f"history_items: expected shape (B, N), got {tuple(history_items.shape)}")
+    if candidate_items.dim() not in (1, 2) or len(candidate_items) != len(history_items):
+        raise ValueError(
+            f"candidate_items: shape {tuple(candidate_items.shape)} does not fit history_items of shape "
+            f"{tuple(history_items.shape)}; expected (B,) or (B, C) with the same B"
+        )
+    if (history_times is None) != (candidate_times is None):
+        missing = "candidate_times" if candidate_times is None else "history_times"
+        raise ValueError(f"{missing} is missing: give the times of both history and candidates, or of neither")
+    is_single = candidate_items.dim() == 1
+    mask = history_items != 0
+    defaults = {
+        "history_behaviors": (history_behaviors, history_items),
+        "history_scenarios": (history_scenarios, history_items),
+        "history_times": (history_times, history_items),
+        "candidate_scenarios": (candidate_scenarios, candidate_items),
+        "candidate_times": (candidate_times, candidate_items),
+    }
+    values = {"history_items": history_items, "candidate_items": candidate_items}
+    for name, (given, like) in defaults.items():
+        values[name] = torch.zeros_like(like) if given is None else given
+        _check_shape(name, values[name], tuple(like.shape))
+    if dependence is None:
+        lengths = mask.sum(1)
+        dependence = lengths if is_single else lengths[:, None].expand_as(candidate_items)
+    _check_shape("dependence", dependence, tuple(candidate_items.shape))
+    sizes = {
+        "history_items": config.item_vocab_size,
+        "candidate_items": config.item_vocab_size,
+        "history_behaviors": config.num_behaviors,
+        "history_scenarios": config.num_scenarios,
+        "candidate_scenarios": config.num_scenarios,
+    }
+    for name, size in sizes.items():
+        _check_range(name, values[name], size)
+    _check_range("dependence", dependence, history_items.shape[1] + 1)
+    _check(
+        "history_items",
+        (mask[:, 1:] & ~mask[:, :-1]).any(1),
+        "has padding (item 0) in front of an event; histories are right-padded",
+    )
+    falls = (values["history_times"].diff(dim=1) < 0) & mask[:, 1:]
+    _check("history_times", falls.any(1), "has times that fall; events go from the oldest to the latest")
+
+    item_sizes, user_sizes = config.item_feature_vocab_sizes, config.user_feature_vocab_sizes
+    batch, tail = len(history_items), tuple(candidate_items.shape)
+    extras = (
+        ("history_features", history_features, (*history_items.shape, len(item_sizes)), item_sizes),
+        ("candidate_features", candidate_features, (*tail, len(item_sizes)), item_sizes),
+        ("user_features", user_features, (batch, len(user_sizes)), user_sizes),
+        ("statistics", statistics, (*tail, config.num_statistics), None),
+    )
+    for name, given, shape, vocab_sizes in extras:
+        if (given is not None) != bool(shape[-1]):
+            expected = f"needs {name} of shape {shape}" if shape[-1] else f"takes no {name}"
+            raise ValueError(
+                f"{name}: {'missing' if given is None else 'not expected'}; this configuration {expected}"
+            )
+        if given is not None:
+            _check_shape(name, given, shape)
+            for column, size in enumerate(vocab_sizes or ()):
+                _check_range(f"{name}[..., {column}]", given[..., column], size)
+
+    if not history_items.shape[1]:  # one place of padding, so that no tensor of a model is empty
+        widen = {name: F.pad(tensor, (0, 1)) for name, tensor in values.items() if name.startswith("history")}
+        values, mask = values | widen, F.pad(mask, (0, 1))
+        history_features = None if history_features is None else F.pad(history_features, (0, 0, 0, 1))
+
+    def candidates(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return tensor.unsqueeze(1) if is_single and tensor is not None else tensor
+
+    return SequenceInputs(
+        history_mask=mask,
+        history_features=history_features,
+        dependence=candidates(dependence),
+        candidate_features=candidates(candidate_features),
+        user_features=user_features,
+        statistics=candidates(statistics),
+        is_single=is_single,
+        **{name: candidates(tensor) if name.startswith("candidate") else tensor for name, tensor in values.items()},
+    )
+
+
+def _check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
+
+
+def _check_range(name: str, ids: torch.Tensor, size: int) -> None:
+    wrong = (ids < 0) | (ids >= size)
+    if ids.device.type != "cpu":
+        torch._assert_async(~wrong.any(), f"{name}: an id is outside 0 to {size - 1}")
+    elif wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        raise ValueError(f"{name}: {ids[tuple(place)].item()} at {place} is out of range; accepted: 0 to {size - 1}")
+
+
+def _check(name: str, wrong_rows: torch.Tensor, what: str) -> None:
+    if wrong_rows.device.type != "cpu":
+        torch._assert_async(~wrong_rows.any(), f"{name}: a row {what}")
+    elif wrong_rows.any():
+        raise ValueError(f"{name}: row {int(wrong_rows.nonzero()[0])} {what}")
+
+
+class ItemEmbedding(nn.Module):
+    """Sum of the embeddings of an item and of its categorical features; id 0 of each is padding, a zero vector."""
+
+    def __init__(self, config: SequenceCTRConfig, dim: int):
+        super().__init__()
+        self.items = nn.Embedding(config.item_vocab_size, dim, padding_idx=0)
+        self.features = nn.ModuleList(
+            [nn.Embedding(size, dim, padding_idx=0) for size in config.item_feature_vocab_sizes]
+        )
+
+    def forward(self, items: torch.Tensor, features: torch.Tensor | None = None) -> torch.Tensor:
+        """(...) ids and (..., Fi) feature ids to (..., dim)."""
+        states = self.items(items)
+        for column, table in enumerate(self.features):
+            states = states + table(features[..., column])
+        return states
+
+
+def sequence_logits(logits: torch.Tensor, is_single: bool) -> torch.Tensor:
+    """(B, C, T) logits in the shape that callers see: float32, no task axis for one task, no candidate axis for (B,) candidates."""
+    logits = logits.float()
+    if logits.shape[-1] == 1:
+        logits = logits.squeeze(-1)
+    return logits.squeeze(1) if is_single else logits
+
+
+def sequence_loss(
+    config: SequenceCTRConfig,
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    sample_weight: torch.Tensor | None = None,
+    num_items_in_batch: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """Binary cross-entropy over real candidates and tasks: sum_t w_t sum_i l_ti / (number of labels that count).
+
+    With one task of weight 1, or equal weights of 1, this is the mean over the labels that count; a task's weight scales its part
+    of the sum and leaves the divisor alone.
+
+    Args:
+        logits, labels: (B,), (B, C) or with a trailing task axis; -100 leaves an entry out.
+        sample_weight: (B,) or in the shape of the candidates.
+        num_items_in_batch: see [`~lmctr.models.common.base.ctr_loss`].
+    """
+    weight = torch.ones((), device=logits.device)
+    if sample_weight is not None:
+        weight = sample_weight.to(torch.float32)
+        weight = weight.reshape(weight.shape + (1,) * (logits.dim() - weight.dim()))
+    if num_items_in_batch is None:
+        counted = (labels != IGNORED_LABEL).to(torch.float32) * weight
+        num_items_in_batch = counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
+    task_weights = torch.tensor(config.task_weights, dtype=torch.float32, device=logits.device)
+    weight = weight * (task_weights if config.num_tasks > 1 else task_weights[0])
+    return ctr_loss(logits, labels, weight, num_items_in_batch)
+
+
+def sequence_output(
+    config: SequenceCTRConfig,
+    logits: torch.Tensor,
+    output: BaseModelOutput,
+    labels: torch.Tensor | None,
+    sample_weight: torch.Tensor | None,
+    num_items_in_batch: torch.Tensor | float | None,
+) -> CTROutput:
+    """What a model with a head returns: logits in the shape of callers, a loss when there are labels, and what the base model gave."""
+    loss = None
+    if labels is not None:
+        loss = sequence_loss(config, logits, labels, sample_weight, num_items_in_batch)
+    return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)
+
+
+def visible_events(inputs: SequenceInputs) -> torch.Tensor:
+    """(B, C, N) bool: the events of the row that each candidate may see, the first `dependence` ones."""
+    place = torch.arange(inputs.history_items.shape[1], device=inputs.history_items.device)
+    return (place < inputs.dependence[..., None]) & inputs.history_mask[:, None]
+
+
+def time_bucket(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
+    """Seconds to buckets: b holds 2**b - 1 to 2**(b + 1) - 2 seconds. Bucket 0 is the same second or earlier, the last one is open."""
+    edges = torch.tensor([2**b - 1 for b in range(min(num_buckets, 62))], device=elapsed.device)
+    return (torch.bucketize(elapsed, edges, right=True) - 1).clamp_min(0)
+
+
+class CandidateContext(nn.Module):
+    """What stands beside the sequence in the final network: the candidate's scenario, features of the user, statistics.
+
+    Args:
+        config: the configuration. dim: width of each embedding. use_statistics: whether the statistics are among it.
+
+    Attributes:
+        out_size: width of the output.
+    """
+
+    def __init__(self, config: SequenceCTRConfig, dim: int, use_statistics: bool = True):
+        super().__init__()
+        self.scenarios = nn.Embedding(config.num_scenarios, dim)
+        self.user_features = nn.ModuleList(
+            [nn.Embedding(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
+        )
+        self.use_statistics = use_statistics and config.num_statistics > 0
+        self.out_size = (1 + len(self.user_features)) * dim + self.use_statistics * config.num_statistics
+
+    def forward(self, inputs: SequenceInputs) -> torch.Tensor:
+        """(B, C, out_size)."""
+        scenario = self.scenarios(inputs.candidate_scenarios)
+        parts = [scenario]
+        for column, table in enumerate(self.user_features):
+            parts.append(table(inputs.user_features[:, column])[:, None].expand(-1, scenario.shape[1], -1))
+        if self.use_statistics:
+            parts.append(inputs.statistics.to(scenario.dtype))
+        return torch.cat(parts, dim=-1)
+
+
+class SequencePreTrainedModel(CTRPreTrainedModel):
+    """Base of the sequence families' models. A module with `init_parameters(config)` says how its new weights are made."""
+
+    base_model_prefix = "model"
+    main_input_name = "history_items"
+    supports_gradient_checkpointing = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if hasattr(module, "init_parameters"):
+            module.init_parameters(self.config)
+        else:
+            super()._init_weights(module)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of the items."""
+        return self.base_model.item_embedding.items
+
+
+class SequenceModelMixin:
+    """`forward` of a family's base model; the family gives `run`."""
+
+    def run(
+        self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
+    ) -> BaseModelOutput:
+        """From checked inputs to the representation of each candidate, `last_hidden_state` (B, C, W)."""
+        raise NotImplementedError(f"{type(self).__name__} has no run")
+
+    def forward(
+        self,
+        history_items: torch.Tensor,
+        candidate_items: torch.Tensor,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **inputs: torch.Tensor,
+    ) -> BaseModelOutput:
+        """The representation of each candidate, (B, C, W); the arguments are those of `SequenceForCTRMixin.forward`."""
+        return self.run(
+            sequence_inputs(self.config, history_items, candidate_items, **inputs),
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            self.config.output_attentions if output_attentions is None else output_attentions,
+        )
+
+
+class CachedHistoryMixin(SequenceModelMixin):
+    """`run` of a base model no state of whose history depends on a candidate: keys and values are computed once and kept.
+
+    The family gives `encode_history`, `read_history`, `represent`, and `events_of` where its attention is not on events.
+    """
+
+    def encode_history(
+        self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values (B, h, L, d_head) of the history in each layer; no candidate has a part in them.
+
+        Args:
+            past: those of the first events of the same rows, without padding; only the events behind them are encoded.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no encode_history")
+
+    def read_history(
+        self, inputs: SequenceInputs, history: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The candidates' states (B, C, d) before the first and after each layer, and their attentions."""
+        raise NotImplementedError(f"{type(self).__name__} has no read_history")
+
+    def represent(self, states: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
+        """The candidates' last states (B, C, d) to the output of the final network (B, C, W)."""
+        raise NotImplementedError(f"{type(self).__name__} has no represent")
+
+    def events_of(self, attention: torch.Tensor) -> torch.Tensor:
+        """A layer's attention as attention on events, (B, h, C, N + 1)."""
+        return attention
+
+    def run(
+        self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
+    ) -> BaseModelOutput:
+        return self.read(inputs, self.encode_history(inputs), output_hidden_states, output_attentions)
+
+    def read(
+        self,
+        inputs: SequenceInputs,
+        history: list[tuple[torch.Tensor, torch.Tensor]],
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+    ) -> BaseModelOutput:
+        """`run` on a kept history; where no gradients are needed, `config.micro_batch_size` candidates at a time."""
+        parts = [inputs] if torch.is_grad_enabled() else inputs.split_candidates(self.config.micro_batch_size)
+        last, hidden_states, attentions = [], [], []
+        for part in parts:
+            states, weights = self.read_history(part, history)
+            last.append(self.represent(states[-1], part))
+            if output_hidden_states:
+                hidden_states.append(states)
+            if output_attentions:
+                attentions.append([self.events_of(layer) for layer in weights])
+        return BaseModelOutput(
+            last_hidden_state=torch.cat(last, dim=1),
+            hidden_states=tuple(torch.cat(layer, 1) for layer in zip(*hidden_states)) if hidden_states else None,
+            attentions=tuple(torch.cat(layer, 2) for layer in zip(*attentions)) if attentions else None,
+        )
+
+
+class SequenceForCTRMixin:
+    """`forward` of a family's model with a head: logits, and a loss when there are labels."""
+
+    def forward(
+        self,
+        history_items: torch.Tensor,
+        candidate_items: torch.Tensor,
+        history_behaviors: torch.Tensor | None = None,
+        history_scenarios: torch.Tensor | None = None,
+        history_times: torch.Tensor | None = None,
+        candidate_scenarios: torch.Tensor | None = None,
+        candidate_times: torch.Tensor | None = None,
+        dependence: torch.Tensor | None = None,
+        history_features: torch.Tensor | None = None,
+        candidate_features: torch.Tensor | None = None,
+        user_features: torch.Tensor | None = None,
+        statistics: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        sample_weight: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | float | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> CTROutput:
+        """Logits of each row's candidates.
+
+        Args:
+            history_items, ..., statistics: see [`sequence_inputs`].
+            labels: (B,) or (B, C), with a trailing task axis for several tasks; -100 leaves an entry out.
+            sample_weight: (B,) or in the shape of the candidates.
+            num_items_in_batch: divisor of the loss, see [`sequence_loss`].
+
+        Returns:
+            `logits` float32: (B,) for candidates (B,), (B, C) for (B, C), with a trailing task axis for several tasks. What
+            `hidden_states` and `attentions` hold is said by the family's base model.
+        """
+        inputs = sequence_inputs(
+            self.config,
+            history_items,
+            candidate_items,
+            history_behaviors,
+            history_scenarios,
+            history_times,
+            candidate_scenarios,
+            candidate_times,
+            dependence,
+            history_features,
+            candidate_features,
+            user_features,
+            statistics,
+        )
+        output = self.model.run(
+            inputs,
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            self.config.output_attentions if output_attentions is None else output_attentions,
+        )
+        logits = sequence_logits(self.head(output.last_hidden_state), inputs.is_single)
+        return sequence_output(self.config, logits, output, labels, sample_weight, num_items_in_batch)

@@ -1,0 +1,220 @@
+"""Layers of models that mix T tokens of size D: tokenizers, per-token products, block transpose, heads.
+
+RankMixer and RankElastor use the same layers. They are shared at their second user, earlier than is the rule: two equal copies of
+two hundred lines would only drift apart.
+
+Shapes: B batch, P width of the field embeddings side by side, T tokens, D token size.
+"""
+
+import torch
+from torch import nn
+from transformers import initialization as init
+
+from .configuration import TabularCTRConfig
+
+__all__ = ["TokenHead", "Tokenizer", "TokenwiseLinear", "TokenwiseRMSNorm", "block_transpose", "check_token_keys"]
+
+TOKENIZERS = ("chunk", "groups", "dense", "none")
+HEADS = ("mean", "flatten", "mlp")
+VARIANTS = ("paper", "reference")
+
+
+def block_transpose(tokens: torch.Tensor) -> torch.Tensor:
+    """T(X) of (B, T, D): the D columns as T blocks, (T(X))_ij = X_ji. Its own inverse; T must divide D."""
+    batch, num_tokens, size = tokens.shape
+    return tokens.view(batch, num_tokens, num_tokens, size // num_tokens).transpose(1, 2).reshape(tokens.shape)
+
+
+class TokenwiseLinear(nn.Module):
+    """A linear layer of its own for each token, all in one batched product: (T, B, in) to (T, B, out).
+
+    The output may be `num_parts` matrices' side by side; new weights are then those of the parts.
+    """
+
+    def __init__(self, num_tokens: int, in_features: int, out_features: int, num_parts: int = 1):
+        super().__init__()
+        self.num_parts = num_parts
+        self.weight = nn.Parameter(torch.empty(num_tokens, in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(num_tokens, 1, out_features))
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        fan_in, fan_out = self.weight.shape[1], self.weight.shape[2] // self.num_parts
+        init.normal_(self.weight, std=(2.0 / (fan_in + fan_out)) ** 0.5)  # Xavier for each token's own matrix
+        init.zeros_(self.bias)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(self.bias, tokens, self.weight)
+
+
+class TokenwiseRMSNorm(nn.Module):
+    """RMS normalisation over the last axis of (T, B, size) with a gain per token."""
+
+    def __init__(self, num_tokens: int, size: int, eps: float = 1e-12):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(num_tokens, 1, size))
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        init.ones_(self.weight)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(tokens, tokens.shape[-1:], eps=self.eps) * self.weight
+
+
+class Tokenizer(nn.Module):
+    """Field embeddings side by side (B, P) to tokens (B, T, D), by `config.tokenizer`.
+
+    `chunk`: cut into T equal pieces, one projection for all. `groups`: the fields of a group are a token's input, each
+    group has its own projection. `dense`: one network over everything. `none`: cut into T pieces of D. A projection is
+    linear, or has a hidden ReLU layer of `config.tokenizer_hidden_size`; `dense` always has one. With
+    `variant="reference"` an RMS norm comes before the flat vector is cut, and one after the hidden layer (authors' code).
+    """
+
+    def __init__(self, config: TabularCTRConfig):
+        super().__init__()
+        self.kind = config.tokenizer
+        self.num_tokens, self.size = config.num_tokens, config.token_dim
+        width = sum(config.field_dims)
+        is_reference = config.variant == "reference"
+        self.norm = nn.RMSNorm(width, eps=1e-12) if is_reference else None
+        hidden = config.tokenizer_hidden_size
+        tokens, size = self.num_tokens, self.size
+        if self.kind == "groups":
+            columns = padded_columns(config)
+            longest = columns.shape[1]
+            self.register_buffer("columns", columns, persistent=False)
+            if hidden is None:
+                self.first, self.last = None, TokenwiseLinear(tokens, longest, size)
+            else:
+                self.first, self.last = TokenwiseLinear(tokens, longest, hidden), TokenwiseLinear(tokens, hidden, size)
+            self.hidden_norm = TokenwiseRMSNorm(tokens, hidden) if is_reference and hidden else None
+        elif self.kind != "none":
+            inputs, outputs = (width, tokens * size) if self.kind == "dense" else (width // tokens, size)
+            if self.kind == "dense" and hidden is None:
+                hidden = outputs
+            self.first = nn.Linear(inputs, hidden) if hidden else None
+            self.last = nn.Linear(hidden or inputs, outputs)
+            self.hidden_norm = nn.RMSNorm(hidden, eps=1e-12) if is_reference and hidden else None
+        self.dropout = nn.Dropout(config.tokenizer_dropout)
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        if self.kind == "groups":  # buffers that no checkpoint holds come from the meta device without values
+            init.copy_(self.columns, padded_columns(config))
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        if self.norm is not None:
+            embeddings = self.norm(embeddings)
+        if self.kind == "none":
+            return embeddings.unflatten(-1, (self.num_tokens, self.size))
+        if self.kind == "chunk":
+            return self._project(embeddings.unflatten(-1, (self.num_tokens, -1)))
+        if self.kind == "dense":
+            return self._project(embeddings).unflatten(-1, (self.num_tokens, self.size))
+        padded = nn.functional.pad(embeddings, (0, 1))
+        return self._project(padded[:, self.columns].transpose(0, 1)).transpose(0, 1)
+
+    def _project(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.first is not None:
+            inputs = self.first(inputs)
+            if self.hidden_norm is not None:
+                inputs = self.hidden_norm(inputs)
+            inputs = self.dropout(inputs.relu())
+        return self.last(inputs)
+
+
+class TokenHead(nn.Module):
+    """Tokens (B, T, D) to logits (B,), by `config.head`.
+
+    `mean`: a linear layer on the mean token; with `variant="reference"` the mean of all T D numbers, without weights
+    (authors' code). `flatten`: a linear layer on all numbers. `mlp`: TD -> 2TD, ReLU, 1.
+    """
+
+    def __init__(self, config: TabularCTRConfig):
+        super().__init__()
+        width = config.num_tokens * config.token_dim
+        self.kind = config.head
+        if self.kind == "mlp":
+            self.hidden = nn.Linear(width, 2 * width)
+            self.output = nn.Linear(2 * width, 1)
+        elif self.kind == "flatten":
+            self.output = nn.Linear(width, 1)
+        else:
+            self.output = None if config.variant == "reference" else nn.Linear(config.token_dim, 1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self.kind == "mean":
+            pooled = tokens.mean(1)
+            return (pooled.mean(-1) if self.output is None else self.output(pooled)[:, 0]).float()
+        flat = tokens.flatten(1)
+        if self.kind == "mlp":
+            flat = self.hidden(flat).relu()
+        return self.output(flat)[:, 0].float()
+
+
+def padded_columns(config: TabularCTRConfig) -> torch.Tensor:
+    """(T, widest group) int64: the columns of the flat embedding vector that each token reads.
+
+    A narrower group is filled up with the column after the last, which holds zeros.
+    """
+    ends = [0]
+    for size in config.field_dims:
+        ends.append(ends[-1] + size)
+    place = {name: number for number, name in enumerate(config.field_names)}
+    groups = [
+        [column for name in group for column in range(ends[place[name]], ends[place[name] + 1])]
+        for group in resolved_groups(config)
+    ]
+    longest = max(map(len, groups))
+    return torch.tensor([group + [ends[-1]] * (longest - len(group)) for group in groups])
+
+
+def resolved_groups(config: TabularCTRConfig) -> list[list[str]]:
+    """`config.token_groups`, or, without them, the fields in order, equally many for each token."""
+    if config.token_groups is not None:
+        return config.token_groups
+    count = config.num_fields // config.num_tokens
+    return [config.field_names[at : at + count] for at in range(0, config.num_fields, count)]
+
+
+def check_token_keys(config: TabularCTRConfig) -> None:
+    """Check the keys of tokens, tokenizer and head. Raises `ValueError` that names the key and the numbers."""
+    name = type(config).__name__
+    tokens, size, width = config.num_tokens, config.token_dim, sum(config.field_dims)
+    for key in ("num_tokens", "token_dim", "num_hidden_layers"):
+        config._require(getattr(config, key) >= 1, key, "a whole number of at least 1")
+    for key, accepted in (("tokenizer", TOKENIZERS), ("head", HEADS), ("variant", VARIANTS)):
+        config._require(getattr(config, key) in accepted, key, "one of " + ", ".join(map(repr, accepted)))
+    hidden = config.tokenizer_hidden_size
+    config._require(hidden is None or hidden >= 1, "tokenizer_hidden_size", "a whole number of at least 1, or None")
+    config._require(0.0 <= config.tokenizer_dropout < 1.0, "tokenizer_dropout", "a number from 0 to below 1")
+    if config.tokenizer == "chunk" and width % tokens:
+        near = [t for t in range(1, width + 1) if width % t == 0]
+        raise ValueError(
+            f"{name}: tokenizer='chunk' cuts the {width} numbers of the field embeddings ({config.num_fields} fields) into "
+            f"num_tokens={tokens} equal pieces, and {tokens} does not divide {width}; use a num_tokens among "
+            f"{near}, another embedding_dim, or another tokenizer"
+        )
+    if config.tokenizer == "none" and width != tokens * size:
+        raise ValueError(
+            f"{name}: tokenizer='none' needs num_tokens * token_dim = {tokens} * {size} = {tokens * size} to equal the "
+            f"{width} numbers of the field embeddings ({config.num_fields} fields); change one of them, or the tokenizer"
+        )
+    if config.token_groups is not None and config.tokenizer != "groups":
+        raise ValueError(f"{name}: token_groups are read by tokenizer='groups' only, not by {config.tokenizer!r}")
+    if config.tokenizer != "groups":
+        return
+    if config.token_groups is None:
+        if config.num_fields % tokens:
+            raise ValueError(
+                f"{name}: num_tokens={tokens} does not divide the {config.num_fields} fields into equal groups; give "
+                "token_groups, a list of field names for each token"
+            )
+        return
+    listed = [field for group in config.token_groups for field in group]
+    wrong = sorted(set(listed) ^ set(config.field_names)) or sorted({f for f in listed if listed.count(f) > 1})
+    if len(config.token_groups) != tokens or wrong or not all(config.token_groups):
+        raise ValueError(
+            f"{name}: token_groups must be num_tokens={tokens} lists that hold each of the {config.num_fields} fields "
+            f"once; there are {len(config.token_groups)} lists"
+            + (f", and these fields are missing, unknown or repeated: {', '.join(wrong)}" if wrong else "")
+        )

@@ -1,0 +1,253 @@
+"""The interface between the verbs and a kind of input (text, table, ...): one object per run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel
+
+    from lmctr.data.logs.log import InteractionLog
+    from lmctr.runs.recipe import Recipe
+
+PARTS = ("train", "validation", "test")
+
+# Keys of the data group that every view has: type and default. `...` marks a key that the recipe must give.
+COMMON_DATA_KEYS: dict[str, tuple[Any, Any]] = {
+    "name": (str, ...),
+    "path": (str | None, None),
+    "options": (dict, {}),
+    "split": (str, "time"),
+    "fractions": (list[float], [0.8, 0.1, 0.1]),
+    "seed": (int, 0),
+    "max_train_samples": (int | None, None),
+    "max_eval_samples": (int | None, None),
+}
+
+
+class View(ABC):
+    """What a recipe's data are to a model: keys of the recipe, data, processor, model, datasets.
+
+    A verb makes one object per run and calls, in this order: [`load`] or [`load_shared`]; [`check`],
+    [`make_processor`] and [`share`] in the process that prepares a training; [`load_processor`], [`open`]; then
+    what it needs of the rest.
+
+    Args:
+        recipe: a checked recipe whose family has this view.
+
+    Attributes:
+        data_keys: keys of the recipe's data group: type and default.
+        nested_keys: data or model keys that hold a mapping, as "data.retrieval", to the keys of that mapping.
+        free_data_keys: data keys that an evaluation may set anew: where the data lie and how they are parted.
+        reads_tables: whether `lmctr predict` reads rows of a table (False: requests, one JSON object per line).
+        training_defaults: training arguments whose default is another one for this view.
+        reads_impressions: whether such requests hold a user and the ads to rank for it, as the fields of both.
+        reads_events: whether the histories and candidates of such requests are events and items by their ids (False: texts).
+    """
+
+    data_keys: ClassVar[dict[str, tuple[Any, Any]]]
+    nested_keys: ClassVar[dict[str, dict[str, tuple[Any, Any]]]] = {}
+    free_data_keys: ClassVar[tuple[str, ...]]
+    reads_tables: ClassVar[bool] = False
+    reads_events: ClassVar[bool] = False
+    reads_impressions: ClassVar[bool] = False
+    training_defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    # ---- the recipe -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
+        """Keys of the model group besides `family`: type and default."""
+
+    @classmethod
+    def set_elsewhere(cls, family: str) -> Mapping[str, str]:
+        """Model keys that a recipe does not set, and what to do instead: `{"sink_order": "set data.order"}`."""
+        return {}
+
+    @classmethod
+    @abstractmethod
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
+        """Check values that depend on each other; `where(key)` says where a key was set.
+
+        Raises:
+            RecipeError: with the key, its value and what is accepted.
+        """
+
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        """Data keys that baselines depend on: which samples there are, and what the baselines see of them.
+
+        `max_train_samples` is none of them, because baselines are fitted on the whole training part; `path` says only where
+        the data lie.
+        """
+        return ("name", "options", "split", "fractions", "seed", "max_eval_samples")
+
+    # ---- data -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def load(self, scratch: Path | None = None) -> None:
+        """Read the data and cut them into parts; `scratch` is a folder for what is worked out of them, kept as long as the verb."""
+
+    @abstractmethod
+    def check(self) -> list[str]:
+        """Check loaded data before a training. Returns lines to print.
+
+        Raises:
+            ValueError: a part without positives or negatives, leakage, ...
+        """
+
+    @abstractmethod
+    def share(self, folder: Path) -> None:
+        """Write what the other processes of a launch need, to read it with [`load_shared`]."""
+
+    @abstractmethod
+    def load_shared(self, folder: Path) -> None:
+        """[`load`], from what another process wrote with [`share`]."""
+
+    @abstractmethod
+    def make_processor(self) -> Any:
+        """The processor, fitted on the training part only."""
+
+    @abstractmethod
+    def load_processor(self, folder: Path) -> Any:
+        """The processor that a run folder holds."""
+
+    @abstractmethod
+    def open(
+        self,
+        processor: Any,
+        *,
+        parts: tuple[str, ...] = PARTS,
+        folder: Path | None = None,
+        is_first: bool = True,
+        wait: Callable[[], None] = lambda: None,
+        writes: bool = False,
+    ) -> None:
+        """Make the parts ready to be read.
+
+        Args:
+            processor: the run's processor.
+            parts: the parts that will be asked for.
+            folder: the run folder, where there is one.
+            is_first: whether this process does what only one must do.
+            wait: waits for the other processes.
+            writes: whether things that belong to the run may be written to `folder` (training), or only read.
+
+        Raises:
+            ValueError: a part without positives or negatives; data that do not go with the processor.
+        """
+
+    @abstractmethod
+    def num_samples(self, part: str) -> int:
+        """Samples of a part."""
+
+    @abstractmethod
+    def dataset(self, part: str) -> Any:
+        """The dataset of a part, as [`~lmctr.training.trainer.CTRTrainer`] takes it."""
+
+    def training_dataset(self) -> Any:
+        """The training part as it is trained on, which may gather several samples into a row."""
+        return self.dataset("train")
+
+    @abstractmethod
+    def collator(self, half_precision: bool) -> Callable[[list], dict]:
+        """From items of the dataset to a batch."""
+
+    @abstractmethod
+    def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+        """The content of `data.json`: origin (`info`), counts, split, label rates, and `fingerprint`, a checksum by which
+        a resumed run knows its data; `say` gets a summary in words."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the labels that the model predicts, the first of which metrics without a name measure."""
+        return ("label",)
+
+    @property
+    @abstractmethod
+    def best_auc(self) -> float | None:
+        """The best reachable test AUC, where the data were generated."""
+
+    @abstractmethod
+    def identify(self, part: str) -> dict[str, Any]:
+        """Columns that say which sample a prediction belongs to, as Arrow arrays in the order of the dataset: `event` (a
+        number that is the same in every run on these data), `user` where there are groups, `weight` where samples
+        are weighted, and what else helps to recognise a sample."""
+
+    @abstractmethod
+    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        """Metrics of simple rivals by name and part, and the number of samples that they were fitted on."""
+
+    # ---- model ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def model(self, processor: Any) -> PreTrainedModel:
+        """The model with its initial weights; seed the random generators before."""
+
+    def describe_model(self, model: Any) -> str:
+        """The model in words."""
+        return type(model).__name__
+
+    def cost(self, model: Any) -> dict[str, Any]:
+        """What a run reports of the model's cost (counted FLOPs per sample, parameters); empty where nothing is counted."""
+        return {}
+
+
+def check_positive_fractions(fractions: list[float], where: Callable[[str], str]) -> None:
+    """All three parts of a log must have events (a table may have a part in a file of its own)."""
+    from lmctr.runs.recipe import RecipeError
+
+    if min(fractions) <= 0:
+        raise RecipeError(
+            f"{where('data.fractions')}: data.fractions is {fractions}, accepted: three positive numbers "
+            "(train, validation, test) that add up to 1"
+        )
+
+
+def draw(rows: np.ndarray, limit: int | None, seed: int, part: str) -> np.ndarray:
+    """At most `limit` of a part's rows, drawn at random with `data.seed`, in their order.
+
+    Not the training seed, so that runs with different seeds see the same samples.
+    """
+    import numpy as np
+
+    if limit is None or len(rows) <= limit:
+        return rows
+    chosen = np.random.default_rng([seed, PARTS.index(part)]).permutation(len(rows))[:limit]
+    return rows[np.sort(chosen)]
+
+
+def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:
+    """The identifying columns of samples of an interaction log, see `View.identify`: `user` and `item` are the original ids."""
+    import pyarrow as pa
+
+    columns = {
+        "event": pa.array(events, pa.int64()),
+        "user": pa.array(log.user_ids[log.user[events]]),
+        "item": log.catalogue["item_id"].take(pa.array(log.item[events])),
+        "time": pa.array(log.time[events], pa.int64()),
+    }
+    if log.weight is not None:
+        columns["weight"] = pa.array(log.weight[events], pa.float32())
+    return columns
+
+
+def check_labels(part: str, labels: np.ndarray) -> None:
+    """A part with one class cannot be measured: say so before anything expensive."""
+    import numpy as np
+
+    found = np.unique(labels)
+    if len(found) < 2:
+        shown = f"only the label {int(found[0])}" if len(found) else "no samples"
+        raise ValueError(
+            f"the {part} part ({len(labels)} samples) has {shown}; AUC needs positives and negatives: "
+            "change data.fractions, data.split, data.max_eval_samples or the label rule"
+        )

@@ -1,0 +1,286 @@
+"""The impression view: users and the ads ranked for them, for the retrieval families.
+
+A sample is an impression. Metrics are R/R*, ordered-pair accuracy, NDCG and Recall@m@k (`data.metrics`), the best checkpoint is that of the
+largest validation R/R*, and predictions have a row per ad.
+"""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lmctr.data.features.fields import override_fields
+from lmctr.data.impressions.store import (
+    ImpressionCollator,
+    ImpressionDataset,
+    ImpressionSource,
+    ImpressionStore,
+    ImpressionView,
+    impressions_builder_of,
+    load_impressions,
+)
+from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
+from lmctr.runs.inputs import config_class
+from lmctr.runs.inputs.base import COMMON_DATA_KEYS, PARTS
+from lmctr.runs.inputs.stored import StoredRunView
+from lmctr.runs.recipe import RecipeError
+from lmctr.utils.suggest import unknown_key_message
+
+# Config keys that follow from the data; the processor sets them.
+_SET_BY_PROCESSOR = (
+    "user_vocab_sizes",
+    "user_num_numeric",
+    "user_field_names",
+    "user_num_sequences",
+    "user_sequence_tables",
+    "user_sequence_vocab_sizes",
+    "ad_vocab_sizes",
+    "ad_num_numeric",
+    "ad_field_names",
+    "processor_fingerprint",
+)
+_COST_IMPRESSIONS = 16
+
+
+class ImpressionRunView(StoredRunView):
+    """Impressions with rank index and eCPM, for families of `RetrievalConfig`."""
+
+    data_keys: ClassVar = {
+        **COMMON_DATA_KEYS,
+        "split": (Literal["random", "group", "rows", "time"] | None, None),  # null: the source's own parts
+        "fractions": (list[float] | None, None),
+        "user_features": (dict, {}),
+        "ad_features": (dict, {}),
+        "metrics": (dict, {}),
+        "cache_dir": (str | None, None),
+        "baselines": (bool, True),
+    }
+    nested_keys: ClassVar = {
+        "data.metrics": {
+            "m": (int, 10),  # ads that go on
+            "k": (int | None, None),  # wanted ads of Recall@m@k; null: m
+            "ndcg_k": (int | None, 10),
+            "ideal": (Literal["v", "ecpm"], "v"),  # what the denominator of R/R* sorts by
+        }
+    }
+    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines", "metrics")
+    training_defaults: ClassVar = {"metric_for_best_model": "eval_revenue_ratio"}
+    reads_impressions: ClassVar = True
+    store_class: ClassVar = ImpressionStore
+    view_class: ClassVar = ImpressionView
+    stores_folder: ClassVar = "impressions"
+    shared_file: ClassVar = "impressions.json"
+    features_of_data: ClassVar = "their features"
+    set_by_processor: ClassVar = _SET_BY_PROCESSOR
+    set_by_processor_hint: ClassVar = "it follows from the data, data.user_features and data.ad_features"
+
+    source: ImpressionSource | None = None
+    store: ImpressionStore | None = None
+
+    # ---- the recipe -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
+        for key in ("m", "k", "ndcg_k"):
+            value = data["metrics"][key]
+            if value is not None and value < 1:
+                raise RecipeError(
+                    f"{where('data.metrics')}: data.metrics.{key} is {value}, accepted: a whole number of at least 1"
+                )
+
+    @cached_property
+    def settings(self) -> RankingSettings:
+        """What the metrics count."""
+        return RankingSettings(**self.recipe.data["metrics"])
+
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        return (*super().baseline_data_keys(data), "user_features", "ad_features", "metrics")
+
+    # ---- data -----------------------------------------------------------------------------------------------------
+
+    def load(self, scratch: Path | None = None) -> None:
+        self.scratch = scratch
+        data = self.recipe.data
+        known = inspect.signature(impressions_builder_of(data["name"])).parameters
+        options = dict(data["options"])
+        for key in options:
+            if key not in known:
+                raise ValueError(unknown_key_message(key, list(known), f"data.options of {data['name']!r}"))
+        for key in ("path", "split", "fractions"):
+            if data[key] is not None:
+                if key not in known:
+                    raise ValueError(f"data.{key} is {data[key]!r}, but {data['name']!r} takes none; leave it out")
+                options[key] = data[key]
+        if "seed" in known:
+            options.setdefault("seed", data["seed"])
+        self.source = load_impressions(data["name"], **options)
+
+    def _new_processor(self) -> ImpressionProcessor:
+        data = self.recipe.data
+        return ImpressionProcessor(
+            override_fields(self.source.user_fields, data["user_features"], "data.user_features"),
+            override_fields(self.source.ad_fields, data["ad_features"], "data.ad_features"),
+        )
+
+    def check(self) -> list[str]:
+        """As for every store; then counts what metrics cannot use."""
+        super().check()
+        lines = []
+        for part in PARTS:
+            counted = self.store.statistics[part]
+            found = [f"{counted[key]:,} {words}" for key, words in _ODD.items() if counted[key]]
+            if found:
+                lines.append(
+                    f"{part}: of {counted['impressions'] + counted['empty']:,} impressions {'; '.join(found)}"
+                )
+        return lines
+
+    def _check_parts(self, parts: tuple[str, ...]) -> None:
+        """Every part has impressions to rank, and those that are measured have revenue."""
+        for part in parts:
+            rows = self.rows(part)
+            if not len(rows):
+                raise ValueError(
+                    f"the {part} part has no impressions: take other split fractions, or more impressions"
+                )
+            if (self.store.counts[rows] < 2).all():
+                raise ValueError(f"every impression of the {part} part has one ad: there is nothing to rank")
+            if not (self.store.ecpm[ImpressionView(self.store).ads(rows)] > 0).any():
+                raise ValueError(
+                    f"the {part} part has no ad with an eCPM above 0, so that R/R* is not defined; check the value column, or take "
+                    "other split fractions"
+                )
+
+    def dataset(self, part: str) -> MeasuredImpressions:
+        return MeasuredImpressions(self.view, self.rows(part), self.settings)
+
+    def collator(self, half_precision: bool) -> Callable[[list], dict]:
+        return ImpressionCollator(self.view)
+
+    def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+        store, processor = self.store, self.store.processor
+        rows = {part: self.rows(part) for part in PARTS}
+        config = processor.model_config_values()
+        ads = {part: int(store.counts[own].sum(dtype=np.int64)) for part, own in rows.items()}
+        widths = store.counts[rows["train"]]
+        result = {
+            "info": store.info.to_dict(),
+            "counts": {
+                "impressions": {part: len(own) for part, own in rows.items()},
+                "ads": ads,
+                "ads per impression": [int(widths.min()), int(widths.max())],
+                "user fields": len(config["user_field_names"]),
+                "ad fields": len(config["ad_field_names"]),
+                "values": sum(
+                    config["user_vocab_sizes"] + config["ad_vocab_sizes"] + config["user_sequence_vocab_sizes"]
+                ),
+            },
+            "left out or odd": {part: {key: store.statistics[part][key] for key in _ODD} for part in PARTS},
+            "metrics": self.settings.titles(),
+            "processor_fingerprint": processor.fingerprint,
+            "fingerprint": self._fingerprint(rows),
+        }
+        say(
+            f"{store.info.name}: {len(config['user_field_names'])} user and {len(config['ad_field_names'])} ad fields, "
+            f"{result['counts']['values']:,} values; impressions "
+            + ", ".join(f"{part} {len(own):,} ({ads[part]:,} ads)" for part, own in rows.items())
+        )
+        return result
+
+    def _fingerprint(self, rows: dict[str, np.ndarray]) -> str:
+        """Checksum of ranks, eCPM and samples; the processor, which the run folder holds, has a fingerprint of its own."""
+        value = 0
+        for values in (self.store.counts, self.store.ranks, self.store.ecpm, *rows.values()):
+            value = zlib.crc32(np.ascontiguousarray(values).tobytes(), value)
+        return f"{value:08x}"
+
+    @property
+    def best_auc(self) -> None:
+        return None
+
+    def identify(self, part: str) -> dict[str, Any]:
+        """A row per ad: `event`, its place in the store; `impression`; `ecpm`; the user and the time of the impression."""
+        rows, store = self.rows(part), self.store
+        ads, counts = self.view.ads(rows), store.counts[rows]
+        columns = {
+            "event": pa.array(ads, pa.int64()),
+            "impression": pa.array(np.repeat(rows, counts), pa.int64()),
+            "ecpm": pa.array(store.ecpm[ads], pa.float32()),
+        }
+        for name, values in (("user", store.groups), ("time", store.times)):
+            if values is not None:
+                columns[name] = pa.array(np.repeat(values[rows], counts), pa.int64())
+        return columns
+
+    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        from lmctr.evaluation.impression_baselines import impression_baseline_metrics
+
+        parts = {part: self.rows(part) for part in ("validation", "test")}
+        train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
+        return impression_baseline_metrics(self.store, {"train": train, **parts}, self.settings, seed), len(train)
+
+    # ---- model ----------------------------------------------------------------------------------------------------
+
+    def model(self, processor: Any) -> Any:
+        import lmctr
+
+        values = {key: value for key, value in self.recipe.model.items() if key != "family"}
+        config = config_class(self.recipe.model["family"])(**{**values, **processor.model_config_values()})
+        return lmctr.AutoModelForCTR.from_config(config)
+
+    def cost(self, model: Any) -> dict[str, Any]:
+        """Counted forward FLOPs of an ad, its share of the user's included, as a mean over a few test impressions; parameters."""
+        from lmctr.scaling.flops import count_parameters, measure_flops
+
+        device = next(model.parameters()).device
+        batch = self.view.batch(self.rows("test")[:_COST_IMPRESSIONS])
+        ads = int(batch["ad_mask"].sum())
+        total = measure_flops(model, {key: value.to(device) for key, value in batch.items()}).total
+        dense, tables = count_parameters(model)
+        return {"flops_per_sample": total / ads, "dense_parameters": dense, "embedding_parameters": tables}
+
+
+_ODD = {
+    "empty": "have no ads and are left out",
+    "single": "have one ad, so that nothing is ranked",
+    "no_revenue": "have no eCPM above 0, which R/R* leaves out",
+}
+
+
+class MeasuredImpressions(ImpressionDataset):
+    """Impressions that measure themselves, see [`~lmctr.training.trainer.CTRTrainer`].
+
+    Args:
+        view, rows: as in [`ImpressionDataset`]. settings: of the metrics.
+
+    Attributes:
+        candidate_mask: (S, n) bool, True where an ad stands; n is the most ads of an impression.
+        num_samples: ads, in which the speed of a training is counted.
+    """
+
+    def __init__(self, view: ImpressionView, rows: np.ndarray, settings: RankingSettings) -> None:
+        super().__init__(view, rows)
+        self.settings = settings
+
+    @property
+    def candidate_mask(self) -> np.ndarray:
+        counts = self.lengths
+        return np.arange(counts.max(initial=0)) < counts[:, None]
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.lengths.sum(dtype=np.int64))
+
+    def measure(self, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+        """Metrics of the (A,) scores of all ads, impression by impression."""
+        ecpm = self.view.store.ecpm[self.view.ads(self.rows)]
+        return evaluate_ranking(self.lengths, labels, logits, ecpm, self.settings)

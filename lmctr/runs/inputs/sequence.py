@@ -1,0 +1,376 @@
+"""The sequence view: an interaction log as users' event sequences with candidates, for the sequence families.
+
+Training rows are MUMI (one sample per row) or SUMI (`data.candidates_per_row` samples of a user per row); metrics, predictions and counts
+are those of samples either way. Evaluation takes one sample per row, unless `data.eval_candidates_per_row` says otherwise: a row's history
+is the latest `data.max_history_length` events before its last sample, and so are the blocks of ASTRO, so that the earlier samples of a row
+whose history (or block) is cut see fewer events than in a row of their own. Where nothing is cut, both give the same logits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
+from lmctr.data.logs.log import InteractionLog
+from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.runs.inputs import config_class
+from lmctr.runs.inputs.base import COMMON_DATA_KEYS, PARTS, View, check_labels, check_positive_fractions, log_columns
+from lmctr.runs.inputs.logs import baseline_splits, build_log, build_splits, describe_log, log_fingerprint
+from lmctr.runs.recipe import RecipeError, dataclass_keys
+from lmctr.utils.history_features import HISTORY_FEATURES, history_features
+from lmctr.utils.suggest import unknown_key_message
+
+if TYPE_CHECKING:
+    from lmctr.data.logs.splits import Splits
+
+# Config keys that follow from data and processor, and what a recipe sets instead.
+_SET_BY_DATA = {
+    "max_history_length": "set data.max_history_length",
+    "task_names": "set data.tasks",
+    **dict.fromkeys(("item_feature_names", "item_feature_vocab_sizes"), "set data.item_features"),
+    **dict.fromkeys(("user_feature_names", "user_feature_vocab_sizes"), "set data.user_features"),
+    "num_statistics": "set data.statistics",
+    **dict.fromkeys(
+        (
+            "item_vocab_size",
+            "num_behaviors",
+            "num_scenarios",
+            "behavior_names",
+            "scenario_names",
+            "processor_fingerprint",
+        ),
+        "it follows from the data",
+    ),
+}
+_COST_SAMPLES = 64
+STRENGTH = 10.0  # imaginary events that the rates of data.statistics are smoothed with
+
+
+def _statistic(feature: str) -> str:
+    """What data.statistics calls a history feature: counts come as log(1 + count)."""
+    return f"log_{feature}" if feature.endswith("_count") else feature
+
+
+STATISTICS = tuple(map(_statistic, HISTORY_FEATURES))
+
+
+class SequenceRunView(View):
+    """Histories of events and candidates, for families of `SequenceCTRConfig`."""
+
+    data_keys: ClassVar = {
+        **COMMON_DATA_KEYS,
+        "split": (Literal["time", "user"], "time"),
+        "max_history_length": (int | None, None),  # latest events of a row; null: the whole lifetime
+        "candidates_per_row": (int, 1),
+        "eval_candidates_per_row": (int, 1),
+        "window_seconds": (int | None, None),  # longest time between the first and the last sample of a row
+        "same_scenario": (bool, False),  # a row's samples are of one scenario
+        "tasks": (list[str], ["label"]),
+        "item_features": (list[str], []),
+        "user_features": (list[str], []),
+        "statistics": (list[str], []),  # counts and rates of a candidate's user and item: STATISTICS
+        "min_count": (int, 1),
+        "baselines": (bool, True),
+    }
+    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "eval_candidates_per_row", "baselines")
+    reads_events: ClassVar = True
+
+    log: InteractionLog
+    splits: Splits
+    view: SequenceView
+    _statistics_found: tuple[float, np.ndarray] | None = None  # the prior of the last statistics, and these
+
+    # ---- the recipe -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
+        from transformers import PreTrainedConfig
+
+        base = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+        return dataclass_keys(config_class(family), base | set(_SET_BY_DATA))
+
+    @classmethod
+    def set_elsewhere(cls, family: str) -> Mapping[str, str]:
+        return _SET_BY_DATA
+
+    @classmethod
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
+        check_positive_fractions(data["fractions"], where)
+        for key in ("max_history_length", "candidates_per_row", "eval_candidates_per_row", "min_count"):
+            if data[key] is not None and data[key] < 1:
+                raise RecipeError(
+                    f"{where(f'data.{key}')}: data.{key} is {data[key]}, accepted: a whole number from 1"
+                )
+        if data["window_seconds"] is not None and data["window_seconds"] < 0:
+            raise RecipeError(
+                f"{where('data.window_seconds')}: data.window_seconds is {data['window_seconds']}, accepted: a whole number from 0, "
+                "or null for no limit"
+            )
+        if data["candidates_per_row"] == 1:
+            for key, default in (("window_seconds", None), ("same_scenario", False)):
+                if data[key] != default:
+                    raise RecipeError(
+                        f"{where(f'data.{key}')}: data.{key} parts the samples of a user into rows, but data.candidates_per_row is 1; "
+                        f"set data.candidates_per_row, or leave data.{key} out"
+                    )
+        for name in data["statistics"]:
+            if name not in STATISTICS:
+                known = unknown_key_message(name, list(STATISTICS), "data.statistics")
+                raise RecipeError(f"{where('data.statistics')}: {known}")
+        if len(set(data["statistics"])) < len(data["statistics"]):
+            raise RecipeError(
+                f"{where('data.statistics')}: data.statistics is {data['statistics']}, accepted: all different"
+            )
+        tasks = data["tasks"]
+        if not tasks or len(set(tasks)) < len(tasks):
+            raise RecipeError(
+                f"{where('data.tasks')}: data.tasks is {tasks}, accepted: at least one label, all different"
+            )
+        weights = model["task_weights"]
+        if weights is not None and len(weights) != len(tasks):
+            raise RecipeError(
+                f"{where('model.task_weights')}: model.task_weights has {len(weights)} numbers for the {len(tasks)} tasks of data.tasks"
+            )
+
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        # Baselines know the first task only; where that is the label, all views of a log share them.
+        keys = super().baseline_data_keys(data)
+        return keys if data["tasks"][0] == "label" else (*keys, "tasks")
+
+    # ---- data -----------------------------------------------------------------------------------------------------
+
+    def load(self, scratch: Path | None = None) -> None:
+        self.log = build_log(self.recipe.data)
+        self._split()
+
+    def _split(self) -> None:
+        for task in self.tasks:
+            if task != "label" and task not in self.log.extra_labels:
+                raise ValueError(unknown_key_message(task, ["label", *self.log.extra_labels], "data.tasks"))
+        self.splits = build_splits(self.log, self.recipe.data)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(self.recipe.data["tasks"])
+
+    def check(self) -> list[str]:
+        from lmctr.data.logs.validation import validate_log
+
+        lines = validate_log(self.log, self.splits).lines()
+        self._check_labels(PARTS)
+        train = self.splits.train
+        if not (self.log.history_end[train] > self.log.offsets[self.log.user[train]]).any():
+            raise ValueError(
+                f"no training sample of {self.log.info.name!r} has an event before it: there are no sequences to learn from; "
+                "take a log with several events per user"
+            )
+        return lines
+
+    def _check_labels(self, parts: tuple[str, ...]) -> None:
+        for part in parts:
+            labels = self._first_label()[getattr(self.splits, part)]
+            check_labels(part, labels[labels >= 0])
+
+    def _first_label(self) -> np.ndarray:
+        """(E,) labels of the first task, which metrics without a task's name measure."""
+        return self.log.label if self.tasks[0] == "label" else self.log.extra_labels[self.tasks[0]]
+
+    def share(self, folder: Path) -> None:
+        self.log.save(folder / "log")
+
+    def load_shared(self, folder: Path) -> None:
+        self.log = InteractionLog.load(folder / "log")
+        self._split()
+
+    def make_processor(self) -> SequenceProcessor:
+        data = self.recipe.data
+        prior = self._training_rate if data["statistics"] else None
+        processor = SequenceProcessor.fit(
+            self.log,
+            self.splits.train,
+            tasks=self.tasks,
+            max_history_length=data["max_history_length"],
+            min_count=data["min_count"],
+            item_features=data["item_features"],
+            user_features=data["user_features"],
+            statistics=data["statistics"],
+            statistics_of_events=None if prior is None else self._statistics(prior),
+            statistics_prior=prior,
+        )
+        self._check_strategies(self._config(processor))  # a wrong model key is an error before the run folder exists
+        return processor
+
+    @cached_property
+    def _training_rate(self) -> float:
+        """Positive rate of the training part."""
+        labels = self._first_label()[self.splits.train]
+        return float((labels[labels >= 0] == 1).mean())
+
+    def _prior(self, processor: SequenceProcessor) -> float:
+        """The rate of the model's own training, also on data with another one; processors did not always keep it."""
+        return self._training_rate if processor.statistics_prior is None else processor.statistics_prior
+
+    def _statistics(self, prior: float) -> np.ndarray:
+        """(E, Fs) statistics of the recipe for every sample, NaN elsewhere and where they are not known; rates are smoothed towards `prior`."""
+        if self._statistics_found is not None and self._statistics_found[0] == prior:
+            return self._statistics_found[1]
+        names = self.recipe.data["statistics"]
+        events = np.concatenate([np.asarray(own, dtype=np.int64) for _, own in self.splits.items()])
+        log = dataclasses.replace(self.log, label=self._first_label())
+        found = history_features(log, events, prior, STRENGTH)
+        columns = {_statistic(feature): place for place, feature in enumerate(found.names)}
+        values = np.full((self.log.num_events, len(names)), np.nan, dtype=np.float32)
+        for column, name in enumerate(names):
+            own = found.values[:, columns[name]] if name in columns else np.full(len(events), np.nan)
+            if np.isnan(own).all():
+                raise ValueError(
+                    f"data.statistics names {name!r}, which is known for no sample of {log.info.name!r}: its catalogue says nothing of it"
+                )
+            values[events, column] = np.log1p(own) if name.endswith("_count") else own
+        self._statistics_found = (prior, values)
+        return values
+
+    def _check_strategies(self, config: Any) -> None:
+        """A block that never holds an event is a mistake in the recipe; that it is empty for some users is no problem."""
+        strategies = getattr(config, "parsed_strategies", ())
+        log, train = self.log, self.splits.train
+        last = np.zeros(log.num_users, dtype=np.int64)
+        np.maximum.at(last, log.user[train], log.history_end[train])
+        seen = np.arange(log.num_events) < last[log.user]
+        for strategy in strategies:
+            matches = seen
+            if strategy.behaviors is not None:
+                matches = matches & np.isin(log.feedback, strategy.behaviors)
+            if isinstance(strategy.scenarios, tuple) and log.scenario is not None:
+                matches = matches & np.isin(log.scenario, strategy.scenarios)
+            if not matches.any():
+                found = [log.feedback_names[code] for code in np.unique(log.feedback[seen])]
+                raise ValueError(
+                    f"the strategy {strategy.name!r} of model.strategies selects no event in the histories of the training part, whose "
+                    f"behaviours are {', '.join(found)}; set model.strategies to such as select some, for example "
+                    "[{name: recent}, {name: one, behaviors: [" + found[-1] + "]}]"
+                )
+
+    def load_processor(self, folder: Path) -> SequenceProcessor:
+        return SequenceProcessor.from_pretrained(folder)
+
+    def open(
+        self,
+        processor: Any,
+        *,
+        parts: tuple[str, ...] = PARTS,
+        folder: Path | None = None,
+        is_first: bool = True,
+        wait: Callable[[], None] = lambda: None,
+        writes: bool = False,
+    ) -> None:
+        self._check_labels(parts)
+        statistics = self._statistics(self._prior(processor)) if self.recipe.data["statistics"] else None
+        self.view = SequenceView(self.log, processor, statistics)
+
+    def num_samples(self, part: str) -> int:
+        return len(getattr(self.splits, part))
+
+    def dataset(self, part: str) -> SequenceDataset:
+        return SequenceDataset(self.view, getattr(self.splits, part), self.recipe.data["eval_candidates_per_row"])
+
+    def training_dataset(self) -> SequenceDataset:
+        data = self.recipe.data
+        gathered = (data["candidates_per_row"], data["window_seconds"], data["same_scenario"])
+        return SequenceDataset(self.view, self.splits.train, *gathered)
+
+    def collator(self, half_precision: bool) -> SequenceCollator:
+        return SequenceCollator(self.view, pad_to_multiple_of=8 if half_precision else None)
+
+    def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+        log, splits, data = self.log, self.splits, self.recipe.data
+        result = describe_log(log, splits, say)
+        events = {part: own for part, own in splits.items() if len(own)}
+        result["histories"] = {part: self._history_facts(own) for part, own in events.items()}
+        result["behaviours"] = _shares(log.feedback, log.feedback_names)
+        if log.scenario is not None:
+            result["scenarios"] = _shares(log.scenario, log.scenario_names)
+        rows = len(self.training_dataset())
+        result["rows"] = {"train": rows, "candidates_per_row": data["candidates_per_row"]}
+        labels = [log.extra_labels[task] for task in self.tasks if task != "label"]
+        result["fingerprint"] = log_fingerprint(log, splits, log.scenario, *labels)
+        if data["statistics"]:
+            prior = self._prior(self.view.processor)
+            result["statistics"] = {"names": data["statistics"], "prior": prior, "strength": STRENGTH}
+        facts = result["histories"]["train"]
+        say(
+            f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}; {rows:,} training rows of "
+            f"up to {data['candidates_per_row']} samples"
+        )
+        return result
+
+    def _history_facts(self, events: np.ndarray) -> dict[str, float | int]:
+        lengths = self.view.lengths(events)
+        whole = self.log.history_end[events] - self.log.offsets[self.log.user[events]]
+        return {
+            "mean_length": float(lengths.mean()),
+            "longest": int(lengths.max()),
+            "share_empty": float((lengths == 0).mean()),
+            "share_cut": float((lengths < whole).mean()),
+        }
+
+    @property
+    def best_auc(self) -> float | None:
+        return self.log.info.best_auc if self.tasks[0] == "label" else None
+
+    def identify(self, part: str) -> dict[str, Any]:
+        return log_columns(self.log, self.dataset(part).events)
+
+    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        from lmctr.evaluation.baselines import baseline_metrics
+
+        log, parts = self.log, baseline_splits(self.log, self.splits, self.recipe.data)
+        if self.tasks[0] != "label":  # they measure what the model's metrics measure
+            label = self._first_label()
+            log = dataclasses.replace(log, label=label)
+            kept = {part: own[label[own] >= 0] for part, own in parts.items()}
+            parts = dataclasses.replace(parts, **kept)
+        return baseline_metrics(log, parts, seed=seed), len(parts.train)
+
+    # ---- model ----------------------------------------------------------------------------------------------------
+
+    def _config(self, processor: SequenceProcessor) -> Any:
+        values = {key: value for key, value in self.recipe.model.items() if key != "family"}
+        return config_class(self.recipe.model["family"])(**{**values, **processor.model_config_values()})
+
+    def model(self, processor: Any) -> Any:
+        import lmctr
+
+        return lmctr.AutoModelForCTR.from_config(self._config(processor))
+
+    def cost(self, model: Any) -> dict[str, Any]:
+        """Counted forward FLOPs: of a test sample in a row of its own, and of a training sample in its row; mean over a few, without
+        padding between rows."""
+        from lmctr.scaling.flops import count_parameters, measure_flops
+
+        found: dict[str, Any] = {}
+        device = next(model.parameters()).device
+        single = SequenceDataset(self.view, self.splits.test)
+        for name, dataset in (("flops_per_sample", single), ("flops_per_training_sample", self.training_dataset())):
+            chosen = np.random.default_rng(0).permutation(len(dataset))[:_COST_SAMPLES]
+            total, samples = 0, 0
+            for row in chosen:
+                batch = self.view.batch(dataset.rows[row : row + 1])
+                total += measure_flops(model, {key: value.to(device) for key, value in batch.items()}).total
+                samples += int((dataset.rows[row] >= 0).sum())
+            found[name] = total / samples
+        dense, tables = count_parameters(model)
+        return {**found, "dense_parameters": dense, "embedding_parameters": tables}
+
+
+def _shares(codes: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+    """Share of the events of each code that occurs."""
+    counts = np.bincount(codes, minlength=len(names))
+    return {name: float(count / len(codes)) for name, count in zip(names, counts) if count}

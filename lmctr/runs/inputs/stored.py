@@ -1,0 +1,132 @@
+"""What views share whose samples a processor puts into a store of arrays, once for all runs of the same data."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lmctr.data.array_store import ArrayStore
+from lmctr.runs.inputs import config_class
+from lmctr.runs.inputs.base import PARTS, View, draw
+from lmctr.runs.recipe import dataclass_keys
+from lmctr.utils.files import read_json, write_json
+
+
+class StoredRunView(View):
+    """Samples in an [`ArrayStore`], which `check` builds, ranks share and a cache folder keeps.
+
+    Attributes:
+        store_class, view_class: of the data.
+        stores_folder: the run's own folder of stores, where the recipe names none.
+        shared_file: tells the other ranks where the store lies.
+        features_of_data: the features of a recipe in words, for messages.
+        set_by_processor: config keys that follow from the data.
+        set_by_processor_hint: what a recipe sets instead.
+    """
+
+    store_class: ClassVar[type[ArrayStore]]
+    view_class: ClassVar[type[Any]]
+    stores_folder: ClassVar[str]
+    shared_file: ClassVar[str]
+    features_of_data: ClassVar[str]
+    set_by_processor: ClassVar[tuple[str, ...]]
+    set_by_processor_hint: ClassVar[str]
+
+    source: Any = None
+    store: Any = None
+    scratch: Path | None = None
+
+    @classmethod
+    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
+        from transformers import PreTrainedConfig
+
+        base = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+        return dataclass_keys(config_class(family), base | {*cls.set_by_processor, "sparse_embedding_grad"})
+
+    @classmethod
+    def set_elsewhere(cls, family: str) -> Mapping[str, str]:
+        hints = dict.fromkeys(cls.set_by_processor, cls.set_by_processor_hint)
+        return hints | {"sparse_embedding_grad": "set training.embedding_optimizer"}
+
+    @abstractmethod
+    def _new_processor(self) -> Any:
+        """The processor of the source that is still to be fitted, with the recipe's features."""
+
+    @abstractmethod
+    def _check_parts(self, parts: tuple[str, ...]) -> None:
+        """Raises ValueError where a part of the store cannot be used."""
+
+    @property
+    def _cache(self) -> Path | None:
+        """The folder of stores: the recipe's, so that runs share them, else the run's own."""
+        wanted = self.recipe.data["cache_dir"]
+        if wanted is not None:
+            return Path(wanted).expanduser()
+        return None if self.scratch is None else self.scratch / self.stores_folder
+
+    def check(self) -> list[str]:
+        """Fits the processor and fills the store, which is where values are checked; then the parts."""
+        if self.store is None:
+            self.store = self.store_class.build(self.source, self._new_processor(), self._cache)
+        self._check_parts(PARTS)
+        return []
+
+    def rows(self, part: str) -> np.ndarray:
+        """(S,) row numbers of a part in the store, after the recipe's limit."""
+        data = self.recipe.data
+        limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
+        return draw(self.store.splits[part], limit, data["seed"], part)
+
+    def share(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / self.shared_file, {"store": str(self.store.directory.resolve())})
+
+    def load_shared(self, folder: Path) -> None:
+        if self.store is None:
+            self.store = self.store_class.load(read_json(folder / self.shared_file)["store"])
+
+    def make_processor(self) -> Any:
+        return self.store.processor
+
+    def load_processor(self, folder: Path) -> Any:
+        return self.store_class.processor_class.from_pretrained(folder)
+
+    def open(
+        self,
+        processor: Any,
+        *,
+        parts: tuple[str, ...] = PARTS,
+        folder: Path | None = None,
+        is_first: bool = True,
+        wait: Callable[[], None] = lambda: None,
+        writes: bool = False,
+    ) -> None:
+        if self.store is None and writes:  # a resumed run: what the run had made, or made again
+            self.store = self.store_class.build(self.source, self._new_processor(), self._cache)
+        if self.store is None:
+            self.store = self._kept_store(processor) or self.store_class.build(self.source, processor, self._cache)
+        if self.store.processor.fingerprint != processor.fingerprint:
+            raise ValueError(
+                f"the processor in {folder} has the fingerprint {processor.fingerprint}, the data give one with "
+                f"{self.store.processor.fingerprint}: data or {self.features_of_data} changed since; restore them, or train anew"
+            )
+        self._check_parts(parts)
+        self.view = self.view_class(self.store)
+
+    def _kept_store(self, processor: Any) -> ArrayStore | None:
+        """The store of the training, where a cache folder still holds it."""
+        if self._cache is None or not self._cache.is_dir():
+            return None
+        for path in self._cache.glob(f"*-{self.store_class.key(self.source, self._new_processor())}"):
+            store = self.store_class.load(path)
+            if store.processor.fingerprint == processor.fingerprint:
+                return store
+        return None
+
+    def num_samples(self, part: str) -> int:
+        return len(self.rows(part))

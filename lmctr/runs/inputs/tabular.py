@@ -1,0 +1,250 @@
+"""The tabular view: rows of a table through a feature processor, for families that read fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
+from lmctr.data.features.fields import override_fields
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.load import BUILDERS as LOGS
+from lmctr.data.load import builder_of, load_log
+from lmctr.data.logs.log import LOG_FILE, InteractionLog
+from lmctr.data.logs.splits import Splits, split_log
+from lmctr.data.tables.load import load_tabular, tabular_builder_of
+from lmctr.data.tables.source import TableSource
+from lmctr.data.tables.store import TabularStore, processor_arguments
+from lmctr.runs.inputs import config_class
+from lmctr.runs.inputs.base import COMMON_DATA_KEYS, PARTS, check_labels, draw, log_columns
+from lmctr.runs.inputs.stored import StoredRunView
+from lmctr.runs.recipe import RecipeError
+from lmctr.utils.suggest import unknown_key_message
+
+# Config keys that follow from the data; the processor sets them.
+_SET_BY_PROCESSOR = (
+    "vocab_sizes",
+    "num_numeric",
+    "field_names",
+    "num_sequences",
+    "sequence_tables",
+    "sequence_vocab_sizes",
+    "processor_fingerprint",
+)
+
+
+class TabularRunView(StoredRunView):
+    """Rows of categorical, numeric and sequence fields, for families of `TabularCTRConfig`."""
+
+    data_keys: ClassVar = {
+        **COMMON_DATA_KEYS,
+        "split": (Literal["random", "group", "rows", "time", "user"] | None, None),  # null: the table's own parts
+        "fractions": (list[float] | None, None),
+        "features": (dict, {}),
+        "cache_dir": (str | None, None),
+        "baselines": (bool, True),
+    }
+    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines")
+    reads_tables: ClassVar = True
+    store_class: ClassVar = TabularStore
+    view_class: ClassVar = TabularView
+    stores_folder: ClassVar = "tables"
+    shared_file: ClassVar = "tabular.json"
+    features_of_data: ClassVar = "data.features"
+    set_by_processor: ClassVar = _SET_BY_PROCESSOR
+    set_by_processor_hint: ClassVar = "it follows from the data and data.features"
+
+    source: TableSource | None = None
+    store: TabularStore | None = None
+    log: InteractionLog | None = None  # where the table is a view of one
+    log_splits: Splits | None = None
+
+    # ---- the recipe -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
+        if _is_log(data["name"]) and data["split"] not in (None, "time", "user"):
+            raise RecipeError(
+                f"{where('data.split')}: data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
+                "accepted: time, user, or null for time"
+            )
+
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        keys = super().baseline_data_keys(data)
+        return keys if _is_log(data["name"]) else (*keys, "features")  # those of a log read the log, not its fields
+
+    # ---- data -----------------------------------------------------------------------------------------------------
+
+    def load(self, scratch: Path | None = None) -> None:
+        self.scratch = scratch
+        data = self.recipe.data
+        if _is_log(data["name"]):
+            self.source = self._log_source()
+            return
+        builder = inspect.signature(tabular_builder_of(data["name"])).parameters
+        options = dict(data["options"])
+        if data["path"] is not None:
+            options["path"] = data["path"]
+        for key in ("split", "fractions"):
+            if data[key] is not None:
+                if key not in builder:
+                    raise ValueError(
+                        f"data.{key} is {data[key]!r}, but {data['name']!r} parts its rows itself; leave data.{key} out"
+                    )
+                options[key] = data[key]
+        if "split" in builder and "seed" in builder:
+            options.setdefault("seed", data["seed"])
+        self.source = load_tabular(data["name"], **options)
+
+    def _log_source(self) -> TableSource:
+        """The samples of an interaction log as a table; options are those of the log and those of `movielens_table`."""
+        from lmctr.data.builders.movielens_table import movielens_table
+
+        data = self.recipe.data
+        name = data["name"]
+        of_table = [
+            key
+            for key, entry in inspect.signature(movielens_table).parameters.items()
+            if entry.kind == entry.KEYWORD_ONLY
+        ]
+        of_log = list(inspect.signature(builder_of(name)).parameters)
+        for key in data["options"]:
+            if key not in (*of_log, *of_table):
+                known = [*of_log, *of_table]
+                raise ValueError(unknown_key_message(key, known, f"data.options of {name!r} as a table"))
+        options = {key: value for key, value in data["options"].items() if key in of_log}
+        if data["path"] is not None:
+            options["path"] = data["path"]
+        self.log = load_log(name, **options)
+        fractions = tuple(data["fractions"] or (0.8, 0.1, 0.1))
+        self.log_splits = split_log(self.log, rule=data["split"] or "time", fractions=fractions, seed=data["seed"])
+        table_options = {key: value for key, value in data["options"].items() if key not in options}
+        return movielens_table(self.log, self.log_splits, **table_options)
+
+    def _events(self, part: str) -> np.ndarray:
+        """(S,) positions in the log of a part's samples, in the order of `rows`: a part's rows are in the order of its events."""
+        data = self.recipe.data
+        limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
+        return draw(self.log_splits[part], limit, data["seed"], part)
+
+    def _new_processor(self) -> TabularFeatureProcessor:
+        arguments = processor_arguments(self.source)
+        fields = override_fields(arguments["fields"], self.recipe.data["features"], "data.features")
+        return TabularFeatureProcessor(**{**arguments, "fields": fields})
+
+    def _check_parts(self, parts: tuple[str, ...]) -> None:
+        for part in parts:
+            check_labels(part, self.store.labels[self.rows(part)])
+
+    def dataset(self, part: str) -> TabularDataset:
+        return TabularDataset(self.view, self.rows(part))
+
+    def collator(self, half_precision: bool) -> Callable[[list], dict]:
+        return TabularCollator(self.view)
+
+    def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+        store, processor = self.store, self.store.processor
+        rows = {part: self.rows(part) for part in PARTS}
+        rates = {part: float(np.mean(store.labels[own] == 1)) for part, own in rows.items() if len(own)}
+        config = processor.model_config_values()
+        sizes, num_numeric, num_sequences = config["vocab_sizes"], config["num_numeric"], config["num_sequences"]
+        result = {
+            "info": store.info.to_dict(),
+            "counts": {
+                "rows": len(store),
+                "samples": {part: len(own) for part, own in rows.items()},
+                "categorical fields": len(sizes),
+                "numeric fields": num_numeric,
+                "sequence fields": num_sequences,
+                "values": sum(sizes) + sum(config["sequence_vocab_sizes"]),
+            },
+            "label_rates": rates,
+            "unknown_values": {part: share for part in PARTS if (share := _unknown_share(store, part)) is not None},
+            "processor_fingerprint": processor.fingerprint,
+            "fingerprint": self._fingerprint(rows),
+        }
+        say(
+            f"{store.info.name}: {len(sizes)} categorical, {num_numeric} numeric, {num_sequences} sequence fields, "
+            f"{result['counts']['values']:,} values; samples "
+            + ", ".join(f"{part} {len(own):,}" for part, own in rows.items())
+            + f"; positive {rates.get('train', float('nan')):.1%} of training"
+        )
+        return result
+
+    def _fingerprint(self, rows: dict[str, np.ndarray]) -> str:
+        """Checksum of labels and samples; the processor, which the run folder holds, has a fingerprint of its own."""
+        value = zlib.crc32(np.ascontiguousarray(self.store.labels).tobytes())
+        for own in rows.values():
+            value = zlib.crc32(np.ascontiguousarray(own).tobytes(), value)
+        return f"{value:08x}"
+
+    @property
+    def best_auc(self) -> float | None:
+        return self.store.info.best_auc
+
+    def identify(self, part: str) -> dict[str, Any]:
+        if self.log is not None:  # the same columns as the other views of the log, so that runs can be compared
+            return log_columns(self.log, self._events(part))
+        rows, store = self.rows(part), self.store
+        columns = {"event": pa.array(rows, pa.int64())}
+        if store.groups is not None:
+            columns["user"] = pa.array(store.groups[rows], pa.int64())
+        if store.times is not None:
+            columns["time"] = pa.array(store.times[rows], pa.int64())
+        if store.weight is not None:
+            columns["weight"] = pa.array(store.weight[rows], pa.float32())
+        return columns
+
+    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        if self.log is not None:
+            return self._log_baselines(seed)
+        from lmctr.evaluation.table_baselines import table_baseline_metrics
+
+        splits = {part: self.rows(part) for part in ("validation", "test")}
+        train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
+        return table_baseline_metrics(self.store, {"train": train, **splits}, seed=seed), len(train)
+
+    def _log_baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        """Those of the log, which count in the order of time."""
+        from lmctr.evaluation.baselines import baseline_metrics
+
+        parts = {part: self._events(part) for part in ("validation", "test")}
+        splits = dataclasses.replace(self.log_splits, **parts)
+        return baseline_metrics(self.log, splits, seed=seed), len(splits.train)
+
+    # ---- model ----------------------------------------------------------------------------------------------------
+
+    def model(self, processor: Any) -> Any:
+        import lmctr
+
+        values = {key: value for key, value in self.recipe.model.items() if key != "family"}
+        width = values.get("embedding_dim", 16)
+        data_values = processor.model_config_values(**({"embedding_dim": width} if isinstance(width, int) else {}))
+        if "embedding_dim" in data_values and not isinstance(width, int):
+            raise ValueError(
+                "model.embedding_dim is a list, but data.features gives fields widths of their own; keep one of the two"
+            )
+        config = config_class(self.recipe.model["family"])(**{**values, **data_values})
+        return lmctr.AutoModelForCTR.from_config(config)
+
+
+def _is_log(name: str) -> bool:
+    """Whether a recipe's data name means an interaction log: a known one, or a folder of `lmctr data prepare`."""
+    return name in LOGS or (Path(name).expanduser() / LOG_FILE).is_file()
+
+
+def _unknown_share(store: TabularStore, part: str) -> float | None:
+    """Share of the values of a part that the processor did not know; None where it is not kept by part."""
+    counts = store.statistics.get(part, {}).get("values")
+    if not counts:
+        return None
+    total = sum(entry["values"] for entry in counts.values())
+    return sum(entry["unknown"] for entry in counts.values()) / max(total, 1)

@@ -1,0 +1,136 @@
+"""Loading a run folder: model and processor, or an error that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoProcessor
+
+from lmctr.models.common.configuration import CTRConfig
+from lmctr.runs.model_folder import RunFolder, open_run
+from lmctr.utils.files import read_json
+from lmctr.utils.load_report import held_load_report
+
+__all__ = ["check_tokenizer_files", "load_folder", "load_run"]
+
+_SHARED_KEYS = ("sink_kind", "sink_signal", "sink_order", "num_sink_buckets", "feedback", "layout")
+_WITH_TOKENIZER = ("ctr_sink",)
+
+
+def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
+    """Model (in eval mode, on the CPU) and processor of a run folder; nothing is left at its initial value.
+
+    Raises:
+        FileNotFoundError, ValueError: a file is missing, damaged, or does not belong to the others.
+    """
+    return load_folder(open_run(run_dir, refuse_pickles=False))  # they are not read
+
+
+def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
+    """`load_run` of a folder whose small files were read."""
+    _check_model_type(folder)
+    _check_agreement(folder)
+    model, processor = _load_model(folder), _load_processor(folder)
+    _check_fingerprint(folder, processor)
+    return model, processor
+
+
+def _check_model_type(folder: RunFolder) -> None:
+    import lmctr  # registers the families with the Auto classes
+
+    families = sorted(_model_types(CTRConfig))
+    if folder.model_type not in families:
+        raise ValueError(
+            f"{folder.path / 'config.json'}: model_type is {folder.model_type!r}, which is no CTR model of lmctr "
+            f"{lmctr.__version__}; its models are {', '.join(families)}"
+        )
+    try:
+        AutoConfig.from_pretrained(folder.path)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error}") from error
+
+
+def _model_types(base: type[CTRConfig]) -> set[str]:
+    """Model types of all configurations below `base`, those of other packages included."""
+    found = {base.model_type} - {""}
+    return found.union(*(_model_types(kind) for kind in base.__subclasses__()))
+
+
+def _check_agreement(folder: RunFolder) -> None:
+    """What the configuration and the processor both state must be the same: the model would read other buckets or texts."""
+    for key in _SHARED_KEYS:
+        if key in folder.config and key in folder.processor and folder.config[key] != folder.processor[key]:
+            raise ValueError(
+                f"{folder.path}: {key} is {folder.config[key]!r} in config.json and {folder.processor[key]!r} in the "
+                "processor's file; they come from different runs"
+            )
+
+
+def _check_fingerprint(folder: RunFolder, processor: Any) -> None:
+    """Ids mean nothing without the vocabularies that the model was trained with."""
+    wanted, found = folder.config.get("processor_fingerprint"), getattr(processor, "fingerprint", None)
+    if wanted is not None and wanted != found:
+        raise ValueError(
+            f"{folder.path}: the model was trained with a processor of the fingerprint {wanted} (processor_fingerprint in config.json), "
+            f"but the processor in this folder has {found}; its files come from another run or were changed: put the run's own back"
+        )
+
+
+def _load_model(folder: RunFolder) -> torch.nn.Module:
+    import lmctr
+
+    try:
+        with held_load_report():  # the errors below say what matters
+            model, info = lmctr.AutoModelForCTR.from_pretrained(
+                folder.path, output_loading_info=True, ignore_mismatched_sizes=True
+            )
+    except Exception as error:  # whatever a damaged file leads to, the user needs the folder's name
+        raise ValueError(f"{folder.path}: AutoModelForCTR cannot load the model: {error}") from error
+    files = ", ".join(folder.weight_files)
+    for key, what in (
+        ("missing_keys", "lacks weights of the model"),
+        ("unexpected_keys", "holds weights that the model does not have"),
+        ("mismatched_keys", "holds weights of another shape"),
+    ):
+        names = sorted(name if isinstance(name, str) else str(name[0]) for name in info.get(key) or ())
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise ValueError(
+                f"{folder.path}: {files} {what}: {', '.join(names[:5])}{more}; "
+                "config.json and the weights do not belong together"
+            )
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ValueError(f"{folder.path}: the weight {name} holds NaN or infinite values; the training diverged")
+    return model.eval()
+
+
+def _load_processor(folder: RunFolder) -> Any:
+    if folder.model_type in _WITH_TOKENIZER:
+        check_tokenizer_files(folder.path)
+    try:
+        return AutoProcessor.from_pretrained(folder.path)
+    except Exception as error:
+        raise ValueError(
+            f"{folder.path}: AutoProcessor cannot load the processor: {error}; save it with processor.save_pretrained"
+        ) from error
+
+
+def check_tokenizer_files(path: Path) -> None:
+    """Check that a folder holds a tokenizer whose JSON files are whole.
+
+    Raises:
+        FileNotFoundError, ValueError: a file is missing or damaged; transformers' own errors do not name it.
+    """
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        if (path / name).is_file():
+            read_json(path / name)
+    vocabularies = [*path.glob("tokenizer.json"), *path.glob("*.model"), *path.glob("vocab.*")]
+    if not vocabularies or not (path / "tokenizer_config.json").is_file():
+        missing = "tokenizer_config.json" if vocabularies else "tokenizer.json"
+        raise FileNotFoundError(
+            f"{path} has no {missing}: the processor cannot read text without its tokenizer; "
+            "save it with processor.save_pretrained"
+        )

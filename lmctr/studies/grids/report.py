@@ -1,0 +1,413 @@
+"""What the finished runs of a grid say: mean and spread over seeds, paired tests, baselines, and what is missing.
+
+Nothing is filled in: a run that is not there counts as missing and is listed, with its reason, under the tables.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lmctr.evaluation.comparison import (
+    COMPARED_METRICS,
+    RunPredictions,
+    SeedTest,
+    compare_groups,
+    mean_and_spread,
+    read_predictions,
+)
+from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES, RANKING_METRIC_NAMES
+from lmctr.studies.grids.baselines import baselines_file, stored_baselines
+from lmctr.studies.grids.file import Grid, Point, check_recipes
+from lmctr.studies.grids.state import DONE, Run, inspect_runs
+from lmctr.utils.files import read_json
+
+if TYPE_CHECKING:
+    from lmctr.runs.recipe import Recipe
+
+TESTED = ("auc", "log_loss")
+RANKING_TESTED = ("revenue_ratio", "recall", "ndcg")
+_NOTES = (
+    "Mean ± sample standard deviation over the seeds that are done (done/wanted). AUC is exact (ties count half), gAUC the "
+    "impression-weighted mean of the AUC per user, ECE has 10 uniform bins. Differences are to the row named in brackets, on equal "
+    "seeds; p values are two-sided and not corrected for the number of tests.",
+    "t test: paired over seeds, the test samples as given. DeLong: test samples independent, one p per seed. Bootstrap: draws of users "
+    "(of samples, where there are no users), one p per seed.",
+)
+_RANKING_NOTE = (
+    "Mean ± sample standard deviation over the seeds that are done (done/wanted). R/R* is the eCPM of the ads passed on relative to the "
+    "ground truth's, OPA the share of pairs of ads in the right order, as means over impressions that have a value. Differences are to the row "
+    "named in brackets, on equal seeds; p values are two-sided and not corrected for the number of tests. t test: paired over seeds. "
+    "Bootstrap: draws of impressions, one p per seed."
+)
+
+
+@dataclasses.dataclass
+class PointResult:
+    """What is known of one point.
+
+    Attributes:
+        runs: stored scores by seed, of finished runs only.
+        written: `metrics.json` by seed.
+        missing: the other runs.
+        compared: label of the point that it is tested against.
+        tests: paired tests against the point's `compare_to`; empty without one, or where nothing can be compared.
+        note: why there are no tests, where there should be.
+    """
+
+    point: Point
+    runs: dict[int, RunPredictions]
+    written: dict[int, dict[str, Any]]
+    missing: list[Run]
+    compared: str = ""
+    tests: list[SeedTest] = dataclasses.field(default_factory=list)
+    note: str = ""
+
+    @property
+    def num_wanted(self) -> int:
+        return len(self.runs) + len(self.missing)
+
+    def metrics(self, seed: int) -> dict[str, float]:
+        """Metrics of one seed: computed from the stored scores."""
+        return self.runs[seed].metrics
+
+
+@dataclasses.dataclass
+class Section:
+    """Points on the same data, with the baselines of these data."""
+
+    title: str
+    points: list[PointResult]
+    baselines: dict[str, dict[int, dict[str, Any]]]
+    best_auc: float | None = None
+    num_fitted: int | None = None
+
+    @property
+    def is_ranking(self) -> bool:
+        """Whether the samples are impressions: known from the runs, or else from the baselines."""
+        if any(run.ranking is not None for point in self.points for run in point.runs.values()):
+            return True
+        return any("revenue_ratio" in values for seeds in self.baselines.values() for values in seeds.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics to show."""
+        return RANKING_METRIC_NAMES if self.is_ranking else COMPARED_METRICS
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The metrics of the CSV."""
+        return RANKING_METRIC_NAMES if self.is_ranking else METRIC_NAMES
+
+
+def report(
+    grid: Grid,
+    overrides: Sequence[tuple[str, str]],
+    split: str,
+    num_resamples: int,
+    output: str | None,
+    command: str,
+    say: Callable[[str], None] = print,
+) -> int:
+    """Print the report of a grid as Markdown and, with `output`, write `<name>.md`, `<name>.csv`, `<name>_tests.csv` there."""
+    recipes = check_recipes(grid, overrides)
+    sections = collect(grid, recipes, split, num_resamples)
+    text = markdown(grid, sections, split, command)
+    say(text)
+    if output is not None:
+        folder = Path(output)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{grid.name}.md").write_text(text, encoding="utf-8")
+        _write_csv(folder / f"{grid.name}.csv", run_rows(grid, sections, split))
+        _write_csv(folder / f"{grid.name}_tests.csv", test_rows(grid, sections, split))
+    return 0
+
+
+def collect(
+    grid: Grid, recipes: dict[tuple[str, int], Recipe], split: str = "test", num_resamples: int = 1000
+) -> list[Section]:
+    """Read the finished runs, test each point against its `compare_to`, and sort points by their data.
+
+    Raises:
+        ValueError: stored scores that are damaged.
+    """
+    runs = inspect_runs(grid, recipes)
+    results: dict[str, PointResult] = {}
+    for point in grid.points:
+        mine = [run for run in runs if run.point == point.name]
+        done = [run for run in mine if run.state == DONE]
+        results[point.name] = PointResult(
+            point,
+            {run.seed: read_predictions(run.folder.path, split) for run in done},
+            {run.seed: run.metrics() for run in done},
+            [run for run in mine if run.state != DONE],
+        )
+    for result in results.values():
+        _test(result, results, num_resamples)
+    sections: dict[Path, Section] = {}
+    for result in results.values():
+        recipe = recipes[result.point.name, grid.seeds[0]]
+        path = baselines_file(grid.output_dir, recipe)
+        if path not in sections:
+            kept = stored_baselines(grid.output_dir, recipe, grid.seeds)
+            parts = {
+                name: {seed: parts[split] for seed, parts in seeds.items() if split in parts}
+                for name, seeds in kept.items()
+            }
+            written = read_json(path) if path.is_file() else {}
+            sections[path] = Section("", [], parts, written.get("best_auc"), written.get("training_samples"))
+        sections[path].points.append(result)
+    for section in sections.values():
+        section.title = _title(section, recipes, split)
+    return list(sections.values())
+
+
+def _test(result: PointResult, results: dict[str, PointResult], num_resamples: int) -> None:
+    """Fill in the paired tests of one point, over the seeds that both sides have."""
+    against = result.point.compare_to
+    if against is None or not result.runs:
+        return
+    if against not in results:
+        result.note = f"{against} is not among the chosen points"
+        return
+    other = results[against]
+    result.compared = other.point.own_label
+    seeds = sorted(result.runs.keys() & other.runs.keys())
+    if not seeds:
+        result.note = f"no seed of {against} to compare with is done"
+        return
+    try:
+        result.tests = compare_groups(
+            [result.runs[seed] for seed in seeds],
+            [other.runs[seed] for seed in seeds],
+            num_resamples,
+            RANKING_TESTED if result.runs[seeds[0]].ranking is not None else TESTED,
+        )
+    except ValueError as error:  # other samples: a difference of means would compare nothing
+        result.note = f"not comparable with {against}: {error}"
+
+
+def _title(section: Section, recipes: dict[tuple[str, int], Recipe], split: str) -> str:
+    done = [(result, run) for result in section.points for run in result.runs.values()]
+    first = section.points[0].point.name
+    name = next(recipe.data["name"] for (point, _), recipe in recipes.items() if point == first)
+    if not done:
+        return f"{name}: no run is done"
+    run = done[0][1]
+    path = run.path / "data.json"
+    if path.is_file():
+        name = read_json(path).get("info", {}).get("name", name)
+    return f"{name}, {split} split: {run.count_samples()}"
+
+
+# ---- Markdown -----------------------------------------------------------------------------------------------------
+
+
+def markdown(grid: Grid, sections: list[Section], split: str, command: str) -> str:
+    """The report as Markdown."""
+    lines = [f"# {grid.name}"]
+    if grid.description:
+        lines.append(grid.description)
+    for section in sections:
+        lines += [f"## {section.title}", _table(section)]
+        if section.best_auc is not None and split == "test":
+            lines.append(f"Best reachable test AUC: {section.best_auc:.4f}.")
+        if section.num_fitted is not None:
+            trained = sorted({number for result in section.points for number in _num_trained(result)})
+            shown = " or ".join(f"{number:,}" for number in trained) or "-"
+            lines.append(f"Training samples: models {shown}, baselines {section.num_fitted:,}.")
+    missing = [run for section in sections for result in section.points for run in result.missing]
+    notes = [f"{result.point.name}: {result.note}" for section in sections for result in section.points if result.note]
+    if missing:
+        lines += [
+            f"Missing ({len(missing)} of {sum(r.num_wanted for s in sections for r in s.points)} runs):",
+            "\n".join(f"- {run.name}: {run.why_missing()}" for run in missing),
+        ]
+    if notes:
+        lines += ["Not tested:", "\n".join(f"- {note}" for note in notes)]
+    is_ranking = [section.is_ranking for section in sections]
+    if any(is_ranking):
+        lines.append(_RANKING_NOTE)
+    lines += [*([] if all(is_ranking) else _NOTES), f"```\n{command}\n```"]
+    return "\n\n".join(lines) + "\n"
+
+
+def _table(section: Section) -> str:
+    names = section.names
+    metrics = [METRIC_TITLES[name] for name in names]
+    tests = [
+        f"{METRIC_TITLES[names[0]]} difference",
+        "t test",
+        *([] if section.is_ranking else ["DeLong"]),
+        "bootstrap",
+    ]
+    costs = _costs(section)
+    rows = [["point", "seeds", *metrics, *tests, "train s", *costs]]
+    for result in section.points:
+        rows.append(
+            [
+                result.point.label,
+                f"{len(result.runs)}/{result.num_wanted}",
+                *_cells(list(result.runs.values()), names),
+                *_test_cells(result, section.is_ranking),
+                _seconds(result),
+                *(_mean(result, key) for key in costs.values()),
+            ]
+        )
+    for name, seeds in section.baselines.items():
+        if seeds:
+            cells = _cells(list(seeds.values()), names)
+            rows.append(
+                [f"{name.replace('_', ' ')} baseline", str(len(seeds)), *cells, *[""] * (len(tests) + 1 + len(costs))]
+            )
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in [rows[0], rule, *rows[1:]]
+    )
+
+
+def _cells(values: list[RunPredictions] | list[dict[str, float]], names: Sequence[str]) -> list[str]:
+    summary = mean_and_spread(values) if values else {}
+
+    def cell(name: str) -> str:
+        if name not in summary:
+            return "-"
+        mean, spread = summary[name]
+        return f"{mean:.4f}" if spread is None else f"{mean:.4f} ± {spread:.4f}"
+
+    return [cell(name) for name in names]
+
+
+def _test_cells(result: PointResult, is_ranking: bool) -> list[str]:
+    """Difference of the means over common seeds, and p values of the AUC, or of R/R*."""
+    tests = [entry for entry in result.tests if entry.metric == ("revenue_ratio" if is_ranking else "auc")]
+    if not tests:
+        return [""] * (3 if is_ranking else 4)
+    by_seed = {method: [entry.test for entry in tests if entry.test.method == method] for method in _METHODS}
+    pairs = by_seed["impression bootstrap"] or by_seed["cluster bootstrap"] or by_seed["bootstrap"]
+    difference = float(np.mean([test.difference for test in pairs]))
+    over = [entry.test for entry in tests if entry.seed is None]
+    return [
+        f"{difference:+.4f} ({result.compared})",
+        f"{over[0].p_value:.2g}" if over else "-",
+        *([] if is_ranking else [", ".join(f"{test.p_value:.2g}" for test in by_seed["DeLong"]) or "-"]),
+        ", ".join(f"{test.p_value:.2g}" for test in pairs),
+    ]
+
+
+_METHODS = ("DeLong", "cluster bootstrap", "bootstrap", "impression bootstrap")
+
+
+def _costs(section: Section) -> dict[str, str]:
+    """Columns on the cost of the models, title to key of `metrics.json`; none where not every run counted its FLOPs."""
+    written = [entry for result in section.points for entry in result.written.values()]
+    if not written or not all(entry.get("flops_per_sample") for entry in written):
+        return {}
+    return {"FLOPs per sample": "flops_per_sample", "training samples/s": "samples_per_second"}
+
+
+def _mean(result: PointResult, key: str) -> str:
+    """Mean over the seeds, three digits."""
+    values = [entry[key] for entry in result.written.values() if entry.get(key)]
+    return f"{float(f'{np.mean(values):.3g}'):,.0f}" if values else "-"
+
+
+def _seconds(result: PointResult) -> str:
+    values = [written["train_seconds"] for written in result.written.values() if written.get("train_seconds")]
+    return f"{np.mean(values):.0f}" if values else "-"
+
+
+def _num_trained(result: PointResult) -> set[int]:
+    found = (written.get("training_samples", {}).get("model") for written in result.written.values())
+    return {number for number in found if number is not None}
+
+
+# ---- CSV ----------------------------------------------------------------------------------------------------------
+
+
+def run_rows(grid: Grid, sections: list[Section], split: str) -> list[dict[str, Any]]:
+    """One row per run that is done or missing, and one per baseline and seed."""
+    axes = list(dict.fromkeys(axis for point in grid.points for axis in point.axes))
+    rows = []
+    for section in sections:
+        for result in section.points:
+            own = {
+                "point": result.point.name,
+                "label": result.point.label,
+                **{a: result.point.axes.get(a) for a in axes},
+            }
+            for seed in sorted(result.runs):
+                written = result.written[seed]
+                rows.append(
+                    {**own, "seed": seed, "state": DONE, "split": split}
+                    | {name: result.metrics(seed).get(name) for name in section.written}
+                    | {
+                        "num_samples": result.metrics(seed).get("num_samples"),
+                        "training_samples": written.get("training_samples", {}).get("model"),
+                        "best_step": written.get("best_step"),
+                        "steps": written.get("steps"),
+                        "train_seconds": written.get("train_seconds"),
+                        "samples_per_second": written.get("samples_per_second"),
+                        **{key: written[key] for key in ("flops_per_sample",) if key in written},
+                        "machine": written.get("machine"),
+                    }
+                )
+            rows += [{**own, "seed": run.seed, "state": run.why_missing(), "split": split} for run in result.missing]
+        same = [result.point.axes for result in section.points]
+        shared = {a: same[0].get(a) if len({axes_of.get(a) for axes_of in same}) == 1 else None for a in axes}
+        for name, seeds in section.baselines.items():
+            for seed, values in sorted(seeds.items()):
+                rows.append(
+                    {"point": f"baseline:{name}", "label": f"{name.replace('_', ' ')} baseline", **shared}
+                    | {"seed": seed, "state": DONE, "split": split}
+                    | {key: values.get(key) for key in (*section.written, "num_samples")}
+                    | {"training_samples": section.num_fitted}
+                )
+    return rows
+
+
+def test_rows(grid: Grid, sections: list[Section], split: str) -> list[dict[str, Any]]:
+    """One row per paired test; `seed` is empty for tests over seeds."""
+    rows = []
+    for section in sections:
+        for result in section.points:
+            for entry in result.tests:
+                test = entry.test
+                rows.append(
+                    {
+                        "point": result.point.name,
+                        "compare_to": result.point.compare_to,
+                        "split": split,
+                        "metric": entry.metric,
+                        "seed": entry.seed,
+                        "value": test.value_a,
+                        "value_compared": test.value_b,
+                        "difference": test.difference,
+                        "low": test.confidence_interval[0],
+                        "high": test.confidence_interval[1],
+                        "p_value": test.p_value,
+                        "test": test.method,
+                        "num_pairs": test.num_pairs,
+                    }
+                )
+    return rows
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: _plain(row.get(name)) for name in names})
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value

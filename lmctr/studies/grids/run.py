@@ -1,0 +1,304 @@
+"""Train the points of a grid one after the other, each in a process of its own, so that memory and crashes stay there.
+
+The processes are forked from a server that has imported the library once (`multiprocessing`'s forkserver), or started anew where
+the platform cannot fork. Every run sees the library as it was when the grid was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmctr.evaluation.evaluator import METRIC_TITLES
+from lmctr.runs.progress import _clock
+from lmctr.studies.grids.baselines import baselines_file, compute_baselines, missing_seeds
+from lmctr.studies.grids.file import Grid, check_recipes
+from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, Run, inspect_run, inspect_runs
+
+if TYPE_CHECKING:
+    from lmctr.runs.recipe import Recipe
+
+# What a training imports on its way; the server holds it all, before the first fork.
+PRELOADED = (
+    "lmctr.runs.train",
+    "lmctr.runs.inputs.text",
+    "lmctr.runs.recipe",
+    "lmctr.runs.progress",
+    "lmctr.studies.grids.baselines",
+    "lmctr.evaluation.baselines",
+    "lmctr.data.logs.retrieval",
+    "lmctr.hub.publish",
+    "lmctr.training.trainer",
+    "lmctr.training.checkpoints",
+    "transformers.models.auto.modeling_auto",
+)
+
+
+class GridRunner:
+    """One `lmctr grid run`.
+
+    Args:
+        grid: the checked grid, with the chosen points.
+        overrides: recipe overrides of the command line; they apply to every point, last.
+        keep_checkpoints: keep the checkpoints of finished runs.
+        max_minutes: start no further run after so many minutes.
+        launcher: words before `-m lmctr train`, such as `accelerate launch --config_file F`; None: this process' children.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        overrides: Sequence[tuple[str, str]] = (),
+        keep_checkpoints: bool = False,
+        max_minutes: float | None = None,
+        launcher: str | None = None,
+        say: Callable[[str], None] = lambda line: print(line, flush=True),
+    ):
+        self.grid, self.overrides, self.keep_checkpoints = grid, list(overrides), keep_checkpoints
+        self.max_minutes, self.launcher, self.say = max_minutes, launcher, say
+        self.recipes: dict[tuple[str, int], Recipe] = check_recipes(grid, overrides)
+        self.failures: list[tuple[Run, str]] = []
+        self.seconds: dict[str, list[float]] = {}
+
+    def plan(self) -> list[Run]:
+        """The state of every run.
+
+        Raises:
+            ValueError: a folder that holds a run of another recipe.
+        """
+        runs = inspect_runs(self.grid, self.recipes)
+        different = [run for run in runs if run.state == DIFFERENT]
+        if different:
+            listed = "\n".join(f"  {run.folder.path}: {'; '.join(run.differences)}" for run in different)
+            raise ValueError(
+                f"{len(different)} run folders of {self.grid.path} hold another recipe than the grid asks for:\n{listed}\n"
+                "give the grid another output_dir or the points other names, or delete these folders"
+            )
+        return runs
+
+    def run(self) -> int:
+        """Train what is missing. Returns 0 when everything is done, 1 when a run failed or was not started."""
+        runs = self.plan()
+        todo = [run for run in runs if run.state != DONE]
+        self.say(
+            f"{self.grid.name}: {len(self.grid.points)} points x {len(self.grid.seeds)} seeds = {len(runs)} runs in "
+            f"{self.grid.output_dir}; {len(runs) - len(todo)} done, {len(todo)} to go"
+        )
+        began = time.monotonic()
+        with _locked(self.grid.output_dir), _stopped_by_term():
+            self._baselines()
+            for number, run in enumerate(todo):
+                if self.max_minutes is not None and time.monotonic() - began > self.max_minutes * 60:
+                    self.say(f"{self.max_minutes:g} minutes are over: {len(todo) - number} runs were not started")
+                    break
+                self._one(run, number, todo, began)
+            else:
+                number = len(todo)
+        for run, message in self.failures:
+            self.say(f"failed: {run.name}: {message} (output: {run.log})")
+        return 0 if not self.failures and number == len(todo) else 1
+
+    def command(self, run: Run, resume: bool) -> list[str]:
+        """The words after `lmctr` that train one run."""
+        point = self.grid.point(run.point)
+        overrides = point.overrides(run.seed, self.overrides)
+        if "baselines" in self.recipes[run.point, run.seed].data:
+            overrides.append(("data.baselines", "false"))
+        words = [f"--{key}={value}" for key, value in overrides]
+        return [
+            "train",
+            str(point.recipe),
+            "--output_dir",
+            str(run.folder.path),
+            *(["--resume"] if resume else []),
+            *words,
+        ]
+
+    def _one(self, run: Run, number: int, todo: list[Run], began: float) -> None:
+        started = time.monotonic()
+        run.log.parent.mkdir(parents=True, exist_ok=True)
+        run.failure.unlink(missing_ok=True)
+        code = self._train(self.command(run, resume=run.state == BEGUN), run.log)
+        after = inspect_run(self.grid, run.point, run.seed, self.recipes[run.point, run.seed])
+        passed = time.monotonic() - started
+        if code == 0 and after.state == DONE:
+            if not self.keep_checkpoints:
+                shutil.rmtree(run.folder.checkpoints, ignore_errors=True)
+            self.seconds.setdefault(run.point, []).append(passed)
+            outcome = f"test {_headline(run)}"
+        else:
+            message = _last_error(run.log, code)
+            if not any(run.folder.checkpoints.glob("checkpoint-*")):
+                run.folder.clear()  # nothing to go on from: a point that is corrected in the grid may start anew
+            run.failure.write_text(message + "\n", encoding="utf-8")
+            self.failures.append((run, message))
+            outcome = f"FAILED: {message}"
+        rest = self._rest(todo[number + 1 :])
+        self.say(
+            f"[{number + 1}/{len(todo)}] {run.name}: {outcome}, {_clock(passed)}; {_clock(time.monotonic() - began)} passed"
+            + ("" if rest is None else f", about {_clock(rest)} left")
+        )
+
+    def _rest(self, todo: list[Run]) -> float | None:
+        """Estimated seconds: a point's own mean where one of its seeds was trained, else the mean of all."""
+        every = [value for values in self.seconds.values() for value in values]
+        if not every:
+            return None
+        means = {name: sum(values) / len(values) for name, values in self.seconds.items()}
+        return sum(means.get(run.point, sum(every) / len(every)) for run in todo)
+
+    def _train(self, words: list[str], log: Path) -> int:
+        """Run `lmctr train` and return its exit code; a KeyboardInterrupt ends it first."""
+        if self.launcher is not None:
+            command = [*shlex.split(self.launcher), "-m", "lmctr", *words]
+            with open(log, "ab") as output:
+                process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+                return _wait(process.wait, process.terminate)
+        return in_child(_train_here, (words, str(log)))
+
+    def _baselines(self) -> None:
+        """Baselines of each data configuration, in one child that gives its memory back."""
+        groups = {}
+        for recipe in self.recipes.values():
+            if recipe.data.get("baselines"):
+                groups.setdefault(baselines_file(self.grid.output_dir, recipe), recipe)
+        for path, recipe in groups.items():
+            missing = missing_seeds(self.grid.output_dir, recipe, self.grid.seeds)
+            if missing:
+                log = path.with_suffix(".log")
+                log.parent.mkdir(parents=True, exist_ok=True)
+                code = in_child(_baselines_here, (self.grid.output_dir, recipe, missing, str(log)))
+                if code:
+                    self.say(f"baselines of {recipe.data['name']} failed: {_last_error(log, code)} (output: {log})")
+
+
+def in_child(function: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+    """Call a function in a child process and return its exit code (negative: the signal that ended it)."""
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if hasattr(context, "set_forkserver_preload"):
+        context.set_forkserver_preload(list(PRELOADED))
+    process = context.Process(target=_child, args=(function, arguments))
+    process.start()
+
+    def wait() -> int:
+        process.join()
+        return int(process.exitcode or 0)
+
+    return _wait(wait, process.terminate)
+
+
+def _wait(wait: Callable[[], int], terminate: Callable[[], None]) -> int:
+    """Wait for a child. Ctrl-C reaches the child too (one terminal, one group); it gets a while to end by itself."""
+    try:
+        return wait()
+    except KeyboardInterrupt:
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            terminate()
+            wait()
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        raise
+
+
+def _child(function: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+    sys.exit(function(*arguments))
+
+
+def _train_here(words: list[str], log: str) -> int:
+    """`lmctr train` in this process, with its output in a file."""
+    _redirect(log)
+    from lmctr.cli.main import main
+
+    print(f"$ lmctr {shlex.join(words)}", flush=True)
+    try:
+        return main(words)
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+def _baselines_here(output_dir: Path, recipe: Recipe, seeds: list[int], log: str) -> int:
+    terminal = os.fdopen(os.dup(1), "w")
+    _redirect(log)
+    try:
+        compute_baselines(output_dir, recipe, seeds, lambda line: print(line, file=terminal, flush=True))
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _redirect(log: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with open(log, "ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+
+
+def _last_error(log: Path, code: int) -> str:
+    """What a failed run said last: its `error:` line, else its last line."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"ended by {signal.Signals(-code).name}"
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    begun = max((number for number, line in enumerate(lines) if line.startswith("$ lmctr ")), default=-1)
+    lines = lines[begun + 1 :]
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (told or lines or [f"exit code {code}"])[-1]
+
+
+def _headline(run: Run) -> str:
+    """The metric by which a finished run is spoken of."""
+    metrics = run.metrics().get("split metrics", {}).get("test", {})
+    key = next((key for key in ("auc", "revenue_ratio") if metrics.get(key) is not None), None)
+    return "AUC -" if key is None else f"{METRIC_TITLES[key]} {metrics[key]:.4f}"
+
+
+@contextlib.contextmanager
+def _stopped_by_term() -> Iterator[None]:
+    """Treat SIGTERM (a batch system's end) as Ctrl-C, so that no child is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep a second `grid run` out of the folder; the system lifts the lock when this process ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # no such lock on this platform
+        yield
+        return
+    with open(folder / ".grid.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another `lmctr grid run` is at work in {folder}; wait for it, or stop it") from None
+        yield

@@ -1,0 +1,177 @@
+"""`lmctr scaling allocate FILE`: one design per scenario under one budget.
+
+A CSV file has a row per candidate, with the columns scenario, design, gain and cost. A YAML file names a file or lists the candidates of each
+scenario, and may scale them:
+
+    budget: 40                      # or --budget
+    minimal_roi: 1                  # or --minimal-roi; the paper's 1 is the default
+    scenarios:
+      - {name: matching, candidates: matching.csv, gain: revenue, cost: machines, cost_factor: 12.5}
+      - {name: pre_ranking, candidates: [{design: small, gain: 10, cost: 4}, {design: large, gain: 14, cost: 9}]}
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmctr.benchmarks.tools import check_output, write_result
+from lmctr.studies.scaling.tables import check_file, compact, markdown_table, read_rows, sizes_text, text_table
+from lmctr.utils.suggest import unknown_key_message
+
+if TYPE_CHECKING:
+    from lmctr.scaling.allocation import Allocation
+    from lmctr.scaling.design import Design
+
+_KEYS = ("budget", "minimal_roi", "scenarios")
+_SCENARIO_KEYS = ("name", "candidates", "gain", "cost", "gain_factor", "cost_factor")
+_CANDIDATE_KEYS = ("design", "gain", "cost")
+
+
+def add_parser(actions: argparse._SubParsersAction) -> None:
+    """Adds `scaling allocate`."""
+    parser = actions.add_parser(
+        "allocate",
+        help="machines for several scenarios under one budget",
+        description="Choose one design per scenario: most gain in all, the costs together within the budget, gain per cost of each scenario at least "
+        "the minimal ROI (Eq. 9 of arXiv 2411.13322). Solved exactly. Gains and costs are absolute, in one unit.",
+        epilog="FILE: .csv with the columns scenario, design, gain, cost; or .yaml with the keys budget, minimal_roi and scenarios, a list of {name, "
+        "candidates: file or list, gain: column, cost: column, gain_factor, cost_factor}.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="candidates of each scenario, .csv or .yaml")
+    parser.add_argument("--budget", type=float, help="B (default: that of the YAML file)")
+    parser.add_argument("--minimal-roi", type=float, help="of each scenario (default: that of the YAML file, else 1)")
+    parser.add_argument("--output", help="write the results to this .json or .md file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the sub-verb."""
+    from lmctr.scaling.allocation import allocate
+
+    check_output(args.output)
+    scenarios, budget, minimal_roi = read_scenarios(args.file)
+    budget = budget if args.budget is None else args.budget
+    minimal_roi = minimal_roi if args.minimal_roi is None else args.minimal_roi
+    if budget is None:
+        raise ValueError(f"{args.file} sets no budget: give --budget")
+    found = allocate(scenarios, budget, minimal_roi)
+    print("\n".join(allocation_lines(found, minimal_roi)))
+    print(text_table(allocation_table(found)))
+    result = allocation_dict(found, minimal_roi) | {"command": args.command}
+    text = "\n\n".join(
+        [*allocation_lines(found, minimal_roi), markdown_table(allocation_table(found)), f"`{args.command}`"]
+    )
+    write_result(args.output, result, text)
+    return 0
+
+
+def read_scenarios(path: str) -> tuple[dict[str, list[Design]], float | None, float]:
+    """Candidates by scenario, budget (None where the file has none) and minimal ROI.
+
+    Raises:
+        ValueError: wrong columns, keys or values. FileNotFoundError: no such file.
+    """
+    from lmctr.scaling.design import Design
+    from lmctr.utils.files import read_yaml
+
+    check_file(path)
+    if Path(path).suffix not in (".yaml", ".yml"):
+        found: dict[str, list[Design]] = {}
+        for row in read_rows(path, text=["scenario", "design"], numbers=["gain", "cost"]):
+            found.setdefault(row["scenario"], []).append(Design(row["design"], row["gain"], row["cost"]))
+        return found, None, 1.0
+    values = read_yaml(path)
+    _check_keys(values, _KEYS, path)
+    entries = values.get("scenarios")
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"{path}: scenarios is {entries!r}, accepted: a list of {{name, candidates}}")
+    found = {}
+    for number, entry in enumerate(entries):
+        name, designs = read_scenario(entry, Path(path), f"{path}: scenarios, entry {number + 1}")
+        if name in found:
+            raise ValueError(f"{path}: two scenarios are named {name!r}")
+        found[name] = designs
+    budget = values.get("budget")
+    minimal_roi = number_of(values, "minimal_roi", 1.0, path)
+    return found, None if budget is None else number_of(values, "budget", 0.0, path), minimal_roi
+
+
+def read_scenario(entry: Any, path: Path, where: str) -> tuple[str, list[Design]]:
+    """Name and candidates of one scenario; files are beside `path`."""
+    from lmctr.scaling.design import Design
+
+    _check_keys(entry, _SCENARIO_KEYS, where)
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{where}: name is {name!r}, accepted: text")
+    candidates = entry.get("candidates")
+    columns = [entry.get("gain", "gain"), entry.get("cost", "cost")]
+    if isinstance(candidates, str):
+        beside = path.parent / candidates
+        rows = read_rows(beside if beside.is_file() else candidates, text=["design"], numbers=columns)
+        triples = [(row["design"], row[columns[0]], row[columns[1]]) for row in rows]
+    elif isinstance(candidates, list) and candidates:
+        triples = []
+        for place, row in enumerate(candidates):
+            spot = f"{where}, candidate {place + 1}"
+            _check_keys(row, _CANDIDATE_KEYS, spot)
+            triples.append(
+                (str(row.get("design")), number_of(row, "gain", None, spot), number_of(row, "cost", None, spot))
+            )
+    else:
+        raise ValueError(
+            f"{where}: candidates is {candidates!r}, accepted: a CSV file, or a list of {{design, gain, cost}}"
+        )
+    gain_factor, cost_factor = (number_of(entry, f"{kind}_factor", 1.0, where) for kind in ("gain", "cost"))
+    return name, [Design(design, gain * gain_factor, cost * cost_factor) for design, gain, cost in triples]
+
+
+def number_of(values: Mapping[str, Any], key: str, default: float | None, where: Any) -> float:
+    """A finite number of a mapping. Raises `ValueError`."""
+    value = values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{where}: {key} is {value!r}, accepted: a number")
+    return float(value)
+
+
+def _check_keys(values: Any, known: tuple[str, ...], where: Any) -> None:
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: expected a mapping with the keys {', '.join(known)}, got {values!r}")
+    for key in values:
+        if key not in known:
+            raise ValueError(unknown_key_message(str(key), known, str(where)))
+
+
+def allocation_lines(found: Allocation, minimal_roi: float) -> list[str]:
+    """The result in words."""
+    given, admissible = found.num_candidates
+    return [
+        f"{len(found.chosen)} scenarios, {given:,} candidates, {admissible:,} with ROI of at least {minimal_roi:g}",
+        f"gain {found.gain:.6g} for {found.cost:.6g} of the budget of {found.budget:.6g}",
+    ]
+
+
+def allocation_table(found: Allocation) -> list[list[str]]:
+    """Cells for people."""
+    rows = [["scenario", "design", "gain", "cost", "ROI"]]
+    for name, design in found.chosen.items():
+        rows.append([name, sizes_text(design.sizes), f"{design.gain:.6g}", f"{design.cost:.6g}", compact(design.roi)])
+    return [*rows, ["together", "", f"{found.gain:.6g}", f"{found.cost:.6g}", ""]]
+
+
+def allocation_dict(found: Allocation, minimal_roi: float) -> dict[str, Any]:
+    """As JSON can hold it."""
+    return {
+        "chosen": {
+            name: {"design": sizes_text(design.sizes), "gain": design.gain, "cost": design.cost}
+            for name, design in found.chosen.items()
+        },
+        "gain": found.gain,
+        "cost": found.cost,
+        "budget": found.budget,
+        "minimal_roi": minimal_roi,
+    }

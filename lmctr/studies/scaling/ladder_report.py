@@ -1,0 +1,302 @@
+"""What a ladder says: law, noise, machine cost, chosen design, allocation, as text, Markdown, JSON and pictures.
+
+Decided: the gain of a size is G of the law's value, not of the size's own noisy mean; its machine cost is the fraction before rounding
+(with few machines rounding would hide what sizes differ in), times the price. How firm a choice is, is told by choosing again with the laws
+of the bootstrap; machine costs and G are taken as given there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from lmctr.studies.scaling.allocate import allocation_dict, allocation_lines, allocation_table
+from lmctr.studies.scaling.design import draw_designs, front_table, summary
+from lmctr.studies.scaling.fit import FitAnalysis, draw
+from lmctr.studies.scaling.tables import compact, flops_text, markdown_table, sizes_text, text_table
+from lmctr.utils.files import read_json, write_json, write_text
+
+if TYPE_CHECKING:
+    from lmctr.scaling.allocation import Allocation
+    from lmctr.scaling.design import DesignResult
+    from lmctr.studies.scaling.ladder_file import Ladder
+
+_FRONT_ROWS = 15
+
+
+class Report:
+    """Collected results of a ladder.
+
+    Args:
+        ladder: the checked file. points, sizes: rows of points.csv and sizes.csv, the latter with costs. missing: names of runs that are not finished.
+    """
+
+    def __init__(
+        self,
+        ladder: Ladder,
+        points: list[dict[str, Any]],
+        sizes: list[dict[str, Any]],
+        missing: list[str],
+        command: str,
+    ):
+        self.ladder, self.points, self.sizes, self.missing, self.command = ladder, points, sizes, missing, command
+        self.analysis: FitAnalysis | None = None
+        self.design: DesignResult | None = None
+        self.votes: Counter[str] = Counter()
+        self.design_notes: list[str] = []
+        self.allocation: Allocation | None = None
+
+    # ---- choices --------------------------------------------------------------------------------------------------
+
+    @property
+    def measured(self) -> list[dict[str, Any]]:
+        """Sizes with a machine cost."""
+        return [row for row in self.sizes if row.get("qps") is not None]
+
+    def choose(self) -> None:
+        """The size of most gain under the minimal ROI. Raises `ValueError`: none is feasible."""
+        from lmctr.scaling.cost_curve import CostCurve
+        from lmctr.scaling.design import DesignGrid, choose_design, mlp_flops
+
+        section, ladder, fit = self.ladder.design, self.ladder, self.analysis.fit
+        cost_of = {
+            row["size"]: ladder.revenue.price * ladder.cost.base_machines * row["relative"] for row in self.measured
+        }
+        x_of: dict[Any, float] = {row["size"]: row[ladder.x] for row in self.sizes}
+        base = section.base or ladder.cost.base
+        if base not in cost_of:
+            raise ValueError(
+                f"design.base {base} has no machine cost: it missed the latency limit, or has no finished run"
+            )
+        candidates: list[Any] = list(cost_of)
+        if section.grid is not None:
+            try:
+                grid = DesignGrid(**section.grid)
+            except TypeError as error:
+                raise ValueError(f"{ladder.path}: design.grid: {error}") from error
+            curve = CostCurve([x_of[name] for name in cost_of], list(cost_of.values()))
+            every = grid.configurations()
+            inside = [size for size in every if curve.covers(mlp_flops(size))]
+            for size in inside:
+                x_of[size], cost_of[size] = float(mlp_flops(size)), curve(mlp_flops(size))
+            candidates += inside
+            self.design_notes.append(
+                f"{len(inside):,} of the grid's {len(every):,} sizes lie within the measured FLOPs; their costs are interpolated"
+            )
+        laws = [fit]
+        if self.analysis.band is not None:
+            laws += fit.bootstrap(self.analysis.options.resamples, self.analysis.options.seed)
+        places = {size: place for place, size in enumerate(x_of)}
+        for number, law in enumerate(laws):
+            values = ladder.revenue.slope * law.predict(list(x_of.values())) + ladder.revenue.intercept
+            try:
+                found = choose_design(
+                    candidates,
+                    lambda size, values=values: values[places[size]],
+                    lambda size: cost_of[size],
+                    section.minimal_roi,
+                    base=base if section.relative else None,
+                    relative=section.relative,
+                )
+            except ValueError:
+                if number == 0:
+                    raise
+                self.votes["none is feasible"] += 1
+                continue
+            if number == 0:
+                self.design = found
+            else:
+                self.votes[sizes_text(found.best.sizes)] += 1
+
+    def allocate(self) -> None:
+        """One design per scenario under the budget. Raises `ValueError`: a scenario or the budget is infeasible."""
+        from lmctr.scaling.allocation import allocate
+        from lmctr.scaling.design import Design
+
+        section, scenarios = self.ladder.allocate, {}
+        for scenario in section.scenarios:
+            rows = self.measured
+            if scenario.name in self.ladder.scenarios:  # it has a law and costs of its own
+                own = read_json(self.ladder.scenarios[scenario.name].output_dir / "ladder.json")
+                rows = [row for row in own["sizes"] if row["qps"] is not None]
+            scenarios[scenario.name] = [
+                Design(
+                    row["size"],
+                    scenario.slope * row["law"] + scenario.intercept,
+                    scenario.price * scenario.base_machines * row["relative"],
+                )
+                for row in rows
+            ]
+        self.allocation = allocate(scenarios | section.files, section.budget, section.minimal_roi)
+
+    # ---- words ----------------------------------------------------------------------------------------------------
+
+    def noise(self) -> list[str]:
+        """How the spread over seeds compares with what sizes differ in."""
+        means = [row["mean"] for row in self.sizes]
+        spreads = [row["std"] for row in self.sizes if row["std"] is not None]
+        lines = []
+        if spreads:
+            pooled = math.sqrt(sum(spread**2 for spread in spreads) / len(spreads))
+            span = max(means) - min(means)
+            lines.append(
+                f"noise: the standard deviation over seeds is {pooled:.2g} (pooled), the means of the sizes span {span:.2g}"
+                + (f", {span / pooled:.1f} times as much" if pooled else "")
+            )
+        else:
+            lines.append("noise: one seed per size, so nothing tells chance from size")
+        ordered = sorted(self.sizes, key=lambda row: row[self.ladder.x])
+        grows = self.analysis is not None and self.analysis.options.complement
+        steps = [b["mean"] - a["mean"] for a, b in itertools.pairwise(ordered)]
+        wrong = sum((step <= 0) if grows else (step >= 0) for step in steps)
+        if self.analysis is not None:
+            small, large = (self.analysis.fit.predict(ordered[place][self.ladder.x]) for place in (0, -1))
+            if (large <= small) if grows else (large >= small):
+                lines.append("the law finds no gain from size: what is chosen by it below is no advice")
+        if wrong:
+            lines.append(f"noise: {wrong} of {len(steps)} steps to the next larger size make the mean no better")
+        return lines
+
+    def lines(self) -> list[str]:
+        """What is printed."""
+        lines = ["", text_table(self._size_table()), "", *self._missing_lines(), *self._cut_lines(), *self.noise(), ""]
+        lines += self.analysis.lines()
+        for title, content, table in self._choices():
+            lines += ["", title, *content, text_table(table)]
+        return lines
+
+    def _missing_lines(self) -> list[str]:
+        return [f"not finished, and left out: {', '.join(self.missing)}"] if self.missing else []
+
+    def _choices(self) -> list[tuple[str, list[str], list[list[str]]]]:
+        found = []
+        if self.design is not None:
+            unit = f" (gain and cost in {self.ladder.revenue.unit})" if self.ladder.revenue.unit else ""
+            content = [*summary(self.design), *self.design_notes, *self._votes()]
+            found.append(
+                (f"Design under a return on machine cost{unit}", content, front_table(self.design, _FRONT_ROWS))
+            )
+        if self.allocation is not None:
+            content = allocation_lines(self.allocation, self.ladder.allocate.minimal_roi)
+            found.append(("Allocation between scenarios", content, allocation_table(self.allocation)))
+        return found
+
+    def _votes(self) -> list[str]:
+        total = sum(self.votes.values())
+        if not total:
+            return []
+        shares = ", ".join(f"{name} {count / total:.0%}" for name, count in self.votes.most_common(5))
+        more = "" if len(self.votes) <= 5 else f", {len(self.votes) - 5} others"
+        return [f"choices of {total} bootstrap laws: {shares}{more}"]
+
+    def _size_table(self) -> list[list[str]]:
+        with_cost = self.ladder.cost is not None
+        head = ["size", self.ladder.x, "parameters", f"{self.ladder.split} {self.ladder.metric}", "seeds", "law"]
+        table = [head + (["requests/s", "95 % of windows", "relative cost", "machines"] if with_cost else [])]
+        for row in self.sizes:
+            spread = "" if row["std"] is None else f" ± {row['std']:.5f}"
+            cells = [
+                row["size"],
+                flops_text(row[self.ladder.x]),
+                flops_text(row["parameters"]),
+                f"{row['mean']:.5f}{spread}",
+                str(row["seeds"]),
+                f"{row['law']:.5f}",
+            ]
+            if with_cost and row.get("qps") is None:
+                cells += ["-", "-", "misses the limit", "-"]
+            elif with_cost:
+                interval = "-" if row["qps_low"] is None else f"{row['qps_low']:,.0f} to {row['qps_high']:,.0f}"
+                cells += [f"{row['qps']:,.1f}", interval, compact(row["relative"], 4), compact(row["machines"])]
+            table.append(cells)
+        return table
+
+    def _cost_words(self) -> list[str]:
+        cost = self.ladder.cost
+        if cost is None:
+            return []
+        row = self.sizes[0]
+        words = (
+            f"Machine cost: highest rate of requests of {row['candidates']} candidates with p{100 * cost.quantile:g} of at most "
+            f"{cost.latency_ms:g} ms at {cost.confidence:.0%} confidence, up to {max(cost.batch_sizes)} requests per call and "
+            f"{cost.max_concurrency} clients, random inputs. {cost.base_machines:g} machines serve {cost.base} today."
+        )
+        notes = [f"{row['size']}: {row['note']}" for row in self.sizes if row.get("note")]
+        return [words, *notes, *self._cut_lines()]
+
+    def _cut_lines(self) -> list[str]:
+        """Rates that more time might have raised."""
+        cut = [row["size"] for row in self.measured if not row["complete"]]
+        if not cut:
+            return []
+        return [
+            f"time was over before all loads were tried: the rates of {', '.join(cut)} are lower bounds and their costs upper ones; "
+            "raise cost.max_seconds, or lower cost.min_calls"
+        ]
+
+    # ---- files ----------------------------------------------------------------------------------------------------
+
+    def write(self, plots: bool = True) -> dict[str, Any]:
+        """Write ladder.json, report.md and the pictures. Returns what ladder.json holds."""
+        from lmctr.scaling.load import machine_description
+
+        ladder, folder = self.ladder, self.ladder.output_dir
+        result = {
+            "name": ladder.name,
+            "metric": ladder.metric,
+            "split": ladder.split,
+            "x": ladder.x,
+            "sizes": self.sizes,
+            "missing": self.missing,
+            "noise": self.noise(),
+            **self.analysis.to_dict(),
+            "machine": machine_description() if ladder.cost is not None else None,
+            "design": None
+            if self.design is None
+            else {
+                "best": sizes_text(self.design.best.sizes),
+                "gain": self.design.best.gain,
+                "cost": self.design.best.cost,
+                "minimal_roi": self.design.minimal_roi,
+                "base": None if self.design.base is None else sizes_text(self.design.base.sizes),
+                "feasible": self.design.num_feasible,
+                "candidates": self.design.num_candidates,
+                "bootstrap_choices": dict(self.votes),
+                "notes": self.design_notes,
+            },
+            "allocation": None
+            if self.allocation is None
+            else allocation_dict(self.allocation, ladder.allocate.minimal_roi),
+            "command": self.command,
+        }
+        write_json(folder / "ladder.json", result)
+        pictures = self._draw() if plots else []
+        parts = [f"# {ladder.name}", *([ladder.description] if ladder.description else [])]
+        parts += [markdown_table(self._size_table()), *self._missing_lines(), *self._cost_words()]
+        if result["machine"]:
+            parts.append("Machine: " + ", ".join(f"{key} {value}" for key, value in result["machine"].items()) + ".")
+        parts += [*self.noise(), f"## {ladder.metric} by {ladder.x}", self.analysis.markdown()]
+        for title, content, table in self._choices():
+            parts += [f"## {title}", *content, markdown_table(table)]
+        parts += [f"![{name}]({name})" for name in pictures]
+        write_text(folder / "report.md", "\n\n".join([*parts, f"```\n{self.command}\n```"]) + "\n")
+        return result
+
+    def _draw(self) -> list[str]:
+        from lmctr.analysis.plots_scaling import plot_machine_cost
+
+        folder, names = self.ladder.output_dir, ["law.png"]
+        draw(self.analysis, folder / "law.png", title=self.ladder.name)
+        rows = [row for row in self.measured if row["relative"] is not None]
+        if rows:
+            x, cost = [row[self.ladder.x] for row in rows], [row["relative"] for row in rows]
+            words = self.ladder.x.replace("_", " ")
+            labels = [row["size"] for row in rows]
+            plot_machine_cost(x, cost, folder / "cost.png", labels=labels, x_name=words)
+            names.append("cost.png")
+        if self.design is not None:
+            draw_designs(self.design, folder / "pareto.png", title=self.ladder.name)
+            names.append("pareto.png")
+        return names

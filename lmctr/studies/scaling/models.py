@@ -1,0 +1,70 @@
+"""Models by name for `lmctr scaling`: a folder with a saved model, or a recipe, whose model has its initial weights."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["open_model", "saved_model"]
+
+
+def open_model(name: str, overrides: Sequence[tuple[str, str]] = ()) -> Any:
+    """The model of a run folder or recipe, in evaluation mode, on the CPU.
+
+    Args:
+        name: folder with `config.json` and weights, or a recipe. overrides: of a recipe; the data are read, since vocabularies decide the tables.
+
+    Raises:
+        FileNotFoundError, ValueError: nothing of that name, or what is there cannot be read.
+    """
+    if Path(name).is_dir():
+        if overrides:
+            raise ValueError(f"--{overrides[0][0]}: {name} is a saved model, only recipes take overrides")
+        return saved_model(name)
+    return _model_of_recipe(name, overrides)
+
+
+def saved_model(path: str | Path) -> Any:
+    """The model of a folder.
+
+    Raises:
+        FileNotFoundError: no folder, or none with a saved model. ValueError: weights and configuration do not belong together.
+    """
+    import transformers
+
+    import lmctr
+    from lmctr.runs.loading import load_run
+    from lmctr.utils.load_report import held_load_report
+
+    transformers.utils.logging.disable_progress_bar()
+    path = Path(path)
+    if not path.is_dir():
+        raise FileNotFoundError(f"run folder {path} does not exist")
+    if not (path / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{path} holds no saved model: it has no config.json (train one with `lmctr train RECIPE`)"
+        )
+    if (path / "processor_config.json").is_file() or (path / "preprocessor_config.json").is_file():
+        return load_run(path)[0]
+    with held_load_report():
+        model, info = lmctr.AutoModelForCTR.from_pretrained(path, output_loading_info=True)
+    if info["missing_keys"]:
+        raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys'])[:5])}")
+    return model.eval()
+
+
+def _model_of_recipe(name: str, overrides: Sequence[tuple[str, str]]) -> Any:
+    from transformers import set_seed
+
+    from lmctr.runs.inputs import view_of
+    from lmctr.runs.recipe import load_recipe
+
+    recipe = load_recipe(name, overrides)
+    with tempfile.TemporaryDirectory() as scratch:
+        view = view_of(recipe)
+        view.load(Path(scratch))
+        view.check()
+        set_seed(recipe.training.get("seed", 0))
+        return view.model(view.make_processor()).eval()

@@ -1,0 +1,55 @@
+"""Options of a piece of work as a dataclass: Python fills it by keyword, the command line makes its flags from it.
+
+A module that holds only such dataclasses imports nothing heavy, so that `--help` and usage errors come at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, field
+from typing import Any
+
+__all__ = ["given", "option"]
+
+
+def option(
+    says: str,
+    default: Any = MISSING,
+    *,
+    positional: bool = False,
+    choices: Sequence[Any] | None = None,
+    metavar: str | None = None,
+    repeated: bool = False,
+    short: Sequence[str] = (),
+) -> Any:
+    """A dataclass field that is a flag of the command line too.
+
+    The flag is the field's name with hyphens (`batch_size` is `--batch-size`); its type is the annotation: `str`, `int`, `float`,
+    `Path`, each also `| None`; `bool`, a switch whose default is False; `list[...]`, several words after one flag.
+
+    Args:
+        says: the help.
+        default: the default; left out: the option is required.
+        positional: whether the value is given without a flag.
+        choices: accepted values.
+        metavar: what the help calls the value.
+        repeated: for a list, whether the flag is given once for each value (`--only A --only B`).
+        short: further spellings of the flag, such as "--license".
+    """
+    metadata = {
+        "says": says,
+        "positional": positional,
+        "choices": choices,
+        "metavar": metavar,
+        "repeated": repeated,
+        "short": tuple(short),
+    }
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def given(default: Any = MISSING) -> Any:
+    """A dataclass field that the command line fills by itself: `overrides` (pairs of a recipe's dotted key and the value's text)
+    and `command` (the words that were typed)."""
+    return field(default=default)
