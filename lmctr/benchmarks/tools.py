@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
+
+from lmctr.utils.results import check_output, write_result
 
 __all__ = ["check_counts", "check_output", "in_turn", "machine", "summary", "synchronize", "write_result"]
 
@@ -78,19 +78,3 @@ def check_counts(options: object, names: Iterable[str]) -> None:
     for name in names:
         if getattr(options, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
-
-
-def check_output(path: str | None) -> None:
-    """Raise `ValueError` unless results can be written under this name."""
-    if path is not None and Path(path).suffix not in (".json", ".md"):
-        raise ValueError(f"--output must end in .json or .md, got {path!r}")
-
-
-def write_result(path: str | None, result: dict[str, Any], table: str) -> None:
-    """Write a result: its values to a .json file, its table to a .md file."""
-    if path is None:
-        return
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    content = json.dumps(result, indent=2, ensure_ascii=False) + "\n" if target.suffix == ".json" else table + "\n"
-    target.write_text(content, encoding="utf-8")

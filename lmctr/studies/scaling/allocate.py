@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.benchmarks.tools import check_output, write_result
 from lmctr.studies.scaling.tables import check_file, compact, markdown_table, read_rows, sizes_text, text_table
+from lmctr.utils.results import check_output, write_result
 from lmctr.utils.suggest import unknown_key_message
 
 if TYPE_CHECKING:

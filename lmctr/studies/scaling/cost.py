@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.benchmarks.tools import check_output, write_result
 from lmctr.studies.scaling.flops import add_request_arguments, count_model
 from lmctr.studies.scaling.tables import flops_text, markdown_table, text_table
+from lmctr.utils.results import check_output, write_result
 
 if TYPE_CHECKING:
     from lmctr.scaling.cost import Capacity, CostOptions

@@ -6,8 +6,8 @@ import argparse
 import dataclasses
 from typing import Any
 
-from lmctr.benchmarks.tools import check_output, write_result
 from lmctr.studies.scaling.tables import flops_text, markdown_table, text_table
+from lmctr.utils.results import check_output, write_result
 
 ACCEPTS_OVERRIDES = True
 
