@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from lmctr.evaluation import metrics
 from lmctr.models.common.base import IGNORED_LABEL
+from lmctr.utils.tables import text_table
 
 __all__ = [
     "METRIC_NAMES",
@@ -15,7 +16,6 @@ __all__ = [
     "evaluate_predictions",
     "evaluate_probabilities",
     "format_metrics",
-    "format_table",
 ]
 
 METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "normalized_entropy", "expected_calibration_error")
@@ -93,17 +93,7 @@ def format_metrics(rows: dict[str, dict[str, float | int]]) -> str:
 
     table = [["", *(METRIC_TITLES[key] for key in columns)]]
     table += [[name, *(cell(values.get(key)) for key in columns)] for name, values in rows.items()]
-    return format_table(table)
-
-
-def format_table(table: list[list[str]]) -> str:
-    """Cells as aligned plain text, the first column to the left and the others to the right."""
-    widths = [max(len(line[index]) for line in table) for index in range(len(table[0]))]
-    lines = [
-        "  ".join([line[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(line[1:], widths[1:]))])
-        for line in table
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return text_table(table)
 
 
 def _evaluate(

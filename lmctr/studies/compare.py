@@ -15,9 +15,10 @@ from lmctr.evaluation.comparison import (
     mean_and_spread,
     read_predictions,
 )
-from lmctr.evaluation.evaluator import METRIC_TITLES, format_table
+from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.hub.card_results import differing_keys
 from lmctr.utils.files import read_yaml, write_json
+from lmctr.utils.tables import markdown_table, spread_cells, text_table
 
 _NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the samples themselves are compared
 
@@ -34,11 +35,11 @@ class Comparison:
 
     def text(self) -> str:
         """Plain text for a terminal."""
-        return "\n\n".join([*self._heading(), *(format_table(table) for table in self._tables())])
+        return "\n\n".join([*self._heading(), *(text_table(table) for table in self._tables())])
 
     def markdown(self, command: str) -> str:
         """A Markdown document; `command` is quoted in it."""
-        tables = ["\n".join(f"| {' | '.join(row)} |" for row in _with_rule(table)) for table in self._tables()]
+        tables = [markdown_table(table) for table in self._tables()]
         notes = [
             "Mean ± sample standard deviation over seeds. AUC is exact (ties count half), gAUC the impression-weighted mean of "
             "the AUC per user, ECE has 10 uniform bins. Intervals are 95 %, p values two-sided and not corrected for the "
@@ -76,14 +77,14 @@ class Comparison:
         for name, runs in self.groups.items():
             for run in runs:
                 values = {key: (run.metrics[key], None) for key in names if key in run.metrics}
-                rows.append([str(run.path), str(run.seed), *_cells(values, names)])
+                rows.append([str(run.path), str(run.seed), *spread_cells(values, names)])
             if len(runs) > 1:
-                rows.append([f"mean of {name}", f"{len(runs)} seeds", *_cells(mean_and_spread(runs), names)])
+                rows.append([f"mean of {name}", f"{len(runs)} seeds", *spread_cells(mean_and_spread(runs), names)])
         runs = next(iter(self.groups.values()))
         for name in runs[0].baselines:
             if all(name in run.baselines for run in runs):
                 means = mean_and_spread([run.baselines[name] for run in runs])
-                rows.append([f"{name.replace('_', ' ')} baseline", "", *_cells(means, names)])
+                rows.append([f"{name.replace('_', ' ')} baseline", "", *spread_cells(means, names)])
         if not self.tests:
             return [rows]
         first, second = self.groups
@@ -185,17 +186,3 @@ def _group_dict(runs: list[RunPredictions]) -> dict[str, Any]:
         "mean": {name: value for name, (value, _) in summary.items()},
         "standard_deviation": {name: spread for name, (_, spread) in summary.items()},
     }
-
-
-def _cells(values: dict[str, tuple[float, float | None]], names: Sequence[str]) -> list[str]:
-    def cell(name: str) -> str:
-        if name not in values:
-            return "-"
-        value, spread = values[name]
-        return f"{value:.4f}" if spread is None else f"{value:.4f} ± {spread:.4f}"
-
-    return [cell(name) for name in names]
-
-
-def _with_rule(table: list[list[str]]) -> list[list[str]]:
-    return [table[0], ["---", *["---:"] * (len(table[0]) - 1)], *table[1:]]

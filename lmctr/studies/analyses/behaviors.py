@@ -126,7 +126,7 @@ def _rows(found: BehaviorAttention) -> list[dict[str, Any]]:
 
 def _table(name: str, found: BehaviorAttention) -> str:
     """The printed table of a run: the whole model, then each block in each layer."""
-    from lmctr.evaluation.evaluator import format_table
+    from lmctr.utils.tables import text_table
 
     def cells(values: Any) -> list[str]:
         return ["-" if value != value else f"{value:.1%}" for value in values]
@@ -137,7 +137,7 @@ def _table(name: str, found: BehaviorAttention) -> str:
     for layer, of_layer in enumerate(found.shares):
         for block, shares in zip(found.block_names, of_layer):
             table.append([f"attention, layer {layer}, {block}", *cells(shares)])
-    return f"{name}: {found.num_candidates:,} candidates\n{format_table(table)}"
+    return f"{name}: {found.num_candidates:,} candidates\n{text_table(table)}"
 
 
 def _write_csv(path: Path, found: dict[str, BehaviorAttention]) -> Path:

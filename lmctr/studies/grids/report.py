@@ -5,7 +5,6 @@ Nothing is filled in: a run that is not there counts as missing and is listed, w
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from lmctr.studies.grids.baselines import baselines_file, stored_baselines
 from lmctr.studies.grids.file import Grid, Point, check_recipes
 from lmctr.studies.grids.state import DONE, Run, inspect_runs
 from lmctr.utils.files import read_json
+from lmctr.utils.tables import markdown_table, spread_cells, write_csv
 
 if TYPE_CHECKING:
     from lmctr.runs.recipe import Recipe
@@ -123,8 +123,8 @@ def report(
         folder = Path(output)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{grid.name}.md").write_text(text, encoding="utf-8")
-        _write_csv(folder / f"{grid.name}.csv", run_rows(grid, sections, split))
-        _write_csv(folder / f"{grid.name}_tests.csv", test_rows(grid, sections, split))
+        write_csv(folder / f"{grid.name}.csv", run_rows(grid, sections, split), digits=6)
+        write_csv(folder / f"{grid.name}_tests.csv", test_rows(grid, sections, split), digits=6)
     return 0
 
 
@@ -265,22 +265,11 @@ def _table(section: Section) -> str:
             rows.append(
                 [f"{name.replace('_', ' ')} baseline", str(len(seeds)), *cells, *[""] * (len(tests) + 1 + len(costs))]
             )
-    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
-    return "\n".join(
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in [rows[0], rule, *rows[1:]]
-    )
+    return markdown_table(rows)
 
 
 def _cells(values: list[RunPredictions] | list[dict[str, float]], names: Sequence[str]) -> list[str]:
-    summary = mean_and_spread(values) if values else {}
-
-    def cell(name: str) -> str:
-        if name not in summary:
-            return "-"
-        mean, spread = summary[name]
-        return f"{mean:.4f}" if spread is None else f"{mean:.4f} ± {spread:.4f}"
-
-    return [cell(name) for name in names]
+    return spread_cells(mean_and_spread(values) if values else {}, names)
 
 
 def _test_cells(result: PointResult, is_ranking: bool) -> list[str]:
@@ -396,18 +385,3 @@ def test_rows(grid: Grid, sections: list[Section], split: str) -> list[dict[str,
                     }
                 )
     return rows
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names, restval="")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({name: _plain(row.get(name)) for name in names})
-
-
-def _plain(value: Any) -> Any:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else value

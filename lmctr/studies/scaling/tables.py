@@ -10,6 +10,7 @@ from typing import Any
 
 from lmctr.utils.files import write_text
 from lmctr.utils.suggest import nearest
+from lmctr.utils.tables import markdown_table, text_table
 
 __all__ = ["check_file", "compact", "flops_text", "markdown_table", "output_folder", "parse_sizes", "read_rows", "sizes_text", "text_table", "write_rows"]  # fmt: skip
 
@@ -80,20 +81,6 @@ def output_folder(path: str | None) -> Path | None:
         raise ValueError(f"--output {path} is a file; give a folder")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def text_table(table: list[list[str]]) -> str:
-    """Cells as aligned plain text."""
-    from lmctr.evaluation.evaluator import format_table
-
-    return format_table(table)
-
-
-def markdown_table(table: list[list[str]]) -> str:
-    """Cells as a Markdown table, the first row its head."""
-    head, *rows = table
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 def parse_sizes(text: str, where: str) -> tuple[int, ...]:

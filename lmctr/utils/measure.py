@@ -1,0 +1,93 @@
+"""What a result was measured with: the machine, the versions, the memory that it took."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["machine", "machine_line", "peak_memory", "versions"]
+
+
+def machine(
+    device: str = "cpu", packages: Iterable[str] = ("torch", "transformers"), with_platform: bool = False
+) -> dict[str, Any]:
+    """What decides how fast this machine is: processor, cores, PyTorch's threads, GPU, versions.
+
+    Args:
+        device: where the work runs; the GPU is named for one of its devices.
+        packages: whose versions count.
+        with_platform: whether `platform` (with the kernel's version) comes first instead of `system`. Measurements that are kept and
+            found again by this description do without.
+    """
+    import torch
+
+    where = (
+        {"platform": platform.platform()} if with_platform else {"system": f"{platform.system()} {platform.machine()}"}
+    )
+    found = {
+        **where,
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        **{name: importlib.import_module(name).__version__ for name in packages},
+    }
+    if torch.device(device).type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+    return found
+
+
+def machine_line(device: str = "cpu") -> str:
+    """The machine in words, as `metrics.json` and model cards tell it."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads, {sys.platform}"
+
+
+def versions(
+    packages: Iterable[str] = (
+        "lmctr",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "accelerate",
+        "numpy",
+        "scikit-learn",
+    ),
+) -> dict[str, str]:
+    """Installed versions of what decides the numbers."""
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+
+
+def peak_memory() -> int | None:
+    """Peak resident bytes of this process so far; None where the system does not tell (Windows)."""
+    # Linux hands `ru_maxrss` of the parent down to a child, so its own record of the address space is read there.
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _processor() -> str:
+    """The processor's model where Linux tells it, else what Python calls it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
