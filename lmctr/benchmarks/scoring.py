@@ -210,7 +210,7 @@ def _request(
     import numpy as np
     import torch
 
-    from lmctr.data.load import load_log
+    from lmctr.data.registry import load_log
     from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
     from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
     from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor

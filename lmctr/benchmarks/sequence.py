@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     )
     check_output(args.output or None)
 
-    from lmctr.data.load import load_log
+    from lmctr.data.registry import load_log
 
     options: dict[str, Any] = {} if args.path is None else {"path": args.path}
     if args.data == "synthetic_sequence":

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--num-behaviors must be at least 1, got {k}")
     check_output(args.output)
 
-    from lmctr.data.load import load_log
+    from lmctr.data.registry import load_log
 
     options = {} if args.path is None else {"path": args.path}
     result = benchmark_text(

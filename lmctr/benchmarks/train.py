@@ -307,7 +307,7 @@ def _data(settings: Settings) -> tuple[TextView, np.ndarray]:
     import numpy as np
 
     from lmctr.data.batches.text import TextView
-    from lmctr.data.load import load_log
+    from lmctr.data.registry import load_log
     from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
     from lmctr.models.ctr_sink.prompt import Prompt
     from lmctr.training.tokenizers import train_tokenizer

@@ -157,11 +157,9 @@ class _Steps:
 
 
 def _load(args: argparse.Namespace) -> InteractionLog:
-    import inspect as python_inspect
-
     import yaml
 
-    from lmctr.data import load as loading
+    from lmctr.data.registry import find
 
     options: dict[str, Any] = {}
     for text in args.option:
@@ -174,10 +172,10 @@ def _load(args: argparse.Namespace) -> InteractionLog:
             options[key] = value
     if args.path is not None:
         options["path"] = args.path
-    builder = loading.builder_of(args.name)
-    if "progress" in python_inspect.signature(builder).parameters:
+    loader = find(args.name, "log")
+    if "progress" in loader.options:
         options.setdefault("progress", not args.quiet)
-    return loading.load_log(args.name, **options)
+    return loader(**options)
 
 
 def _split_and_check(log: InteractionLog, args: argparse.Namespace) -> tuple[Splits | None, LeakageReport, str | None]:

@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - what type checkers read; `__all__` follows from the table
 """Interaction logs, their splits and checks, and the views that turn samples into tensors.
 
 The names below are imported when they are first used, so that reading a log does not wait for torch.
@@ -8,18 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lmctr.data.batches.collators import TextCollator
+    from lmctr.data.batches.impressions import ImpressionCollator, ImpressionDataset, ImpressionView
     from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView, sumi_rows
     from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
     from lmctr.data.batches.text import TextDataset, TextView
     from lmctr.data.features.processor import TabularFeatureProcessor
-    from lmctr.data.impressions.store import (
-        ImpressionCollator,
-        ImpressionDataset,
-        ImpressionSource,
-        ImpressionStore,
-        ImpressionView,
-        load_impressions,
-    )
+    from lmctr.data.impressions.source import ImpressionSource
+    from lmctr.data.impressions.store import ImpressionStore
     from lmctr.data.logs.log import DatasetInfo, InteractionLog
     from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
     from lmctr.data.logs.splits import Splits, split_log
@@ -27,17 +23,21 @@ if TYPE_CHECKING:
     from lmctr.data.logs.validation import LeakageReport, validate_histories, validate_log
     from lmctr.data.processors.impressions import ImpressionProcessor
     from lmctr.data.processors.sequence import SequenceProcessor
+    from lmctr.data.registry import load, load_impressions, load_log, load_tabular, register_dataset
     from lmctr.data.synthetic.cascade import synthetic_cascade
     from lmctr.data.synthetic.log import synthetic_log
     from lmctr.data.synthetic.tables import synthetic_table
-    from lmctr.data.tables.load import load_tabular, table_source
+    from lmctr.data.tables.load import table_source
     from lmctr.data.tables.source import TableSource
     from lmctr.data.tables.store import TabularStore
 
-    from .load import load_log
-
 _MODULES = {
     "batches.collators": ("TextCollator",),
+    "batches.impressions": (
+        "ImpressionCollator",
+        "ImpressionDataset",
+        "ImpressionView",
+    ),
     "batches.sequence": (
         "SequenceCollator",
         "SequenceDataset",
@@ -54,15 +54,8 @@ _MODULES = {
         "TextView",
     ),
     "features.processor": ("TabularFeatureProcessor",),
-    "impressions.store": (
-        "ImpressionCollator",
-        "ImpressionDataset",
-        "ImpressionSource",
-        "ImpressionStore",
-        "ImpressionView",
-        "load_impressions",
-    ),
-    "load": ("load_log",),
+    "impressions.source": ("ImpressionSource",),
+    "impressions.store": ("ImpressionStore",),
     "logs.log": (
         "DatasetInfo",
         "InteractionLog",
@@ -87,59 +80,23 @@ _MODULES = {
     ),
     "processors.impressions": ("ImpressionProcessor",),
     "processors.sequence": ("SequenceProcessor",),
+    "registry": (
+        "load",
+        "load_impressions",
+        "load_log",
+        "load_tabular",
+        "register_dataset",
+    ),
     "synthetic.cascade": ("synthetic_cascade",),
     "synthetic.log": ("synthetic_log",),
     "synthetic.tables": ("synthetic_table",),
-    "tables.load": (
-        "load_tabular",
-        "table_source",
-    ),
+    "tables.load": ("table_source",),
     "tables.source": ("TableSource",),
     "tables.store": ("TabularStore",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "DatasetInfo",
-    "ImpressionCollator",
-    "ImpressionDataset",
-    "ImpressionProcessor",
-    "ImpressionSource",
-    "ImpressionStore",
-    "ImpressionView",
-    "InteractionLog",
-    "LeakageReport",
-    "Retrieval",
-    "SequenceCollator",
-    "SequenceDataset",
-    "SequenceProcessor",
-    "SequenceView",
-    "Splits",
-    "TableSource",
-    "TabularCollator",
-    "TabularDataset",
-    "TabularFeatureProcessor",
-    "TabularStore",
-    "TabularView",
-    "TextCollator",
-    "TextDataset",
-    "TextRetriever",
-    "TextView",
-    "build_retrieval",
-    "load_impressions",
-    "load_log",
-    "load_table",
-    "load_tabular",
-    "log_from_table",
-    "split_log",
-    "sumi_rows",
-    "synthetic_cascade",
-    "synthetic_log",
-    "synthetic_table",
-    "table_source",
-    "validate_histories",
-    "validate_log",
-]
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

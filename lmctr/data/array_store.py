@@ -15,13 +15,16 @@ import uuid
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, Splits
 from lmctr.utils.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = ["ArrayStore", "FileWriter", "MemoryWriter", "smallest_integer"]
 
@@ -105,11 +108,6 @@ class ArrayStore(ABC):
 
     @classmethod
     @abstractmethod
-    def _source_fingerprint(cls, source: Any) -> str:
-        """Changes with the content of the source and its parts."""
-
-    @classmethod
-    @abstractmethod
     def _fill(cls, writer: Any, source: Any, processor: Any, **options: Any) -> Self:
         """Transform the source with a fitted processor, block by block, into the writer."""
 
@@ -120,7 +118,7 @@ class ArrayStore(ABC):
         """Hex string that changes with the content of the source, its parts and the processor."""
         settings = {key: value for key, value in processor.to_dict().items() if key != "statistics"}
         fitted = processor.fingerprint if processor.is_fitted else None
-        text = json.dumps([cls.format_version, cls._source_fingerprint(source), settings, fitted], sort_keys=True)
+        text = json.dumps([cls.format_version, source.fingerprint, settings, fitted], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod

@@ -12,7 +12,7 @@ from transformers import AutoProcessor
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.data.impressions.store import load_impressions
+from lmctr.data import load_impressions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.hub.checks import validate_run
 from lmctr.hub.model_card import build_card

@@ -10,8 +10,7 @@ import torch
 from transformers import AutoFeatureExtractor, AutoProcessor
 
 import lmctr
-from lmctr.data.impressions.store import (
-    ImpressionBlock,
+from lmctr.data import (
     ImpressionCollator,
     ImpressionDataset,
     ImpressionSource,
@@ -19,6 +18,7 @@ from lmctr.data.impressions.store import (
     ImpressionView,
     load_impressions,
 )
+from lmctr.data.impressions.source import ImpressionBlock
 from lmctr.data.processors.impressions import ImpressionProcessor, pad_ads
 
 USER_FIELDS = (

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
 
+from lmctr.data import ImpressionStore, load_impressions
 from lmctr.data.builders.recflow import load_recflow
-from lmctr.data.impressions.store import ImpressionStore, load_impressions
 
 DAYS = ("2024-01-13", "2024-01-14", "2024-01-15")
 FLAGS = ("realshow", "rerank_pos", "rerank_neg", "rank_pos", "rank_neg", "coarse_neg", "prerank_neg")
@@ -132,12 +132,12 @@ def test_a_limit_draws_videos_of_each_stage(tmp_path):
 
 def test_the_content_decides_the_fingerprint(tmp_path):
     first = load_recflow(write(tmp_path))
-    kept = first.fingerprint()
-    assert load_recflow(tmp_path).fingerprint() == kept
-    assert load_recflow(tmp_path, value="like").fingerprint() != kept
+    kept = first.fingerprint
+    assert load_recflow(tmp_path).fingerprint == kept
+    assert load_recflow(tmp_path, value="like").fingerprint != kept
     days = [day(), day(100), day(200)]
     days[0][0]["effective_view"] = 0
-    assert load_recflow(write(tmp_path, days)).fingerprint() != kept
+    assert load_recflow(write(tmp_path, days)).fingerprint != kept
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmctr.data.impressions.store import ImpressionStore, ImpressionView
+from lmctr.data import ImpressionStore, ImpressionView
 from lmctr.data.synthetic.cascade import SCENARIOS, synthetic_cascade
 
 SMALL = {
@@ -69,8 +69,8 @@ def test_seeds_and_parts():
         np.testing.assert_array_equal(first[name], again[name])
     assert not np.array_equal(first["oracle"], other["oracle"])
     assert np.bincount(first["split"]).tolist() == [240, 30, 30]
-    assert synthetic_cascade(**SMALL).fingerprint() == synthetic_cascade(**SMALL).fingerprint()
-    assert synthetic_cascade(**SMALL).fingerprint() != synthetic_cascade(**SMALL, seed=1).fingerprint()
+    assert synthetic_cascade(**SMALL).fingerprint == synthetic_cascade(**SMALL).fingerprint
+    assert synthetic_cascade(**SMALL).fingerprint != synthetic_cascade(**SMALL, seed=1).fingerprint
 
 
 def test_fewer_impressions_are_the_first_of_more():

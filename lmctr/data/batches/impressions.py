@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.processors.impressions import pad_ads
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import ragged_arange
 
 from .store import StoreCollator, StoreDataset, StoreView
-
-if TYPE_CHECKING:
-    from lmctr.data.impressions.store import ImpressionStore
 
 __all__ = ["ImpressionCollator", "ImpressionDataset", "ImpressionView"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ class ImpressionSource:
     Args:
         read: gives the blocks anew at every call.
         user_fields, ad_fields: default fields of an [`~lmctr.data.processors.impressions.ImpressionProcessor`].
-        fingerprint: gives a text that changes with the content and the parts.
+        content: gives a text that changes with the content and the parts; asked for once, by `fingerprint`.
         stages: names of the stages, by the numbers of a block's `stages`.
         info: origin, licence, counts, label rule.
     """
@@ -136,9 +137,14 @@ class ImpressionSource:
     read: Callable[[], Iterator[ImpressionBlock]]
     user_fields: tuple[dict[str, Any], ...]
     ad_fields: tuple[dict[str, Any], ...]
-    fingerprint: Callable[[], str]
+    content: Callable[[], str]
     stages: tuple[str, ...] = STAGES
     info: DatasetInfo = field(default_factory=DatasetInfo)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Text that changes with the content and the parts."""
+        return self.content()
 
     def blocks(self, part: str | None = None) -> Iterator[ImpressionBlock]:
         """The blocks; with `part` only its impressions, and of those only the ones that have ads.

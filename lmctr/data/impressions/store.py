@@ -1,8 +1,8 @@
 """Impressions for ad retrieval: a user, the ads that were ranked for it, their rank index v and their eCPM.
 
 `load_impressions` gives an [`ImpressionSource`] of a known data set; [`ImpressionStore`] fits the processor, transforms both sides in blocks and
-keeps the arrays on disk, ragged: an impression's ads are a slice. [`ImpressionView`], [`ImpressionDataset`] and [`ImpressionCollator`] read
-batches, padded to the longest impression of the batch.
+keeps the arrays on disk, ragged: an impression's ads are a slice. [`~lmctr.data.batches.impressions.ImpressionView`], its data set and its
+collator read batches, padded to the longest impression of the batch.
 
 ```python
 source = load_impressions("synthetic_cascade", num_impressions=10_000)
@@ -14,41 +14,22 @@ batch = ImpressionCollator(view)([0, 1, 2])
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lmctr.data.array_store import ArrayStore, smallest_integer
-from lmctr.data.batches.impressions import ImpressionCollator, ImpressionDataset, ImpressionView
 from lmctr.data.features.transform import add_counts
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.utils.ragged import offsets_from_lengths
-from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .source import ImpressionBlock, ImpressionSource
 
-__all__ = [
-    "ImpressionBlock",
-    "ImpressionCollator",
-    "ImpressionDataset",
-    "ImpressionSource",
-    "ImpressionStore",
-    "ImpressionView",
-    "load_impressions",
-]
-
-IMPRESSIONS = {
-    "recflow": "lmctr.data.builders.recflow:load_recflow",
-    "synthetic_cascade": "lmctr.data.synthetic.cascade:synthetic_cascade",
-}
-"""Data sets of impressions by name: the function that gives the source of each."""
+__all__ = ["ImpressionStore"]
 
 STORE_FILE = "impressions.json"
 FORMAT_VERSION = 1
@@ -63,34 +44,6 @@ USER_ARRAYS = (
     "split",
 )
 AD_ARRAYS = ("ad_input_ids", "ad_numeric_values", "ranks", "ecpm", "stages", "oracle")
-
-
-def load_impressions(name: str, **options: Any) -> ImpressionSource:
-    """A source of impressions by name.
-
-    Args:
-        name: a known data set, see `IMPRESSIONS`.
-        options: the arguments of its function.
-
-    Raises:
-        ValueError: an unknown name or option (with the nearest known one). FileNotFoundError: the data are absent.
-    """
-    function = impressions_builder_of(name)
-    known = list(inspect.signature(function).parameters)
-    for key in options:
-        if key not in known:
-            raise ValueError(unknown_key_message(key, known, name))
-    return function(**options)
-
-
-def impressions_builder_of(name: str) -> Callable[..., ImpressionSource]:
-    """The function that [`load_impressions`] calls for this name; its parameters are the options."""
-    if name not in IMPRESSIONS:
-        guess = nearest(name, IMPRESSIONS)
-        hint = f" Did you mean {guess!r}?" if guess else ""
-        raise ValueError(f"unknown impressions {name!r}; known: {', '.join(IMPRESSIONS)}.{hint}")
-    module, function = IMPRESSIONS[name].split(":")
-    return getattr(importlib.import_module(module), function)
 
 
 class ImpressionStore(ArrayStore):
@@ -182,10 +135,6 @@ class ImpressionStore(ArrayStore):
     @classmethod
     def _length(cls, name: str, header: dict[str, Any]) -> int:
         return header["num_ads"] if name in AD_ARRAYS else header["num_impressions"]
-
-    @classmethod
-    def _source_fingerprint(cls, source: ImpressionSource) -> str:
-        return source.fingerprint()
 
     @classmethod
     def _fill(cls, writer: Any, source: ImpressionSource, processor: ImpressionProcessor) -> ImpressionStore:

@@ -1,6 +1,6 @@
 """Tables for tabular models: sources, processed stores, and the view that makes batches.
 
-`load_tabular` gives a [`TableSource`] from a known data set or from files of one's own, through a schema file:
+[`~lmctr.data.registry.load_tabular`] gives a [`TableSource`] from a known data set or from files of one's own, through a schema file:
 
 ```yaml
 name: shop
@@ -25,10 +25,8 @@ Then `TabularStore.build(source, processor, directory)` fits and transforms it i
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
@@ -38,8 +36,9 @@ import pyarrow as pa
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.fields import parse_fields
 from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.registry import load_tabular
 from lmctr.utils.files import read_yaml
-from lmctr.utils.suggest import nearest, unknown_key_message
+from lmctr.utils.suggest import unknown_key_message
 
 from .reading import block_size_for
 from .source import PARTS, Piece, SplitRule, TableSource, file_piece, table_piece
@@ -57,70 +56,7 @@ __all__ = [
     "table_source",
 ]
 
-TABLES = {
-    "avazu": "lmctr.data.builders.avazu:load_avazu",
-    "criteo": "lmctr.data.builders.criteo:load_criteo",
-    "kuaivideo": "lmctr.data.builders.kuaivideo:load_kuaivideo",
-    "movielens": "lmctr.data.builders.movielens_table:load_movielens_table",
-    "synthetic_table": "lmctr.data.synthetic.tables:synthetic_table",
-    "taobao_ad": "lmctr.data.builders.taobao_ad:load_taobao_ad",
-}
-"""Tables by name: the function that gives the source of each."""
-
 _FILE_KEYS = ("format", "delimiter", "names")
-
-
-def load_tabular(name_or_path: str | os.PathLike, **options: Any) -> TableSource:
-    """A source of rows by name, schema file or data file.
-
-    Args:
-        name_or_path: a known table (see `TABLES`), a schema file (`.yaml`, see the module), or a CSV, TSV, Parquet or JSON lines file.
-        options: of a known table, the arguments of its function; of a schema file `path` (another folder for its files), `split`,
-            `fractions`, `seed`, `memory_limit`; of a data file the arguments of [`table_source`].
-
-    Raises:
-        ValueError: an unknown name or option (with the nearest known one); bad values in the schema.
-        FileNotFoundError: the data are absent.
-
-    Example:
-        ```python
-        source = load_tabular("criteo", path="criteo/train.txt")
-        store = TabularStore.build(source, directory="cache")
-        ```
-    """
-    function, fixed, where = _find(name_or_path)
-    known = [name for name in inspect.signature(function).parameters if name not in fixed]
-    for key in options:
-        if key not in known:
-            raise ValueError(unknown_key_message(key, known, where))
-    return function(**fixed, **options)
-
-
-def tabular_builder_of(name_or_path: str | os.PathLike) -> Callable[..., TableSource]:
-    """The function that [`load_tabular`] would call for this name; its parameters are the options."""
-    return _find(name_or_path)[0]
-
-
-def _find(name_or_path: str | os.PathLike) -> tuple[Callable[..., TableSource], dict[str, Any], str]:
-    name = os.fspath(name_or_path)
-    path = Path(name).expanduser()
-    if name in TABLES:
-        module, function = TABLES[name].split(":")
-        return getattr(importlib.import_module(module), function), {}, f"options of the table {name!r}"
-    if path.suffix.lower() in (".yaml", ".yml"):
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such schema file.")
-        return _from_schema, {"schema": path}, f"options of the schema file {path}"
-    if path.is_file():
-        return table_source, {"data": path}, f"options of the file {path}"
-    if path.exists():
-        raise ValueError(f"{path}: a folder; name the file in it, or the table and give the folder as its path.")
-    guess = nearest(name, TABLES)
-    raise ValueError(
-        f"table {name!r}: neither a known name nor an existing path."
-        + (f" Did you mean {guess!r}?" if guess else "")
-        + f" Known names: {', '.join(TABLES)}; or a schema .yaml file, or a data file."
-    )
 
 
 def table_source(
@@ -230,7 +166,7 @@ def _guess_fields(schema: pa.Schema, special: set[str]) -> list[dict[str, Any]]:
 _SCHEMA_KEYS = ("name", "files", *_FILE_KEYS, "label", "group", "time", "weight", "split", "fields", "info")
 
 
-def _from_schema(
+def source_from_schema(
     schema: str | os.PathLike,
     path: str | os.PathLike | None = None,
     split: str | None = None,

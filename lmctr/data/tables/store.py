@@ -132,10 +132,6 @@ class TabularStore(ArrayStore):
         return header["num_rows"]
 
     @classmethod
-    def _source_fingerprint(cls, source: TableSource) -> str:
-        return source.fingerprint
-
-    @classmethod
     def _fill(
         cls, writer: Any, source: TableSource, processor: TabularFeatureProcessor, progress: bool = False
     ) -> TabularStore:

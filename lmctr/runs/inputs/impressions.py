@@ -6,7 +6,6 @@ largest validation R/R*, and predictions have a row per ad.
 
 from __future__ import annotations
 
-import inspect
 import zlib
 from collections.abc import Callable
 from functools import cached_property
@@ -16,17 +15,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
+from lmctr.data.batches.impressions import ImpressionCollator, ImpressionDataset, ImpressionView
 from lmctr.data.features.fields import override_fields
-from lmctr.data.impressions.store import (
-    ImpressionCollator,
-    ImpressionDataset,
-    ImpressionSource,
-    ImpressionStore,
-    ImpressionView,
-    impressions_builder_of,
-    load_impressions,
-)
+from lmctr.data.impressions.source import ImpressionSource
+from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.data.registry import find, load_impressions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.runs.inputs import config_class
 from lmctr.runs.inputs.base import COMMON_DATA_KEYS, PARTS
@@ -110,7 +104,7 @@ class ImpressionRunView(StoredRunView):
     def load(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
         data = self.recipe.data
-        known = inspect.signature(impressions_builder_of(data["name"])).parameters
+        known = find(data["name"], "impressions").options
         options = dict(data["options"])
         for key in options:
             if key not in known:

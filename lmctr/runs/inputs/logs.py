@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lmctr.data.load import load_log
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits, split_log
+from lmctr.data.registry import load_log
 from lmctr.runs.inputs.base import draw
 
 

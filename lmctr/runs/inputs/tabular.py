@@ -15,11 +15,9 @@ import pyarrow as pa
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.fields import override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.data.load import BUILDERS as LOGS
-from lmctr.data.load import builder_of, load_log
 from lmctr.data.logs.log import LOG_FILE, InteractionLog
 from lmctr.data.logs.splits import Splits, split_log
-from lmctr.data.tables.load import load_tabular, tabular_builder_of
+from lmctr.data.registry import DATASETS, find, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.runs.inputs import config_class
@@ -89,7 +87,7 @@ class TabularRunView(StoredRunView):
         if _is_log(data["name"]):
             self.source = self._log_source()
             return
-        builder = inspect.signature(tabular_builder_of(data["name"])).parameters
+        builder = find(data["name"], "table").options
         options = dict(data["options"])
         if data["path"] is not None:
             options["path"] = data["path"]
@@ -115,7 +113,7 @@ class TabularRunView(StoredRunView):
             for key, entry in inspect.signature(movielens_table).parameters.items()
             if entry.kind == entry.KEYWORD_ONLY
         ]
-        of_log = list(inspect.signature(builder_of(name)).parameters)
+        of_log = find(name, "log").options
         for key in data["options"]:
             if key not in (*of_log, *of_table):
                 known = [*of_log, *of_table]
@@ -238,7 +236,7 @@ class TabularRunView(StoredRunView):
 
 def _is_log(name: str) -> bool:
     """Whether a recipe's data name means an interaction log: a known one, or a folder of `lmctr data prepare`."""
-    return name in LOGS or (Path(name).expanduser() / LOG_FILE).is_file()
+    return name in DATASETS["log"] or (Path(name).expanduser() / LOG_FILE).is_file()
 
 
 def _unknown_share(store: TabularStore, part: str) -> float | None:

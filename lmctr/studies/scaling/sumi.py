@@ -89,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, options: dict[str, Any]) -> tuple[CompressionPlan, dict[str, Any]]:
     from lmctr.data.batches.sequence import SequenceView
-    from lmctr.data.load import load_log
     from lmctr.data.logs.splits import split_log
     from lmctr.data.processors.sequence import SequenceProcessor
+    from lmctr.data.registry import load_log
     from lmctr.models.astro.configuration_astro import ASTROConfig
     from lmctr.scaling.compression import plan_compression
 

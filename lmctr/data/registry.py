@@ -1,0 +1,282 @@
+"""Every data set by name, and the doors to them.
+
+A data set is an interaction log, a table or a set of impressions. [`load`] finds out which; [`load_log`], [`load_tabular`] and
+[`load_impressions`] accept one kind only. [`register_dataset`] adds a name. The readers are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmctr.utils.files import read_yaml
+from lmctr.utils.suggest import nearest, unknown_key_message
+
+if TYPE_CHECKING:
+    from lmctr.data.impressions.source import ImpressionSource
+    from lmctr.data.logs.log import InteractionLog
+    from lmctr.data.tables.source import TableSource
+
+__all__ = [
+    "DATASETS",
+    "Loader",
+    "find",
+    "load",
+    "load_impressions",
+    "load_log",
+    "load_tabular",
+    "register_dataset",
+]
+
+DATASETS: dict[str, dict[str, str | Callable[..., Any]]] = {
+    "log": {
+        "30music": "lmctr.data.builders.thirty_music:load_thirty_music",
+        "amazon_book": "lmctr.data.builders.amazon_book:load_amazon_book",
+        "movielens": "lmctr.data.builders.movielens:load_movielens",
+        "kuairec": "lmctr.data.builders.kuairec:load_kuairec",
+        "spotify_sessions": "lmctr.data.builders.spotify:load_spotify_sessions",
+        "synthetic": "lmctr.data.synthetic.log:synthetic_log",
+        "synthetic_sequence": "lmctr.data.synthetic.sequence:synthetic_sequence_log",
+    },
+    "table": {
+        "avazu": "lmctr.data.builders.avazu:load_avazu",
+        "criteo": "lmctr.data.builders.criteo:load_criteo",
+        "kuaivideo": "lmctr.data.builders.kuaivideo:load_kuaivideo",
+        "movielens": "lmctr.data.builders.movielens_table:load_movielens_table",
+        "synthetic_table": "lmctr.data.synthetic.tables:synthetic_table",
+        "taobao_ad": "lmctr.data.builders.taobao_ad:load_taobao_ad",
+    },
+    "impressions": {
+        "recflow": "lmctr.data.builders.recflow:load_recflow",
+        "synthetic_cascade": "lmctr.data.synthetic.cascade:synthetic_cascade",
+    },
+}
+"""Data sets by kind and name: the function that reads or makes each, whose parameters are the options."""
+
+_WORDS = {"log": "data set", "table": "table", "impressions": "impressions"}
+_DOORS = {"log": "load_log", "table": "load_tabular", "impressions": "load_impressions"}
+_PATHS = {
+    "log": "; or a folder of `lmctr data prepare`, or a schema .yaml file",
+    "table": "; or a schema .yaml file, or a data file",
+    "impressions": "",
+    None: "; or a folder of `lmctr data prepare`, a schema .yaml file, or a data file",
+}
+
+
+@dataclass(frozen=True)
+class Loader:
+    """What reads a data set.
+
+    Attributes:
+        kind: "log", "table" or "impressions". function: the reader. fixed: the arguments that the path sets. where: how messages call its
+            options.
+    """
+
+    kind: str
+    function: Callable[..., Any]
+    where: str
+    fixed: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def options(self) -> list[str]:
+        """Names of the options."""
+        return [name for name in inspect.signature(self.function).parameters if name not in self.fixed]
+
+    def __call__(self, **options: Any) -> Any:
+        """The data. Raises `ValueError` for an unknown option, with the nearest known one."""
+        for key in options:
+            if key not in self.options:
+                raise ValueError(unknown_key_message(key, self.options, self.where))
+        return self.function(**self.fixed, **options)
+
+
+def register_dataset(name: str, kind: str, target: str | Callable[..., Any]) -> None:
+    """Add a data set, which recipes, `lmctr data` and the functions of this module then know by its name.
+
+    Args:
+        name: the name.
+        kind: what the function gives: "log" (an [`InteractionLog`]), "table" (a [`TableSource`]) or "impressions" (an
+            [`ImpressionSource`]). A name may stand for one data set of each kind.
+        target: the function, or "module:function", which is imported when the data are first asked for.
+
+    Raises:
+        ValueError: an unknown kind, a target that is neither, a name of this kind that another function has.
+
+    Example:
+        ```python
+        register_dataset("shop", "log", "shop.data:load_shop")
+        lmctr.data.load("shop", year=2024)
+        ```
+    """
+    if kind not in DATASETS:
+        raise ValueError(f"kind: got {kind!r}, accepted: {', '.join(DATASETS)}.")
+    if not callable(target) and not (isinstance(target, str) and target.count(":") == 1):
+        raise ValueError(f'target: got {target!r}, accepted: a function, or "module:function".')
+    if DATASETS[kind].setdefault(name, target) != target:
+        raise ValueError(f"name: {name!r} is taken: {DATASETS[kind][name]}; choose another name.")
+
+
+def load(name_or_path: str | os.PathLike, *, kind: str | None = None, **options: Any) -> Any:
+    """Loads any data set.
+
+    Args:
+        name_or_path: a name of `DATASETS`; a folder of `lmctr data prepare`, which is a log; a schema file (`.yaml`), which describes a table
+            when it has the key `files` and a log otherwise; or a CSV, TSV, Parquet or JSON lines file, which is a table.
+        kind: "log", "table" or "impressions"; needed only to read as a table what is a log too, such as "movielens".
+        options: of the data set: the parameters of its function.
+
+    Returns:
+        An [`InteractionLog`], a [`TableSource`] or an [`ImpressionSource`].
+
+    Raises:
+        ValueError: the name, the kind or an option is unknown (with the nearest known one).
+        FileNotFoundError: the data are absent.
+    """
+    return find(name_or_path, kind)(**options)
+
+
+def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
+    """Loads an interaction log.
+
+    Args:
+        name_or_path: a log of `DATASETS`; or a folder written by [`InteractionLog.save`] or `lmctr data prepare`; or a schema file (`.yaml`)
+            that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.logs.table`]).
+        options: keyword arguments of the builder: see [`~lmctr.data.builders.movielens.load_movielens`],
+            [`~lmctr.data.builders.kuairec.load_kuairec`], [`~lmctr.data.synthetic.log.synthetic_log`], [`InteractionLog.load`] and
+            [`~lmctr.data.logs.table.load_table`].
+
+    Raises:
+        ValueError: the name, or an option, is unknown (with the nearest known one).
+        FileNotFoundError: the data are absent.
+
+    Example:
+        ```python
+        from lmctr.data import load_log
+
+        log = load_log("movielens", path="ml-latest-small")
+        log.num_users, log.num_events
+        ```
+    """
+    return find(name_or_path, "log")(**options)
+
+
+def load_tabular(name_or_path: str | os.PathLike, **options: Any) -> TableSource:
+    """A source of rows by name, schema file or data file.
+
+    Args:
+        name_or_path: a table of `DATASETS`, a schema file (`.yaml`, see [`lmctr.data.tables.load`]), or a CSV, TSV, Parquet or JSON lines
+            file.
+        options: of a known table, the arguments of its function; of a schema file `path` (another folder for its files), `split`,
+            `fractions`, `seed`, `memory_limit`; of a data file the arguments of [`~lmctr.data.tables.load.table_source`].
+
+    Raises:
+        ValueError: an unknown name or option (with the nearest known one); bad values in the schema.
+        FileNotFoundError: the data are absent.
+
+    Example:
+        ```python
+        source = load_tabular("criteo", path="criteo/train.txt")
+        store = TabularStore.build(source, directory="cache")
+        ```
+    """
+    return find(name_or_path, "table")(**options)
+
+
+def load_impressions(name: str, **options: Any) -> ImpressionSource:
+    """A source of impressions by name.
+
+    Args:
+        name: impressions of `DATASETS`.
+        options: the arguments of its function.
+
+    Raises:
+        ValueError: an unknown name or option (with the nearest known one).
+        FileNotFoundError: the data are absent.
+    """
+    return find(name, "impressions")(**options)
+
+
+def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
+    """What [`load`] would call for this name or path.
+
+    Raises:
+        ValueError: nothing of this name and kind. FileNotFoundError: no such file.
+    """
+    if kind is not None and kind not in DATASETS:
+        raise ValueError(f"kind: got {kind!r}, accepted: {', '.join(DATASETS)}.")
+    name = os.fspath(name_or_path)
+    for own in DATASETS if kind is None else (kind,):
+        if name in DATASETS[own]:
+            return Loader(own, _resolve(DATASETS[own][name]), f"options of the {_WORDS[own]} {name!r}")
+    path = Path(name).expanduser()
+    if kind != "impressions":
+        if path.suffix.lower() in (".yaml", ".yml"):
+            return _schema(path, kind)
+        if path.exists():
+            return _log_folder(path) if kind == "log" or (kind is None and path.is_dir()) else _data_file(path)
+    raise ValueError(_unknown(name, kind))
+
+
+def _schema(path: Path, kind: str | None) -> Loader:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such schema file.")
+    if kind is None:
+        values = read_yaml(path)
+        kind = "table" if isinstance(values, dict) and "files" in values else "log"
+    target = {"log": "lmctr.data.logs.table:load_table", "table": "lmctr.data.tables.load:source_from_schema"}[kind]
+    return Loader(kind, _resolve(target), f"options of the schema file {path}", {"schema": path})
+
+
+def _log_folder(path: Path) -> Loader:
+    from lmctr.data.logs.log import LOG_FILE, InteractionLog
+
+    if (path / LOG_FILE).is_file():
+        return Loader("log", InteractionLog.load, f"options of the saved log {path}", {"directory": path})
+    if path.is_dir():
+        raise FileNotFoundError(
+            f"{path}: no {LOG_FILE} in this folder. For raw files, name the data set and give the folder as its path: "
+            f'load_log("movielens", path={str(path)!r}).'
+        )
+    raise ValueError(
+        f"{path}: a raw data file needs a schema that says which column is what; pass the schema's .yaml file (see "
+        "lmctr.data.logs.table)."
+    )
+
+
+def _data_file(path: Path) -> Loader:
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder; name the file in it, or the table and give the folder as its path.")
+    return Loader(
+        "table", _resolve("lmctr.data.tables.load:table_source"), f"options of the file {path}", {"data": path}
+    )
+
+
+def _unknown(name: str, kind: str | None) -> str:
+    for other, names in DATASETS.items():
+        if name in names:
+            return f"{name!r} names {_a(other)}, not {_a(kind)}; load it with lmctr.data.{_DOORS[other]}."
+    kinds = DATASETS if kind is None else {kind: DATASETS[kind]}
+    known = list(dict.fromkeys(name for names in kinds.values() for name in names))
+    guess = nearest(name, known)
+    return (
+        f"{_WORDS[kind or 'log']} {name!r}: neither a known name nor an existing path."
+        + (f" Did you mean {guess!r}?" if guess else "")
+        + f" Known names: {', '.join(known)}{_PATHS[kind]}."
+    )
+
+
+def _a(kind: str | None) -> str:
+    return kind if kind == "impressions" else f"a {kind}"
+
+
+def _resolve(target: str | Callable[..., Any]) -> Callable[..., Any]:
+    if callable(target):
+        return target
+    module, function = target.split(":")
+    return getattr(importlib.import_module(module), function)

@@ -1,0 +1,94 @@
+import inspect
+import json
+
+import pytest
+
+from lmctr.data import (
+    ImpressionSource,
+    InteractionLog,
+    TableSource,
+    load,
+    load_impressions,
+    load_log,
+    load_tabular,
+    register_dataset,
+    synthetic_log,
+)
+from lmctr.data.registry import DATASETS, find
+
+TINY = {"num_users": 5, "num_items": 20, "events_per_user": 5}
+
+
+def test_one_door_opens_every_kind(tmp_path):
+    assert isinstance(load("synthetic", **TINY), InteractionLog)
+    assert isinstance(load("synthetic_table", num_rows=500, vocab_size=200), TableSource)
+    assert isinstance(load("synthetic_cascade", num_impressions=20, num_ads=250), ImpressionSource)
+    assert find("movielens").kind == "log"
+    assert find("movielens", "table").kind == "table"
+
+    load("synthetic", **TINY).save(tmp_path / "log")
+    assert load(tmp_path / "log").num_events == 25
+    file = tmp_path / "rows.csv"
+    file.write_text("label,x\n" + "0,1\n1,2\n" * 20)
+    assert isinstance(load(file), TableSource)
+    schema = tmp_path / "table.yaml"
+    schema.write_text("files: rows.csv\nlabel: label\n")
+    assert isinstance(load(schema), TableSource)
+    (tmp_path / "events.csv").write_text("u,i,t,c\na,1,5,1\n")
+    schema.write_text("events: events.csv\ncolumns: {user: u, item: i, time: t, label: c}\n")
+    assert isinstance(load(schema), InteractionLog)
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_every_name_is_there(kind):
+    for name in DATASETS[kind]:
+        loader = find(name, kind)
+        assert loader.kind == kind
+        assert callable(loader.function)
+        assert loader.options
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: load("synthetic_tabel"), "Did you mean 'synthetic_table'"),
+        (lambda: load_log("synthetik"), "data set 'synthetik': neither a known name.*Did you mean 'synthetic'"),
+        (lambda: load_tabular("critteo"), "table 'critteo': .*Did you mean 'criteo'.*a data file"),
+        (lambda: load_log("criteo"), "'criteo' names a table, not a log; load it with lmctr.data.load_tabular"),
+        (lambda: load_impressions("synthetic"), "'synthetic' names a log, not impressions"),
+        (lambda: load("synthetic", num_user=3), "options of the data set 'synthetic'; did you mean 'num_users'"),
+        (lambda: load("synthetic_cascade", num_impression=3), "did you mean 'num_impressions'"),
+        (
+            lambda: load("synthetic_table", num_row=3),
+            "options of the table 'synthetic_table'; did you mean 'num_rows'",
+        ),
+        (lambda: load("synthetic", kind="logs"), "kind: got 'logs', accepted: log, table, impressions"),
+        (lambda: register_dataset("shop", "rows", load_log), "kind: got 'rows'"),
+        (lambda: register_dataset("shop", "log", "shop.data"), "target: got 'shop.data'"),
+        (lambda: register_dataset("synthetic", "log", "shop.data:load"), "'synthetic' is taken"),
+    ],
+)
+def test_errors_name_what_is_known(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_options_of_generated_data_are_their_settings():
+    assert "num_users" in inspect.signature(synthetic_log).parameters
+    assert {"seed", "num_topics", "days"} <= set(find("synthetic").options)
+
+
+def test_a_data_set_of_ones_own_is_known_everywhere(monkeypatch, capsys):
+    from lmctr.__main__ import main
+
+    def load_shop(num_users: int = 8) -> InteractionLog:
+        return synthetic_log(num_users=num_users, num_items=40, events_per_user=10)
+
+    monkeypatch.setitem(DATASETS, "log", dict(DATASETS["log"]))
+    register_dataset("shop", "log", load_shop)
+    register_dataset("shop", "log", load_shop)
+    assert load("shop", num_users=9).num_users == 9
+    with pytest.raises(ValueError, match="Did you mean 'shop'"):
+        load("shopp")
+    assert main(["data", "inspect", "shop", "--option", "num_users=7", "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["users"] == 7
