@@ -1,157 +1,75 @@
 """lmctr: click-through-rate prediction for Hugging Face Transformers.
 
-Importing the package registers its model families with transformers' Auto classes.
+Importing the package registers its model families with transformers' Auto classes, which takes as long as importing torch and
+transformers. Only the command line (`lmctr VERB`, `python -m lmctr VERB`) puts that off, so that its help and its usage errors come at
+once: there the families are registered as soon as a public name is used or `lmctr.auto` is imported, and every part of the package that
+needs the Auto classes imports `lmctr.auto` itself. The public names are imported when they are first used.
 """
+
+import sys
+from importlib import import_module
+from pathlib import PurePath
+from typing import Any
+
+from lmctr.models.families import public_classes
+from lmctr.utils.lazy import load_target
 
 __version__ = "0.1.0"
 
-from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.data.processors.impressions import ImpressionProcessor
-from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.models.common.outputs import CTROutput
+# Names besides the families' classes.
+_NAMES = {
+    "AutoModelForCTR": "lmctr.auto:AutoModelForCTR",
+    "CTROutput": "lmctr.models.common.outputs:CTROutput",
+    "CTRSinkProcessor": "lmctr.models.ctr_sink.processing_ctr_sink:CTRSinkProcessor",
+    "Family": "lmctr.models.families:Family",
+    "ImpressionProcessor": "lmctr.data.processors.impressions:ImpressionProcessor",
+    "SequenceProcessor": "lmctr.data.processors.sequence:SequenceProcessor",
+    "TabularFeatureProcessor": "lmctr.data.features.processor:TabularFeatureProcessor",
+    "list_models": "lmctr.auto:list_models",
+    "register_family": "lmctr.auto:register_family",
+}
+_ROOMS = (
+    "analysis",
+    "auto",
+    "data",
+    "evaluation",
+    "hub",
+    "models",
+    "runs",
+    "scaling",
+    "serving",
+    "studies",
+    "training",
+)
 
-from .auto import AutoModelForCTR, list_models
-from .models.astro.configuration_astro import ASTROConfig
-from .models.astro.modeling_astro import ASTROForCTR, ASTROModel, ASTROPreTrainedModel
-from .models.autoint.configuration_autoint import AutoIntConfig
-from .models.autoint.modeling_autoint import AutoIntForCTR, AutoIntModel, AutoIntPreTrainedModel
-from .models.behavior_transformer.configuration_behavior_transformer import BehaviorTransformerConfig
-from .models.behavior_transformer.modeling_behavior_transformer import (
-    BehaviorTransformerForCTR,
-    BehaviorTransformerModel,
-    BehaviorTransformerPreTrainedModel,
-)
-from .models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
-from .models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel, CTRSinkPreTrainedModel
-from .models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
-from .models.dcnv2.configuration_dcnv2 import DCNv2Config
-from .models.dcnv2.modeling_dcnv2 import DCNv2ForCTR, DCNv2Model, DCNv2PreTrainedModel
-from .models.deepfm.configuration_deepfm import DeepFMConfig
-from .models.deepfm.modeling_deepfm import DeepFMForCTR, DeepFMModel, DeepFMPreTrainedModel
-from .models.din.configuration_din import DINConfig
-from .models.din.modeling_din import DINForCTR, DINModel, DINPreTrainedModel
-from .models.dlrm_twin.configuration_dlrm_twin import DLRMTwinConfig
-from .models.dlrm_twin.modeling_dlrm_twin import DLRMTwinForCTR, DLRMTwinModel, DLRMTwinPreTrainedModel
-from .models.dnn.configuration_dnn import DNNConfig
-from .models.dnn.modeling_dnn import DNNForCTR, DNNModel, DNNPreTrainedModel
-from .models.fat.configuration_fat import FATConfig
-from .models.fat.modeling_fat import FATForCTR, FATModel, FATPreTrainedModel
-from .models.ffm.configuration_ffm import FFMConfig
-from .models.ffm.modeling_ffm import FFMForCTR, FFMModel, FFMPreTrainedModel
-from .models.hiformer.configuration_hiformer import HiFormerConfig
-from .models.hiformer.modeling_hiformer import HiFormerForCTR, HiFormerModel, HiFormerPreTrainedModel
-from .models.hstu.configuration_hstu import HSTUConfig
-from .models.hstu.modeling_hstu import HSTUForCTR, HSTUModel, HSTUPreTrainedModel
-from .models.rank_elastor.configuration_rank_elastor import RankElastorConfig
-from .models.rank_elastor.modeling_rank_elastor import (
-    RankElastorForCTR,
-    RankElastorModel,
-    RankElastorPreTrainedModel,
-)
-from .models.rank_mixer.configuration_rank_mixer import RankMixerConfig
-from .models.rank_mixer.modeling_rank_mixer import RankMixerForCTR, RankMixerModel, RankMixerPreTrainedModel
-from .models.retrieval_mlp.configuration_retrieval_mlp import RetrievalMLPConfig
-from .models.retrieval_mlp.modeling_retrieval_mlp import (
-    RetrievalMLPForCTR,
-    RetrievalMLPModel,
-    RetrievalMLPPreTrainedModel,
-)
-from .models.twin.configuration_twin import TWINConfig
-from .models.twin.modeling_twin import TWINForCTR, TWINModel, TWINPreTrainedModel
-from .models.two_tower.configuration_two_tower import TwoTowerConfig
-from .models.two_tower.modeling_two_tower import TwoTowerForCTR, TwoTowerModel, TwoTowerPreTrainedModel
-from .models.wukong.configuration_wukong import WukongConfig
-from .models.wukong.modeling_wukong import WukongForCTR, WukongModel, WukongPreTrainedModel
-from .models.xdeepfm.configuration_xdeepfm import XDeepFMConfig
-from .models.xdeepfm.modeling_xdeepfm import XDeepFMForCTR, XDeepFMModel, XDeepFMPreTrainedModel
+__all__ = sorted((*public_classes(), *_NAMES, "__version__"))
 
-__all__ = [
-    "ASTROConfig",
-    "ASTROForCTR",
-    "ASTROModel",
-    "ASTROPreTrainedModel",
-    "AutoIntConfig",
-    "AutoIntForCTR",
-    "AutoIntModel",
-    "AutoIntPreTrainedModel",
-    "AutoModelForCTR",
-    "BehaviorTransformerConfig",
-    "BehaviorTransformerForCTR",
-    "BehaviorTransformerModel",
-    "BehaviorTransformerPreTrainedModel",
-    "CTROutput",
-    "CTRSinkConfig",
-    "CTRSinkForCTR",
-    "CTRSinkModel",
-    "CTRSinkPreTrainedModel",
-    "CTRSinkProcessor",
-    "DCNv2Config",
-    "DCNv2ForCTR",
-    "DCNv2Model",
-    "DCNv2PreTrainedModel",
-    "DINConfig",
-    "DINForCTR",
-    "DINModel",
-    "DINPreTrainedModel",
-    "DLRMTwinConfig",
-    "DLRMTwinForCTR",
-    "DLRMTwinModel",
-    "DLRMTwinPreTrainedModel",
-    "DNNConfig",
-    "DNNForCTR",
-    "DNNModel",
-    "DNNPreTrainedModel",
-    "DeepFMConfig",
-    "DeepFMForCTR",
-    "DeepFMModel",
-    "DeepFMPreTrainedModel",
-    "FATConfig",
-    "FATForCTR",
-    "FATModel",
-    "FATPreTrainedModel",
-    "FFMConfig",
-    "FFMForCTR",
-    "FFMModel",
-    "FFMPreTrainedModel",
-    "HSTUConfig",
-    "HSTUForCTR",
-    "HSTUModel",
-    "HSTUPreTrainedModel",
-    "HiFormerConfig",
-    "HiFormerForCTR",
-    "HiFormerModel",
-    "HiFormerPreTrainedModel",
-    "ImpressionProcessor",
-    "RankElastorConfig",
-    "RankElastorForCTR",
-    "RankElastorModel",
-    "RankElastorPreTrainedModel",
-    "RankMixerConfig",
-    "RankMixerForCTR",
-    "RankMixerModel",
-    "RankMixerPreTrainedModel",
-    "RetrievalMLPConfig",
-    "RetrievalMLPForCTR",
-    "RetrievalMLPModel",
-    "RetrievalMLPPreTrainedModel",
-    "SequenceProcessor",
-    "TWINConfig",
-    "TWINForCTR",
-    "TWINModel",
-    "TWINPreTrainedModel",
-    "TabularFeatureProcessor",
-    "TwoTowerConfig",
-    "TwoTowerForCTR",
-    "TwoTowerModel",
-    "TwoTowerPreTrainedModel",
-    "WukongConfig",
-    "WukongForCTR",
-    "WukongModel",
-    "WukongPreTrainedModel",
-    "XDeepFMConfig",
-    "XDeepFMForCTR",
-    "XDeepFMModel",
-    "XDeepFMPreTrainedModel",
-    "__version__",
-    "list_models",
-]
+
+def __getattr__(name: str) -> Any:
+    places = _NAMES | public_classes()
+    if name not in places and name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module("lmctr.auto")
+    value = load_target(places[name]) if name in places else import_module(f"{__name__}.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})
+
+
+def _is_command_line() -> bool:
+    """Whether this process was started as `lmctr ...`, or as `python -m lmctr ...`, which is what `accelerate launch -m lmctr` starts too.
+
+    While Python looks for the module of `-m`, which imports this package, the name of the program is "-m".
+    """
+    program = getattr(sys, "argv", [""])[0:1]
+    if program == ["-m"]:
+        options = sys.orig_argv[1:]
+        return "-m" in options and options[options.index("-m") + 1 :][:1] == ["lmctr"]
+    return bool(program) and PurePath(program[0]).stem == "lmctr"
+
+
+if not _is_command_line():
+    import_module("lmctr.auto")

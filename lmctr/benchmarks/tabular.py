@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmctr.benchmarks.tools import check_counts, check_output, machine, write_result
+from lmctr.models.families import families
 
 if TYPE_CHECKING:
     import torch
@@ -25,22 +26,8 @@ ARMS = {
 }
 _BF16 = "bf16"
 PHASES = ("forward", "backward", "optimiser")
-_MLP = [400, 400, 400]
-# What a family is measured with; its other keys have their defaults. Token mixers cut the flat vector of the fields into tokens, so their
-# width follows from fields, tokens and token width: 39 fields x 10 = 15 tokens x 26.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "dnn": {"hidden_units": _MLP},
-    "ffm": {"embedding_dim": 4},
-    "deepfm": {"hidden_units": _MLP},
-    "xdeepfm": {"hidden_units": _MLP},
-    "autoint": {},
-    "dcnv2": {"hidden_units": _MLP},
-    "wukong": {},
-    "hiformer": {},
-    "fat": {},
-    "rank_mixer": {"embedding_dim": 10, "num_tokens": 26, "token_dim": 26},
-    "rank_elastor": {"embedding_dim": 10, "num_tokens": 15, "token_dim": 26},
-}
+FAMILIES: dict[str, Mapping[str, Any]] = {family.model_type: family.benchmark for family in families("tabular")}
+"""What each family is measured with."""
 _MIXERS = ("rank_mixer", "rank_elastor")
 GROWTH = {
     "fields": (10, 39, 100, 300, 1000),

@@ -103,7 +103,7 @@ def evaluate_run(
 
     import transformers
 
-    import lmctr  # noqa: F401 (registers the model types)
+    import lmctr.auto  # noqa: F401 (registers the model types)
     from lmctr.runs.inputs import view_of
     from lmctr.runs.loading import load_run
     from lmctr.runs.recipe import load_recipe

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoProcessor
 
+from lmctr import __version__
+from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.configuration import CTRConfig
 from lmctr.runs.model_folder import RunFolder, open_run
 from lmctr.utils.files import read_json
 from lmctr.utils.load_report import held_load_report
 
 __all__ = ["check_tokenizer_files", "load_folder", "load_run"]
-
-_SHARED_KEYS = ("sink_kind", "sink_signal", "sink_order", "num_sink_buckets", "feedback", "layout")
-_WITH_TOKENIZER = ("ctr_sink",)
 
 
 def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
@@ -30,24 +29,25 @@ def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
 
 def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     """`load_run` of a folder whose small files were read."""
-    _check_model_type(folder)
-    _check_agreement(folder)
-    model, processor = _load_model(folder), _load_processor(folder)
+    config = _load_config(folder)
+    _check_agreement(folder, config)
+    model = _load_model(folder)
+    if config.has_tokenizer:
+        check_tokenizer_files(folder.path)
+    processor = _load_processor(folder)
     _check_fingerprint(folder, processor)
     return model, processor
 
 
-def _check_model_type(folder: RunFolder) -> None:
-    import lmctr  # registers the families with the Auto classes
-
+def _load_config(folder: RunFolder) -> CTRConfig:
     families = sorted(_model_types(CTRConfig))
     if folder.model_type not in families:
         raise ValueError(
             f"{folder.path / 'config.json'}: model_type is {folder.model_type!r}, which is no CTR model of lmctr "
-            f"{lmctr.__version__}; its models are {', '.join(families)}"
+            f"{__version__}; its models are {', '.join(families)}"
         )
     try:
-        AutoConfig.from_pretrained(folder.path)
+        return AutoConfig.from_pretrained(folder.path)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error}") from error
 
@@ -58,9 +58,9 @@ def _model_types(base: type[CTRConfig]) -> set[str]:
     return found.union(*(_model_types(kind) for kind in base.__subclasses__()))
 
 
-def _check_agreement(folder: RunFolder) -> None:
+def _check_agreement(folder: RunFolder, config: CTRConfig) -> None:
     """What the configuration and the processor both state must be the same: the model would read other buckets or texts."""
-    for key in _SHARED_KEYS:
+    for key in config.keys_shared_with_processor:
         if key in folder.config and key in folder.processor and folder.config[key] != folder.processor[key]:
             raise ValueError(
                 f"{folder.path}: {key} is {folder.config[key]!r} in config.json and {folder.processor[key]!r} in the "
@@ -79,11 +79,9 @@ def _check_fingerprint(folder: RunFolder, processor: Any) -> None:
 
 
 def _load_model(folder: RunFolder) -> torch.nn.Module:
-    import lmctr
-
     try:
         with held_load_report():  # the errors below say what matters
-            model, info = lmctr.AutoModelForCTR.from_pretrained(
+            model, info = AutoModelForCTR.from_pretrained(
                 folder.path, output_loading_info=True, ignore_mismatched_sizes=True
             )
     except Exception as error:  # whatever a damaged file leads to, the user needs the folder's name
@@ -108,8 +106,6 @@ def _load_model(folder: RunFolder) -> torch.nn.Module:
 
 
 def _load_processor(folder: RunFolder) -> Any:
-    if folder.model_type in _WITH_TOKENIZER:
-        check_tokenizer_files(folder.path)
     try:
         return AutoProcessor.from_pretrained(folder.path)
     except Exception as error:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import yaml
 
+from lmctr.models.families import DEFAULT_FAMILY, families
 from lmctr.utils import files
 from lmctr.utils.resources import find_resource
 from lmctr.utils.suggest import unknown_key_message
@@ -129,7 +130,7 @@ def load_recipe(
         RecipeError: unknown or missing key, wrong type, YAML that cannot be read.
         FileNotFoundError: no such file and no such shipped recipe.
     """
-    from lmctr.runs.inputs import DEFAULT_FAMILY, FAMILIES, view_class
+    from lmctr.runs.inputs import view_class
 
     path = find_recipe(name)
     source = str(name)
@@ -148,8 +149,9 @@ def load_recipe(
         return "the command line" if key in origin else source
 
     family = groups["model"].get("family", DEFAULT_FAMILY)
-    if family not in FAMILIES:
-        raise RecipeError(f"{where('model.family')}: model.family is {_show(family)}, accepted: {', '.join(FAMILIES)}")
+    known = [row.model_type for row in families()]
+    if family not in known:
+        raise RecipeError(f"{where('model.family')}: model.family is {_show(family)}, accepted: {', '.join(known)}")
     view = view_class(family)
     data = _check_group("data", groups["data"], view.data_keys, where, require_all)
     keys = {"family": (str, DEFAULT_FAMILY), **view.model_keys(family)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from lmctr.models.families import families
+from lmctr.utils.lazy import load_target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,18 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodedHistory", "RequestScorer", "register_scorer", "scorer_for"]
 
-# model_type -> "module:class". Modules are imported when the first model of the family is scored.
-_SCORERS: dict[str, str] = {
-    "astro": "lmctr.serving.astro:ASTROScorer",
-    "behavior_transformer": "lmctr.serving.events:CachedEventScorer",
-    "ctr_sink": "lmctr.serving.ctr_sink:CTRSinkScorer",
-    "din": "lmctr.serving.events:EventScorer",
-    "dlrm_twin": "lmctr.serving.events:EventScorer",
-    "hstu": "lmctr.serving.events:CachedEventScorer",
-    "retrieval_mlp": "lmctr.serving.retrieval:RetrievalScorer",
-    "twin": "lmctr.serving.events:EventScorer",
-    "two_tower": "lmctr.serving.retrieval:RetrievalScorer",
-}
+# model_type -> "module:class" of scorers that were registered apart from the family table.
+_SCORERS: dict[str, str] = {}
 
 
 class EncodedHistory(ABC):
@@ -121,9 +113,14 @@ def register_scorer(model_type: str, scorer: str) -> None:
     """
     if scorer.count(":") != 1:
         raise ValueError(f"scorer must read 'module:class', got {scorer!r}")
-    if _SCORERS.get(model_type, scorer) != scorer:
-        raise ValueError(f"model_type {model_type!r} is scored by {_SCORERS[model_type]} already")
+    if _scorers().get(model_type, scorer) != scorer:
+        raise ValueError(f"model_type {model_type!r} is scored by {_scorers()[model_type]} already")
     _SCORERS[model_type] = scorer
+
+
+def _scorers() -> dict[str, str]:
+    """The class of every family that has one; imported when the first model of the family is scored."""
+    return {family.model_type: family.scorer for family in families() if family.scorer is not None} | _SCORERS
 
 
 def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
@@ -139,10 +136,10 @@ def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
     if hasattr(model, "get_base_model"):  # PEFT
         model = model.get_base_model()
     model_type = getattr(getattr(model, "config", None), "model_type", None)
-    if model_type not in _SCORERS:
+    scorers = _scorers()
+    if model_type not in scorers:
         raise ValueError(
             f"model: {type(model).__name__} (model_type {model_type!r}) has no request scoring; families that have it: "
-            f"{', '.join(sorted(_SCORERS))}. Score its rows with the model itself"
+            f"{', '.join(sorted(scorers))}. Score its rows with the model itself"
         )
-    module, _, name = _SCORERS[model_type].partition(":")
-    return getattr(importlib.import_module(module), name)(model, processor)
+    return load_target(scorers[model_type])(model, processor)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig
 
+import lmctr.auto  # noqa: F401 (AutoConfig knows the families)
 from lmctr.models.common.configuration import RetrievalConfig
 from lmctr.models.common.impressions import ImpressionEmbedding, RetrievalPreTrainedModel
 from lmctr.models.common.retrieval import SplitMLP, SplitTowers, fold_mlp, split_mlp

@@ -16,7 +16,8 @@ from transformers import AutoProcessor
 import lmctr
 from lmctr.cli.main import main
 from lmctr.evaluation.evaluator import evaluate_predictions
-from lmctr.runs.inputs import FAMILIES, view_class, view_of
+from lmctr.models.families import families
+from lmctr.runs.inputs import view_of
 from lmctr.runs.recipe import RecipeError, load_recipe
 from lmctr.training.checkpoints import MARKER
 
@@ -341,7 +342,7 @@ def test_every_sequence_family_of_the_library_can_be_named_in_a_recipe():
     from lmctr.models.common.configuration import SequenceCTRConfig
 
     found = [name for name in lmctr.list_models() if issubclass(CONFIG_MAPPING[name], SequenceCTRConfig)]
-    assert sorted(found) == sorted(name for name in FAMILIES if view_class(name).reads_events) == sorted(MODELS)
+    assert sorted(found) == sorted(family.model_type for family in families("sequence")) == sorted(MODELS)
 
 
 def test_evaluating_other_data_with_the_runs_processor(trained, tmp_path, capsys):

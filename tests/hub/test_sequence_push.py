@@ -15,11 +15,11 @@ from lmctr.cli.main import main
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.hub.examples import example_batch
 from lmctr.hub.model_card import build_card
-from lmctr.runs.inputs import FAMILIES, view_class
+from lmctr.models.families import families
 from lmctr.runs.loading import load_run
 from lmctr.runs.model_folder import open_run
 
-SEQUENCE = [family for family in FAMILIES if view_class(family).reads_events]
+SEQUENCE = [family.model_type for family in families("sequence")]
 SMALL = {
     "astro": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "sequence_length": 20},
     "din": {"embedding_dim": 8},

@@ -16,10 +16,10 @@ from lmctr.cli.main import main
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.hub.examples import example_batch
 from lmctr.hub.model_card import build_card
-from lmctr.runs.inputs import FAMILIES, view_class
+from lmctr.models.families import families
 from lmctr.runs.model_folder import open_run
 
-TABULAR = [family for family in FAMILIES if view_class(family).reads_tables]
+TABULAR = [family.model_type for family in families("tabular")]
 
 # What makes a family small; its other keys keep their defaults.
 SMALL = {

@@ -1,6 +1,7 @@
 """Base of the library's configurations: unknown keys are errors that offer the nearest known key."""
 
 from dataclasses import fields
+from typing import ClassVar
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
@@ -37,7 +38,14 @@ class CTRConfig(PreTrainedConfig):
 
     A key that no family member declares raises `ValueError` with the nearest known key, both when a config is built
     in Python and when it is read from `config.json`.
+
+    Attributes:
+        keys_shared_with_processor: keys that the processor holds too, with the same values in every folder.
+        has_tokenizer: whether the processor holds a tokenizer.
     """
+
+    keys_shared_with_processor: ClassVar[tuple[str, ...]] = ()
+    has_tokenizer: ClassVar[bool] = False
 
     def __post_init__(self, **kwargs):
         own = {field.name for field in fields(self)}

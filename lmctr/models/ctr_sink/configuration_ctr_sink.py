@@ -94,6 +94,8 @@ class CTRSinkConfig(CTRConfig):
     """
 
     model_type = "ctr_sink"
+    keys_shared_with_processor = ("sink_kind", "sink_signal", "sink_order", "num_sink_buckets", "feedback", "layout")
+    has_tokenizer = True
     sub_configs = {"text_config": AutoConfig}  # noqa: RUF012 (transformers' own convention)
 
     text_config: PreTrainedConfig | dict | None = None

@@ -128,7 +128,7 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
     import torch
     import transformers
 
-    import lmctr  # noqa: F401 (registers the model types)
+    import lmctr.auto  # noqa: F401 (registers the model types)
     from lmctr.analysis import attention_map, sink_attention
     from lmctr.data.batches.text import TextView
     from lmctr.runs.inputs import logs

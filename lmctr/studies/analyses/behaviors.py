@@ -83,7 +83,7 @@ def _measure(folder: RunFolder, args: argparse.Namespace) -> BehaviorAttention:
     import torch
     import transformers
 
-    import lmctr  # noqa: F401 (registers the model types)
+    import lmctr.auto  # noqa: F401 (registers the model types)
     from lmctr.analysis.behavior_attention import behavior_attention
     from lmctr.runs.evaluate import check_overrides
     from lmctr.runs.inputs import view_of

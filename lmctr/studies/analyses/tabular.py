@@ -118,7 +118,7 @@ def run_fields(args: argparse.Namespace) -> int:
     """`lmctr analyze fields RUN`."""
     import transformers
 
-    import lmctr  # noqa: F401 (registers the model types)
+    import lmctr.auto  # noqa: F401 (registers the model types)
     from lmctr.analysis.field_interactions import field_interactions
     from lmctr.runs.loading import load_run
 
@@ -218,7 +218,7 @@ def _opened(folder: RunFolder, args: argparse.Namespace) -> Iterator[tuple[Any, 
     import torch
     import transformers
 
-    import lmctr  # noqa: F401 (registers the model types)
+    import lmctr.auto  # noqa: F401 (registers the model types)
     from lmctr.runs.evaluate import check_overrides
     from lmctr.runs.inputs import view_of
     from lmctr.runs.loading import load_run

@@ -1,0 +1,324 @@
+"""The model families: one row each. Nothing else in the package lists them.
+
+A row is all that the package must know of a family besides its classes: by it the Auto classes, `import lmctr`, recipes, predictions,
+serving, benchmarks and model cards find it. A family of another package joins by [`~lmctr.register_family`].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmctr.utils.lazy import load_target
+from lmctr.utils.suggest import nearest
+
+__all__ = ["DEFAULT_FAMILY", "INPUTS", "Family", "add_family", "families", "family_of", "public_classes"]
+
+DEFAULT_FAMILY = "ctr_sink"
+"""The family of a recipe that names none."""
+
+CLASSES = ("Config", "PreTrainedModel", "Model", "ForCTR")
+"""What follows the stem in the names of a family's four classes."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A kind of input that families share.
+
+    Args:
+        processor: "module:class" of what turns raw data into it.
+        scorer: "module:class" of the [`~lmctr.serving.registry.RequestScorer`] of a family that names none; None where one user's
+            candidates share nothing.
+    """
+
+    processor: str
+    scorer: str | None = None
+
+
+INPUTS = {
+    "text": Input(
+        "lmctr.models.ctr_sink.processing_ctr_sink:CTRSinkProcessor", "lmctr.serving.ctr_sink:CTRSinkScorer"
+    ),
+    "tabular": Input("lmctr.data.features.processor:TabularFeatureProcessor"),
+    "sequence": Input("lmctr.data.processors.sequence:SequenceProcessor", "lmctr.serving.events:EventScorer"),
+    "impressions": Input(
+        "lmctr.data.processors.impressions:ImpressionProcessor", "lmctr.serving.retrieval:RetrievalScorer"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family.
+
+    Args:
+        model_type: its name in recipes and in `config.json`.
+        stem: what its class names start with: "DIN" has `DINConfig`, `DINPreTrainedModel`, `DINModel` and `DINForCTR`.
+        input: the kind of input, a key of `INPUTS`.
+        says: what the model is, in a phrase.
+        paper: citation without address. url: its address.
+        title: its name in prose; default the stem.
+        scorer: "module:class" of its request scorer; default that of the kind of input.
+        module: the module that holds its classes; default `lmctr.models.<model_type>.modeling_<model_type>`, with the configuration
+            in `configuration_<model_type>`.
+        benchmark: configuration values that `lmctr benchmark tabular` measures it with; its other keys have their defaults.
+    """
+
+    model_type: str
+    stem: str
+    input: str
+    says: str
+    paper: str
+    url: str
+    title: str = ""
+    scorer: str | None = None
+    module: str | None = None
+    benchmark: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.input not in INPUTS:
+            raise ValueError(f"family {self.model_type!r}: input is {self.input!r}, accepted: {', '.join(INPUTS)}")
+        object.__setattr__(self, "title", self.title or self.stem)
+        object.__setattr__(self, "scorer", self.scorer or INPUTS[self.input].scorer)
+
+    @property
+    def processor(self) -> str:
+        """The class of its processor, "module:class"."""
+        return INPUTS[self.input].processor
+
+    def load(self, part: str) -> type[Any]:
+        """One of its classes: `load("Config")`, `load("ForCTR")`, ..."""
+        return load_target(self._target(part))
+
+    def _target(self, part: str) -> str:
+        kind = "configuration" if part == "Config" else "modeling"
+        module = self.module or f"lmctr.models.{self.model_type}.{kind}_{self.model_type}"
+        return f"{module}:{self.stem}{part}"
+
+
+_MLP = {"hidden_units": [400, 400, 400]}
+_CLIMBER = "Xu et al.: An Efficient Large Recommendation Model: Towards a Resource-Optimal Scaling Law (Climber)."
+_CLIMBER_URL = "https://arxiv.org/abs/2502.09888"
+_RETRIEVAL = "Scaling Laws for Online Advertisement Retrieval."
+_RETRIEVAL_URL = "https://arxiv.org/abs/2411.13322"
+
+# In the order in which messages list them.
+_FAMILIES = [
+    Family(
+        "ctr_sink",
+        "CTRSink",
+        "text",
+        "a language model that reads a user's history as text, with attention sinks between behaviours",
+        "CTR-Sink: Behavior-Level Attention Sink for Language Models in Click-Through Rate Prediction.",
+        "https://arxiv.org/abs/2508.03668",
+        title="CTR-Sink",
+    ),
+    Family(
+        "dnn",
+        "DNN",
+        "tabular",
+        "field embeddings side by side into an MLP",
+        "Cheng et al.: Wide & Deep Learning for Recommender Systems (the deep part).",
+        "https://arxiv.org/abs/1606.07792",
+        benchmark=_MLP,
+    ),
+    Family(
+        "ffm",
+        "FFM",
+        "tabular",
+        "a latent vector per value and other field, products of all pairs of fields, and first-order weights",
+        "Juan et al.: Field-aware Factorization Machines for CTR Prediction. RecSys 2016.",
+        "https://doi.org/10.1145/2959100.2959134",
+        benchmark={"embedding_dim": 4},
+    ),
+    Family(
+        "deepfm",
+        "DeepFM",
+        "tabular",
+        "a factorisation machine and an MLP on shared embeddings",
+        "Guo et al.: DeepFM: A Factorization-Machine based Neural Network for CTR Prediction.",
+        "https://arxiv.org/abs/1703.04247",
+        benchmark=_MLP,
+    ),
+    Family(
+        "xdeepfm",
+        "XDeepFM",
+        "tabular",
+        "a compressed interaction network, an MLP and a linear part",
+        "Lian et al.: xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems.",
+        "https://arxiv.org/abs/1803.05170",
+        title="xDeepFM",
+        benchmark=_MLP,
+    ),
+    Family(
+        "autoint",
+        "AutoInt",
+        "tabular",
+        "multi-head self-attention over the fields",
+        "Song et al.: AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks.",
+        "https://arxiv.org/abs/1810.11921",
+    ),
+    Family(
+        "dcnv2",
+        "DCNv2",
+        "tabular",
+        "cross layers and an MLP",
+        "Wang et al.: DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems.",
+        "https://arxiv.org/abs/2008.13535",
+        title="DCN-V2",
+        benchmark=_MLP,
+    ),
+    Family(
+        "wukong",
+        "Wukong",
+        "tabular",
+        "stacked factorisation-machine and linear-compression blocks",
+        "Zhang et al.: Wukong: Towards a Scaling Law for Large-Scale Recommendation.",
+        "https://arxiv.org/abs/2403.02545",
+    ),
+    Family(
+        "hiformer",
+        "HiFormer",
+        "tabular",
+        "heterogeneous attention over fields with composite projections",
+        "Gui et al.: Hiformer: Heterogeneous Feature Interactions Learning with Transformers for Recommender Systems.",
+        "https://arxiv.org/abs/2311.05884",
+    ),
+    Family(
+        "fat",
+        "FAT",
+        "tabular",
+        "a Transformer over fields, whose projections depend on the field and whose scores on the pair of fields",
+        "From Scaling to Structured Expressivity: Rethinking Transformers for CTR Prediction.",
+        "https://arxiv.org/abs/2511.12081",
+    ),
+    # Token mixers cut the flat vector of the fields into tokens, so the width that a benchmark gives them follows from fields, tokens and
+    # token width: 39 fields x 10 = 15 tokens x 26.
+    Family(
+        "rank_mixer",
+        "RankMixer",
+        "tabular",
+        "multi-head token mixing by transposition and an MLP per token",
+        "Zhu et al.: RankMixer: Scaling Up Ranking Models in Industrial Recommenders.",
+        "https://arxiv.org/abs/2507.15551",
+        benchmark={"embedding_dim": 10, "num_tokens": 26, "token_dim": 26},
+    ),
+    Family(
+        "rank_elastor",
+        "RankElastor",
+        "tabular",
+        "full mixing of tokens and gated MLPs per token, which keep the effective rank of the representations",
+        "Expand More, Shrink Less: Shaping Effective-Rank Dynamics for Dense Scaling in Recommendation.",
+        "https://arxiv.org/abs/2605.23191",
+        benchmark={"embedding_dim": 10, "num_tokens": 15, "token_dim": 26},
+    ),
+    Family(
+        "astro",
+        "ASTRO",
+        "sequence",
+        "a block per extraction strategy over the lifetime, adaptive Transformer layers and bit-wise gating fusion",
+        _CLIMBER,
+        _CLIMBER_URL,
+        scorer="lmctr.serving.astro:ASTROScorer",
+    ),
+    Family(
+        "din",
+        "DIN",
+        "sequence",
+        "local activation units between the candidate and each event",
+        "Zhou et al.: Deep Interest Network for Click-Through Rate Prediction.",
+        "https://arxiv.org/abs/1706.06978",
+    ),
+    Family(
+        "twin",
+        "TWIN",
+        "sequence",
+        "one target attention for the search in long histories and for what is found",
+        "Chang et al.: TWIN: TWo-stage Interest Network for Lifelong User Behavior Modeling in CTR Prediction at Kuaishou.",
+        "https://arxiv.org/abs/2302.02352",
+    ),
+    Family(
+        "dlrm_twin",
+        "DLRMTwin",
+        "sequence",
+        "TWIN's interest vector, statistics of the history and an MLP",
+        f"The DLRM of {_CLIMBER}",
+        _CLIMBER_URL,
+        title="DLRM with TWIN",
+    ),
+    Family(
+        "behavior_transformer",
+        "BehaviorTransformer",
+        "sequence",
+        "one causal Transformer over the latest events and the candidate",
+        "After Chen et al.: Behavior Sequence Transformer for E-commerce Recommendation in Alibaba.",
+        "https://arxiv.org/abs/1905.06874",
+        scorer="lmctr.serving.events:CachedEventScorer",
+    ),
+    Family(
+        "hstu",
+        "HSTU",
+        "sequence",
+        "pointwise SiLU attention with relative bias over items and actions in turn, in its ranking form",
+        "Zhai et al.: Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for Generative Recommendations.",
+        "https://arxiv.org/abs/2402.17152",
+        scorer="lmctr.serving.events:CachedEventScorer",
+    ),
+    Family(
+        "retrieval_mlp",
+        "RetrievalMLP",
+        "impressions",
+        "an MLP on the features of a user and an ad",
+        _RETRIEVAL,
+        _RETRIEVAL_URL,
+    ),
+    Family(
+        "two_tower",
+        "TwoTower",
+        "impressions",
+        "the inner product of a user's and an ad's tower",
+        _RETRIEVAL,
+        _RETRIEVAL_URL,
+    ),
+]
+
+
+def families(input: str | None = None) -> tuple[Family, ...]:
+    """All families, or those of one kind of input, in the order in which messages list them."""
+    return tuple(family for family in _FAMILIES if input in (None, family.input))
+
+
+def family_of(model_type: str) -> Family:
+    """The row of a family.
+
+    Raises:
+        ValueError: no family of this name; the message offers the nearest.
+    """
+    known = {family.model_type: family for family in _FAMILIES}
+    if model_type not in known:
+        guess = nearest(str(model_type), known)
+        hint = "" if guess is None else f" did you mean {guess!r}?"
+        raise ValueError(f"no model family {model_type!r};{hint} families: {', '.join(known)}")
+    return known[model_type]
+
+
+def add_family(family: Family) -> None:
+    """Put a row into the table; [`~lmctr.register_family`] does this and tells the Auto classes.
+
+    Raises:
+        ValueError: its name or its class names are taken by another family.
+    """
+    for other in _FAMILIES:
+        if other != family and (other.model_type == family.model_type or other.stem == family.stem):
+            raise ValueError(
+                f"family {family.model_type!r} ({family.stem}): {other.model_type!r} ({other.stem}) is in the table already; "
+                "give it a model_type and a stem of its own"
+            )
+    if family not in _FAMILIES:
+        _FAMILIES.append(family)
+
+
+def public_classes() -> dict[str, str]:
+    """Name of every class of every family, and the "module:class" that it is."""
+    return {f"{family.stem}{part}": family._target(part) for family in _FAMILIES for part in CLASSES}
