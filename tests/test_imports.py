@@ -49,8 +49,6 @@ DEBTS = {
     "cli/data.py",
     "runs/answers/predict.py",
     "runs/answers/requests.py",
-    "runs/evaluate.py",
-    "runs/train.py",
     "studies/analyses/attention.py",
     "studies/analyses/behaviors.py",
     "studies/analyses/tabular.py",

@@ -12,8 +12,8 @@ from lmctr.utils.suggest import nearest
 
 # verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
 VERBS = {
-    "train": "lmctr.runs.train",
-    "evaluate": "lmctr.runs.evaluate",
+    "train": "lmctr.cli.train",
+    "evaluate": "lmctr.cli.evaluate",
     "predict": "lmctr.runs.answers.predict",
     "push": "lmctr.cli.push",
     "card": "lmctr.cli.card",

@@ -18,10 +18,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lmctr.runs.recipe import compare_recipes
+from lmctr.training.checkpoints import list_checkpoints
+from lmctr.utils.files import read_yaml
 
 RECIPE = "recipe.yaml"
 METRICS = "metrics.json"
@@ -87,6 +92,16 @@ class RunFolder:
         return (self.path / DATA).is_file()
 
     @property
+    def begun(self) -> bool:
+        """Whether a training made its first step here, so that there is something to go on from."""
+        return self.first_step.is_file() or bool(list_checkpoints(self.checkpoints))
+
+    @property
+    def first_step(self) -> Path:
+        """A file that says so before the first checkpoint does."""
+        return self.cache / "first_step"
+
+    @property
     def finished(self) -> bool:
         """Whether a training was completed here."""
         return (self.path / METRICS).is_file()
@@ -118,49 +133,47 @@ def open_run(path: str | Path) -> RunFolder:
     return run
 
 
-def check_new_run(run: RunFolder, overwrite: bool) -> None:
-    """Make sure that a new training may use the folder; with `overwrite`, clear an earlier run.
+def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwrite: bool) -> bool:
+    """Make the folder ready for a training with a (resolved) recipe.
+
+    Args:
+        resume: "auto" goes on with a run that was begun there and starts one where there is none; True: there must be one; False:
+            there must be none. A run that failed before its first step counts as none.
+        overwrite: delete an earlier run.
+
+    Returns:
+        Whether the run in the folder goes on, or is finished; else the folder is empty, or absent.
 
     Raises:
-        ValueError: the folder holds a run, or other files.
+        ValueError: no run to go on with, a run that is in the way, one that was begun with another recipe, or other files.
     """
-    if not run.path.exists():
-        return
-    if not run.path.is_dir():
+    if run.path.exists() and not run.path.is_dir():
         raise ValueError(f"output_dir {run.path} is a file; give a folder")
-    if run.started or run.prepared or run.finished:
-        if overwrite:
-            run.clear()
-            return
-        if run.finished:
+    if not overwrite and (run.finished or run.begun):
+        if not resume and run.finished:
             raise ValueError(
                 f"{run.path} holds a finished run; give another --output_dir, or --overwrite to train it again"
             )
-        raise ValueError(
-            f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again"
-        )
+        if not resume:
+            raise ValueError(
+                f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again"
+            )
+        differences = compare_recipes(read_yaml(run.path / RECIPE) or {}, recipe)
+        if differences:
+            raise ValueError(
+                f"the recipe differs from the one that the run in {run.path} was started with: {'; '.join(differences)}. "
+                "Resume with the same values, or train into another --output_dir"
+            )
+        return True
+    if resume is True and not run.started:
+        raise ValueError(f"there is no run to resume in {run.path}; leave resume out to start one")
+    if run.started or run.prepared or run.finished:
+        run.clear()
+        return False
     shutil.rmtree(run.cache, ignore_errors=True)  # all that is left when the data of a first try were wrong
-    if any(run.path.iterdir()):
+    if run.path.is_dir() and any(run.path.iterdir()):
         raise ValueError(f"output_dir {run.path} is not empty and holds no run; give another folder")
-
-
-def check_resume(run: RunFolder, resolved: dict[str, Any]) -> None:
-    """Make sure that the run in the folder can be continued with this recipe.
-
-    Raises:
-        ValueError: nothing to resume, or a recipe that differs; the message names the keys.
-    """
-    from lmctr.runs.recipe import compare_recipes
-    from lmctr.utils.files import read_yaml
-
-    if not run.started:
-        raise ValueError(f"there is no run to resume in {run.path}; leave --resume out to start one")
-    differences = compare_recipes(read_yaml(run.path / RECIPE) or {}, resolved)
-    if differences:
-        raise ValueError(
-            f"the recipe differs from the one that the run in {run.path} was started with: {'; '.join(differences)}. "
-            "Resume with the same values, or train into another --output_dir"
-        )
+    return False
 
 
 def write_predictions(
@@ -171,9 +184,6 @@ def write_predictions(
     Labels are int8 where they are whole and small, else float32. (S, T) labels and logits: those are the first task's, and `label_<task>` and `logit_<task>` of the others follow (-100: no label).
     A `weight` column goes last, so that the metrics can be computed again.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     ordered = {key: values for key, values in columns.items() if key != "weight"}
     for task, name in enumerate(tasks):
         end = "" if task == 0 else f"_{name}"

@@ -115,15 +115,18 @@ class Recipe:
 
 
 def load_recipe(
-    name: str | Path, overrides: typing.Sequence[tuple[str, str]] = (), require_all: bool = True
+    name: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | typing.Sequence[tuple[str, str]] = (),
+    require_all: bool = True,
 ) -> Recipe:
     """Read, override and check a recipe.
 
     Args:
         name: path of a YAML file, or the name of a recipe that ships with lmctr
-            (`recipes/ctr_sink/quickstart.yaml`, `ctr_sink/quickstart`). A key `base` beside the groups names a recipe (beside the file,
-            or of the package) whose values hold where this one sets none.
-        overrides: (dotted key, value text) pairs such as `("training.learning_rate", "1e-3")`; values are read as YAML.
+            (`recipes/ctr_sink/quickstart.yaml`, `ctr_sink/quickstart`), or the groups themselves. A key `base` beside the groups names
+            a recipe (beside the file, or of the package) whose values hold where this one sets none.
+        overrides: values by dotted key, `{"training.learning_rate": 1e-3}`; or the command line's (dotted key, text) pairs such as
+            `("training.learning_rate", "1e-3")`, whose texts are read as YAML.
         require_all: whether keys without a default must be present.
 
     Raises:
@@ -132,12 +135,14 @@ def load_recipe(
     """
     from lmctr.runs.inputs import view_class
 
-    path = find_recipe(name)
-    source = str(name)
-    groups = _read_groups(path, source)
-    for key, text in overrides:
-        _apply_override(groups, key, text)
-    origin = {key for key, _ in overrides}
+    source = "recipe" if isinstance(name, Mapping) else str(name)
+    groups = _read_groups(name if isinstance(name, Mapping) else find_recipe(name), source)
+    in_python = isinstance(overrides, Mapping)
+    if not in_python:
+        overrides = {key: parse_yaml(text, f"--{key}") if text != "" else "" for key, text in overrides}
+    for key, value in overrides.items():
+        _apply_override(groups, key, _plain(value) if in_python else value, "" if in_python else "--")
+    origin = set(overrides)
     for group in GROUPS:
         value = groups.setdefault(group, {})
         if value is None:
@@ -146,7 +151,7 @@ def load_recipe(
             raise RecipeError(f"{source}: group {group} must be a mapping of keys to values, got {_show(value)}")
 
     def where(key: str) -> str:
-        return "the command line" if key in origin else source
+        return ("overrides" if in_python else "the command line") if key in origin else source
 
     family = groups["model"].get("family", DEFAULT_FAMILY)
     known = [row.model_type for row in families()]
@@ -216,9 +221,12 @@ def _read_yaml(path: Path) -> Any:
         raise RecipeError(str(error)) from error
 
 
-def _read_groups(path: Path, source: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The groups of a recipe file over those of its `base`: mappings are merged key by key, other values replaced."""
-    groups = _read_yaml(path)
+def _read_groups(path: Path | Mapping[str, Any], source: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The groups of a recipe file, or the given ones, over those of its `base`: mappings are merged key by key, other values replaced."""
+    if isinstance(path, Mapping):
+        groups, path = _plain(path), Path("recipe")
+    else:
+        groups = _read_yaml(path)
     if groups is None:
         groups = {}
     if not isinstance(groups, dict):
@@ -248,11 +256,14 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _apply_override(groups: dict[str, Any], dotted: str, text: str) -> None:
-    value = parse_yaml(text, f"--{dotted}") if text != "" else ""
+def _apply_override(groups: dict[str, Any], dotted: str, value: Any, dashes: str) -> None:
     path = dotted.split(".")
     if "" in path:
-        raise RecipeError(f"--{dotted}: empty key")
+        raise RecipeError(f"{dashes}{dotted}: empty key")
+    if len(path) < 2 or path[0] not in GROUPS:
+        raise RecipeError(
+            f"{dashes}{dotted}: give a group and a key, such as training.seed; groups: {', '.join(GROUPS)}"
+        )
     target = groups
     for depth, part in enumerate(path[:-1]):
         inner = target.get(part)
@@ -260,7 +271,9 @@ def _apply_override(groups: dict[str, Any], dotted: str, text: str) -> None:
             inner = target[part] = {}
         elif not isinstance(inner, dict):
             name = ".".join(path[: depth + 1])
-            raise RecipeError(f"--{dotted}: {name} is {_show(inner)} in the recipe, not a group of keys; set --{name}")
+            raise RecipeError(
+                f"{dashes}{dotted}: {name} is {_show(inner)} in the recipe, not a group of keys; set {dashes}{name}"
+            )
         target = inner
     target[path[-1]] = value
 

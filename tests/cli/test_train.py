@@ -13,6 +13,7 @@ from lmctr.cli.main import main
 from lmctr.data.logs.splits import split_log
 from lmctr.evaluation.baselines import gradient_boosting_baseline
 from lmctr.evaluation.evaluator import evaluate_predictions, evaluate_probabilities
+from lmctr.runs import train
 from lmctr.runs.folder import RunFolder
 from lmctr.training.checkpoints import MARKER, list_checkpoints
 
@@ -181,9 +182,22 @@ def test_other_peoples_folders_are_left_alone(recipe_file, tmp_path, capsys):
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
-def test_nothing_to_resume(recipe_file, tmp_path, capsys):
-    message = error_of(capsys, "train", recipe_file, "--output_dir", tmp_path / "new", "--resume")
-    assert "there is no run to resume" in message
+def test_resume_starts_a_run_where_none_is(recipe_file, tmp_path):
+    words = ["train", recipe_file, "--output_dir", tmp_path / "new", "--resume", "--data.baselines", "false"]
+    words += ["--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
+    assert main([str(word) for word in words]) == 0
+    assert read(tmp_path / "new", "metrics.json")["steps"] == 40
+    with pytest.raises(ValueError, match="there is no run to resume"):
+        train(recipe_file, output_dir=tmp_path / "other", resume=True)
+
+
+def test_a_run_that_failed_before_its_first_step_is_in_nobodys_way(recipe_file, tmp_path, capsys):
+    words = ["train", recipe_file, "--output_dir", tmp_path / "run", "--data.baselines", "false"]
+    words += ["--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
+    late = ["--training.report_to", "comet_ml"]  # not installed
+    assert "comet" in error_of(capsys, *words, *late)
+    assert "vocab_size is 11" in error_of(capsys, *words, "--model.backbone.vocab_size", "11", "--resume")
+    assert main([str(word) for word in words]) == 0
 
 
 def test_overwrite_keeps_files_that_a_run_did_not_write(recipe_file, tmp_path, capsys):

@@ -85,7 +85,7 @@ def _measure(folder: RunFolder, args: argparse.Namespace) -> BehaviorAttention:
 
     import lmctr.auto  # noqa: F401 (registers the model types)
     from lmctr.analysis.behavior_attention import behavior_attention
-    from lmctr.runs.evaluate import check_overrides
+    from lmctr.runs.evaluation import check_overrides
     from lmctr.runs.inputs import view_of
     from lmctr.runs.loading import load_run
     from lmctr.runs.recipe import load_recipe

@@ -219,7 +219,7 @@ def _opened(folder: RunFolder, args: argparse.Namespace) -> Iterator[tuple[Any, 
     import transformers
 
     import lmctr.auto  # noqa: F401 (registers the model types)
-    from lmctr.runs.evaluate import check_overrides
+    from lmctr.runs.evaluation import check_overrides
     from lmctr.runs.inputs import view_of
     from lmctr.runs.loading import load_run
     from lmctr.runs.recipe import load_recipe

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # What a training imports on its way; the server holds it all, before the first fork.
 PRELOADED = (
-    "lmctr.runs.train",
+    "lmctr.runs.training",
     "lmctr.runs.inputs.text",
     "lmctr.runs.recipe",
     "lmctr.runs.progress",

@@ -1,53 +1,117 @@
-"""`lmctr train RECIPE`: data, model, training, metrics beside the baselines, and the run folder."""
+"""Training by a recipe: data, model, training, metrics beside the baselines, and the run folder."""
 
 from __future__ import annotations
 
-import argparse
-import platform
-import sys
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lmctr.runs.folder import DATA, METRICS, RECIPE, RunFolder, check_new_run, check_resume, write_predictions
+import torch
+import transformers
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers.trainer_callback import PrinterCallback
+
+from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
+from lmctr.runs.evaluation import plain_metrics
+from lmctr.runs.folder import DATA, METRICS, RECIPE, RunFolder, claim, write_predictions
+from lmctr.runs.inputs import view_of
+from lmctr.runs.inputs.base import View
+from lmctr.runs.options import TrainOptions
+from lmctr.runs.progress import ProgressLines
+from lmctr.runs.recipe import Recipe, RecipeError, load_recipe
+from lmctr.runs.reference import write_reference
+from lmctr.runs.run import Run
+from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.checkpoints import newest_complete_checkpoint
+from lmctr.training.processes import leave_process_group
+from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import read_json, write_json
+from lmctr.utils.measure import machine_line, versions
 
-if TYPE_CHECKING:
-    from lmctr.runs.inputs.base import View
-    from lmctr.runs.recipe import Recipe
-    from lmctr.training.arguments import CTRTrainingArguments
-
-ACCEPTS_OVERRIDES = True
 _REFERENCE_ROWS = 8
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add the verb to the command line."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train a model by a recipe",
-        description="Train a model by a recipe, measure it beside the baselines, and leave a run folder.",
-        epilog="Any value of the recipe can be overridden: --data.path FOLDER, --training.learning_rate=1e-3, "
-        "--model.sink_signal '[recency, feedback]'. Several processes: accelerate launch -m lmctr train RECIPE.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("recipe", help="YAML file, or the name of a recipe of the package (ctr_sink/quickstart)")
-    parser.add_argument("--output_dir", help="run folder (default: runs/<name of the recipe>)")
-    parser.add_argument("--resume", action="store_true", help="continue the run from its newest complete checkpoint")
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in the same folder")
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *,
+    output_dir: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    resume: bool | str = "auto",
+    overwrite: bool = False,
+) -> Run:
+    """Train a model by a recipe, measure it beside the baselines, and leave a run folder, as `lmctr train` does.
+
+    Args:
+        recipe: YAML file, name of a recipe of the package ("ctr_sink/quickstart"), or a dict of its groups data, model and training.
+        output_dir: run folder; default: `training.output_dir`, else `runs/<name of the recipe>`.
+        overrides: values over the recipe's, by dotted key: `{"data.path": "ml-latest-small", "training.learning_rate": 1e-3}`.
+        resume: "auto" goes on with a run that was begun in the folder if its recipe is the same, returns a finished one as it is,
+            and starts one where there is none; True: there must be one; False: there must be none.
+        overwrite: delete an earlier run in the folder and start again.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        RecipeError: unknown or missing key, value that is not accepted.
+        FileNotFoundError: no such recipe or data.
+        ValueError: a folder in use, data or values that do not fit.
+
+    Example:
+
+    ```python
+    >>> run = lmctr.runs.train("ctr_sink/quickstart", output_dir="runs/mine", overrides={"training.seed": 1})
+    >>> run.metrics["split metrics"]["test"]["auc"]
+    ```
+    """
+    called = "recipe" if isinstance(recipe, (Mapping, Recipe)) else repr(str(recipe))
+    command = f"lmctr.runs.train({called}{f', overrides={dict(overrides)}' if overrides else ''})"
+    return train_recipe(recipe, output_dir, overrides or {}, resume, overwrite, command)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the verb."""
-    if args.resume and args.overwrite:
+def run_train(options: TrainOptions) -> int:
+    """`lmctr train RECIPE`. Returns the exit code."""
+    if options.resume and options.overwrite:
         raise ValueError("--resume continues a run, --overwrite deletes it: give one of them")
-    from lmctr.runs.recipe import load_recipe
+    resume = "auto" if options.resume else False
+    train_recipe(options.recipe, options.output_dir, options.overrides, resume, options.overwrite, options.command)
+    return 0
 
-    recipe = load_recipe(args.recipe, args.overrides)
-    folder = args.output_dir or recipe.training.pop("output_dir", None) or f"runs/{Path(args.recipe).stem}"
-    recipe.training.pop("output_dir", None)
-    return Training(recipe, RunFolder(Path(folder)), args.resume, args.overwrite, args.command).run()
+
+def train_recipe(
+    recipe: Any, output_dir: str | Path | None, overrides: Any, resume: bool | str, overwrite: bool, command: str
+) -> Run:
+    """[`train`], with the command that `metrics.json` names; `overrides` may be pairs of texts, see `load_recipe`."""
+    if resume not in (True, False, "auto"):
+        raise ValueError(f"resume is {resume!r}, accepted: 'auto', True, False")
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
+    training = dict(loaded.training)
+    folder = output_dir or training.pop("output_dir", None)
+    training.pop("output_dir", None)
+    if folder is None:
+        if not isinstance(recipe, (str, Path)):
+            raise ValueError("output_dir is missing: a recipe that is no file has no name to make one from")
+        folder = f"runs/{Path(recipe).stem}"
+    loaded = replace(loaded, training=training)
+    return Training(loaded, RunFolder(Path(folder)), resume, overwrite, command).run()
+
+
+class _FirstStep(TrainerCallback):
+    """Notes in the folder that there is something to go on from."""
+
+    def __init__(self, folder: RunFolder):
+        self.path = folder.first_step
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> TrainerControl:
+        if state.is_world_process_zero and not self.path.exists():
+            self.path.parent.mkdir(exist_ok=True)
+            self.path.touch()
+        return control
 
 
 class Training:
@@ -56,15 +120,10 @@ class Training:
     In a launch of several processes the first one prepares the data and writes files; the others wait and read.
     """
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, resume: bool, overwrite: bool, command: str):
-        import transformers
-
-        from lmctr.runs.inputs import view_of
-        from lmctr.training.arguments import CTRTrainingArguments
-
+    def __init__(self, recipe: Recipe, folder: RunFolder, resume: bool | str, overwrite: bool, command: str):
         transformers.utils.logging.disable_progress_bar()
         self.recipe, self.folder, self.resume, self.overwrite = recipe, folder, resume, overwrite
-        self.command = command
+        self.command, self.was_started = command, False
         self.view: View = view_of(recipe)
         self._loaded = False
         values = {"disable_tqdm": True, **recipe.training}
@@ -80,20 +139,19 @@ class Training:
         """Wait until all processes are here."""
         self.args.distributed_state.wait_for_everyone()
 
-    def run(self) -> int:
-        """All steps. Returns the exit code."""
+    def run(self) -> Run:
+        """All steps."""
         began = time.monotonic()
-        if self.is_first and self._open_folder():
-            self._prepare()
+        if self.is_first:
+            self._open_folder()
         self.wait()
-        if self.resume and self.folder.finished:
+        if self.folder.finished:
             self.say(f"{self.folder.path} holds a finished run: nothing to resume")
-            self._close()
-            return 0
-        self._build_and_train()
-        self.say(f"run folder: {self.folder.path}  ({time.monotonic() - began:.0f} s)")
+        else:
+            self._build_and_train()
+            self.say(f"run folder: {self.folder.path}  ({time.monotonic() - began:.0f} s)")
         self._close()
-        return 0
+        return Run(self.folder)
 
     def _build_and_train(self) -> None:
         """The trainer lives no longer than this, see [`~lmctr.training.processes.leave_process_group`]."""
@@ -103,13 +161,12 @@ class Training:
 
     # ---- before training ------------------------------------------------------------------------------------------
 
-    def _open_folder(self) -> bool:
-        """Check the folder; returns whether the data must be prepared."""
-        if not self.resume:
-            check_new_run(self.folder, self.overwrite)
-            return True
-        check_resume(self.folder, self.recipe.resolved())
-        return not self.folder.finished and (not self.folder.prepared or self._several)
+    def _open_folder(self) -> None:
+        """Claim the folder, and prepare the data unless that was done."""
+        self.was_started = self.folder.started
+        claim(self.folder, self.recipe.resolved(), self.resume, self.overwrite)
+        if not self.folder.finished and (not self.folder.prepared or self._several):
+            self._prepare()
 
     @property
     def _several(self) -> bool:
@@ -117,8 +174,6 @@ class Training:
 
     def _prepare(self) -> None:
         """Read the data once, fit the processor once, and write the recipe."""
-        from lmctr.runs.recipe import RecipeError
-
         self.view.load(self.folder.cache)
         self._loaded = True
         lines = self.view.check()
@@ -137,12 +192,6 @@ class Training:
 
     def _build(self) -> Any:
         """The trainer, with data and model, in each process."""
-        from transformers import set_seed
-        from transformers.trainer_callback import PrinterCallback
-
-        from lmctr.runs.progress import ProgressLines
-        from lmctr.training.trainer import CTRTrainer
-
         view, args = self.view, self.args
         if self._several:
             view.load_shared(self.folder.cache)
@@ -183,6 +232,7 @@ class Training:
             )
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(ProgressLines(lambda: trainer.stages.stage, self.say))
+        trainer.add_callback(_FirstStep(self.folder))
         total = sum(parameter.numel() for parameter in model.parameters())
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self.say(
@@ -195,13 +245,10 @@ class Training:
     # ---- training and after ---------------------------------------------------------------------------------------
 
     def _train(self, trainer: Any) -> Any:
-        from lmctr.training.checkpoints import newest_complete_checkpoint
-
-        checkpoint = None
-        if self.resume:
-            checkpoint, skipped = newest_complete_checkpoint(self.folder.checkpoints)
-            for message in skipped:
-                self.say(f"skipped: {message}")
+        checkpoint, skipped = newest_complete_checkpoint(self.folder.checkpoints)
+        for message in skipped:
+            self.say(f"skipped: {message}")
+        if checkpoint is not None or (self.resume and self.was_started):
             self.say(f"resuming from {checkpoint}" if checkpoint else "no complete checkpoint: starting from step 0")
         return trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
@@ -240,7 +287,7 @@ class Training:
             **({} if trainer.is_fsdp_enabled else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
             "evaluations": [_evaluation(entry) for entry in state.log_history if _is_evaluation(entry)],
             "versions": versions(),
-            "machine": machine(self.args.device.type),
+            "machine": machine_line(self.args.device.type),
             "command": self.command,
         }
         self.say(results_table(result))
@@ -265,16 +312,10 @@ class Training:
         # The arguments are in recipe.yaml; a pickle has no place beside a model that people share.
         (self.folder.path / "training_args.bin").unlink(missing_ok=True)
         if not trainer.is_fsdp_enabled:  # there no process holds the whole model
-            from lmctr.hub.publish import write_reference
-
             rows = [samples[row] for row in range(min(_REFERENCE_ROWS, len(samples)))]
             write_reference(self.folder.path, model, trainer.data_collator(rows))
 
     def _close(self) -> None:
-        import shutil
-
-        from lmctr.training.processes import leave_process_group
-
         self.wait()
         if self.is_first:
             shutil.rmtree(self.folder.cache, ignore_errors=True)
@@ -283,8 +324,6 @@ class Training:
 
 def results_table(result: dict[str, Any]) -> str:
     """The model and the baselines in one table per part, and the best reachable AUC where it is known."""
-    from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
-
     lines = []
     for part, values in result["split metrics"].items():
         rows = {"model": values}
@@ -305,37 +344,6 @@ def results_table(result: dict[str, Any]) -> str:
             f"best reachable test AUC {best:.4f}; the model reached {reached:.4f}, {share:.0%} of the way from 0.5",
         ]
     return "\n".join(lines)
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
-    import importlib.metadata
-
-    names = ("lmctr", "torch", "transformers", "tokenizers", "accelerate", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
-
-
-def machine(device: str) -> str:
-    """The machine in words."""
-    import os
-
-    import torch
-
-    if device == "cuda":
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
-    return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads, {sys.platform}"
-
-
-def plain_metrics(metrics: dict[str, float], prefix: str, tasks: Sequence[str] = ()) -> dict[str, float]:
-    """Metrics without prefix and without the trainer's own timing entries; those of several tasks as `<task>_auc`, beside the first
-    task's as `auc`."""
-    from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES
-
-    dropped = tuple(f"{name}_dropped" for name in RANKING_METRIC_NAMES)
-    names = (*METRIC_NAMES, *RANKING_METRIC_NAMES, *dropped, "num_samples", "positive_rate")
-    if len(tasks) > 1:
-        names += tuple(f"{task}_{name}" for task in tasks for name in names)
-    return {name: metrics[f"{prefix}_{name}"] for name in names if f"{prefix}_{name}" in metrics}
 
 
 def _is_evaluation(entry: dict[str, float]) -> bool:

@@ -1,0 +1,120 @@
+"""Metrics of a trained run on one part of its data, or of other data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
+from lmctr.runs.folder import RECIPE, RunFolder, open_run, write_predictions
+from lmctr.runs.inputs import view_of
+from lmctr.runs.inputs.base import PARTS
+from lmctr.runs.loading import load_run
+from lmctr.runs.options import EvaluateOptions
+from lmctr.runs.recipe import load_recipe
+from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.trainer import CTRTrainer
+from lmctr.utils.files import write_json
+
+# Training arguments that matter to a measurement.
+_EVALUATION_KEYS = (
+    "per_device_eval_batch_size",
+    "use_cpu",
+    "bf16",
+    "fp16",
+    "tf32",
+    "dataloader_num_workers",
+    "dataloader_prefetch_factor",
+    "seed",
+)
+
+
+def run_evaluate(options: EvaluateOptions) -> int:
+    """`lmctr evaluate RUN`: measure one run, print a table. Returns the exit code."""
+    (path,) = options.run
+    measured = evaluate(path, options.split, overrides=options.overrides, predictions=options.predictions)
+    if measured:
+        print(format_metrics({options.split: measured}))
+        if options.output:
+            write_json(options.output, {"run": path, "split": options.split, "metrics": measured})
+    return 0
+
+
+def evaluate(
+    run: str | Path | RunFolder,
+    split: str = "test",
+    *,
+    overrides: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
+    predictions: str | Path | None = None,
+) -> dict[str, float]:
+    """Metrics of one part; empty in processes other than the first.
+
+    Args:
+        run: folder of a finished run.
+        split: train, validation or test.
+        overrides: dotted keys over the run's own recipe; only keys that leave the model and its inputs as they were trained.
+        predictions: Parquet file for the scores.
+
+    Raises:
+        FileNotFoundError, ValueError: no finished run, another key, data that do not go with the processor.
+    """
+    if split not in PARTS:
+        raise ValueError(f"split is {split!r}, accepted: {', '.join(PARTS)}")
+    folder = run if isinstance(run, RunFolder) else open_run(run)
+    transformers.utils.logging.disable_progress_bar()
+    check_overrides(overrides, view_of(load_recipe(folder.path / RECIPE)).free_data_keys)
+    recipe = load_recipe(folder.path / RECIPE, overrides)
+    view = view_of(recipe)
+    with tempfile.TemporaryDirectory() as scratch:
+        values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
+        arguments = CTRTrainingArguments(
+            output_dir=scratch, eval_strategy="no", save_strategy="no", disable_tqdm=True, **values
+        )
+        view.load(Path(scratch))
+        model, processor = load_run(folder.path)
+        view.open(processor, parts=(split,), folder=folder.path)
+        trainer = CTRTrainer(
+            model=model,
+            args=arguments,
+            data_collator=view.collator(arguments.bf16 or arguments.fp16),
+            processing_class=processor,
+        )
+        output = trainer.predict(view.dataset(split), metric_key_prefix=split)
+        if arguments.process_index != 0:
+            return {}
+        if predictions:
+            write_predictions(
+                Path(predictions), view.identify(split), output.label_ids, output.predictions, view.tasks
+            )
+        return plain_metrics(output.metrics, split, view.tasks)
+
+
+def check_overrides(overrides: Mapping[str, Any] | Sequence[tuple[str, str]], free_data_keys: tuple[str, ...]) -> None:
+    """Only what leaves the model and its inputs as they were trained may be overridden.
+
+    Raises:
+        ValueError: an override of another key.
+    """
+    for key in dict(overrides):
+        group, name = key.split(".")[:2]
+        if group == "model" or (group == "data" and name not in free_data_keys):
+            free = ", data.".join(free_data_keys)
+            raise ValueError(f"--{key}: the run was trained with its own value; free are data.{free}")
+        if group == "training" and name not in _EVALUATION_KEYS:
+            raise ValueError(
+                f"--{key} has no effect on a measurement; free are training.{', '.join(_EVALUATION_KEYS)}"
+            )
+
+
+def plain_metrics(metrics: dict[str, float], prefix: str, tasks: Sequence[str] = ()) -> dict[str, float]:
+    """Metrics without prefix and without the trainer's own timing entries; those of several tasks as `<task>_auc`, beside the first
+    task's as `auc`."""
+    dropped = tuple(f"{name}_dropped" for name in RANKING_METRIC_NAMES)
+    names = (*METRIC_NAMES, *RANKING_METRIC_NAMES, *dropped, "num_samples", "positive_rate")
+    if len(tasks) > 1:
+        names += tuple(f"{task}_{name}" for task in tasks for name in names)
+    return {name: metrics[f"{prefix}_{name}"] for name in names if f"{prefix}_{name}" in metrics}

@@ -1,0 +1,68 @@
+"""A run as an object: model, processor, recipe, metrics, and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmctr.runs.evaluation import evaluate
+from lmctr.runs.folder import METRICS, RECIPE, RunFolder
+from lmctr.runs.loading import load_run
+from lmctr.runs.recipe import Recipe, load_recipe
+from lmctr.serving import score
+from lmctr.utils.files import read_json
+
+
+class Run:
+    """A folder with a model: a finished run, or any folder that `from_pretrained` loads. Nothing is read before it is asked for.
+
+    Attributes:
+        path: the folder.
+        model: in evaluation mode, on the CPU.
+        processor: makes inputs for it.
+        recipe: the recipe that it was trained by, every value filled in; None for a bare model folder.
+        metrics: `metrics.json`: metrics of each part, baselines, seed, versions, command; None for a bare model folder.
+    """
+
+    def __init__(self, folder: RunFolder):
+        self.path = folder.path
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        return load_run(self.path)
+
+    @property
+    def model(self) -> Any:
+        return self._loaded[0]
+
+    @property
+    def processor(self) -> Any:
+        return self._loaded[1]
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        return load_recipe(self.path / RECIPE) if (self.path / RECIPE).is_file() else None
+
+    @cached_property
+    def metrics(self) -> dict[str, Any] | None:
+        return read_json(self.path / METRICS) if (self.path / METRICS).is_file() else None
+
+    def evaluate(self, split: str = "test", overrides: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Metrics of a part of the run's data, or of other data, see [`~lmctr.runs.evaluate`]."""
+        return evaluate(self.path, split, overrides=overrides or {})
+
+    def score(self, history: Sequence[Any], candidates: Sequence[Any], time: float) -> np.ndarray:
+        """(C,) logits of one user's candidates, see [`~lmctr.serving.score`]."""
+        return score(self.model, self.processor, history, candidates, time).numpy()
+
+
+def load(path_or_hub_id: str | Path, *, revision: str | None = None, token: str | bool | None = None) -> Run:
+    """A run folder, or any folder that `from_pretrained` loads."""
+    return Run(RunFolder(Path(path_or_hub_id)))
