@@ -94,7 +94,7 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Whether a training made its first step here, so that there is something to go on from."""
-        return self.first_step.is_file() or bool(list_checkpoints(self.checkpoints))
+        return self.started and (self.first_step.is_file() or bool(list_checkpoints(self.checkpoints)))
 
     @property
     def first_step(self) -> Path:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback

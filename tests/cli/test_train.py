@@ -15,6 +15,7 @@ from lmctr.evaluation.baselines import gradient_boosting_baseline
 from lmctr.evaluation.evaluator import evaluate_predictions, evaluate_probabilities
 from lmctr.runs import train
 from lmctr.runs.folder import RunFolder
+from lmctr.runs.training import Training
 from lmctr.training.checkpoints import MARKER, list_checkpoints
 
 # ---- what a run leaves --------------------------------------------------------------------------------------------
@@ -191,13 +192,20 @@ def test_resume_starts_a_run_where_none_is(recipe_file, tmp_path):
         train(recipe_file, output_dir=tmp_path / "other", resume=True)
 
 
-def test_a_run_that_failed_before_its_first_step_is_in_nobodys_way(recipe_file, tmp_path, capsys):
+def test_a_run_that_failed_before_its_first_step_is_in_nobodys_way(recipe_file, tmp_path, capsys, monkeypatch):
     words = ["train", recipe_file, "--output_dir", tmp_path / "run", "--data.baselines", "false"]
     words += ["--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
-    late = ["--training.report_to", "comet_ml"]  # not installed
-    assert "comet" in error_of(capsys, *words, *late)
-    assert "vocab_size is 11" in error_of(capsys, *words, "--model.backbone.vocab_size", "11", "--resume")
+
+    def fail(*_):
+        raise ValueError("the optimiser refuses")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_train", fail)
+        assert "refuses" in error_of(capsys, *words)
+        assert "refuses" in error_of(capsys, *words, "--training.learning_rate", "2", "--resume")
+    assert (tmp_path / "run" / "data.json").is_file()
     assert main([str(word) for word in words]) == 0
+    assert yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["training"]["learning_rate"] == 1e-3
 
 
 def test_overwrite_keeps_files_that_a_run_did_not_write(recipe_file, tmp_path, capsys):
