@@ -7,7 +7,7 @@ import pytest
 
 from lmctr.benchmarks.text import _raw_rows, _whole_text, benchmark_text, padding_share
 from lmctr.cli.main import main
-from lmctr.data.synthetic.log import synthetic_log
+from lmctr.data import synthetic_log
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.training.tokenizers import train_tokenizer
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lmctr.data import load_log, split_log, synthetic_log, validate_log
-from lmctr.data.synthetic.log import TOPICS, generate_synthetic
+from lmctr.data.synthetic.generator import TOPICS
+from lmctr.data.synthetic.log import SyntheticLog
 
 ARRAYS = ("user_ids", "offsets", "item", "time", "label", "feedback")
 
@@ -28,9 +29,9 @@ def test_same_seed_same_log():
 def test_probabilities_against_a_plain_loop():
     """Both probabilities from the written definition; the Bayes one by a sum over all 2 ** topics taste vectors."""
     settings = {"recency_effect": 1.5, "recency_decay": 0.6, "taste_effect": 1.2, "bias": -0.3, "topic_appeal": 0.25}
-    log, truth = generate_synthetic(
+    log, truth = SyntheticLog(
         num_users=6, num_items=50, events_per_user=20, num_topics=3, seed=1, events_spread=0.4, **settings
-    )
+    ).generate()
     liked = [0.75, 0.5, 0.25]
     sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
     for user in range(6):
@@ -51,7 +52,7 @@ def test_probabilities_against_a_plain_loop():
 
 
 def test_best_auc_is_exact_and_on_the_test_part():
-    log, truth = generate_synthetic(num_users=30, num_items=60, events_per_user=20)
+    log, truth = SyntheticLog(num_users=30, num_items=60, events_per_user=20).generate()
     test = split_log(log).test
     expected = plain_auc(log.label[test], truth.bayes_probability[test])
     assert log.info.best_auc == pytest.approx(expected, abs=1e-6)
@@ -67,7 +68,7 @@ def test_a_log_too_small_to_split_states_the_auc_of_all_events():
 
 
 def test_labels_are_drawn_from_the_probabilities():
-    log, truth = generate_synthetic(num_users=1000, events_per_user=60)
+    log, truth = SyntheticLog(num_users=1000, events_per_user=60).generate()
     for probability in (truth.probability, truth.bayes_probability):
         bins = np.digitize(probability, np.linspace(0, 1, 11)) - 1
         for index in range(10):
@@ -81,7 +82,7 @@ def test_each_effect_can_be_switched_off():
     both = synthetic_log(seed=5).info.best_auc
     recency = synthetic_log(seed=5, taste_effect=0.0).info.best_auc
     taste = synthetic_log(seed=5, recency_effect=0.0).info.best_auc
-    _, nothing = generate_synthetic(seed=5, recency_effect=0.0, taste_effect=0.0)
+    _, nothing = SyntheticLog(seed=5, recency_effect=0.0, taste_effect=0.0).generate()
     assert both > max(recency, taste) + 0.02
     assert min(recency, taste) > 0.6
     assert nothing.best_auc() == 0.5
@@ -92,7 +93,7 @@ def test_a_reader_of_twenty_behaviours_recovers_most_of_the_effects():
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
 
-    log, truth = generate_synthetic()
+    log, truth = SyntheticLog().generate()
     splits, topic = split_log(log), truth.topic[log.item]
     start, end = log.history_bounds(np.arange(log.num_events))
     recent, same = np.zeros(log.num_events), np.zeros(log.num_events)
@@ -110,7 +111,7 @@ def test_a_reader_of_twenty_behaviours_recovers_most_of_the_effects():
 
 
 def test_titles_tell_the_topic_and_vary():
-    log, truth = generate_synthetic(num_items=300, num_topics=12, num_users=5)
+    log, truth = SyntheticLog(num_items=300, num_topics=12, num_users=5).generate()
     names = list(TOPICS)
     titles, genres = log.catalogue["title"].to_pylist(), log.catalogue["genres"].to_pylist()
     for title, kinds, topic in zip(titles, genres, truth.topic):
@@ -134,7 +135,9 @@ def test_times_rise_and_items_do_not_repeat():
 
 
 def test_popularity_follows_zipf():
-    log, truth = generate_synthetic(num_users=3000, num_items=40, num_topics=2, allow_repeats=True, zipf_exponent=1.0)
+    log, truth = SyntheticLog(
+        num_users=3000, num_items=40, num_topics=2, allow_repeats=True, zipf_exponent=1.0
+    ).generate()
     for topic in range(2):
         counts = np.sort(np.bincount(log.item, minlength=40)[truth.topic == topic])[::-1]
         expected = (1 / np.arange(1, 21)) / (1 / np.arange(1, 21)).sum()
@@ -143,7 +146,7 @@ def test_popularity_follows_zipf():
 
 def test_neighbouring_events_share_a_topic_as_often_as_asked():
     for stickiness in (0.0, 0.8):
-        log, truth = generate_synthetic(num_users=500, topic_stickiness=stickiness, allow_repeats=True)
+        log, truth = SyntheticLog(num_users=500, topic_stickiness=stickiness, allow_repeats=True).generate()
         topic = truth.topic[log.item]
         same = (topic[1:] == topic[:-1])[log.user[1:] == log.user[:-1]].mean()
         by_chance = synthetic_share(log, topic)

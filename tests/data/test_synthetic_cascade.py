@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lmctr.data import ImpressionStore, ImpressionView
-from lmctr.data.synthetic.cascade import SCENARIOS, synthetic_cascade
+from lmctr.data.synthetic.cascade import SCENARIOS, SyntheticCascade, _World, synthetic_cascade
 
 SMALL = {
     "num_impressions": 300,
@@ -90,23 +90,19 @@ def test_scenarios_differ_in_world_value_and_traffic():
 
 
 def test_the_value_has_the_stated_spread_and_main_effect():
-    from lmctr.data.synthetic.cascade import _World
-
     settings = synthetic_cascade(**SMALL | {"num_components": 64}).info.extra
     settings = {key: value for key, value in settings.items() if key != "requests_per_second"}
     for share in (0.0, 0.25, 1.0):
-        world = _World(settings | {"main_share": share, "num_users": 2000, "num_ads": 1000}, 0)
+        world = _World(SyntheticCascade(**settings | {"main_share": share, "num_users": 2000, "num_ads": 1000}))
         mixed = world.user @ world.ad.T
         assert np.var(mixed) == pytest.approx((1 - share) * 1.5**2, rel=0.02, abs=1e-6)
         assert np.var(world.main) == pytest.approx(share * 1.5**2, rel=1e-6, abs=1e-9)
 
 
 def test_weights_fall_as_a_power():
-    from lmctr.data.synthetic.cascade import _World
-
     settings = dict(synthetic_cascade(**SMALL | {"num_components": 32, "decay": 1.5}).info.extra)
     settings.pop("requests_per_second")
-    spreads = _World(settings, 0).user.std(0)
+    spreads = _World(SyntheticCascade(**settings)).user.std(0)
     np.testing.assert_allclose(spreads / spreads[0], np.arange(1, 33) ** -0.75, rtol=1e-3)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lmctr.data import load_log, split_log
-from lmctr.data.synthetic.sequence import _auc, generate_synthetic_sequence
+from lmctr.data.synthetic.generator import auc
+from lmctr.data.synthetic.sequence import SyntheticSequenceLog
 
 
 def test_filter_against_enumeration():
@@ -24,7 +25,7 @@ def test_filter_against_enumeration():
         "scenario_flip": 0.2,
         "taste_share": 0.35,
     }
-    log, truth = generate_synthetic_sequence(seed=5, **arguments)
+    log, truth = SyntheticSequenceLog(seed=5, **arguments).generate()
     topic, liked = truth.topic[log.item], log.feedback == 2
     assert liked.sum() >= 2
 
@@ -50,14 +51,14 @@ def test_filter_against_enumeration():
                         weight *= like if liked[earlier] else 1 - like
                 total += weight
                 found += weight * positive(log.scenario[event], taste[3 * topic[event] + 1 + log.scenario[event]])
-            assert truth.bayes[event] == pytest.approx(found / total, abs=1e-9)
+            assert truth.bayes_probability[event] == pytest.approx(found / total, abs=1e-9)
 
 
 def test_truth_is_calibrated_and_the_signal_sits_in_likes():
-    log, truth = generate_synthetic_sequence(num_users=500, events_per_user=150, seed=1)
+    log, truth = SyntheticSequenceLog(num_users=500, events_per_user=150, seed=1).generate()
     samples = np.flatnonzero(log.label >= 0)
     label = log.label[samples]
-    for scores in (truth.probability[samples], truth.bayes[samples]):
+    for scores in (truth.probability[samples], truth.bayes_probability[samples]):
         for low in (0.0, 0.5):
             chosen = (scores >= low) & (scores < low + 0.5)
             assert label[chosen].mean() == pytest.approx(scores[chosen].mean(), abs=0.02)
@@ -72,13 +73,13 @@ def test_truth_is_calibrated_and_the_signal_sits_in_likes():
         for event in range(log.offsets[user], log.offsets[user + 1]):
             counts[:, event] = seen[:, topic[event]]
             seen[log.feedback[event] - 1, topic[event]] += 1
-    plays, likes = (_auc(log.label, count, samples) for count in counts)
+    plays, likes = (auc(log.label, count, samples) for count in counts)
     assert likes > 0.68
     assert abs(plays - 0.5) < 0.08
 
 
 def test_labels_and_behaviours_agree():
-    log, _ = generate_synthetic_sequence(num_users=50, seed=2)
+    log, _ = SyntheticSequenceLog(num_users=50, seed=2).generate()
     like = log.extra_labels["like"]
     assert ((log.label == -1) == (like == -1)).all()
     assert ((like == 1) == (log.feedback == 2)).all()
@@ -89,8 +90,8 @@ def test_labels_and_behaviours_agree():
 
 def test_same_seed_same_log_and_by_name():
     one = load_log("synthetic_sequence", num_users=20, seed=3)
-    two, _ = generate_synthetic_sequence(num_users=20, seed=3)
-    three, _ = generate_synthetic_sequence(num_users=20, seed=4)
+    two, _ = SyntheticSequenceLog(num_users=20, seed=3).generate()
+    three, _ = SyntheticSequenceLog(num_users=20, seed=4).generate()
     for name in ("item", "time", "label", "feedback", "scenario"):
         assert np.array_equal(getattr(one, name), getattr(two, name))
     assert not np.array_equal(one.item, three.item)
@@ -98,10 +99,12 @@ def test_same_seed_same_log_and_by_name():
 
 
 def test_lengths_vary_with_spread():
-    log, _ = generate_synthetic_sequence(num_users=60, events_spread=0.8, seed=1)
+    log, _ = SyntheticSequenceLog(num_users=60, events_spread=0.8, seed=1).generate()
     lengths = np.diff(log.offsets)
     assert lengths.std() > 50
-    assert np.isfinite(generate_synthetic_sequence(num_users=60, events_spread=0.8, seed=1)[1].bayes).all()
+    assert np.isfinite(
+        SyntheticSequenceLog(num_users=60, events_spread=0.8, seed=1).generate()[1].bayes_probability
+    ).all()
 
 
 @pytest.mark.parametrize("values", [
@@ -110,4 +113,4 @@ def test_lengths_vary_with_spread():
 ], ids=str)  # fmt: skip
 def test_bad_arguments(values):
     with pytest.raises(ValueError, match=f"{next(iter(values))} = .*accepted"):
-        generate_synthetic_sequence(**values)
+        SyntheticSequenceLog(**values).generate()

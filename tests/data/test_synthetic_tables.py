@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from lmctr.data import synthetic_table
-from lmctr.data.synthetic.tables import TRUE_PROBABILITY, _Model, _reachable
+from lmctr.data.synthetic.generator import sigmoid
+from lmctr.data.synthetic.tables import TRUE_PROBABILITY, SyntheticTable, _block, _Model, _reachable
 from lmctr.evaluation.metrics import auc
 
 SMALL = {"num_rows": 40_000, "num_categorical": 6, "num_numeric": 3, "vocab_size": 400, "num_pairs": 3}
@@ -65,12 +66,12 @@ def test_best_auc_is_that_of_the_true_probabilities_on_the_test_labels():
 
 def test_expected_auc_is_the_mean_over_labels():
     rng = np.random.default_rng(0)
-    model = _Model.draw(rng, [5, 7], [(0, 1)], num_numeric=1, zipf_exponent=1.0, latent_dim=2, missing_share=0.1)
+    model = _Model.draw(
+        rng, [5, 7], [(0, 1)], SyntheticTable(num_numeric=1, zipf_exponent=1.0, latent_dim=2, missing_share=0.1)
+    )
     model.scale(rng, (0.5, 1.0, 0.5), 0.3)
     _, expected, _ = _reachable(model, 0, 0, 400)
-    from lmctr.data.synthetic.tables import _block, _sigmoid
-
-    p = _sigmoid(_block(model, 0, 0)[3].sum(axis=0) + model.bias)[:400]
+    p = sigmoid(_block(model, 0, 0)[3].sum(axis=0) + model.bias)[:400]
     drawn = [auc((rng.random(400) < p).astype(int), p) for _ in range(400)]
     assert np.mean(drawn) == pytest.approx(expected, abs=0.005)
     pairs = np.subtract.outer(p, p)

@@ -25,8 +25,10 @@ is y, and R/R* of the oracle is the best reachable one. With less noise it rises
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,9 @@ from lmctr.data.impressions.source import STAGES, ImpressionBlock, ImpressionSou
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["SCENARIOS", "synthetic_cascade"]
+from .generator import settings_of
+
+__all__ = ["SCENARIOS", "SyntheticCascade", "synthetic_cascade"]
 
 SCENARIOS: dict[str, dict[str, Any]] = {
     "feed": {"world": 0, "decay": 1.0, "main_share": 0.25, "value": 1.0, "requests_per_second": 20_000.0},
@@ -52,28 +56,9 @@ _NUM_NUMERIC = 3
 _PILOT = 4096  # users whose components set the scale
 
 
-def synthetic_cascade(
-    num_impressions: int = 50_000,
-    num_users: int = 20_000,
-    num_ads: int = 1_000,
-    *,
-    ads_per_impression: int | Sequence[int] = 16,
-    scenario: str = "feed",
-    num_components: int = 64,
-    decay: float | None = None,
-    main_share: float | None = None,
-    spread: float = 1.5,
-    value: float | None = None,
-    num_matched: int = 200,
-    num_preranked: int = 50,
-    num_ranked: int = 12,
-    stage_shares: Sequence[float] = (0.375, 0.375, 0.25),
-    noise: Mapping[str, float] | None = None,
-    history_length: int = 8,
-    fractions: Sequence[float] = (0.8, 0.1, 0.1),
-    seed: int = 0,
-) -> ImpressionSource:
-    """Makes the cascade.
+@dataclass
+class SyntheticCascade:
+    """Settings of a generated cascade; [`generate`] makes it.
 
     Args:
         num_impressions: impressions of all parts together.
@@ -91,47 +76,100 @@ def synthetic_cascade(
         fractions: shares of train, validation and test, in the order of the impressions (which are independent).
         seed: of everything.
 
-    Returns:
-        The source, with ten fields of the ad and nine, or ten, of the user. `info.extra` holds `scenario`, `requests_per_second`, `value`, and
-        every setting above; `oracle` of its blocks is y.
+    The source has ten fields of the ad and nine, or ten, of the user. `info.extra` holds `requests_per_second` and every setting; `oracle` of
+    its blocks is y.
 
     Raises:
         ValueError: sizes that do not fit into each other, an unknown scenario or stage, shares that do not sum to 1.
     """
-    if scenario not in SCENARIOS:
-        raise ValueError(f"scenario: got {scenario!r}, accepted: {', '.join(SCENARIOS)}.")
-    preset = SCENARIOS[scenario]
-    settings = {
-        "num_impressions": num_impressions,
-        "num_users": num_users,
-        "num_ads": num_ads,
-        "ads_per_impression": _pair(ads_per_impression),
-        "scenario": scenario,
-        "num_components": num_components,
-        "decay": preset["decay"] if decay is None else float(decay),
-        "main_share": preset["main_share"] if main_share is None else float(main_share),
-        "spread": float(spread),
-        "value": preset["value"] if value is None else float(value),
-        "num_matched": num_matched,
-        "num_preranked": num_preranked,
-        "num_ranked": num_ranked,
-        "stage_shares": [float(share) for share in stage_shares],
-        "noise": _noise(noise),
-        "history_length": history_length,
-        "fractions": [float(share) for share in fractions],
-        "seed": seed,
-    }
-    _check(settings)
-    world = _World(settings, preset["world"])
-    info = DatasetInfo(
-        name="synthetic-cascade" if scenario == "feed" else f"synthetic-cascade-{scenario}",
-        licence="none: generated",
-        label_rule="v: place in the queue of the cascade, counted from its end; eCPM as computed by the ranking stage, 0 before it",
-        notes="generated; the log eCPM is a sum of planted components of falling weight, see lmctr.data.synthetic.cascade",
-        extra=settings | {"requests_per_second": preset["requests_per_second"]},
-    )
-    digest = hashlib.sha256(json.dumps([1, settings, preset["world"]], sort_keys=True).encode()).hexdigest()
-    return ImpressionSource(world.blocks, world.user_fields, world.ad_fields, lambda: digest, STAGES, info)
+
+    num_impressions: int = 50_000
+    num_users: int = 20_000
+    num_ads: int = 1_000
+    _: KW_ONLY
+    ads_per_impression: int | Sequence[int] = 16
+    scenario: str = "feed"
+    num_components: int = 64
+    decay: float | None = None
+    main_share: float | None = None
+    spread: float = 1.5
+    value: float | None = None
+    num_matched: int = 200
+    num_preranked: int = 50
+    num_ranked: int = 12
+    stage_shares: Sequence[float] = (0.375, 0.375, 0.25)
+    noise: Mapping[str, float] | None = None
+    history_length: int = 8
+    fractions: Sequence[float] = (0.8, 0.1, 0.1)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scenario not in SCENARIOS:
+            raise ValueError(f"scenario: got {self.scenario!r}, accepted: {', '.join(SCENARIOS)}.")
+        self.ads_per_impression = _pair(self.ads_per_impression)
+        for name in ("decay", "main_share", "value"):
+            if getattr(self, name) is None:
+                setattr(self, name, SCENARIOS[self.scenario][name])
+        for name in ("decay", "main_share", "value", "spread"):
+            setattr(self, name, float(getattr(self, name)))
+        for name in ("stage_shares", "fractions"):
+            setattr(self, name, [float(share) for share in getattr(self, name)])
+        self.noise = _noise(self.noise)
+        self._check()
+
+    def generate(self) -> ImpressionSource:
+        """The source; the same settings give the same impressions."""
+        preset, settings, world = SCENARIOS[self.scenario], settings_of(self), _World(self)
+        info = DatasetInfo(
+            name="synthetic-cascade" if self.scenario == "feed" else f"synthetic-cascade-{self.scenario}",
+            licence="none: generated",
+            label_rule="v: place in the queue of the cascade, counted from its end; eCPM as computed by the ranking stage, 0 before it",
+            notes="generated; the log eCPM is a sum of planted components of falling weight, see lmctr.data.synthetic.cascade",
+            extra=settings | {"requests_per_second": preset["requests_per_second"]},
+        )
+        digest = hashlib.sha256(json.dumps([1, settings, preset["world"]], sort_keys=True).encode()).hexdigest()
+        return ImpressionSource(world.blocks, world.user_fields, world.ad_fields, lambda: digest, STAGES, info)
+
+    def _check(self) -> None:
+        counts = ("num_impressions", "num_users", "num_ads", "num_components", "num_ranked", "history_length", "seed")
+        for name in counts:
+            value, least = getattr(self, name), int(name not in ("history_length", "seed"))
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name}: got {value!r}, accepted: a whole number of at least {least}.")
+        if not 0 < self.num_ranked < self.num_preranked < self.num_matched <= self.num_ads:
+            raise ValueError(
+                f"num_ranked {self.num_ranked} < num_preranked {self.num_preranked} < num_matched {self.num_matched} <= num_ads "
+                f"{self.num_ads} must hold: every stage passes fewer ads on."
+            )
+        low, high = self.ads_per_impression
+        if not 1 <= low <= high:
+            raise ValueError(f"ads_per_impression: got {low} to {high}, accepted: at least 1, the smallest first.")
+        for name in ("stage_shares", "fractions"):
+            shares = getattr(self, name)
+            if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+                raise ValueError(f"{name}: got {shares}, accepted: 3 shares that sum to 1.")
+        taken = _quotas(high, self.stage_shares)
+        rooms = (self.num_matched - self.num_preranked, self.num_preranked - self.num_ranked, self.num_ranked)
+        for stage, wanted, room in zip(STAGES[1:], taken, rooms):
+            if wanted > room:
+                raise ValueError(
+                    f"stage_shares ask for {wanted} of {high} ads from {stage}, which has {room}; take fewer ads_per_impression or wider stages."
+                )
+        if not 0 <= self.main_share <= 1:
+            raise ValueError(f"main_share: got {self.main_share}, accepted: 0 to 1.")
+        for name in ("spread", "value"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ValueError(f"{name}: got {getattr(self, name)}, accepted: a number above 0.")
+        if not 0 <= self.decay < np.inf:
+            raise ValueError(f"decay: got {self.decay}, accepted: a number of at least 0.")
+
+
+def synthetic_cascade(*sizes: int, **settings: Any) -> ImpressionSource:
+    """Makes the cascade; takes the settings of [`SyntheticCascade`], the first three by position too."""
+    return SyntheticCascade(*sizes, **settings).generate()
+
+
+synthetic_cascade.__signature__ = inspect.signature(SyntheticCascade)  # what `help` and the registry read
 
 
 def _pair(value: int | Sequence[int]) -> list[int]:
@@ -154,44 +192,6 @@ def _noise(given: Mapping[str, float] | None) -> dict[str, float]:
     return noise
 
 
-def _check(s: dict[str, Any]) -> None:
-    for name in ("num_impressions", "num_users", "num_ads", "num_components", "num_ranked", "history_length", "seed"):
-        if (
-            isinstance(s[name], bool)
-            or not isinstance(s[name], int)
-            or s[name] < (name not in ("history_length", "seed"))
-        ):
-            raise ValueError(
-                f"{name}: got {s[name]!r}, accepted: a whole number of at least {int(name not in ('history_length', 'seed'))}."
-            )
-    if not 0 < s["num_ranked"] < s["num_preranked"] < s["num_matched"] <= s["num_ads"]:
-        raise ValueError(
-            f"num_ranked {s['num_ranked']} < num_preranked {s['num_preranked']} < num_matched {s['num_matched']} <= num_ads "
-            f"{s['num_ads']} must hold: every stage passes fewer ads on."
-        )
-    low, high = s["ads_per_impression"]
-    if not 1 <= low <= high:
-        raise ValueError(f"ads_per_impression: got {low} to {high}, accepted: at least 1, the smallest first.")
-    for name, length in (("stage_shares", 3), ("fractions", 3)):
-        shares = s[name]
-        if len(shares) != length or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-            raise ValueError(f"{name}: got {shares}, accepted: {length} shares that sum to 1.")
-    taken = _quotas(high, s["stage_shares"])
-    rooms = (s["num_matched"] - s["num_preranked"], s["num_preranked"] - s["num_ranked"], s["num_ranked"])
-    for stage, wanted, room in zip(STAGES[1:], taken, rooms):
-        if wanted > room:
-            raise ValueError(
-                f"stage_shares ask for {wanted} of {high} ads from {stage}, which has {room}; take fewer ads_per_impression or wider stages."
-            )
-    if not 0 <= s["main_share"] <= 1:
-        raise ValueError(f"main_share: got {s['main_share']}, accepted: 0 to 1.")
-    for name, least in (("spread", 0.0), ("value", 0.0)):
-        if not least < s[name] < np.inf:
-            raise ValueError(f"{name}: got {s[name]}, accepted: a number above {least:g}.")
-    if not 0 <= s["decay"] < np.inf:
-        raise ValueError(f"decay: got {s['decay']}, accepted: a number of at least 0.")
-
-
 def _quotas(count: int, shares: Sequence[float]) -> list[int]:
     """Ads from pre-ranking, ranking and mix-ranking that make `count`: rounded from the top stage down."""
     top = round(count * shares[2])
@@ -202,29 +202,29 @@ def _quotas(count: int, shares: Sequence[float]) -> list[int]:
 class _World:
     """Users, ads and components: fixed by the settings; impressions are made block by block."""
 
-    def __init__(self, settings: dict[str, Any], number: int) -> None:
-        self.s, self.number = settings, number
-        draw = np.random.default_rng([settings["seed"], number, 0])
-        users, ads = settings["num_users"], settings["num_ads"]
+    def __init__(self, settings: SyntheticCascade) -> None:
+        self.s, self.number = settings, SCENARIOS[settings.scenario]["world"]
+        draw = np.random.default_rng([settings.seed, self.number, 0])
+        users, ads = settings.num_users, settings.num_ads
         self.user_values = np.stack([_values(draw, size, users) for size in _USER_VALUES], axis=1)
         self.ad_values = np.stack([_values(draw, size, ads) for size in _AD_VALUES], axis=1)
         self.user_numbers = draw.normal(size=(users, _NUM_NUMERIC))
         self.ad_numbers = draw.normal(size=(ads, _NUM_NUMERIC))
-        weight = np.arange(1, settings["num_components"] + 1) ** (-settings["decay"] / 2)
+        weight = np.arange(1, settings.num_components + 1) ** (-settings.decay / 2)
         weight /= np.sqrt((weight**2).sum())
-        p = _Effects(draw, _USER_VALUES, settings["num_components"])
-        q = _Effects(draw, _AD_VALUES, settings["num_components"])
+        p = _Effects(draw, _USER_VALUES, settings.num_components)
+        q = _Effects(draw, _AD_VALUES, settings.num_components)
         user, ad = p(self.user_values, self.user_numbers), q(self.ad_values, self.ad_numbers)
         user = (user - user.mean(0)) / user.std(0)
         ad = (ad - ad.mean(0)) / ad.std(0)
         main = draw.normal(size=(_AD_VALUES[-1],))[self.ad_values[:, -1]] + np.tanh(self.ad_numbers[:, 0])
-        share = settings["main_share"]
-        self.main = settings["spread"] * np.sqrt(share) * (main - main.mean()) / main.std()
+        share = settings.main_share
+        self.main = settings.spread * np.sqrt(share) * (main - main.mean()) / main.std()
         self.user = (user * weight).astype(np.float32)
         # in a sample of users the components are not quite uncorrelated: the sum is scaled, not its parts
         self.ad = ad.astype(np.float32)
         pilot = self.user[draw.permutation(users)[:_PILOT]] @ self.ad.T
-        self.ad *= np.float32(settings["spread"] * np.sqrt(1 - share) / pilot.std())
+        self.ad *= np.float32(settings.spread * np.sqrt(1 - share) / pilot.std())
         # numbers are seen as statistics are: positive, with a long tail; the fields take their logarithm
         self.ad_table = pa.table(
             {"ad_id": pa.array(np.arange(ads)).cast(pa.string())}
@@ -242,12 +242,12 @@ class _World:
         fields += [
             {"name": f"user_n{f + 1}", "type": "numeric", "transform": "standardize"} for f in range(_NUM_NUMERIC)
         ]
-        if self.s["history_length"]:
+        if self.s.history_length:
             fields.append(
                 {
                     "name": "shown_ads",
                     "type": "sequence",
-                    "max_length": self.s["history_length"],
+                    "max_length": self.s.history_length,
                     "share_with": "ad.ad_id",
                 }
             )
@@ -262,13 +262,13 @@ class _World:
 
     def blocks(self) -> Iterator[ImpressionBlock]:
         """The impressions; memory of one block."""
-        total, first_ad = self.s["num_impressions"], 0
-        cuts = np.round(np.cumsum(self.s["fractions"][:2]) * total)
+        total, first_ad = self.s.num_impressions, 0
+        cuts = np.round(np.cumsum(self.s.fractions[:2]) * total)
         for number, first in enumerate(range(0, total, _BLOCK)):
             size = min(_BLOCK, total - first)
             split = np.searchsorted(cuts, np.arange(first, first + size), side="right").astype(np.int8)
             block = self._block(
-                np.random.default_rng([self.s["seed"], self.number, 1, number]), size, first, first_ad, split
+                np.random.default_rng([self.s.seed, self.number, 1, number]), size, first, first_ad, split
             )
             first_ad += int(block.counts.sum())
             yield block
@@ -276,7 +276,7 @@ class _World:
     def _block(
         self, draw: np.random.Generator, size: int, first: int, first_ad: int, split: np.ndarray
     ) -> ImpressionBlock:
-        s, noise = self.s, self.s["noise"]
+        s, noise = self.s, self.s.noise
         user = self.user_order[np.searchsorted(self.popularity, draw.random(_BLOCK))]
         y = self.user[user] @ self.ad.T + self.main.astype(np.float32)  # (B, ads)
         history = self._history(draw, y)
@@ -284,18 +284,18 @@ class _World:
         def noisy(values: np.ndarray, stage: str) -> np.ndarray:
             return values + noise[stage] * draw.standard_normal(values.shape, dtype=np.float32)
 
-        matched = _best(noisy(y, "matching"), s["num_matched"])
+        matched = _best(noisy(y, "matching"), s.num_matched)
         y = np.take_along_axis(y, matched, 1)
         scores = noisy(y, "pre-ranking")
         order = np.argsort(-scores, axis=1)
-        judged, lost = order[:, : s["num_preranked"]], order[:, s["num_preranked"] :]
+        judged, lost = order[:, : s.num_preranked], order[:, s.num_preranked :]
         log_ecpm = noisy(np.take_along_axis(y, judged, 1), "ranking")
         order = np.argsort(-log_ecpm, axis=1)
-        shown, beaten = order[:, : s["num_ranked"]], order[:, s["num_ranked"] :]
+        shown, beaten = order[:, : s.num_ranked], order[:, s.num_ranked :]
         final = noisy(np.take_along_axis(log_ecpm, shown, 1), "mix-ranking")
         shown = np.take_along_axis(shown, np.argsort(-final, axis=1), 1)
 
-        low, high = s["ads_per_impression"]
+        low, high = s.ads_per_impression
         counts = draw.integers(low, high + 1, _BLOCK)
         pieces = []  # of the whole queue: place among the matched, log eCPM, stage, in the queue's order
         for places, stage in ((shown, 3), (beaten, 2)):
@@ -304,7 +304,7 @@ class _World:
         picked = [draw.random(piece[0].shape) for piece in pieces]
         rows = []
         for i in range(size):
-            quotas = _quotas(int(counts[i]), s["stage_shares"])[::-1]
+            quotas = _quotas(int(counts[i]), s.stage_shares)[::-1]
             rows.append(
                 [
                     np.sort(np.argpartition(keys[i], q - 1)[:q]) if q else np.zeros(0, np.int64)
@@ -322,7 +322,7 @@ class _World:
         ad, oracle = matched[of, place], y[of, place]
         # inside an impression the ads stand in no telling order
         mixed = np.lexsort((draw.random(len(ad)), of))
-        ecpm = np.exp(log_value[mixed]) * s["value"]
+        ecpm = np.exp(log_value[mixed]) * s.value
         user = user[:size]
         columns: dict[str, Any] = {
             f"user_c{f + 1}": self.user_values[user, f].astype(np.int16) for f in range(len(_USER_VALUES))
@@ -350,10 +350,10 @@ class _World:
 
     def _history(self, draw: np.random.Generator, y: np.ndarray) -> np.ndarray | None:
         """(B, L) ads of the user's past, the best of another draw of the noise, in a random order."""
-        length = self.s["history_length"]
+        length = self.s.history_length
         if not length:
             return None
-        size = np.hypot(self.s["noise"]["matching"], self.s["noise"]["ranking"])
+        size = np.hypot(self.s.noise["matching"], self.s.noise["ranking"])
         best = _best(y + np.float32(size) * draw.standard_normal(y.shape, dtype=np.float32), length)
         return np.take_along_axis(best, np.argsort(draw.random(best.shape), axis=1), 1)
 

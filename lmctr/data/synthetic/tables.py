@@ -14,8 +14,9 @@ Rows are made in blocks, each from its own random stream: a table of any size ta
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,9 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import Piece, TableSource
 
-from .log import _auc
+from .generator import auc, settings_of, sigmoid
 
-__all__ = ["TRUE_PROBABILITY", "synthetic_table"]
+__all__ = ["TRUE_PROBABILITY", "SyntheticTable", "synthetic_table"]
 
 TRUE_PROBABILITY = "true_probability"
 """Column of the true probabilities; it is no field, and is made when it is asked for by name."""
@@ -36,26 +37,9 @@ _BLOCK = 1 << 16
 _PILOT = 1 << 17  # rows that scale the effects
 
 
-def synthetic_table(
-    num_rows: int = 200_000,
-    num_categorical: int = 26,
-    num_numeric: int = 13,
-    *,
-    vocab_size: int = 100_000,
-    vocab_sizes: Sequence[int] | None = None,
-    zipf_exponent: float = 1.05,
-    num_pairs: int = 8,
-    pairs: Sequence[Sequence[str]] | None = None,
-    latent_dim: int = 4,
-    main_strength: float = 0.7,
-    pair_strength: float = 1.0,
-    numeric_strength: float = 0.6,
-    missing_share: float = 0.15,
-    positive_rate: float = 0.25,
-    fractions: Sequence[float] = (0.8, 0.1, 0.1),
-    seed: int = 0,
-) -> TableSource:
-    """Makes the table.
+@dataclass
+class SyntheticTable:
+    """Settings of a generated table; [`generate`] makes it.
 
     Args:
         num_rows: rows of all parts together.
@@ -75,85 +59,106 @@ def synthetic_table(
         fractions: shares of train, validation and test, in the order of the rows (which are independent).
         seed: of everything.
 
-    Returns:
-        The source. `info.best_auc` is the AUC of the true probabilities on the sampled labels of the test part (so it shares their
-        noise with the models that are tested there), or of all rows when there is no test part; `info.extra` has the expected AUC
-        over labels (`expected_auc`), the AUC without interactions (`additive_auc`: main and numeric effects alone, on the same
-        labels), the pairs and the vocabulary sizes.
-
-    Raises:
-        ValueError: values out of range; too few fields for the pairs.
+    `info.best_auc` of the source is the AUC of the true probabilities on the sampled labels of the test part (so it shares their noise with
+    the models that are tested there), or of all rows when there is no test part; `info.extra` has the expected AUC over labels
+    (`expected_auc`), the AUC without interactions (`additive_auc`: main and numeric effects alone, on the same labels), the pairs and the
+    vocabulary sizes.
     """
-    arguments = {name: value for name, value in locals().items() if name != "seed"}
-    for name in ("num_rows", "latent_dim"):
-        _require(
-            isinstance(arguments[name], int) and arguments[name] >= 1,
-            name,
-            arguments[name],
-            "a whole number from 1 on",
+
+    num_rows: int = 200_000
+    num_categorical: int = 26
+    num_numeric: int = 13
+    _: KW_ONLY
+    vocab_size: int = 100_000
+    vocab_sizes: Sequence[int] | None = None
+    zipf_exponent: float = 1.05
+    num_pairs: int = 8
+    pairs: Sequence[Sequence[str]] | None = None
+    latent_dim: int = 4
+    main_strength: float = 0.7
+    pair_strength: float = 1.0
+    numeric_strength: float = 0.6
+    missing_share: float = 0.15
+    positive_rate: float = 0.25
+    fractions: Sequence[float] = (0.8, 0.1, 0.1)
+    seed: int = 0
+
+    def generate(self) -> TableSource:
+        """The source; the same settings give the same rows.
+
+        Raises:
+            ValueError: values out of range; too few fields for the pairs.
+        """
+        shares, seed = self._check(), self.seed
+        rng = np.random.default_rng([seed, 0])
+        sizes = _sizes(self.num_categorical, self.vocab_size, self.vocab_sizes)
+        chosen = _pairs(rng, sizes, self.num_pairs, self.pairs)
+        model = _Model.draw(rng, sizes, chosen, self)
+        strengths = (self.main_strength, self.pair_strength, self.numeric_strength)
+        model.scale(np.random.default_rng([seed, 1]), strengths, self.positive_rate)
+
+        cuts = [0, *(round(float(self.num_rows * share)) for share in np.cumsum(shares[:2])), self.num_rows]
+        bounds = {part: (cuts[code], cuts[code + 1]) for code, part in enumerate(PARTS) if cuts[code + 1] > cuts[code]}
+        best, expected, additive = _reachable(model, seed, *bounds.get("test", (0, self.num_rows)))
+
+        names = (
+            [f"C{place + 1}" for place in range(len(sizes))],
+            [f"I{place + 1}" for place in range(self.num_numeric)],
         )
-    for name in ("num_categorical", "num_numeric", "num_pairs", "main_strength", "pair_strength", "numeric_strength"):
-        _require(arguments[name] >= 0, name, arguments[name], "0 or more")
-    _require(
-        num_categorical + num_numeric > 0, "num_categorical", num_categorical, "one field at least, of either kind"
-    )
-    _require(0 <= missing_share < 1, "missing_share", missing_share, "0 to 1 (exclusive)")
-    _require(0 < positive_rate < 1, "positive_rate", positive_rate, "between 0 and 1")
-    _require(zipf_exponent > 0, "zipf_exponent", zipf_exponent, "more than 0")
-    shares = tuple(float(share) for share in fractions)
-    _require(
-        len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) < 1e-6 and shares[0] > 0,
-        "fractions",
-        list(fractions),
-        "three shares (train, validation, test) that sum to 1, train above 0",
-    )
-    rng = np.random.default_rng([seed, 0])
-    sizes = _sizes(num_categorical, vocab_size, vocab_sizes)
-    chosen = _pairs(rng, sizes, num_pairs, pairs)
-    model = _Model.draw(
-        rng,
-        sizes,
-        chosen,
-        num_numeric=num_numeric,
-        zipf_exponent=zipf_exponent,
-        latent_dim=latent_dim,
-        missing_share=missing_share,
-    )
-    model.scale(np.random.default_rng([seed, 1]), (main_strength, pair_strength, numeric_strength), positive_rate)
+        fields = [{"name": name, "type": "categorical"} for name in names[0]]
+        fields += [{"name": name, "type": "numeric", "transform": "log1p"} for name in names[1]]
+        settings = settings_of(self)
 
-    cuts = [0, *(round(float(num_rows * share)) for share in np.cumsum(shares[:2])), num_rows]
-    bounds = {part: (cuts[code], cuts[code + 1]) for code, part in enumerate(PARTS) if cuts[code + 1] > cuts[code]}
-    start, stop = bounds.get("test", (0, num_rows))
-    best, expected, additive = _reachable(model, seed, start, stop)
+        def piece(part: str) -> Piece:
+            first, last = bounds[part]
+            return Piece(
+                lambda columns: _stream(model, seed, first, last, names, columns), lambda: repr(settings), part
+            )
 
-    names = [f"C{place + 1}" for place in range(num_categorical)], [f"I{place + 1}" for place in range(num_numeric)]
-    fields = [{"name": name, "type": "categorical"} for name in names[0]]
-    fields += [{"name": name, "type": "numeric", "transform": "log1p"} for name in names[1]]
-    settings = {key: _plain(value) for key, value in arguments.items()} | {"seed": seed}
+        info = DatasetInfo(
+            name="synthetic-table",
+            licence="generated by lmctr; no restrictions",
+            label_rule="drawn with the true probability",
+            notes=f"{self.num_rows} rows, seed {seed}",
+            best_auc=best,
+            extra={
+                "expected_auc": expected,
+                "additive_auc": additive,
+                "pairs": [[names[0][f], names[0][g]] for f, g in chosen],
+                "vocab_sizes": list(sizes),
+                "settings": settings,
+            },
+        )
+        return TableSource(tuple(piece(part) for part in bounds), tuple(fields), info=info)
 
-    def piece(part: str) -> Piece:
-        first, last = bounds[part]
-        return Piece(lambda columns: _stream(model, seed, first, last, names, columns), lambda: repr(settings), part)
+    def _check(self) -> tuple[float, ...]:
+        """Checks the settings, and gives the fractions as numbers."""
 
-    info = DatasetInfo(
-        name="synthetic-table",
-        licence="generated by lmctr; no restrictions",
-        label_rule="drawn with the true probability",
-        notes=f"{num_rows} rows, seed {seed}",
-        best_auc=best,
-        extra={
-            "expected_auc": expected,
-            "additive_auc": additive,
-            "pairs": [[names[0][f], names[0][g]] for f, g in chosen],
-            "vocab_sizes": list(sizes),
-            "settings": settings,
-        },
-    )
-    return TableSource(tuple(piece(part) for part in bounds), tuple(fields), info=info)
+        def require(name: str, accepted: str, holds: bool) -> None:
+            _require(holds, name, getattr(self, name), accepted)
+
+        for name in ("num_rows", "latent_dim"):
+            value = getattr(self, name)
+            require(name, "a whole number from 1 on", isinstance(value, int) and value >= 1)
+        strengths = ("main_strength", "pair_strength", "numeric_strength")
+        for name in ("num_categorical", "num_numeric", "num_pairs", *strengths):
+            require(name, "0 or more", getattr(self, name) >= 0)
+        require("num_categorical", "one field at least, of either kind", self.num_categorical + self.num_numeric > 0)
+        require("missing_share", "0 to 1 (exclusive)", 0 <= self.missing_share < 1)
+        require("positive_rate", "between 0 and 1", 0 < self.positive_rate < 1)
+        require("zipf_exponent", "more than 0", self.zipf_exponent > 0)
+        shares = tuple(float(share) for share in self.fractions)
+        sums = len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) < 1e-6 and shares[0] > 0
+        require("fractions", "three shares (train, validation, test) that sum to 1, train above 0", sums)
+        return shares
 
 
-def _plain(value: Any) -> Any:
-    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+def synthetic_table(*sizes: int, **settings: Any) -> TableSource:
+    """Makes the table; takes the settings of [`SyntheticTable`], the first three by position too."""
+    return SyntheticTable(*sizes, **settings).generate()
+
+
+synthetic_table.__signature__ = inspect.signature(SyntheticTable)  # what `help` and the registry read
 
 
 def _require(condition: bool, name: str, value: Any, accepted: str) -> None:
@@ -217,31 +222,24 @@ class _Model:
 
     @classmethod
     def draw(
-        cls,
-        rng: np.random.Generator,
-        sizes: list[int],
-        pairs: list[tuple[int, int]],
-        *,
-        num_numeric: int,
-        zipf_exponent: float,
-        latent_dim: int,
-        missing_share: float,
+        cls, rng: np.random.Generator, sizes: list[int], pairs: list[tuple[int, int]], settings: SyntheticTable
     ) -> _Model:
+        dim, count = settings.latent_dim, settings.num_numeric
         main = [rng.standard_normal(size) for size in sizes]
-        left = [rng.standard_normal((sizes[f], latent_dim)).astype(np.float32) for f, _ in pairs]
-        right = [rng.standard_normal((sizes[g], latent_dim)).astype(np.float32) for _, g in pairs]
-        shape = num_numeric
+        left = [rng.standard_normal((sizes[f], dim)).astype(np.float32) for f, _ in pairs]
+        right = [rng.standard_normal((sizes[g], dim)).astype(np.float32) for _, g in pairs]
         numeric = np.stack(
             [
-                rng.uniform(0, 3, shape),
-                rng.uniform(0.6, 1.6, shape),
-                rng.standard_normal(shape),
-                rng.standard_normal(shape),
-                rng.uniform(0.8, 2.0, shape),
+                rng.uniform(0, 3, count),
+                rng.uniform(0.6, 1.6, count),
+                rng.standard_normal(count),
+                rng.standard_normal(count),
+                rng.uniform(0.8, 2.0, count),
             ],
             axis=1,
         )
-        return cls(sizes, pairs, zipf_exponent, missing_share, main, left, right, numeric, np.ones(3))
+        shares = settings.zipf_exponent, settings.missing_share
+        return cls(sizes, pairs, *shares, main, left, right, numeric, np.ones(3))
 
     def inputs(self, rng: np.random.Generator, count: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
         """Values of each categorical field (int32), of each numeric field (float64, NaN where missing) and uniforms for labels."""
@@ -284,14 +282,10 @@ class _Model:
         low, high = -50.0, 50.0
         for _ in range(60):
             self.bias = (low + high) / 2
-            if _sigmoid(logit + self.bias).mean() < positive_rate:
+            if sigmoid(logit + self.bias).mean() < positive_rate:
                 low = self.bias
             else:
                 high = self.bias
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + np.tanh(0.5 * x))
 
 
 def _blocks(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -320,7 +314,7 @@ def _stream(
         raise ValueError(f"synthetic_table: no column {', '.join(map(repr, missing))}; the columns are {known}.")
     for block, first, last in _blocks(start, stop):
         values, numbers, uniform, effects = _block(model, seed, block)
-        probability = _sigmoid(effects.sum(axis=0) + model.bias)
+        probability = sigmoid(effects.sum(axis=0) + model.bias)
         arrays = {"label": (uniform < probability).astype(np.int8), TRUE_PROBABILITY: probability}
         arrays |= dict(zip(names[0], values)) | dict(zip(names[1], numbers))
         batch = pa.record_batch(
@@ -334,7 +328,7 @@ def _reachable(model: _Model, seed: int, start: int, stop: int) -> tuple[float |
     probabilities, labels, additive = [], [], []
     for block, first, last in _blocks(start, stop):
         *_, uniform, effects = _block(model, seed, block)
-        probability = _sigmoid(effects.sum(axis=0) + model.bias)
+        probability = sigmoid(effects.sum(axis=0) + model.bias)
         labels.append((uniform < probability)[first:last].astype(np.int8))
         probabilities.append(probability[first:last])
         additive.append((effects[0] + effects[2])[first:last])
@@ -350,4 +344,4 @@ def _reachable(model: _Model, seed: int, start: int, stop: int) -> tuple[float |
     expected = float((pairs.sum() - 0.5 * (p * (1 - p)).sum()) / total) if len(p) > 1 else 0.5
     if y.min() == y.max():
         return None, expected, None
-    return _auc(y, p, None), expected, _auc(y, a, None)
+    return auc(y, p), expected, auc(y, a)
