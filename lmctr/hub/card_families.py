@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmctr.hub import card_retrieval, card_sequence, card_tabular, card_text
-from lmctr.runs.model_folder import RunFolder
+from lmctr.runs.folder import RunFolder
 
 __all__ = ["CardFamily", "card_family"]
 

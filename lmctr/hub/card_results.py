@@ -10,7 +10,7 @@ from typing import Any
 
 from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
-from lmctr.runs.model_folder import RunFolder, open_run
+from lmctr.runs.folder import RunFolder, open_run
 
 __all__ = [
     "METRICS",
@@ -60,7 +60,7 @@ def seed_metrics(
         return []
     runs = [_one_run(folder.path, metrics)]
     for other in seed_runs:
-        second = open_run(other)
+        second = open_run(other, "model", refuse_pickles=True)
         other_metrics = second.metrics()
         if other_metrics is None:
             raise ValueError(f"{second.path} has no metrics.json; evaluate it first")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lmctr.runs.model_folder import RunFolder
+from lmctr.runs.folder import RunFolder
 
 __all__ = ["facts", "limits", "usage_note"]
 

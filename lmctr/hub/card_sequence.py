@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lmctr.runs.model_folder import RunFolder
+from lmctr.runs.folder import RunFolder
 
 __all__ = ["event_call", "event_rows", "facts", "limits", "usage_note"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lmctr.hub.card_data import shown
 from lmctr.hub.examples import example_rows
-from lmctr.runs.model_folder import RunFolder
+from lmctr.runs.folder import RunFolder
 
 __all__ = ["facts", "limits", "summary", "usage_note"]
 

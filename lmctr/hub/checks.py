@@ -11,8 +11,8 @@ import torch
 from lmctr.evaluation.comparison import read_predictions
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, evaluate_predictions
 from lmctr.hub.examples import example_batch
+from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_folder
-from lmctr.runs.model_folder import RunFolder, open_run
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 
 __all__ = ["RunReport", "split_metrics", "validate_run"]
@@ -45,7 +45,7 @@ def validate_run(run_dir: str | Path) -> RunReport:
     Raises:
         FileNotFoundError, ValueError: what is wrong, in which file, and what to do about it.
     """
-    folder = open_run(run_dir)
+    folder = open_run(run_dir, "model", refuse_pickles=True)
     model, processor = load_folder(folder)
     total = sum(folder.num_parameters.values())
     lines = [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lmctr.hub.card_sequence import event_call, event_rows
-from lmctr.runs.model_folder import RunFolder
+from lmctr.runs.folder import RunFolder
 
 __all__ = ["example_batch", "example_call", "example_rows"]
 

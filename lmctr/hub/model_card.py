@@ -27,7 +27,7 @@ from lmctr.hub.card_results import (
     seed_metrics,
 )
 from lmctr.hub.examples import example_call
-from lmctr.runs.model_folder import RunFolder, open_run
+from lmctr.runs.folder import RunFolder, open_run
 from lmctr.utils.resources import find_resource
 
 __all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
@@ -55,7 +55,7 @@ def build_card(
         FileNotFoundError, ValueError: a folder that is no finished run, broken files, or `seed_runs` whose recipes differ in
             more than the seed.
     """
-    folder = open_run(run_dir)
+    folder = open_run(run_dir, "model", refuse_pickles=True)
     family = card_family(folder)
     metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()
     info = dataset_info(data)

@@ -19,7 +19,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from lmctr.hub.checks import validate_run
 from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
-from lmctr.runs.model_folder import is_shared
+from lmctr.runs.folder import is_shared
 from lmctr.runs.reference import write_reference
 
 __all__ = ["HubError", "PushResult", "push_run", "write_reference"]

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import transformers
 
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
-from lmctr.runs.folder import RECIPE, RunFolder, open_run, write_predictions
+from lmctr.runs.folder import RECIPE, RunFolder, open_run
 from lmctr.runs.inputs import view_of
 from lmctr.runs.inputs.base import PARTS
 from lmctr.runs.loading import load_run
@@ -118,3 +121,32 @@ def plain_metrics(metrics: dict[str, float], prefix: str, tasks: Sequence[str] =
     if len(tasks) > 1:
         names += tuple(f"{task}_{name}" for task in tasks for name in names)
     return {name: metrics[f"{prefix}_{name}"] for name in names if f"{prefix}_{name}" in metrics}
+
+
+def write_predictions(
+    path: Path, columns: Mapping[str, Any], labels: np.ndarray, logits: np.ndarray, tasks: Sequence[str] = ("label",)
+) -> None:
+    """Write the scores of a part as Parquet: the view's identifying `columns`, then `label` and `logit`.
+
+    Labels are int8 where they are whole and small, else float32. (S, T) labels and logits: those are the first task's, and
+    `label_<task>` and `logit_<task>` of the others follow (-100: no label). A `weight` column goes last, so that the metrics can be computed again.
+    """
+    ordered = {key: values for key, values in columns.items() if key != "weight"}
+    for task, name in enumerate(tasks):
+        end = "" if task == 0 else f"_{name}"
+        own_labels, own_logits = (x if x.ndim == 1 else x[:, task] for x in (labels, logits))
+        ordered |= {
+            f"label{end}": pa.array(own_labels.astype(_label_type(own_labels))),
+            f"logit{end}": pa.array(own_logits, pa.float32()),
+        }
+    if "weight" in columns:
+        ordered["weight"] = columns["weight"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    pq.write_table(pa.table(ordered), temporary)
+    temporary.replace(path)
+
+
+def _label_type(labels: np.ndarray) -> str:
+    """Clicks are int8; a rank index may be above 127, or no whole number."""
+    return "int8" if (labels == labels.astype("int8")).all() else "float32"

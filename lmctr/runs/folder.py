@@ -14,23 +14,51 @@ RUN/analysis/                 what `lmctr analyze` wrote
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from lmctr.runs.recipe import compare_recipes
 from lmctr.training.checkpoints import list_checkpoints
-from lmctr.utils.files import read_yaml
+from lmctr.utils.files import read_json, read_yaml
 
 RECIPE = "recipe.yaml"
 METRICS = "metrics.json"
 DATA = "data.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
+"""Formats that are, or may hold, pickles. A folder with one of them at its top is not shared."""
+
+_UPLOADED = (
+    "config.json",
+    "generation_config.json",
+    *PROCESSOR_FILES,
+    WEIGHTS_INDEX,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+)
+_UPLOADED_SUFFIXES = (
+    ".safetensors",
+    ".model",
+    ".parquet",
+)  # weights, SentencePiece, vocabularies of feature processors
+_RETRIEVER_FILES = ("retriever/retriever.json", "retriever/retriever.safetensors")
+_ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
+_NEVER_UPLOADED = ("reference.safetensors",)
 _OWN = (
     RECIPE,
     METRICS,
@@ -62,9 +90,16 @@ _OWN = (
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths and files of one run."""
+    """A folder with a run, or with a model: paths, states, and the small files, which are read and checked when asked for.
+
+    Raises (what reads a file):
+        FileNotFoundError: it is not there.
+        ValueError: it is broken; the message names the file and the problem.
+    """
 
     path: Path
+
+    # ---- a run ----------------------------------------------------------------------------------------------------
 
     @property
     def checkpoints(self) -> Path:
@@ -115,17 +150,93 @@ class RunFolder:
                 else:
                     path.unlink()
 
+    def metrics(self) -> dict[str, Any] | None:
+        """`metrics.json`, or None."""
+        return read_json(self.path / METRICS) if self.finished else None
 
-def open_run(path: str | Path) -> RunFolder:
-    """A finished run.
+    def data(self) -> dict[str, Any] | None:
+        """`data.json`, or None."""
+        return read_json(self.path / DATA) if self.prepared else None
+
+    def recipe(self) -> dict[str, Any] | None:
+        """`recipe.yaml`, or None."""
+        value = read_yaml(self.path / RECIPE) if self.started else None
+        if not isinstance(value, dict | None):
+            raise ValueError(f"{self.path / RECIPE} must hold a YAML mapping, got {type(value).__name__}")
+        return value
+
+    # ---- a model --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """`config.json`."""
+        if not (self.path / "config.json").is_file():
+            checkpoints = sorted(self.path.glob("checkpoints/checkpoint-*/config.json"))
+            hint = (
+                f"; it has checkpoints but no finished model: continue the training with --resume, or give {checkpoints[-1].parent}"
+                if checkpoints
+                else ": it is not the folder of a finished run"
+            )
+            raise FileNotFoundError(f"{self.path} has no config.json{hint}")
+        config = read_json(self.path / "config.json")
+        if not isinstance(config.get("model_type"), str):
+            raise ValueError(f"{self.path / 'config.json'} has no model_type; save the model with save_pretrained")
+        return config
+
+    @property
+    def model_type(self) -> str:
+        return self.config["model_type"]
+
+    @cached_property
+    def weight_files(self) -> tuple[str, ...]:
+        """Names of the safetensors files."""
+        return _weight_files(self.path)
+
+    @cached_property
+    def num_parameters(self) -> dict[str, int]:
+        """Tensor name to number of values, from the headers of the weight files."""
+        return {key: count for name in self.weight_files for key, count in _read_header(self.path / name).items()}
+
+    @cached_property
+    def processor(self) -> dict[str, Any]:
+        """`processor_config.json` (or `preprocessor_config.json`)."""
+        return _read_processor(self.path)
+
+    @property
+    def has_retriever(self) -> bool:
+        """Whether the folder holds the saved text retriever that its behaviours were chosen with."""
+        return (self.path / _RETRIEVER_FILES[0]).is_file()
+
+    def upload_files(self) -> list[Path]:
+        """The files to share, relative to the folder: weights, configurations, tokenizer and a saved retriever; no
+        checkpoints, predictions, caches or reference rows."""
+        places = [self.path.iterdir(), self.retriever.rglob("*") if self.has_retriever else ()]
+        names = [path.relative_to(self.path) for found in places for path in found if path.is_file()]
+        return sorted(name for name in names if is_shared(name.as_posix()))
+
+
+def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = False) -> RunFolder:
+    """A folder of a run in a state.
+
+    Args:
+        path: the folder.
+        state: "finished": a training was completed there. "model": it holds a complete model in safetensors, trained by a recipe or
+            not; the small files are read, the model is not loaded.
+        refuse_pickles: whether pickle files beside a model are an error. Nothing ever reads them here, but who is given the folder may.
 
     Raises:
-        FileNotFoundError: no such folder, or no run in it.
-        ValueError: the run is not finished.
+        FileNotFoundError: no such folder, or no run or no model in it.
+        ValueError: the run is not finished; a broken file, such as truncated weights.
     """
     run = RunFolder(Path(path))
     if not run.path.is_dir():
-        raise FileNotFoundError(f"run folder {path} does not exist")
+        raise FileNotFoundError(f"run folder {str(path)!r} does not exist; give the folder that `lmctr train` wrote")
+    if state == "model":
+        _ = run.config
+        if refuse_pickles:
+            _refuse_pickles(run.path)
+        _ = run.num_parameters, run.processor
+        return run
     if not run.started:
         raise FileNotFoundError(f"{path} is no run folder: it has no {RECIPE} (train one with `lmctr train RECIPE`)")
     if not run.finished:
@@ -176,30 +287,77 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
     return False
 
 
-def write_predictions(
-    path: Path, columns: Mapping[str, Any], labels: np.ndarray, logits: np.ndarray, tasks: Sequence[str] = ("label",)
-) -> None:
-    """Write the scores of a part as Parquet: the view's identifying `columns`, then `label` and `logit`.
-
-    Labels are int8 where they are whole and small, else float32. (S, T) labels and logits: those are the first task's, and `label_<task>` and `logit_<task>` of the others follow (-100: no label).
-    A `weight` column goes last, so that the metrics can be computed again.
-    """
-    ordered = {key: values for key, values in columns.items() if key != "weight"}
-    for task, name in enumerate(tasks):
-        end = "" if task == 0 else f"_{name}"
-        own_labels, own_logits = (x if x.ndim == 1 else x[:, task] for x in (labels, logits))
-        ordered |= {
-            f"label{end}": pa.array(own_labels.astype(_label_type(own_labels))),
-            f"logit{end}": pa.array(own_logits, pa.float32()),
-        }
-    if "weight" in columns:
-        ordered["weight"] = columns["weight"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(pa.table(ordered), temporary)
-    temporary.replace(path)
+def is_shared(name: str) -> bool:
+    """Whether a file of this name, relative to a run folder, belongs to what is shared."""
+    if "/" not in name:
+        return name in _UPLOADED or (name.endswith(_UPLOADED_SUFFIXES) and name not in _NEVER_UPLOADED)
+    return name in _RETRIEVER_FILES or (name.startswith("retriever/encoder/") and name.endswith(_ENCODER_SUFFIXES))
 
 
-def _label_type(labels: np.ndarray) -> str:
-    """Clicks are int8; a rank index may be above 127, or no whole number."""
-    return "int8" if (labels == labels.astype("int8")).all() else "float32"
+def _refuse_pickles(path: Path) -> None:
+    found = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in PICKLE_SUFFIXES)
+    if found:
+        raise ValueError(
+            f"{path} holds files in a format that can run code when it is loaded: {', '.join(found)}; lmctr shares "
+            "safetensors only: save the model with save_pretrained (which writes model.safetensors) and delete these files"
+        )
+
+
+def _weight_files(path: Path) -> tuple[str, ...]:
+    if (path / WEIGHTS).is_file():
+        return (WEIGHTS,)
+    if not (path / WEIGHTS_INDEX).is_file() and (path / "adapter_model.safetensors").is_file():
+        raise FileNotFoundError(
+            f"{path} holds a PEFT adapter without the model that it belongs to; merge it (merge_and_unload) and save the "
+            "whole model with save_pretrained"
+        )
+    if not (path / WEIGHTS_INDEX).is_file():
+        raise FileNotFoundError(f"{path} has no {WEIGHTS} (nor {WEIGHTS_INDEX}): the model was not saved there")
+    index = read_json(path / WEIGHTS_INDEX)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{path / WEIGHTS_INDEX} has no weight_map")
+    names = tuple(sorted(set(weight_map.values())))
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{path} lacks {len(missing)} of {len(names)} weight files that {WEIGHTS_INDEX} names: {', '.join(missing)}"
+        )
+    return names
+
+
+def _read_header(path: Path) -> dict[str, int]:
+    """Number of values of each tensor of a safetensors file, after a check that the file has the length it declares."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if 8 + length > size:
+            raise ValueError(f"{path} is cut off or no safetensors file: {size:,} bytes do not hold its header")
+        try:
+            header = json.loads(file.read(length))
+            tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+            counts = {name: math.prod(entry["shape"]) for name, entry in tensors.items()}
+        except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"{path} is no safetensors file: its header cannot be read ({error})") from error
+    if 8 + length + end != size:
+        state = "cut off" if size < 8 + length + end else "damaged"
+        raise ValueError(
+            f"{path} is {state}: its header declares {8 + length + end:,} bytes, the file has {size:,}; "
+            "copy it again or save the model again"
+        )
+    return counts
+
+
+def _read_processor(path: Path) -> dict[str, Any]:
+    for name in PROCESSOR_FILES:
+        if (path / name).is_file():
+            values = read_json(path / name)
+            if name == PROCESSOR_FILES[0] and not isinstance(values.get("processor_class"), str):
+                raise ValueError(f"{path / name} has no processor_class; save it with processor.save_pretrained")
+            return values
+    raise FileNotFoundError(
+        f"{path} has no {PROCESSOR_FILES[0]}: without the processor nobody can make inputs for the model; "
+        "save it with processor.save_pretrained"
+    )

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoProcessor
 from lmctr import __version__
 from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.configuration import CTRConfig
-from lmctr.runs.model_folder import RunFolder, open_run
+from lmctr.runs.folder import RunFolder, open_run
 from lmctr.utils.files import read_json
 from lmctr.utils.load_report import held_load_report
 
@@ -24,7 +24,7 @@ def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
     Raises:
         FileNotFoundError, ValueError: a file is missing, damaged, or does not belong to the others.
     """
-    return load_folder(open_run(run_dir, refuse_pickles=False))  # they are not read
+    return load_folder(open_run(run_dir, "model"))
 
 
 def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:

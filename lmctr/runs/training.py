@@ -14,8 +14,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import PrinterCallback
 
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
-from lmctr.runs.evaluation import plain_metrics
-from lmctr.runs.folder import DATA, METRICS, RECIPE, RunFolder, claim, write_predictions
+from lmctr.runs.evaluation import plain_metrics, write_predictions
+from lmctr.runs.folder import DATA, METRICS, RECIPE, RunFolder, claim
 from lmctr.runs.inputs import view_of
 from lmctr.runs.inputs.base import View
 from lmctr.runs.options import TrainOptions

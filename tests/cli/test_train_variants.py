@@ -11,8 +11,8 @@ from cli_helpers import predict, read, request_of, tiny_log
 from lmctr.cli.main import main
 from lmctr.data.builders.kuairec import load_kuairec
 from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_run
-from lmctr.runs.model_folder import open_run
 from lmctr.runs.recipe import load_recipe
 from lmctr.training.lora import load_adapter
 
@@ -62,7 +62,7 @@ def test_lora_run_keeps_its_adapter_beside_the_merged_model(recipe_file, tmp_pat
     folder = tmp_path / "run"
     train(recipe_file, folder, "--training.lora", "{r: 4}")
     merged, _ = load_run(folder)
-    assert not any(path.parts[0] == "adapter" for path in open_run(folder).upload_files())
+    assert not any(path.parts[0] == "adapter" for path in open_run(folder, "model").upload_files())
     other = type(merged)(merged.config)
     other.model.language_model.load_state_dict(merged.model.language_model.state_dict())
     wrapped = load_adapter(other, folder / "adapter")

@@ -14,7 +14,7 @@ from tiny_run import make_batch, make_model, write_json
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.hub.checks import validate_run
 from lmctr.runs import loading
-from lmctr.runs.model_folder import open_run
+from lmctr.runs.folder import open_run
 from lmctr.runs.reference import compare_with_reference, write_reference
 
 
@@ -33,7 +33,7 @@ def test_a_good_run_passes_every_check(finished_run):
 
 
 def test_only_the_models_files_are_shared(finished_run):
-    names = {path.as_posix() for path in open_run(finished_run[0]).upload_files()}
+    names = {path.as_posix() for path in open_run(finished_run[0], "model").upload_files()}
     assert names == {
         "config.json",
         "model.safetensors",
@@ -49,9 +49,9 @@ def test_a_saved_retriever_is_shared_its_caches_are_not(run_dir):
     for name in (*shared[1:], *caches, "encoder/pytorch_model.bin"):
         (run_dir / "retriever" / name).parent.mkdir(parents=True, exist_ok=True)
         (run_dir / "retriever" / name).write_bytes(b"{}")
-    assert not any("retriever" in str(path) for path in open_run(run_dir).upload_files())  # only caches
+    assert not any("retriever" in str(path) for path in open_run(run_dir, "model").upload_files())  # only caches
     (run_dir / "retriever/retriever.json").write_bytes(b"{}")
-    names = {path.as_posix() for path in open_run(run_dir).upload_files() if path.parts[0] == "retriever"}
+    names = {path.as_posix() for path in open_run(run_dir, "model").upload_files() if path.parts[0] == "retriever"}
     assert names == {f"retriever/{name}" for name in shared}
 
 

@@ -16,8 +16,8 @@ from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.hub.examples import example_batch
 from lmctr.hub.model_card import build_card
 from lmctr.models.families import families
+from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_run
-from lmctr.runs.model_folder import open_run
 
 SEQUENCE = [family.model_type for family in families("sequence")]
 SMALL = {
@@ -112,7 +112,7 @@ def test_every_family_scores_raw_events_after_a_push(trained, tmp_path):
 
 @pytest.mark.parametrize("family", ALL)
 def test_cards_show_an_example_that_runs(trained, family, monkeypatch):
-    folder = open_run(trained(family))
+    folder = open_run(trained(family), "model")
     batch = example_batch(folder, SequenceProcessor.from_pretrained(folder.path))
     with torch.no_grad():
         logits = lmctr.AutoModelForCTR.from_pretrained(folder.path).eval()(**batch).logits

@@ -17,7 +17,7 @@ from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.hub.examples import example_batch
 from lmctr.hub.model_card import build_card
 from lmctr.models.families import families
-from lmctr.runs.model_folder import open_run
+from lmctr.runs.folder import open_run
 
 TABULAR = [family.model_type for family in families("tabular")]
 
@@ -136,7 +136,7 @@ def test_every_family_scores_a_raw_csv_after_a_push(runs, shop, tmp_path):
 
 @pytest.mark.parametrize("family", TABULAR)
 def test_cards_show_an_example_that_runs(runs, family, monkeypatch):
-    folder = open_run(runs / family)
+    folder = open_run(runs / family, "model")
     processor = TabularFeatureProcessor.from_pretrained(folder.path)
     batch = example_batch(folder, processor)
     with torch.no_grad():
