@@ -18,7 +18,8 @@ class Action:
     Attributes:
         name: the word of the command line. says: its line in the list of verbs.
         options: "module:Class" of its options; the docstring is the description, the module imports nothing heavy.
-        does: "module:function", called with the options; returns the exit code, None for 0.
+        does: "module:function", called with the options; returns the exit code, or a result (of a piece of work that Python users call
+            too), which is success.
         epilog: what the help ends with.
         takes_overrides: whether `--data.KEY`, `--model.KEY` and `--training.KEY` may be given.
     """
@@ -43,7 +44,38 @@ class Action:
         """Do it."""
         if args.overrides and not self.takes_overrides:
             raise ValueError(f"{args.verb} {self.name} takes no recipe overrides, got --{args.overrides[0][0]}")
-        return int(load(self.does)(read_options(load(self.options), args)) or 0)
+        done = load(self.does)(read_options(load(self.options), args))
+        return done if isinstance(done, int) else 0
+
+
+@dataclass(frozen=True)
+class Actions:
+    """A verb whose first word chooses an action.
+
+    Attributes:
+        name: the word of the command line. says: its line in the list of verbs.
+        actions: what there is to choose from.
+        description: what the verb's help begins with (default: `says`). metavar: what the help calls the choice.
+    """
+
+    name: str
+    says: str
+    actions: tuple[Action, ...]
+    description: str | None = None
+    metavar: str = "WHAT"
+
+    def add_parser(self, subparsers: Any) -> None:
+        """Add the verb to a parser."""
+        parser = subparsers.add_parser(
+            self.name, help=self.says, description=self.description or self.says, allow_abbrev=False
+        )
+        chosen = parser.add_subparsers(dest="action", metavar=self.metavar, required=True)
+        for action in self.actions:
+            action.add_parser(chosen)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do the chosen action."""
+        return next(action for action in self.actions if action.name == args.action).run(args)
 
 
 def load(target: str) -> Any:

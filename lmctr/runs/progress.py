@@ -47,7 +47,7 @@ class ProgressLines(TrainerCallback):
             left = passed / max(done, 1) * (state.max_steps - state.global_step)
             self.say(
                 f"{place}  loss {logs['loss']:.4f}  lr {logs['learning_rate']:.2e}  "
-                f"{_clock(passed)} passed, {_clock(left)} left"
+                f"{clock(passed)} passed, {clock(left)} left"
             )
         elif "eval_auc" in logs:
             self.say(
@@ -59,7 +59,7 @@ class ProgressLines(TrainerCallback):
         return control
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -7,19 +7,16 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lmctr.evaluation.evaluator import METRIC_TITLES
+from lmctr.runs.inputs import view_class, view_of
+from lmctr.runs.recipe import Recipe
 from lmctr.utils.files import read_json, write_json
-
-if TYPE_CHECKING:
-    from lmctr.runs.recipe import Recipe
 
 
 def configuration(recipe: Recipe) -> dict[str, Any]:
     """What the baselines of a recipe depend on; points with equal values are measured on the same samples."""
-    from lmctr.runs.inputs import view_class
-
     keys = view_class(recipe.model["family"]).baseline_data_keys(recipe.data)
     data = {key: recipe.data.get(key) for key in keys}
     if isinstance(data["options"], dict):
@@ -55,8 +52,6 @@ def missing_seeds(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> lis
 
 def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: Callable[[str], None]) -> None:
     """Compute the baselines of a recipe's data seed by seed, as its view of the data does, and write them after each seed."""
-    from lmctr.runs.inputs import view_of
-
     path = baselines_file(output_dir, recipe)
     written = read_json(path) if path.is_file() else {"data": configuration(recipe), "seeds": {}}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,17 +21,18 @@ from lmctr.evaluation.comparison import (
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES, RANKING_METRIC_NAMES
+from lmctr.runs.folder import DATA
+from lmctr.runs.recipe import Recipe
 from lmctr.studies.grids.baselines import baselines_file, stored_baselines
-from lmctr.studies.grids.file import Grid, Point, check_recipes
-from lmctr.studies.grids.state import DONE, Run, inspect_runs
-from lmctr.utils.files import read_json
+from lmctr.studies.grids.file import Grid, Point, check_recipes, load_grid
+from lmctr.studies.grids.options import GridReportOptions
+from lmctr.studies.grids.state import DONE, GridRun, inspect_runs
+from lmctr.utils.files import read_json, write_text
 from lmctr.utils.tables import markdown_table, spread_cells, write_csv
-
-if TYPE_CHECKING:
-    from lmctr.runs.recipe import Recipe
 
 TESTED = ("auc", "log_loss")
 RANKING_TESTED = ("revenue_ratio", "recall", "ndcg")
+_WRITTEN = ("best_step", "steps", "train_seconds", "samples_per_second")
 _NOTES = (
     "Mean ± sample standard deviation over the seeds that are done (done/wanted). AUC is exact (ties count half), gAUC the "
     "impression-weighted mean of the AUC per user, ECE has 10 uniform bins. Differences are to the row named in brackets, on equal "
@@ -63,7 +64,7 @@ class PointResult:
     point: Point
     runs: dict[int, RunPredictions]
     written: dict[int, dict[str, Any]]
-    missing: list[Run]
+    missing: list[GridRun]
     compared: str = ""
     tests: list[SeedTest] = dataclasses.field(default_factory=list)
     note: str = ""
@@ -71,10 +72,6 @@ class PointResult:
     @property
     def num_wanted(self) -> int:
         return len(self.runs) + len(self.missing)
-
-    def metrics(self, seed: int) -> dict[str, float]:
-        """Metrics of one seed: computed from the stored scores."""
-        return self.runs[seed].metrics
 
 
 @dataclasses.dataclass
@@ -105,27 +102,124 @@ class Section:
         return RANKING_METRIC_NAMES if self.is_ranking else METRIC_NAMES
 
 
-def report(
-    grid: Grid,
-    overrides: Sequence[tuple[str, str]],
-    split: str,
-    num_resamples: int,
-    output: str | None,
-    command: str,
-    say: Callable[[str], None] = print,
-) -> int:
-    """Print the report of a grid as Markdown and, with `output`, write `<name>.md`, `<name>.csv`, `<name>_tests.csv` there."""
-    recipes = check_recipes(grid, overrides)
-    sections = collect(grid, recipes, split, num_resamples)
-    text = markdown(grid, sections, split, command)
-    say(text)
-    if output is not None:
-        folder = Path(output)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{grid.name}.md").write_text(text, encoding="utf-8")
-        write_csv(folder / f"{grid.name}.csv", run_rows(grid, sections, split), digits=6)
-        write_csv(folder / f"{grid.name}_tests.csv", test_rows(grid, sections, split), digits=6)
-    return 0
+@dataclasses.dataclass
+class GridReport:
+    """Sections of a grid's points on one split, as Markdown and as rows; `command` is quoted."""
+
+    grid: Grid
+    sections: list[Section]
+    split: str
+    command: str
+
+    @property
+    def results(self) -> list[PointResult]:
+        """The points of all sections."""
+        return [result for section in self.sections for result in section.points]
+
+    def write(self, folder: str | Path) -> None:
+        """Write `<name>.md`, `<name>.csv` and `<name>_tests.csv`."""
+        path = Path(folder) / self.grid.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(f"{path}.md", self.markdown())
+        write_csv(f"{path}.csv", self.run_rows(), digits=6)
+        write_csv(f"{path}_tests.csv", self.test_rows(), digits=6)
+
+    def markdown(self) -> str:
+        """The report as Markdown."""
+        lines = [f"# {self.grid.name}"]
+        if self.grid.description:
+            lines.append(self.grid.description)
+        for section in self.sections:
+            lines += [f"## {section.title}", _table(section)]
+            if section.best_auc is not None and self.split == "test":
+                lines.append(f"Best reachable test AUC: {section.best_auc:.4f}.")
+            if section.num_fitted is not None:
+                trained = sorted({number for result in section.points for number in _num_trained(result)})
+                shown = " or ".join(f"{number:,}" for number in trained) or "-"
+                lines.append(f"Training samples: models {shown}, baselines {section.num_fitted:,}.")
+        missing = [run for result in self.results for run in result.missing]
+        notes = [f"{result.point.name}: {result.note}" for result in self.results if result.note]
+        if missing:
+            lines += [
+                f"Missing ({len(missing)} of {sum(result.num_wanted for result in self.results)} runs):",
+                "\n".join(f"- {run.name}: {run.why_missing()}" for run in missing),
+            ]
+        if notes:
+            lines += ["Not tested:", "\n".join(f"- {note}" for note in notes)]
+        is_ranking = [section.is_ranking for section in self.sections]
+        if any(is_ranking):
+            lines.append(_RANKING_NOTE)
+        lines += [*([] if all(is_ranking) else _NOTES), f"```\n{self.command}\n```"]
+        return "\n\n".join(lines) + "\n"
+
+    def run_rows(self) -> list[dict[str, Any]]:
+        """One row per run that is done or missing, and one per baseline and seed."""
+        axes = list(dict.fromkeys(axis for point in self.grid.points for axis in point.axes))
+        rows = []
+        for section in self.sections:
+            for result in section.points:
+                places = {axis: result.point.axes.get(axis) for axis in axes}
+                own = {"point": result.point.name, "label": result.point.label, **places}
+                for seed in sorted(result.runs):
+                    measured, written = result.runs[seed].metrics, result.written[seed]
+                    counted = ("flops_per_sample",) if "flops_per_sample" in written else ()
+                    rows.append(
+                        {**own, "seed": seed, "state": DONE, "split": self.split}
+                        | {name: measured.get(name) for name in (*section.written, "num_samples")}
+                        | {"training_samples": written.get("training_samples", {}).get("model")}
+                        | {key: written.get(key) for key in (*_WRITTEN, *counted, "machine")}
+                    )
+                for run in result.missing:
+                    rows.append({**own, "seed": run.seed, "state": run.why_missing(), "split": self.split})
+            same = [result.point.axes for result in section.points]
+            shared = {a: same[0].get(a) if len({axes_of.get(a) for axes_of in same}) == 1 else None for a in axes}
+            for name, seeds in section.baselines.items():
+                for seed, values in sorted(seeds.items()):
+                    rows.append(
+                        {"point": f"baseline:{name}", "label": f"{name.replace('_', ' ')} baseline", **shared}
+                        | {"seed": seed, "state": DONE, "split": self.split}
+                        | {key: values.get(key) for key in (*section.written, "num_samples")}
+                        | {"training_samples": section.num_fitted}
+                    )
+        return rows
+
+    def test_rows(self) -> list[dict[str, Any]]:
+        """One row per paired test; `seed` is empty for tests over seeds."""
+        return [
+            {
+                "point": result.point.name,
+                "compare_to": result.point.compare_to,
+                "split": self.split,
+                "metric": entry.metric,
+                "seed": entry.seed,
+                "value": entry.test.value_a,
+                "value_compared": entry.test.value_b,
+                "difference": entry.test.difference,
+                "low": entry.test.confidence_interval[0],
+                "high": entry.test.confidence_interval[1],
+                "p_value": entry.test.p_value,
+                "test": entry.test.method,
+                "num_pairs": entry.test.num_pairs,
+            }
+            for result in self.results
+            for entry in result.tests
+        ]
+
+
+def report_grid(options: GridReportOptions, say: Callable[[str], None] = print) -> GridReport:
+    """`lmctr grid report GRID`: print the report as Markdown and, with `output`, write it to that folder too.
+
+    Raises:
+        ValueError: a wrong grid or recipe, stored scores that are damaged. FileNotFoundError: no such grid.
+    """
+    grid = load_grid(options.grid, options.output_dir).select(options.only)
+    recipes = check_recipes(grid, options.overrides)
+    sections = collect(grid, recipes, options.split, options.resamples)
+    report = GridReport(grid, sections, options.split, options.command)
+    say(report.markdown())
+    if options.output is not None:
+        report.write(options.output)
+    return report
 
 
 def collect(
@@ -199,42 +293,13 @@ def _title(section: Section, recipes: dict[tuple[str, int], Recipe], split: str)
     if not done:
         return f"{name}: no run is done"
     run = done[0][1]
-    path = run.path / "data.json"
+    path = run.path / DATA
     if path.is_file():
         name = read_json(path).get("info", {}).get("name", name)
     return f"{name}, {split} split: {run.count_samples()}"
 
 
-# ---- Markdown -----------------------------------------------------------------------------------------------------
-
-
-def markdown(grid: Grid, sections: list[Section], split: str, command: str) -> str:
-    """The report as Markdown."""
-    lines = [f"# {grid.name}"]
-    if grid.description:
-        lines.append(grid.description)
-    for section in sections:
-        lines += [f"## {section.title}", _table(section)]
-        if section.best_auc is not None and split == "test":
-            lines.append(f"Best reachable test AUC: {section.best_auc:.4f}.")
-        if section.num_fitted is not None:
-            trained = sorted({number for result in section.points for number in _num_trained(result)})
-            shown = " or ".join(f"{number:,}" for number in trained) or "-"
-            lines.append(f"Training samples: models {shown}, baselines {section.num_fitted:,}.")
-    missing = [run for section in sections for result in section.points for run in result.missing]
-    notes = [f"{result.point.name}: {result.note}" for section in sections for result in section.points if result.note]
-    if missing:
-        lines += [
-            f"Missing ({len(missing)} of {sum(r.num_wanted for s in sections for r in s.points)} runs):",
-            "\n".join(f"- {run.name}: {run.why_missing()}" for run in missing),
-        ]
-    if notes:
-        lines += ["Not tested:", "\n".join(f"- {note}" for note in notes)]
-    is_ranking = [section.is_ranking for section in sections]
-    if any(is_ranking):
-        lines.append(_RANKING_NOTE)
-    lines += [*([] if all(is_ranking) else _NOTES), f"```\n{command}\n```"]
-    return "\n\n".join(lines) + "\n"
+# ---- cells of the tables ------------------------------------------------------------------------------------------
 
 
 def _table(section: Section) -> str:
@@ -314,74 +379,3 @@ def _seconds(result: PointResult) -> str:
 def _num_trained(result: PointResult) -> set[int]:
     found = (written.get("training_samples", {}).get("model") for written in result.written.values())
     return {number for number in found if number is not None}
-
-
-# ---- CSV ----------------------------------------------------------------------------------------------------------
-
-
-def run_rows(grid: Grid, sections: list[Section], split: str) -> list[dict[str, Any]]:
-    """One row per run that is done or missing, and one per baseline and seed."""
-    axes = list(dict.fromkeys(axis for point in grid.points for axis in point.axes))
-    rows = []
-    for section in sections:
-        for result in section.points:
-            own = {
-                "point": result.point.name,
-                "label": result.point.label,
-                **{a: result.point.axes.get(a) for a in axes},
-            }
-            for seed in sorted(result.runs):
-                written = result.written[seed]
-                rows.append(
-                    {**own, "seed": seed, "state": DONE, "split": split}
-                    | {name: result.metrics(seed).get(name) for name in section.written}
-                    | {
-                        "num_samples": result.metrics(seed).get("num_samples"),
-                        "training_samples": written.get("training_samples", {}).get("model"),
-                        "best_step": written.get("best_step"),
-                        "steps": written.get("steps"),
-                        "train_seconds": written.get("train_seconds"),
-                        "samples_per_second": written.get("samples_per_second"),
-                        **{key: written[key] for key in ("flops_per_sample",) if key in written},
-                        "machine": written.get("machine"),
-                    }
-                )
-            rows += [{**own, "seed": run.seed, "state": run.why_missing(), "split": split} for run in result.missing]
-        same = [result.point.axes for result in section.points]
-        shared = {a: same[0].get(a) if len({axes_of.get(a) for axes_of in same}) == 1 else None for a in axes}
-        for name, seeds in section.baselines.items():
-            for seed, values in sorted(seeds.items()):
-                rows.append(
-                    {"point": f"baseline:{name}", "label": f"{name.replace('_', ' ')} baseline", **shared}
-                    | {"seed": seed, "state": DONE, "split": split}
-                    | {key: values.get(key) for key in (*section.written, "num_samples")}
-                    | {"training_samples": section.num_fitted}
-                )
-    return rows
-
-
-def test_rows(grid: Grid, sections: list[Section], split: str) -> list[dict[str, Any]]:
-    """One row per paired test; `seed` is empty for tests over seeds."""
-    rows = []
-    for section in sections:
-        for result in section.points:
-            for entry in result.tests:
-                test = entry.test
-                rows.append(
-                    {
-                        "point": result.point.name,
-                        "compare_to": result.point.compare_to,
-                        "split": split,
-                        "metric": entry.metric,
-                        "seed": entry.seed,
-                        "value": test.value_a,
-                        "value_compared": test.value_b,
-                        "difference": test.difference,
-                        "low": test.confidence_interval[0],
-                        "high": test.confidence_interval[1],
-                        "p_value": test.p_value,
-                        "test": test.method,
-                        "num_pairs": test.num_pairs,
-                    }
-                )
-    return rows

@@ -19,16 +19,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lmctr.evaluation.evaluator import METRIC_TITLES
-from lmctr.runs.progress import _clock
+from lmctr.runs.progress import clock
+from lmctr.runs.recipe import Recipe
 from lmctr.studies.grids.baselines import baselines_file, compute_baselines, missing_seeds
-from lmctr.studies.grids.file import Grid, check_recipes
-from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, Run, inspect_run, inspect_runs
-
-if TYPE_CHECKING:
-    from lmctr.runs.recipe import Recipe
+from lmctr.studies.grids.file import Grid, check_recipes, load_grid
+from lmctr.studies.grids.options import GridRunOptions
+from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
 
 # What a training imports on its way; the server holds it all, before the first fork.
 PRELOADED = (
@@ -44,6 +43,22 @@ PRELOADED = (
     "lmctr.training.checkpoints",
     "transformers.models.auto.modeling_auto",
 )
+
+
+def run_grid(options: GridRunOptions) -> int:
+    """`lmctr grid run GRID`: train what is missing. Returns 0 when everything is done, 1 when a run failed or was not started.
+
+    Raises:
+        ValueError: a wrong grid, recipe or option, run folders of other recipes. FileNotFoundError: no such grid.
+    """
+    if options.max_minutes is not None and options.max_minutes <= 0:
+        raise ValueError(f"--max-minutes must be greater than 0, got {options.max_minutes:g}")
+    grid = load_grid(options.grid, options.output_dir).select(options.only)
+    runner = GridRunner(grid, options.overrides, options.keep_checkpoints, options.max_minutes, options.launcher)
+    if not options.dry_run:
+        return runner.run()
+    runner.show_plan()
+    return 0
 
 
 class GridRunner:
@@ -70,10 +85,10 @@ class GridRunner:
         self.grid, self.overrides, self.keep_checkpoints = grid, list(overrides), keep_checkpoints
         self.max_minutes, self.launcher, self.say = max_minutes, launcher, say
         self.recipes: dict[tuple[str, int], Recipe] = check_recipes(grid, overrides)
-        self.failures: list[tuple[Run, str]] = []
+        self.failures: list[tuple[GridRun, str]] = []
         self.seconds: dict[str, list[float]] = {}
 
-    def plan(self) -> list[Run]:
+    def plan(self) -> list[GridRun]:
         """The state of every run.
 
         Raises:
@@ -88,6 +103,11 @@ class GridRunner:
                 "give the grid another output_dir or the points other names, or delete these folders"
             )
         return runs
+
+    def show_plan(self) -> None:
+        """Print the state of every run and its folder."""
+        for run in self.plan():
+            self.say(f"{run.state:12} {run.folder.path}")
 
     def run(self) -> int:
         """Train what is missing. Returns 0 when everything is done, 1 when a run failed or was not started."""
@@ -111,7 +131,7 @@ class GridRunner:
             self.say(f"failed: {run.name}: {message} (output: {run.log})")
         return 0 if not self.failures and number == len(todo) else 1
 
-    def command(self, run: Run, resume: bool) -> list[str]:
+    def command(self, run: GridRun, resume: bool) -> list[str]:
         """The words after `lmctr` that train one run."""
         point = self.grid.point(run.point)
         overrides = point.overrides(run.seed, self.overrides)
@@ -127,7 +147,7 @@ class GridRunner:
             *words,
         ]
 
-    def _one(self, run: Run, number: int, todo: list[Run], began: float) -> None:
+    def _one(self, run: GridRun, number: int, todo: list[GridRun], began: float) -> None:
         started = time.monotonic()
         run.log.parent.mkdir(parents=True, exist_ok=True)
         run.failure.unlink(missing_ok=True)
@@ -148,11 +168,11 @@ class GridRunner:
             outcome = f"FAILED: {message}"
         rest = self._rest(todo[number + 1 :])
         self.say(
-            f"[{number + 1}/{len(todo)}] {run.name}: {outcome}, {_clock(passed)}; {_clock(time.monotonic() - began)} passed"
-            + ("" if rest is None else f", about {_clock(rest)} left")
+            f"[{number + 1}/{len(todo)}] {run.name}: {outcome}, {clock(passed)}; {clock(time.monotonic() - began)} passed"
+            + ("" if rest is None else f", about {clock(rest)} left")
         )
 
-    def _rest(self, todo: list[Run]) -> float | None:
+    def _rest(self, todo: list[GridRun]) -> float | None:
         """Estimated seconds: a point's own mean where one of its seeds was trained, else the mean of all."""
         every = [value for values in self.seconds.values() for value in values]
         if not every:
@@ -263,7 +283,7 @@ def _last_error(log: Path, code: int) -> str:
     return (told or lines or [f"exit code {code}"])[-1]
 
 
-def _headline(run: Run) -> str:
+def _headline(run: GridRun) -> str:
     """The metric by which a finished run is spoken of."""
     metrics = run.metrics().get("split metrics", {}).get("test", {})
     key = next((key for key in ("auc", "revenue_ratio") if metrics.get(key) is not None), None)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lmctr.runs.folder import RECIPE, RunFolder
+from lmctr.runs.folder import METRICS, RECIPE, RunFolder
+from lmctr.runs.recipe import Recipe, RecipeError, compare_recipes, load_recipe
 from lmctr.studies.grids.file import Grid
 from lmctr.utils.files import read_json, read_yaml
-
-if TYPE_CHECKING:
-    from lmctr.runs.recipe import Recipe
 
 DONE, BEGUN, NEW, DIFFERENT = "done", "begun", "not started", "another recipe"
 # Where the data lie (what they are is checked by their fingerprint), and what the grid computes itself.
@@ -24,7 +22,7 @@ _BASELINES = "data.baselines:"
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class GridRun:
     """One point and seed: `state` is DONE, BEGUN, NEW or DIFFERENT, with `differences` in the last case."""
 
     point: str
@@ -55,37 +53,35 @@ class Run:
 
     def metrics(self) -> dict[str, Any]:
         """`metrics.json`."""
-        return read_json(self.folder.path / "metrics.json")
+        return read_json(self.folder.path / METRICS)
 
 
-def inspect_runs(grid: Grid, recipes: dict[tuple[str, int], Recipe]) -> list[Run]:
+def inspect_runs(grid: Grid, recipes: dict[tuple[str, int], Recipe]) -> list[GridRun]:
     """The state of every run, in the order in which they are trained: all points of the first seed, then of the next."""
     return [
         inspect_run(grid, point.name, seed, recipes[point.name, seed]) for seed in grid.seeds for point in grid.points
     ]
 
 
-def inspect_run(grid: Grid, point: str, seed: int, recipe: Recipe) -> Run:
+def inspect_run(grid: Grid, point: str, seed: int, recipe: Recipe) -> GridRun:
     """The state of one run: its folder's recipe against the wanted one."""
     folder = RunFolder(grid.output_dir / point / f"seed-{seed}")
     if not folder.started:
         if folder.path.is_dir() and any(folder.path.iterdir()):
-            return Run(point, seed, folder, DIFFERENT, (f"{folder.path} holds files, but no run",))
-        return Run(point, seed, folder, NEW)
+            return GridRun(point, seed, folder, DIFFERENT, (f"{folder.path} holds files, but no run",))
+        return GridRun(point, seed, folder, NEW)
     differences = recipe_differences(folder.path / RECIPE, recipe)
     differences = [line for line in differences if not line.startswith(_BASELINES)]
     if folder.finished:  # moved data are the same data; a run that goes on checks path and fingerprint itself
         differences = [line for line in differences if not line.startswith(_PLACES)]
     if differences:
-        return Run(point, seed, folder, DIFFERENT, tuple(differences))
-    return Run(point, seed, folder, DONE if folder.finished else BEGUN)
+        return GridRun(point, seed, folder, DIFFERENT, tuple(differences))
+    return GridRun(point, seed, folder, DONE if folder.finished else BEGUN)
 
 
 def recipe_differences(path: Path, wanted: Recipe) -> list[str]:
     """What a stored recipe and the wanted one differ in. The stored one is read as today's lmctr reads it, so that a key
     that came later counts with its default."""
-    from lmctr.runs.recipe import RecipeError, compare_recipes, load_recipe
-
     try:
         stored = load_recipe(path).resolved()
     except RecipeError:

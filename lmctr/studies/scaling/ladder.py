@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lmctr.studies.scaling.tables import write_rows
 
 if TYPE_CHECKING:
-    from lmctr.studies.grids.state import Run
+    from lmctr.studies.grids.state import GridRun
     from lmctr.studies.scaling.ladder_file import Ladder
 
 ACCEPTS_OVERRIDES = True
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def finished_runs(runs: list[Run]) -> tuple[list[Run], list[Run]]:
+def finished_runs(runs: list[GridRun]) -> tuple[list[GridRun], list[GridRun]]:
     """Finished runs, and the others."""
     from lmctr.studies.grids.state import DONE
 
@@ -94,8 +94,8 @@ def finished_runs(runs: list[Run]) -> tuple[list[Run], list[Run]]:
 
 def climb(
     ladder: Ladder,
-    finished: list[Run],
-    missing: list[Run],
+    finished: list[GridRun],
+    missing: list[GridRun],
     command: str,
     plots: bool = True,
     say: Callable[[str], None] = lambda line: print(line, flush=True),
@@ -147,7 +147,7 @@ def climb(
     return result
 
 
-def collect(ladder: Ladder, finished: list[Run]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def collect(ladder: Ladder, finished: list[GridRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """A row per run and a row per size, in the order of the file. FLOPs are counted on the first finished run of a size.
 
     Raises:
@@ -193,7 +193,7 @@ def collect(ladder: Ladder, finished: list[Run]) -> tuple[list[dict[str, Any]], 
     return points, sizes
 
 
-def measure(ladder: Ladder, finished: list[Run], sizes: list[dict[str, Any]], say: Callable[[str], None]) -> None:
+def measure(ladder: Ladder, finished: list[GridRun], sizes: list[dict[str, Any]], say: Callable[[str], None]) -> None:
     """Write QPS, fraction and machines of each size into its row; a size that misses the limit gets the reason as `note`."""
     from lmctr.scaling.cost import LatencyLimitError, machines
     from lmctr.studies.scaling.cost import measure_run
