@@ -53,7 +53,6 @@ DEBTS = {
     "studies/analyses/behaviors.py",
     "studies/analyses/tabular.py",
     "studies/compare.py",
-    "studies/grids/run.py",
     "studies/scaling/allocate.py",
     "studies/scaling/cost.py",
     "studies/scaling/design.py",

@@ -7,6 +7,7 @@ the platform cannot fork. Every run sees the library as it was when the grid was
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import os
 import shlex
@@ -24,6 +25,7 @@ from typing import Any
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.runs.progress import clock
 from lmctr.runs.recipe import Recipe
+from lmctr.runs.training import train_recipe
 from lmctr.studies.grids.baselines import baselines_file, compute_baselines, missing_seeds
 from lmctr.studies.grids.file import Grid, check_recipes, load_grid
 from lmctr.studies.grids.options import GridRunOptions
@@ -33,14 +35,11 @@ from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_r
 PRELOADED = (
     "lmctr.runs.training",
     "lmctr.runs.inputs.text",
-    "lmctr.runs.recipe",
-    "lmctr.runs.progress",
+    "lmctr.runs.inputs.tabular",
+    "lmctr.runs.inputs.sequence",
     "lmctr.studies.grids.baselines",
     "lmctr.evaluation.baselines",
     "lmctr.data.logs.retrieval",
-    "lmctr.hub.publish",
-    "lmctr.training.trainer",
-    "lmctr.training.checkpoints",
     "transformers.models.auto.modeling_auto",
 )
 
@@ -138,20 +137,14 @@ class GridRunner:
         if "baselines" in self.recipes[run.point, run.seed].data:
             overrides.append(("data.baselines", "false"))
         words = [f"--{key}={value}" for key, value in overrides]
-        return [
-            "train",
-            str(point.recipe),
-            "--output_dir",
-            str(run.folder.path),
-            *(["--resume"] if resume else []),
-            *words,
-        ]
+        folder = ["--output_dir", str(run.folder.path), *(["--resume"] if resume else [])]
+        return ["train", str(point.recipe), *folder, *words]
 
     def _one(self, run: GridRun, number: int, todo: list[GridRun], began: float) -> None:
         started = time.monotonic()
         run.log.parent.mkdir(parents=True, exist_ok=True)
         run.failure.unlink(missing_ok=True)
-        code = self._train(self.command(run, resume=run.state == BEGUN), run.log)
+        code = self._train(run, resume=run.state == BEGUN)
         after = inspect_run(self.grid, run.point, run.seed, self.recipes[run.point, run.seed])
         passed = time.monotonic() - started
         if code == 0 and after.state == DONE:
@@ -180,14 +173,18 @@ class GridRunner:
         means = {name: sum(values) / len(values) for name, values in self.seconds.items()}
         return sum(means.get(run.point, sum(every) / len(every)) for run in todo)
 
-    def _train(self, words: list[str], log: Path) -> int:
-        """Run `lmctr train` and return its exit code; a KeyboardInterrupt ends it first."""
+    def _train(self, run: GridRun, resume: bool) -> int:
+        """Train one run in a process of its own and return its exit code; a KeyboardInterrupt ends it first."""
+        words = self.command(run, resume)
         if self.launcher is not None:
             command = [*shlex.split(self.launcher), "-m", "lmctr", *words]
-            with open(log, "ab") as output:
+            with open(run.log, "ab") as output:
                 process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
                 return _wait(process.wait, process.terminate)
-        return in_child(_train_here, (words, str(log)))
+        recipe = self.recipes[run.point, run.seed]
+        if "baselines" in recipe.data:  # the grid's own are computed once
+            recipe = dataclasses.replace(recipe, data={**recipe.data, "baselines": False})
+        return in_child(_train_here, (recipe, run, resume, words))
 
     def _baselines(self) -> None:
         """Baselines of each data configuration, in one child that gives its memory back."""
@@ -239,17 +236,22 @@ def _child(function: Callable[..., int], arguments: tuple[Any, ...]) -> None:
     sys.exit(function(*arguments))
 
 
-def _train_here(words: list[str], log: str) -> int:
-    """`lmctr train` in this process, with its output in a file."""
-    _redirect(log)
-    from lmctr.cli.main import main
-
+def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) -> int:
+    """Train in this process, with its output in the run's log, and return the exit code that `lmctr train` would."""
+    _redirect(str(run.log))
     print(f"$ lmctr {shlex.join(words)}", flush=True)
     try:
-        return main(words)
+        train_recipe(recipe, run.folder.path, (), "auto" if resume else False, False, "lmctr " + " ".join(words))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except Exception:
         traceback.print_exc()
         return 1
+    return 0
 
 
 def _baselines_here(output_dir: Path, recipe: Recipe, seeds: list[int], log: str) -> int:
