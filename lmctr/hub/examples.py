@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
-from lmctr.hub.card_sequence import event_call, event_rows
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.folder import RunFolder
 
 __all__ = ["example_batch", "example_call", "example_rows"]
@@ -70,12 +73,11 @@ def _text_rows(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _text_call(rows: dict[str, Any]) -> str:
-    lines = ["batch = processor("]
-    lines.append("    histories=[[")
-    lines += [f"        {behaviour!r}," for behaviour in rows["histories"][0]]
+def _history_call(rows: dict[str, Any]) -> str:
+    lines = ["batch = processor(", "    histories=[["]
+    lines += [f"        {entry!r}," for entry in rows["histories"][0]]
     lines.append("    ]],")
-    lines += [f"    {key}={rows[key]!r}," for key in ("targets", "times")]
+    lines += [f"    {key}={value!r}," for key, value in rows.items() if key != "histories"]
     return "\n".join([*lines, '    return_tensors="pt",', ")"])
 
 
@@ -84,13 +86,8 @@ def _text_call(rows: dict[str, Any]) -> str:
 
 def _table_rows(folder: RunFolder) -> dict[str, Any]:
     """A row of the most frequent values (of a user who is not known), and one with nothing but missing values."""
-    from lmctr.data.features.processor import TabularFeatureProcessor
-
     processor = TabularFeatureProcessor.from_pretrained(folder.path)
-    first: dict[str, Any] = {}
-    for field in processor.fields:
-        for column, value in _column_values(field, processor).items():
-            first.setdefault(column, value)
+    first = _columns(processor)
     if any(field.time_column for field in processor.fields):
         first.setdefault(processor.time, _a_time(processor.time_format))
     if processor.group in first:  # a card names no one
@@ -99,6 +96,14 @@ def _table_rows(folder: RunFolder) -> dict[str, Any]:
     if processor.time in missing:  # the time of a row is never missing
         missing[processor.time] = first[processor.time]
     return {"rows": [first, missing]}
+
+
+def _columns(processor: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field in processor.fields:
+        for column, value in _column_values(field, processor).items():
+            values.setdefault(column, value)
+    return values
 
 
 def _column_values(field: Any, processor: Any) -> dict[str, Any]:
@@ -119,17 +124,18 @@ def _column_values(field: Any, processor: Any) -> dict[str, Any]:
 
 
 def _a_time(time_format: str | None) -> Any:
-    from datetime import datetime, timezone
-
     seconds = 1_500_172_800
     return seconds if time_format is None else datetime.fromtimestamp(seconds, timezone.utc).strftime(time_format)
 
 
 def _table_call(rows: dict[str, Any]) -> str:
-    items = [f"{json.dumps(key)}: {value!r}" for key, value in rows["rows"][0].items()]
-    text = textwrap.fill(", ".join(items), 110, break_long_words=False, break_on_hyphens=False)
-    row = textwrap.indent(text, "        ")
-    return f'batch = processor(\n    [{{\n{row}\n    }}],\n    return_tensors="pt",\n)'
+    return f'batch = processor(\n    [{_row_source(rows["rows"][0])}],\n    return_tensors="pt",\n)'
+
+
+def _row_source(row: dict[str, Any]) -> str:
+    items = ", ".join(f"{json.dumps(key)}: {value!r}" for key, value in row.items())
+    text = textwrap.fill(items, 110, break_long_words=False, break_on_hyphens=False)
+    return f"{{\n{textwrap.indent(text, ' ' * 8)}\n    }}"
 
 
 # Impressions
@@ -137,36 +143,46 @@ def _table_call(rows: dict[str, Any]) -> str:
 
 def _impression_rows(folder: RunFolder) -> dict[str, Any]:
     """A user and two ads of the most frequent values, and a user and an ad with nothing but missing values."""
-    from lmctr.data.processors.impressions import ImpressionProcessor
-
     processor = ImpressionProcessor.from_pretrained(folder.path)
     user, ad = _columns(processor.user), _columns(processor.ad)
     return {"users": [user, dict.fromkeys(user)], "ads": [[ad, ad], [dict.fromkeys(ad)]]}
 
 
-def _columns(processor: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for field in processor.fields:
-        for column, value in _column_values(field, processor).items():
-            values.setdefault(column, value)
-    return values
-
-
 def _impression_call(rows: dict[str, Any]) -> str:
-    lines = ["batch = processor("]
-    for key, value, opening, closing in (
-        ("users", rows["users"][0], "[", "]"),
-        ("ads", rows["ads"][0][0], "[[", "]]"),
-    ):
-        items = ", ".join(f"{json.dumps(name)}: {entry!r}" for name, entry in value.items())
-        text = textwrap.fill(items, 110, break_long_words=False, break_on_hyphens=False)
-        lines.append(f"    {key}={opening}{{\n{textwrap.indent(text, ' ' * 8)}\n    }}{closing},")
-    return "\n".join([*lines, '    return_tensors="pt",', ")"])
+    user, ad = _row_source(rows["users"][0]), _row_source(rows["ads"][0][0])
+    return f'batch = processor(\n    users=[{user}],\n    ads=[[{ad}]],\n    return_tensors="pt",\n)'
+
+
+# Sequences of events
+
+
+def _event_rows(folder: RunFolder) -> dict[str, Any]:
+    """Arguments of the processor for two users, one with a short history, one with none."""
+    processor = SequenceProcessor.from_pretrained(folder.path)
+    known = processor.items["item_id"].slice(0, 3).to_pylist() or [1]
+    items = (known * 3)[:3]
+    behaviour, scenario = processor.behavior_names[-1], processor.scenario_names[0]
+    history = [
+        {"item": item, "behavior": behaviour, "scenario": scenario, "time": 1_500_000_000 + 86_400 * place}
+        for place, item in enumerate(items[:2])
+    ]
+    rows = {
+        "histories": [history, []],
+        "candidates": [[items[2]], [items[2]]],
+        "times": [1_500_172_800, 1_500_172_800],
+        "scenarios": [scenario, scenario],
+    }
+    if processor.user_feature_names:
+        user = {name: (processor.features[name] or ("a",))[0] for name in processor.user_feature_names}
+        rows["users"] = [user, user]
+    if processor.statistics:
+        rows["statistics"] = [[[0.0] * len(processor.statistics)]] * 2
+    return rows
 
 
 _EXAMPLES: dict[str, tuple[Callable[[RunFolder], dict], Callable[[dict], str]]] = {
-    "CTRSinkProcessor": (_text_rows, _text_call),
+    "CTRSinkProcessor": (_text_rows, _history_call),
     "TabularFeatureProcessor": (_table_rows, _table_call),
     "ImpressionProcessor": (_impression_rows, _impression_call),
-    "SequenceProcessor": (event_rows, event_call),
+    "SequenceProcessor": (_event_rows, _history_call),
 }
