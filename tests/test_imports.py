@@ -52,7 +52,6 @@ DEBTS = {
     "studies/analyses/attention.py",
     "studies/analyses/behaviors.py",
     "studies/analyses/tabular.py",
-    "studies/compare.py",
     "studies/scaling/allocate.py",
     "studies/scaling/cost.py",
     "studies/scaling/design.py",

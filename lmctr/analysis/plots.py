@@ -15,8 +15,9 @@ from .attention import AttentionMap, SinkAttention
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["plot_attention_map", "plot_layer_curves", "require_matplotlib"]
+__all__ = ["plain_axes", "plot_attention_map", "plot_layer_curves", "require_matplotlib", "save_figure"]
 
 _SINK_COLOUR = "#c1272d"
 _TARGET_COLOUR = "#0b6e4f"
@@ -109,7 +110,7 @@ def plot_attention_map(
         bar = figure.colorbar(image, cax=axes.inset_axes((1 + 0.35 / side, 0.15, 0.2 / side, 0.7)), extend="max")
         bar.set_label("attention weight (square-root scale)", fontsize=8)
         bar.ax.tick_params(labelsize=7)
-        return _save(figure, path)
+        return save_figure(figure, path)
 
 
 def plot_layer_curves(
@@ -180,10 +181,7 @@ def plot_layer_curves(
             shown = [getattr(measured, key) for measured in runs.values() for key in (curve, level)]
             top = np.nanmax(np.concatenate([[0.0], *map(np.atleast_1d, shown)]))
             axes.set_ylim(0.0, 1.08 * top if top > 0 else 1.0)
-            axes.grid(color="0.9", linewidth=0.8)
-            axes.set_axisbelow(True)
-            for side in ("top", "right"):
-                axes.spines[side].set_visible(False)
+            plain_axes(axes, "0.9")
         handles = [Line2D([], [], color=colours[number % len(colours)], label=run) for number, run in enumerate(runs)]
         handles.append(Line2D([], [], color="0.4", linestyle=":", label="evenly spread attention"))
         if any((bias_layers or {}).values()):
@@ -195,7 +193,7 @@ def plot_layer_curves(
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
         if title:
             figure.suptitle(title, fontsize=11)
-        return _save(figure, path)
+        return save_figure(figure, path)
 
 
 def _labels(attention: AttentionMap, max_labels: int) -> tuple[list[int], list[str]]:
@@ -269,7 +267,15 @@ def _fonts() -> list[str]:
     return [*rcParams["font.family"], *(name for name in _CJK_FONTS if name in installed)]
 
 
-def _save(figure: Any, path: str | Path) -> Path:
+def plain_axes(axes: Axes, colour: str = "0.92") -> None:
+    """A pale grid behind what is drawn, and no frame above and to the right."""
+    axes.grid(color=colour, linewidth=0.8, which="both")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a figure, cut to what is drawn, as the suffix says; folders are made. Returns the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .plots import require_matplotlib
+from .plots import plain_axes, require_matplotlib, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,8 +52,7 @@ def plot_law(
         values = np.asarray(values, dtype=np.float64)
         return 1.0 - values if complement else values
 
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axes = figure.subplots()
+    axes = Figure(figsize=(6.4, 4.4), layout="constrained").subplots()
     if band is not None:
         edges = sorted((shown(band[0]), shown(band[1])), key=lambda edge: edge.sum())
         axes.fill_between(curve_x, *edges, color=_LAW, alpha=0.18, linewidth=0, label="bootstrap band")
@@ -63,14 +62,11 @@ def plot_law(
             held_out[0], shown(held_out[1]), "--", color=_HELD, linewidth=1.4, label="law without the largest sizes"
         )
     axes.plot(x, shown(y), "o", color=_POINT, markersize=4, alpha=0.7, label="measured")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(x_name.replace("_", " "))
-    axes.set_ylabel(("1 - " if complement else "") + y_name.replace("_", " "))
-    axes.set_title(title or f"{y_name.replace('_', ' ')} by {x_name.replace('_', ' ')}", fontsize=10)
     axes.legend(fontsize=8, frameon=False)
-    _plain(axes)
-    return _save(figure, path)
+    x_name, y_name = x_name.replace("_", " "), y_name.replace("_", " ")
+    return _finish(
+        axes, path, x_name, ("1 - " if complement else "") + y_name, title or f"{y_name} by {x_name}", "log"
+    )
 
 
 def plot_designs(
@@ -99,8 +95,7 @@ def plot_designs(
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    axes = figure.subplots()
+    axes = Figure(figsize=(6.4, 4.4), layout="constrained").subplots()
     axes.plot(cost, gain, ".", color=_POINT, alpha=0.35, markersize=5, label="designs")
     if len(front[0]):
         axes.step(*front, where="post", color=_LAW, linewidth=1.4, label="Pareto front")
@@ -112,12 +107,8 @@ def plot_designs(
         axes.plot(*best, "*", color=_BASE, markersize=13, label="chosen")
     axes.set_xlim(low)
     axes.set_ylim(high)  # the line may leave it
-    axes.set_xlabel(cost_name)
-    axes.set_ylabel(gain_name)
-    axes.set_title(title or "Gain and cost of the designs", fontsize=10)
     axes.legend(fontsize=8, frameon=False)
-    _plain(axes)
-    return _save(figure, path)
+    return _finish(axes, path, cost_name, gain_name, title or "Gain and cost of the designs")
 
 
 def plot_machine_cost(
@@ -148,13 +139,7 @@ def plot_machine_cost(
         axes.annotate(
             label, (flops[place], cost[place]), fontsize=7, ha="center", xytext=(0, 7), textcoords="offset points"
         )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(x_name)
-    axes.set_ylabel(cost_name)
-    axes.set_title(title or "Machine cost by FLOPs", fontsize=10)
-    _plain(axes)
-    return _save(figure, path)
+    return _finish(axes, path, x_name, cost_name, title or "Machine cost by FLOPs", "log")
 
 
 def plot_revenue(
@@ -191,20 +176,14 @@ def plot_revenue(
         axes.set_title(f"{name.replace('_', ' ')}: R² = {r2:.3f}", fontsize=9)
         axes.set_xlabel(name.replace("_", " "), fontsize=8)
         axes.tick_params(labelsize=7)
-        _plain(axes)
+        plain_axes(axes)
     figure.supylabel(revenue_name.replace("_", " "), fontsize=9)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
-def _plain(axes: Axes) -> None:
-    axes.grid(color="0.92", linewidth=0.8, which="both")
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _save(figure: Any, path: str | Path) -> Path:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12)
-    return path
+def _finish(axes: Axes, path: str | Path, x_name: str, y_name: str, title: str, scale: str = "linear") -> Path:
+    """Name the axes of a picture and write it."""
+    axes.set(xscale=scale, yscale=scale, xlabel=x_name, ylabel=y_name)
+    axes.set_title(title, fontsize=10)
+    plain_axes(axes)
+    return save_figure(axes.figure, path)

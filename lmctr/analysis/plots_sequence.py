@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .behavior_attention import BehaviorAttention
-from .plots import require_matplotlib
+from .plots import require_matplotlib, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
     left.set_xlabel("N_c, candidates per row")
     left.legend(loc="upper center")
     left.set_title(title or f"{plan['num_samples']:,} samples")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_behavior_attention(
@@ -99,11 +99,4 @@ def plot_behavior_attention(
     figure.legend(loc="outside right upper")
     if title:
         axes.set_title(title)
-    return _save(figure, path)
-
-
-def _save(figure: Any, path: str | Path) -> Path:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
+    return save_figure(figure, path)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .effective_rank import EffectiveRanks
 from .field_interactions import FieldInteractions
-from .plots import require_matplotlib
+from .plots import plain_axes, require_matplotlib, save_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 __all__ = ["plot_field_interactions", "plot_rank_curves", "plot_rank_distributions"]
 
@@ -69,10 +69,10 @@ def plot_rank_curves(
     axes.set_ylabel(f"{what}, per sample")
     axes.set_ylim(bottom=0)
     axes.set_title(title or f"Mean {what} by stage", fontsize=10)
-    _plain(axes)
+    plain_axes(axes)
     if len(runs) > 1 or title is None:
         axes.legend(fontsize=8, frameon=False)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_rank_distributions(
@@ -117,11 +117,11 @@ def plot_rank_distributions(
         axes.set_title(f"{stages} ({mean[place]:.2f} → {mean[place + 1]:.2f})", fontsize=9)
         axes.set_yticks([])
         axes.legend(fontsize=7, frameon=False)
-        _plain(axes)
+        plain_axes(axes)
     figure.supxlabel(f"{kind} effective rank of a sample", fontsize=9)
     if title:
         figure.suptitle(title, fontsize=11)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_field_interactions(
@@ -168,18 +168,4 @@ def plot_field_interactions(
     raw = interactions.matrix(layer)
     bar.set_label(f"w, scaled from {raw.min():.3g} .. {raw.max():.3g}" if scaled else "w", fontsize=8)
     bar.ax.tick_params(labelsize=7)
-    return _save(figure, path)
-
-
-def _plain(axes: Axes) -> None:
-    axes.grid(color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _save(figure: Any, path: str | Path) -> Path:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12)
-    return path
+    return save_figure(figure, path)

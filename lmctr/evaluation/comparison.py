@@ -33,6 +33,7 @@ __all__ = [
     "SeedTest",
     "check_group",
     "compare_groups",
+    "differing_keys",
     "mean_and_spread",
     "read_predictions",
 ]
@@ -182,6 +183,21 @@ def check_group(runs: Sequence[RunPredictions]) -> None:
         by_seed[run.seed] = run
     for run in runs[1:]:
         _check_same_samples(runs[0], run)
+
+
+def differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
+    """Dotted keys that two recipes differ in, other than the seed and the name of the run."""
+    left, right = _flat(left or {}), _flat(right or {})
+    ignored = {"training.seed", "training.data_seed", "training.output_dir", "training.run_name"}
+    return sorted(key for key in (left.keys() | right.keys()) - ignored if left.get(key) != right.get(key))
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {
+        k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
+    }
 
 
 def mean_and_spread(runs: Sequence[RunPredictions | dict[str, float]]) -> dict[str, tuple[float, float | None]]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lmctr.evaluation.comparison import differing_keys
 from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
 from lmctr.runs.folder import RunFolder, open_run
@@ -16,7 +17,6 @@ __all__ = [
     "METRICS",
     "better_baselines",
     "common_splits",
-    "differing_keys",
     "main_metric",
     "mean",
     "results_note",
@@ -86,21 +86,6 @@ def _one_run(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
         "splits": splits,
         "baselines": metrics.get("baselines") or {},
         "training_samples": metrics.get("training_samples") or {},
-    }
-
-
-def differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
-    """Dotted keys that two recipes differ in, other than the seed and the name of the run."""
-    left, right = _flat(left or {}), _flat(right or {})
-    ignored = {"training.seed", "training.data_seed", "training.output_dir", "training.run_name"}
-    return sorted(key for key in (left.keys() | right.keys()) - ignored if left.get(key) != right.get(key))
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    return {
-        k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
     }
 
 

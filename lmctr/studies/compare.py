@@ -12,11 +12,11 @@ from lmctr.evaluation.comparison import (
     SeedTest,
     check_group,
     compare_groups,
+    differing_keys,
     mean_and_spread,
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_TITLES
-from lmctr.hub.card_results import differing_keys
 from lmctr.utils.files import read_yaml, write_json
 from lmctr.utils.tables import markdown_table, spread_cells, text_table
 
