@@ -47,8 +47,6 @@ DEBTS = {
     "benchmarks/text.py",
     "benchmarks/train.py",
     "cli/data.py",
-    "runs/answers/predict.py",
-    "runs/answers/requests.py",
     "studies/analyses/attention.py",
     "studies/analyses/behaviors.py",
     "studies/analyses/tabular.py",

@@ -14,7 +14,7 @@ from lmctr.utils.suggest import nearest
 VERBS = {
     "train": "lmctr.cli.train",
     "evaluate": "lmctr.cli.evaluate",
-    "predict": "lmctr.runs.answers.predict",
+    "predict": "lmctr.cli.predict",
     "push": "lmctr.cli.push",
     "card": "lmctr.cli.card",
     "benchmark": "lmctr.cli.benchmark",

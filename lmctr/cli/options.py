@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import textwrap
 import types
 import typing
 from dataclasses import MISSING, dataclass, fields
@@ -35,9 +36,11 @@ class Action:
         """Add the action to a parser."""
         options = load(self.options)
         description = " ".join((options.__doc__ or self.says).split("\n\n")[0].split())
-        parser = subparsers.add_parser(
-            self.name, help=self.says, description=description, epilog=self.epilog, allow_abbrev=False
-        )
+        words: dict[str, Any] = {"description": description, "epilog": self.epilog}
+        if "\n" in (self.epilog or ""):  # examples, which keep their lines
+            words["formatter_class"] = argparse.RawDescriptionHelpFormatter
+            words["description"] = textwrap.fill(description, 100)
+        parser = subparsers.add_parser(self.name, help=self.says, allow_abbrev=False, **words)
         add_options(parser, options)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -105,11 +108,16 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
                 arguments["nargs"] = "*" if many else "?"
             parser.add_argument(field.name, **arguments)
         else:
+            # One of the spellings may be given, and must be where the option is required.
+            group = parser.add_mutually_exclusive_group(required=required)
             flag = "--" + field.name.replace("_", "-")
-            parser.add_argument(flag, *about["short"], dest=field.name, required=required, **arguments)
+            group.add_argument(flag, dest=field.name, **arguments)
+            for other in about["short"]:
+                words = {"help": f"another spelling of {flag}"}
+                group.add_argument(other, dest=field.name, **{**arguments, **words})
             if "_" in field.name:
-                hidden = {**arguments, "help": argparse.SUPPRESS}
-                parser.add_argument("--" + field.name, dest=field.name, default=argparse.SUPPRESS, **hidden)
+                hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+                group.add_argument("--" + field.name, dest=field.name, **{**arguments, **hidden})
 
 
 def read_options(options: type, args: argparse.Namespace) -> Any:

@@ -172,11 +172,12 @@ class RunFolder:
         """`config.json`."""
         if not (self.path / "config.json").is_file():
             checkpoints = sorted(self.path.glob("checkpoints/checkpoint-*/config.json"))
-            hint = (
-                f"; it has checkpoints but no finished model: continue the training with --resume, or give {checkpoints[-1].parent}"
-                if checkpoints
-                else ": it is not the folder of a finished run"
-            )
+            if checkpoints:
+                hint = f"; it has checkpoints but no finished model: continue the training with --resume, or give {checkpoints[-1].parent}"
+            elif self.started:
+                hint = ": it is not the folder of a finished run"
+            else:
+                hint = ": it is no run folder, nor one of a saved model"
             raise FileNotFoundError(f"{self.path} has no config.json{hint}")
         config = read_json(self.path / "config.json")
         if not isinstance(config.get("model_type"), str):

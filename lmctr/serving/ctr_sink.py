@@ -14,12 +14,12 @@ from lmctr.models.ctr_sink.raw_rows import (
     check_behavior,
     check_times,
     feedback_code,
-    seconds,
     similarity_of,
     target_text,
 )
 from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.rows import whole_seconds
 
 from .prefix import EncodedPrefix, encode_prefix, score_packed
 from .registry import RequestScorer
@@ -61,7 +61,7 @@ class CTRSinkScorer(RequestScorer):
         self.encoded_class = EncodedPrefix if self.shares_prefix else None
 
     def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
-        last = None if after is None else seconds(after, "after")
+        last = None if after is None else whole_seconds(after, "after")
         with _named_errors(history="behaviors"):
             for number, behavior in enumerate(behaviors):
                 check_behavior(behavior, 0, number)
@@ -102,7 +102,7 @@ class CTRSinkScorer(RequestScorer):
         if time is None:
             if "elapsed" in self.processor.signals:
                 return encoded, 0  # at the first request, when the time is known
-            time = seconds(history[-1]["time"], "time") + 1
+            time = whole_seconds(history[-1]["time"], "time") + 1
         # How much of the history fits beside a target depends on its length; the last behaviour stands in for one here.
         request = self._request(history, [history[-1]["text"]], time, None)
         if not request.pieces.item_length[request.target[0]]:
@@ -208,7 +208,7 @@ class CTRSinkScorer(RequestScorer):
         with _named_errors():
             for number, behavior in enumerate(history):
                 check_behavior(behavior, 0, number)
-            when = seconds(time, "time")
+            when = whole_seconds(time, "time")
             times = np.array([_time(b, i) for i, b in enumerate(history)], dtype=np.int64)
             check_times(times, np.array([when]), np.array([0, len(times)]))
             texts = [b["text"] for b in history] + [target_text(c, i) for i, c in enumerate(candidates)]
@@ -287,7 +287,7 @@ def _check_positions(model: torch.nn.Module, longest: int) -> None:
 
 
 def _time(behavior: Mapping[str, Any], number: int) -> int:
-    return seconds(behavior["time"], f"histories[0][{number}]['time']")
+    return whole_seconds(behavior["time"], f"histories[0][{number}]['time']")
 
 
 @contextmanager

@@ -9,7 +9,6 @@ Shapes: B requests, N ads that are kept, n of them that are asked for, H width o
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from lmctr.models.common.impressions import ImpressionEmbedding, RetrievalPreTra
 from lmctr.models.common.retrieval import SplitMLP, SplitTowers, fold_mlp, split_mlp
 from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPForCTR
 from lmctr.models.two_tower.modeling_two_tower import TwoTowerForCTR
-from lmctr.utils.files import read_json, write_json
+from lmctr.utils.files import read_json, replacing, write_json
 
 __all__ = ["SplitRetrievalModel", "split_first_layer"]
 
@@ -218,12 +217,8 @@ class SplitRetrievalModel:
             tensors |= {f"{part}.{name}": values for name, values in getattr(self, part).state_dict().items()}
         weights, settings = (folder / name for name in _FILES)
         settings.unlink(missing_ok=True)  # a folder with both files is whole
-        temporary = folder / f"{weights.name}.{os.getpid()}.tmp"
-        try:
+        with replacing(weights) as temporary:
             save_file({name: values.contiguous() for name, values in tensors.items()}, temporary)
-            os.replace(temporary, weights)
-        finally:
-            temporary.unlink(missing_ok=True)
         write_json(settings, {"format": FORMAT, "config": self.config.to_dict(), "keys": self._keys})
 
     @classmethod

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from lmctr.utils.files import replacing
 
 from .fingerprint import model_fingerprint, processor_fingerprint, weights_version
 from .registry import EncodedHistory, scorer_for
@@ -162,9 +163,10 @@ class UserState:
             "num_seen": str(self.num_seen),
         }
         tensors = {} if self._encoded is None else self._encoded.tensors()
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        save_file({name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}, temporary, metadata)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            save_file(
+                {name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}, temporary, metadata
+            )
         return path
 
     @classmethod

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["parse_yaml", "read_json", "read_yaml", "write_json", "write_text"]
+__all__ = ["parse_yaml", "read_json", "read_yaml", "replacing", "write_json", "write_text"]
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -38,13 +40,19 @@ def write_json(path: str | Path, value: object) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write text (UTF-8) so that a reader sees the old file or the new one, never half of it."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """The name of a new file beside `path`, which takes its place when the block ends well and is deleted when it does not."""
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

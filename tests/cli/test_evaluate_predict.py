@@ -9,7 +9,7 @@ from cli_helpers import predict, read, request_of, tiny_log
 from safetensors.numpy import load_file, save_file
 
 from lmctr.cli.main import main
-from lmctr.runs.answers.predict import parse_request
+from lmctr.runs.answers.requests import text_request
 
 # ---- evaluate -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ def test_predict_reproduces_the_scores_of_the_training_in_order(tiny_run, tmp_pa
     """Raw texts through the command line give what the cached catalogue gave in training."""
     table = pq.read_table(tiny_run / "predictions" / "test.parquet")
     events = table["event"].to_pylist()
-    answers = predict(tiny_run, tmp_path, [request_of(log, event, id=event) for event in events], "--batch_size", "3")
+    answers = predict(tiny_run, tmp_path, [request_of(log, event, id=event) for event in events], "--batch-size", "3")
     assert [answer["id"] for answer in answers] == events
     logits = np.array([answer["logit"] for answer in answers])
     np.testing.assert_allclose(logits, table["logit"].to_numpy(), atol=1e-4)
@@ -137,8 +137,9 @@ def test_predict_candidates_equal_single_targets(tiny_run, tmp_path, log):
 
 def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
     """Answers come before the input has ended, and blank lines are skipped."""
-    from lmctr.runs.answers.predict import Scorer
-    from lmctr.runs.folder import open_run
+    from lmctr.runs.answers.predict import answers_for
+    from lmctr.runs.answers.requests import read_objects
+    from lmctr.runs.loading import load_run
 
     line = json.dumps(request_of(log, 5)) + "\n"
     read_lines = []
@@ -149,13 +150,13 @@ def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
             yield line
             yield "\n"
 
-    answers = Scorer(open_run(tiny_run), batch_size=2).answers(endless(), "pipe")
-    first = [next(answers) for _ in range(20)]
-    assert len({answer["logit"] for answer in first}) == 1
+    answers = answers_for(*load_run(tiny_run), batch_size=2).scored(read_objects(endless(), "pipe"))
+    first = [next(answers)[1].item() for _ in range(20)]
+    assert len(set(first)) == 1
     assert len(read_lines) <= 40
     monkeypatch.setattr(sys, "stdin", io.StringIO(line))
     assert main(["predict", str(tiny_run), "--input", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["logit"] == pytest.approx(first[0]["logit"], abs=1e-5)
+    assert json.loads(capsys.readouterr().out)["logit"] == pytest.approx(first[0], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,14 @@ def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
         (lambda r: json.dumps({"history": [], "time": 1, "candidates": []}), "at least one item"),
         (lambda r: json.dumps({**r, "time": "now"}), "time must be a number of seconds, got 'now'"),
         (lambda r: json.dumps({**r, "target": 5}), "a target is a text"),
+        (
+            lambda r: json.dumps({**r, "target": {"text": None}}),
+            'a target is a text or {"text": ...}, got {"text": null}',
+        ),
+        (
+            lambda r: json.dumps({**r, "time": 1_700_000_000_000}),
+            "outside the years up to 9999. Is it in milliseconds",
+        ),
         (lambda r: json.dumps({**r, "history": "none"}), "history must be a list of behaviours"),
         (lambda r: json.dumps({**r, "history": ["a"]}), "each behaviour of the history is an object"),
         (lambda r: json.dumps({**r, "time": 0}), "not before the target's time"),
@@ -202,13 +211,48 @@ def test_predict_odd_but_legal_requests(tiny_run, tmp_path, log):
     assert all(np.isfinite(answer["logit"]) for answer in answers)
 
 
-def test_parse_request_marks_single_targets():
-    assert parse_request('{"history": [], "target": "a", "time": 1.5}', "x")["single"] is True
-    request = parse_request('{"history": [], "candidates": ["a", {"text": null}], "time": 1}', "x")
-    assert request["candidates"] == [{"text": "a"}, {"text": None}]
+def test_requests_of_texts_mark_single_targets():
+    assert text_request({"history": [], "target": "a", "time": 1.5}, "x")["single"] is True
+    request = text_request({"history": [], "candidates": ["a", {"text": "b"}], "time": 1}, "x")
+    assert request["candidates"] == [{"text": "a"}, {"text": "b"}]
     assert request["single"] is False
 
 
 def test_missing_input_file(tiny_run, capsys):
     assert main(["predict", str(tiny_run), "--input", "/nowhere/at/all.jsonl"]) == 2
-    assert "/nowhere/at/all.jsonl" in capsys.readouterr().err
+    assert "--input /nowhere/at/all.jsonl: no such file" in capsys.readouterr().err
+
+
+def test_a_json_error_has_one_line_number(tiny_run, tmp_path, capsys):
+    source = tmp_path / "in.jsonl"
+    source.write_text('\n{"history": [,]}\n')
+    assert main(["predict", str(tiny_run), "--input", str(source)]) == 2
+    assert f"{source}, line 2: not valid JSON: Expecting value at column 14\n" in capsys.readouterr().err
+
+
+def test_a_table_for_a_run_that_reads_json_lines(tiny_run, tmp_path, capsys):
+    source = tmp_path / "rows.csv"
+    source.write_text("user,item\n1,2\n")
+    assert main(["predict", str(tiny_run), "--input", str(source)]) == 2
+    assert f"--input {source}: this run reads JSON lines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [None, "an earlier answer\n"])
+def test_a_bad_line_leaves_no_half_output(tiny_run, tmp_path, log, capsys, before):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(json.dumps(request_of(log, 15)) + "\n{}\n")
+    if before is not None:
+        target.write_text(before)
+    assert main(["predict", str(tiny_run), "--input", str(source), "--output", str(target)]) == 2
+    assert (target.read_text() if target.exists() else None) == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"in.jsonl", "out.jsonl"}
+    assert main(["predict", str(tiny_run), "--input", str(source), "--output", str(tmp_path / "no" / "o.jsonl")]) == 2
+    assert f"there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+def test_a_device_that_is_not_there(tiny_run, capsys, device):
+    assert main(["predict", str(tiny_run), "--input", "-", "--device", device]) == 2
+    error = capsys.readouterr().err
+    assert f"error: --device {device}: " in error
+    assert "accepted here: cpu" in error

@@ -1,4 +1,4 @@
-"""`lmctr predict RUN --requests FILE`."""
+"""How `lmctr predict` chooses between requests scored together and on their own; `--requests FILE`, another spelling of `--input FILE`."""
 
 import io
 import itertools
@@ -8,9 +8,12 @@ import sys
 
 import pytest
 import torch
-from cli_helpers import error_of, predict, read, request_of, tiny_log
+from cli_helpers import error_of, read, request_of, tiny_log
 
 from lmctr.cli.main import main
+from lmctr.runs.answers.histories import HistoryAnswers
+from lmctr.runs.answers.predict import answers_for
+from lmctr.runs.loading import load_run
 
 
 def answers_of(run, tmp_path, requests, *words):
@@ -62,24 +65,40 @@ def requests_of(log, count=4):
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_the_scores_are_those_of_input(request, kind, tmp_path, capsys):
+def test_the_scores_do_not_depend_on_the_way(request, kind, tmp_path, capsys, monkeypatch):
     run = request.getfixturevalue("tiny_run" if kind == "encoder" else "decoder_run")
     requests = requests_of(tiny_log())
     requests.append({**requests[0], "candidates": [{"text": "Casino"}]})
     single = {key: value for key, value in requests[0].items() if key != "candidates"} | {"target": "Casino"}
     requests.append(single)
-    expected = predict(run, tmp_path, requests)
-    capsys.readouterr()
-    found = answers_of(run, tmp_path, requests)
+    chosen = answers_of(run, tmp_path, requests, "--batch-size", "5")
     error = capsys.readouterr().err
     assert "7 requests scored" in error
     assert ("the history is encoded once" in error) == (kind == "decoder")
-    assert [answer["id"] for answer in found] == [answer["id"] for answer in expected]
-    for own, other in zip(found, expected):
-        assert own.keys() == other.keys()
-        for key in own.keys() - {"id"}:
-            assert own[key] == pytest.approx(other[key], abs=1e-4)
+    assert ("sees the candidate" in error) == (kind == "encoder")  # five candidates fill a batch
+    for alone in (True, False):
+        monkeypatch.setattr(HistoryAnswers, "goes_alone", lambda self, request, alone=alone: alone)
+        found = answers_of(run, tmp_path, requests)
+        assert ("7 requests scored (" in capsys.readouterr().err) == alone
+        assert [answer.get("id") for answer in found] == [answer.get("id") for answer in chosen]
+        for own, other in zip(found, chosen):
+            assert own.keys() == other.keys()
+            for key in own.keys() - {"id"}:
+                assert own[key] == pytest.approx(other[key], abs=1e-4)
     assert len({round(value, 3) for value in found[0]["logits"]}) > 1
+
+
+def test_which_requests_go_alone(tiny_run, decoder_run):
+    first = {"history": [{"text": "Heat", "time": 1}], "candidates": ["a"], "time": 9}
+    more = {**first, "history": [*first["history"], {"text": "Babe", "time": 2}]}
+    several, many = {**first, "candidates": ["a", "b"]}, {**first, "candidates": ["a"] * 3}
+    requests = [first, more, first, more, more, {**first, "history": []}, several, many]
+    for run, expected in (
+        (decoder_run, [False, True, False, True, True, False, True, True]),
+        (tiny_run, [False, False, False, False, False, False, False, True]),
+    ):
+        answers = answers_for(*load_run(run), batch_size=3)
+        assert [answers.goes_alone(request) for request in requests] == expected
 
 
 def test_a_history_that_goes_on_is_extended(decoder_run, tmp_path, monkeypatch):
@@ -111,9 +130,9 @@ def test_standard_input_and_output(decoder_run, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--batch_size", "4"], "--batch_size goes with --input"),
-        (["--id-column", "x"], "--id-column goes with --input"),
-        (["--max_tokens", "0"], "--max_tokens must be at least 1"),
+        (["--batch_size", "0"], "--batch-size must be at least 1"),
+        (["--id-column", "x"], "--id-column is for runs that read tables"),
+        (["--max_tokens", "0"], "--max-tokens must be at least 1"),
     ],
 )
 def test_bad_options(tiny_run, tmp_path, capsys, words, message):

@@ -158,6 +158,9 @@ def test_predict_names_a_wrong_extension_and_a_wrong_option(table_run, tiny_run,
     assert "--id-column is for runs that read tables" in error_of(
         capsys, "predict", tiny_run, "--input", "x.jsonl", "--id-column", "a"
     )
+    assert "--max-tokens is for runs that read histories" in error_of(
+        capsys, "predict", table_run, "--input", "x.csv", "--max-tokens", "5"
+    )
 
 
 def test_a_processor_of_another_run_is_refused(table_run, recipe_path, tmp_path, capsys):

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import MAX_SECONDS, place
+from lmctr.data.logs.columns import place
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
+from lmctr.utils.rows import MAX_SECONDS
 
 from .fields import Field
 from .vocabulary import hash_strings

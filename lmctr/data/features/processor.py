@@ -84,6 +84,7 @@ class TabularFeatureProcessor(FeatureExtractionMixin):
     """
 
     model_input_names: ClassVar[list[str]] = ["input_ids", "numeric_values", "sequence_ids", "sequence_times"]
+    request_kind: ClassVar[str] = "table"
 
     def __init__(
         self,

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO dates can write
-"""Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
+from lmctr.utils.rows import MAX_SECONDS
 
 
 def place(source: str | None, column: str) -> str:

@@ -33,6 +33,7 @@ from lmctr.data.features.fields import Field
 from lmctr.data.features.files import read_state, write_state
 from lmctr.data.features.fit import FittedState, Fitter
 from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.features.transform import add_counts
 from lmctr.utils.ragged import ragged_arange
 from lmctr.utils.suggest import unknown_key_message
 
@@ -55,7 +56,8 @@ class ImpressionProcessor(FeatureExtractionMixin):
         statistics (`dict`, *optional*): written by `fit`, by side.
 
     Attributes:
-        user, ad: the processors of the two sides.
+        user, ad: the processors of the two sides. oov_counts: of the last call, as of a [`TabularFeatureProcessor`], by "user.<field>"
+            and "ad.<field>".
 
     Raises:
         ValueError: unknown keys and values; a width of a field's own (retrieval models have one `embedding_dim`), times of sequences, a list
@@ -70,6 +72,7 @@ class ImpressionProcessor(FeatureExtractionMixin):
         "ad_numeric_values",
         "ad_mask",
     ]
+    request_kind: ClassVar[str] = "impressions"
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class ImpressionProcessor(FeatureExtractionMixin):
         own, self.borrowed = self._without_borrowing()
         self.user = _side("user_fields", own, options | {"statistics": statistics.get("user")})
         self._check()
+        self.oov_counts: dict[str, dict[str, int]] = {}
 
     def _without_borrowing(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
         """The user's fields as a processor of their own takes them, and the ad's field that each borrowing one reads."""
@@ -211,6 +215,7 @@ class ImpressionProcessor(FeatureExtractionMixin):
         if isinstance(ads, Mapping) or not isinstance(ads, Sequence):
             raise ValueError("ads: expected a list with the ads of each user.")
         user = self.user(users, return_tensors=None)
+        unknown = [self._named_counts("user")]
         count = len(next(iter(user.values())))
         if len(ads) != count:
             raise ValueError(f"ads: {len(ads)} lists of ads for {count} users; give each user its ads.")
@@ -220,8 +225,10 @@ class ImpressionProcessor(FeatureExtractionMixin):
                 if not _num_rows(own):
                     raise ValueError("there is no ad; an impression has one ad at least")
                 parts.append(self.ad(own, return_tensors=None))
+                unknown.append(self._named_counts("ad"))
             except ValueError as error:
                 raise ValueError(f"ads of user {place}: {error}") from error
+        self.oov_counts = add_counts(unknown)
         counts = np.array([len(next(iter(part.values()))) for part in parts])
         rows = {f"user_{key}": values for key, values in user.items()}
         flat = {f"ad_{key}": np.concatenate([part[key] for part in parts]) for key in parts[0]}
@@ -230,6 +237,10 @@ class ImpressionProcessor(FeatureExtractionMixin):
         return BatchFeature(
             {key: batch[key] for key in self.model_input_names if key in batch}, tensor_type=return_tensors
         )
+
+    def _named_counts(self, side: str) -> dict[str, dict[str, int]]:
+        """What was missing and unknown in the rows that a side saw last, by `side.field`."""
+        return {f"{side}.{name}": counts for name, counts in getattr(self, side).oov_counts.items()}
 
     def user_columns(self) -> dict[str, str]:
         """Columns that the user's fields read, with what they hold."""

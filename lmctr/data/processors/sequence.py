@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from transformers import BatchFeature, FeatureExtractionMixin
 from transformers.utils import cached_file
 
 from lmctr.data.logs.log import InteractionLog
+from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 __all__ = ["OOV", "PADDING", "SequenceProcessor"]
@@ -65,6 +66,7 @@ class SequenceProcessor(FeatureExtractionMixin):
     """
 
     model_input_names = ["history_items", "candidate_items"]  # noqa: RUF012 (transformers' own convention)
+    request_kind: ClassVar[str] = "events"
 
     def __init__(
         self,
@@ -318,9 +320,13 @@ class SequenceProcessor(FeatureExtractionMixin):
         """
         if return_tensors != "pt":
             raise ValueError(f'return_tensors: got {return_tensors!r}, accepted: "pt".')
+        check_list(histories, "histories", "histories, one per row")
         num_rows = len(histories)
         for name, given in (("candidates", candidates), ("times", times), ("scenarios", scenarios), ("users", users)):
-            if given is not None and len(given) != num_rows:
+            if given is None:
+                continue
+            check_list(given, name, f"{name}, one entry per row")
+            if len(given) != num_rows:
                 raise ValueError(f"{name}: {len(given)} rows for {num_rows} histories; give one entry per history.")
         if self.user_feature_names and users is None:
             raise ValueError(
@@ -364,6 +370,8 @@ class SequenceProcessor(FeatureExtractionMixin):
         times: Sequence[int] | None,
         scenarios: Sequence[str | int] | None,
     ) -> dict[str, np.ndarray]:
+        check_list(history, f"histories: row {row}", "events, oldest first")
+        check_list(candidates, f"candidates: row {row}", "items")
         if not len(candidates):
             raise ValueError(f"candidates: row {row} has none.")
         chosen = []
@@ -381,7 +389,7 @@ class SequenceProcessor(FeatureExtractionMixin):
                 (
                     entry["item"],
                     _code(entry["scenario"], self.scenario_names, "scenario", where),
-                    _seconds(entry, where),
+                    whole_seconds(entry["time"], f"{where}: time"),
                 )
             )
         events = []
@@ -390,7 +398,7 @@ class SequenceProcessor(FeatureExtractionMixin):
             _check_keys(event, _EVENT_KEYS, ("item", "time"), where)
             behavior = _code(event.get("behavior", 0), self.behavior_names, "behavior", where)
             scenario = _code(event.get("scenario", 0), self.scenario_names, "scenario", where)
-            events.append((event["item"], behavior, scenario, _seconds(event, where)))
+            events.append((event["item"], behavior, scenario, whole_seconds(event["time"], f"{where}: time")))
         seconds = np.array([event[3] for event in events], dtype=np.int64)
         falls = np.flatnonzero(np.diff(seconds) < 0)
         if len(falls):
@@ -427,6 +435,10 @@ class SequenceProcessor(FeatureExtractionMixin):
             raise ValueError(
                 f"items: the catalogue's ids are of type {kind.__name__}, got {list(items)[:5]}."
             ) from None
+
+    def num_unknown(self, items: Sequence[Any]) -> int:
+        """How many of these original item ids are out of vocabulary."""
+        return int((self._ids(items) == OOV).sum())
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -556,13 +568,6 @@ def _check_keys(entry: Any, known: Sequence[str], needed: Sequence[str], where: 
     for key in needed:
         if entry.get(key) is None:
             raise ValueError(f"{where}: no {key!r}; it has {sorted(entry)}.")
-
-
-def _seconds(entry: Mapping[str, Any], where: str) -> int:
-    time = entry["time"]
-    if isinstance(time, (bool, str)) or not np.isfinite(time):
-        raise ValueError(f"{where}: time {time!r} is no unix time in seconds.")
-    return int(np.floor(time))
 
 
 def _code(value: Any, names: Sequence[str], what: str, where: str) -> int:

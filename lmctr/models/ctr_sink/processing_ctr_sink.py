@@ -11,20 +11,21 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from tokenizers import AddedToken
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
 from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
+from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
 from .configuration_ctr_sink import FEEDBACK_MODES, LAYOUTS, SINK_KINDS, SINK_ORDERS, SINK_SIGNALS
 from .piece_tokens import drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
-from .raw_rows import check_behavior, check_times, feedback_code, seconds, similarity_of, target_text
+from .raw_rows import check_behavior, check_times, feedback_code, similarity_of, target_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,6 +96,8 @@ class CTRSinkProcessor(ProcessorMixin):
     ['attention_mask', 'input_ids', 'sink_buckets', 'target_mask']
     ```
     """
+
+    request_kind: ClassVar[str] = "text"
 
     def __init__(
         self,
@@ -425,6 +428,8 @@ class CTRSinkProcessor(ProcessorMixin):
         """
         if return_tensors not in ("pt", "np"):
             raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}")
+        for name, values in (("histories", histories), ("targets", targets), ("times", times)):
+            check_list(values, name, f"{name}, one per row")
         if not len(histories) == len(targets) == len(times):
             raise ValueError(
                 f"histories, targets and times must have one entry per row, got {len(histories)}, {len(targets)} and "
@@ -432,13 +437,15 @@ class CTRSinkProcessor(ProcessorMixin):
             )
         if not len(histories):
             raise ValueError("the batch is empty; give at least one row")
+        for b, history in enumerate(histories):
+            check_list(history, f"histories[{b}]", "behaviours, oldest first")
         counts = np.array([len(history) for history in histories], dtype=np.int64)
         offsets = offsets_from_lengths(counts)
         flat = [(b, i, entry) for b, history in enumerate(histories) for i, entry in enumerate(history)]
         for b, i, entry in flat:
             check_behavior(entry, b, i)
-        target_time = np.array([seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
-        time = np.array([seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
+        target_time = np.array([whole_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
+        time = np.array([whole_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
         check_times(time, target_time, offsets)
         texts = [entry["text"] for _, _, entry in flat] + [target_text(t, b) for b, t in enumerate(targets)]
         unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}

@@ -11,7 +11,7 @@ from lmctr.utils.suggest import unknown_key_message
 
 from .assembly import RowError
 
-__all__ = ["check_behavior", "check_times", "feedback_code", "seconds", "similarity_of", "target_text"]
+__all__ = ["check_behavior", "check_times", "feedback_code", "similarity_of", "target_text"]
 
 BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "similarity")
 
@@ -65,15 +65,6 @@ def target_text(target: Any, row: int) -> str | None:
     if text is not None and not isinstance(text, str):
         raise ValueError(f"targets[{row}]: text must be a text or None, got {text!r}")
     return text
-
-
-def seconds(value: Any, where: str) -> int:
-    """A time as whole seconds; fractions are cut off."""
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, (float, np.floating)) and np.isfinite(value):
-        return int(np.floor(value))
-    raise ValueError(f"{where} must be a number of seconds, got {value!r}")
 
 
 def similarity_of(entry: Mapping[str, Any], row: int, number: int) -> float:

@@ -1,125 +1,143 @@
-"""`lmctr predict RUN --requests FILE`: one user and many candidates per line, by `lmctr.serving.score`.
-
-Lines and answers are those of `--input`. Each line is scored on its own, with the history encoded once where the model can
-share it; a line whose history goes on from that of the line before takes over what was encoded there.
-"""
+"""Requests and answers: one JSON object each, checked before a model sees them. Errors start with where the request stands."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from typing import IO, Any
 
-from lmctr.runs.answers.common import (
-    answer_of,
-    load_for_scoring,
-    load_retriever,
-    name_of_input,
-    open_text,
-    write_answers,
-)
-from lmctr.runs.answers.events import parse_event_request
-from lmctr.runs.answers.predict import parse_request
-from lmctr.runs.folder import open_run
+import numpy as np
 
-if TYPE_CHECKING:
-    import numpy as np
+from lmctr.utils.suggest import unknown_key_message
 
-    from lmctr.serving import UserState
+__all__ = ["answer_of", "event_request", "impression_request", "read_objects", "text_request"]
 
-__all__ = ["RequestAnswers", "predict_requests"]
+_KEYS = ("id", "history", "target", "candidates", "time")
+_OF_CANDIDATES = ("scenario", "user")
 
 
-def predict_requests(args: argparse.Namespace) -> int:
-    """Run `lmctr predict RUN --requests FILE`.
+def read_objects(lines: IO[str], name: str, what: str = "a request") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects of a stream, one per line, each with its place for messages; blank lines are skipped.
 
     Raises:
-        ValueError: options of `--input`, a run whose model has no request scoring, a line that is no valid request.
+        ValueError: a line that is no JSON object, or no UTF-8 text.
     """
-    for option, value in (("--batch_size", args.batch_size), ("--id-column", args.id_column)):
-        if value is not None:
-            raise ValueError(f"{option} goes with --input; with --requests, --max_tokens bounds a forward pass")
-    if args.max_tokens < 1:
-        raise ValueError(f"--max_tokens must be at least 1, got {args.max_tokens}")
-    folder = open_run(args.run)
-    with open_text(args.requests, "r") as source:
-        answers = RequestAnswers(folder, args.max_tokens, args.device)
-        count = write_answers(answers(source, name_of_input(args.requests)), args.output)
-    print(f"{count} requests scored ({answers.reason})", file=sys.stderr)
-    return 0
-
-
-class RequestAnswers:
-    """Answers requests with the model and processor of a run.
-
-    Args:
-        folder: a finished run.
-        max_tokens: most positions of a forward pass.
-        device: torch device, default: cuda where there is one.
-
-    Raises:
-        ValueError: a run whose model has no request scoring.
-    """
-
-    def __init__(self, folder: Any, max_tokens: int, device: str | None = None):
-        from lmctr.serving import scorer_for
-
-        self.model, self.processor = load_for_scoring(folder, device)
-        scorer = scorer_for(self.model, self.processor)
-        self.reason, self.keeps_states = scorer.reason, scorer.encoded_class is not None
-        self.max_tokens = max_tokens
-        self.retriever = load_retriever(folder, self.processor)
-        self._state: UserState | None = None
-        self._history: list[dict[str, Any]] = []
-
-    def __call__(self, lines: Iterable[str], name: str) -> Iterator[dict[str, Any]]:
-        """Answers in the order of the lines; blank lines are skipped.
-
-        Raises:
-            ValueError: a line that is no valid request; the message names the file and the line.
-        """
-        parse = parse_request if hasattr(self.processor, "tokenizer") else parse_event_request
-        tasks = getattr(self.processor, "tasks", ("label",))
-        for number, line in enumerate(lines, start=1):
+    number = 0
+    try:
+        for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             where = f"{name}, line {number}"
-            request = parse(line, where)
             try:
-                logits = self._score(request)
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from error
-            yield answer_of(request, logits, tasks)
+                value = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from error
+            if not isinstance(value, dict):
+                raise ValueError(f"{where}: {what} is a JSON object, got {type(value).__name__}")
+            yield where, value
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}, after line {number}: not UTF-8 text ({error.reason})") from error
 
-    def _score(self, request: Mapping[str, Any]) -> np.ndarray:
-        from lmctr.serving import score
 
-        history: Any = request["history"]
-        if self.keeps_states:
-            history = self._state_of(history)
-        similarity = None
-        if self.retriever is not None and not all("similarity" in entry for entry in request["history"]):
-            texts = [entry.get("text") for entry in request["history"]]
-            similarity = self.retriever.similarity([target["text"] for target in request["candidates"]], texts)
-        return score(
-            self.model,
-            self.processor,
-            history,
-            request["candidates"],
-            request["time"],
-            similarity=similarity,
-            max_tokens=self.max_tokens,
-        ).numpy()
+def text_request(request: Any, where: str) -> dict[str, Any]:
+    """A request of texts, with `candidates` (a list of `{"text": ...}`) and `single` (whether it had one `target`).
 
-    def _state_of(self, history: list[dict[str, Any]]) -> UserState:
-        """The state of the line before where this history goes on from it, else a new one."""
-        from lmctr.serving import UserState
+    Raises:
+        ValueError: unknown or missing keys, values of the wrong type.
+    """
+    return _history_request(request, where, _KEYS, "text", _text_target)
 
-        old, self._history = self._history, history
-        if self._state is not None and old and history[: len(old)] == old:
-            self._state.extend(history[len(old) :])
+
+def event_request(request: Any, where: str) -> dict[str, Any]:
+    """A request of items by their ids, with `candidates` (dicts, which have taken over `scenario` and `user`) and `single`.
+
+    Raises:
+        ValueError: unknown or missing keys, values of the wrong type.
+    """
+    request = _history_request(request, where, (*_KEYS, *_OF_CANDIDATES), "item", _item_target)
+    common = {key: request[key] for key in _OF_CANDIDATES if key in request}
+    request["candidates"] = [{**common, **candidate} for candidate in request["candidates"]]
+    return request
+
+
+def impression_request(request: Any, where: str) -> dict[str, Any]:
+    """A request of a `user` and its `ads`, as dicts of columns.
+
+    Raises:
+        ValueError: unknown or missing keys, values of the wrong type.
+    """
+    _check_keys(request, where, ("id", "user", "ads"))
+    if not isinstance(request.get("user"), dict):
+        raise ValueError(f"{where}: user must be an object with the columns of the user's fields")
+    ads = request.get("ads")
+    if not isinstance(ads, list) or not ads or not all(isinstance(ad, dict) for ad in ads):
+        raise ValueError(f"{where}: ads must be a list of at least one object with the columns of the ads' fields")
+    return dict(request)
+
+
+def _check_keys(request: Any, where: str, keys: Sequence[str]) -> None:
+    if not isinstance(request, Mapping):
+        raise ValueError(f"{where}: a request is a JSON object (a dict), got {type(request).__name__}")
+    for key in request:
+        if key not in keys:
+            raise ValueError(f"{where}: {unknown_key_message(key, keys, 'the request')}")
+
+
+def _history_request(
+    request: Any, where: str, keys: Sequence[str], named: str, read_target: Callable[[Any, str], dict[str, Any]]
+) -> dict[str, Any]:
+    _check_keys(request, where, keys)
+    for key in ("history", "time"):
+        if key not in request:
+            raise ValueError(f"{where}: the request has no {key!r}")
+    if not isinstance(request["history"], list):
+        raise ValueError(f"{where}: history must be a list of behaviours, oldest first; [] for a new user")
+    if not all(isinstance(entry, dict) for entry in request["history"]):
+        raise ValueError(f'{where}: each behaviour of the history is an object with "{named}" and "time"')
+    if isinstance(request["time"], bool) or not isinstance(request["time"], Real):
+        raise ValueError(f"{where}: time must be a number of seconds, got {request['time']!r}")
+    if ("target" in request) == ("candidates" in request):
+        raise ValueError(f'{where}: give either "target" (one item) or "candidates" (a list of items)')
+    single = "target" in request
+    targets = [request["target"]] if single else request["candidates"]
+    if not isinstance(targets, list) or not targets:
+        raise ValueError(f"{where}: candidates must be a list of at least one item")
+    return {**request, "candidates": [read_target(value, where) for value in targets], "single": single}
+
+
+def _text_target(value: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"text": value}
+    if isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str):
+        return value
+    shown = json.dumps(value, ensure_ascii=False, default=repr)[:80]
+    raise ValueError(f'{where}: a target is a text or {{"text": ...}}, got {shown}')
+
+
+def _item_target(value: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value  # the processor checks it
+    if isinstance(value, (str, Integral)) and not isinstance(value, bool):
+        return {"item": value}
+    raise ValueError(f'{where}: a candidate is the id of an item, or an object with "item"; got {value!r}')
+
+
+def answer_of(request: Mapping[str, Any], logits: np.ndarray, tasks: Iterable[str] = ("label",)) -> dict[str, Any]:
+    """The answer to a request from its (C,) logits, or (C, T) of several tasks."""
+    values = logits.astype(np.float64)
+    answer = {"id": request["id"]} if "id" in request else {}
+    if "ads" in request:
+        return answer | {"scores": logits.tolist()}
+    for single, several, found in (
+        ("logit", "logits", values),
+        ("probability", "probabilities", 1.0 / (1.0 + np.exp(-values))),
+    ):
+        rows = found.tolist()
+        if values.ndim == 1:
+            answer |= {single: rows[0]} if request["single"] else {several: rows}
+        elif request["single"]:
+            answer[single] = dict(zip(tasks, rows[0]))
         else:
-            self._state = None  # so that a history that is refused leaves none behind
-            self._state = UserState(self.model, self.processor, history)
-        return self._state
+            answer[several] = {task: [row[place] for row in rows] for place, task in enumerate(tasks)}
+    return answer

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.runs.answers.common import load_retriever
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
 from lmctr.runs.inputs.base import COMMON_DATA_KEYS
 from lmctr.studies.analyses import behaviors as analyze_sequence
@@ -131,6 +130,7 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
     import lmctr.auto  # noqa: F401 (registers the model types)
     from lmctr.analysis import attention_map, sink_attention
     from lmctr.data.batches.text import TextView
+    from lmctr.runs.answers import load_retriever
     from lmctr.runs.inputs import logs
     from lmctr.runs.inputs import text_build as build
     from lmctr.runs.loading import load_run
@@ -159,7 +159,7 @@ def _measure_run(folder: RunFolder, name: str, args: argparse.Namespace) -> _Mea
         raise ValueError(
             f"--sample {args.sample}: {len(events)} samples are drawn, 0 to {len(events) - 1}; raise --num-samples"
         )
-    retriever = load_retriever(folder, processor)
+    retriever = load_retriever(folder.path, processor)
     retrieval = build.build_retrieval_for(processor, log, events, recipe.data, None, splits.train, retriever)
     view = TextView(log, processor, retrieval=retrieval)
     size = args.batch_size

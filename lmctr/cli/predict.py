@@ -1,0 +1,46 @@
+"""The verb `predict`."""
+
+from __future__ import annotations
+
+from lmctr.cli.options import Action
+
+FORMATS = """\
+A request is one JSON object per line, an answer one per line in the same order; an "id" is copied. Memory stays bounded however long
+the input is. How lines are batched is chosen by the library and does not change the scores: a line with several candidates is scored on
+its own where the model can encode its history once for all of them, and so is a line whose history goes on from the line before.
+
+Texts (CTR-Sink). "history" is the user's full history, oldest first, with texts as the run's prompt writes items and times in seconds;
+"feedback" only where the run uses it, "similarity" where the run's order or signals use it and the folder holds no retriever. "target" is
+a text or {"text": ...}, "candidates" a list of them instead:
+
+    {"history": [{"text": "Heat (1995)", "time": 1700000000, "feedback": "liked"}], "target": "Casino (1995)", "time": 1700100000}
+
+The answer has "logit" and "probability" for a target, "logits" and "probabilities" for candidates.
+
+Events (the sequence families). Items by their ids, "behavior" and "scenario" by the names (or codes) of the run's log. A candidate (or the
+one "target") is an id, or an object with "item" and, where they differ from the request's, "scenario" and "time"; "user" holds the
+user's features where the run has such. Several tasks: "logits" and "probabilities" are objects by task:
+
+    {"history": [{"item": 318, "behavior": "like", "scenario": "home", "time": 1700000000}],
+     "candidates": [296, {"item": 47, "scenario": "search"}], "scenario": "home", "time": 1700100000}
+
+Impressions (retrieval). A user and its ads with the columns of their fields (null: missing); the answer has "scores" in the order of
+the ads:
+
+    {"user": {"region": "north", "clicked_ads": ["7"]}, "ads": [{"ad_id": "7", "clicks": 12}, {"ad_id": "9", "clicks": 0}]}
+
+Tables (the tabular families). A file of raw rows (CSV, TSV, .gz of them, Parquet, JSON lines; - for JSON lines) with the columns that the
+processor reads; the answer has "row" (1 is the first), "logit" and "probability":
+
+    lmctr predict RUN --input rows.csv --output scores.parquet --id-column ad_id
+"""
+
+ACTION = Action(
+    "predict",
+    "score requests with a trained run",
+    "lmctr.runs.answers.options:PredictOptions",
+    "lmctr.runs.answers.predict:predict",
+    epilog=FORMATS,
+)
+add_parser = ACTION.add_parser
+run = ACTION.run

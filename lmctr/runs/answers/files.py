@@ -1,0 +1,79 @@
+"""Input and output of `lmctr predict`: files, or "-" for the standard streams."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from lmctr.utils.files import replacing
+
+__all__ = ["check_input", "check_output", "name_of_input", "open_lines", "whole_output"]
+
+_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+
+
+def check_input(path: str, table: bool) -> None:
+    """Make sure that there is such a file; where the model reads JSON lines (not `table`), that it is none of a table.
+
+    Raises:
+        FileNotFoundError, ValueError: names the option and the file.
+    """
+    if path == "-":
+        return
+    if Path(path).is_dir():
+        raise ValueError(f"--input {path} is a folder; give a file, or - for standard input")
+    if not Path(path).exists():
+        raise FileNotFoundError(f"--input {path}: no such file")
+    if not table and path.endswith(_TABLES):
+        raise ValueError(
+            f"--input {path}: this run reads JSON lines, one request per line, no table; `lmctr predict --help` shows requests"
+        )
+
+
+def check_output(path: str, formats: tuple[str, ...] | None = None) -> None:
+    """Make sure that a file can be written there before anything is computed; `formats` are the suffixes that it may have.
+
+    Raises:
+        FileNotFoundError, ValueError: names the option and the file.
+    """
+    if path == "-":
+        return
+    if formats is not None and Path(path).suffix not in formats:
+        raise ValueError(f"--output {path}: give a file that ends in {', '.join(formats)}, or - for standard output")
+    if Path(path).is_dir():
+        raise ValueError(f"--output {path} is a folder; give a file, or - for standard output")
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"--output {path}: there is no folder {Path(path).parent}")
+
+
+def name_of_input(path: str) -> str:
+    """A file or standard input, for messages."""
+    return "standard input" if path == "-" else path
+
+
+@contextmanager
+def open_lines(path: str) -> Iterator[IO[str]]:
+    """A text file, or standard input, which stays open."""
+    if path == "-":
+        yield sys.stdin
+        return
+    with open(path, encoding="utf-8") as lines:
+        yield lines
+
+
+@contextmanager
+def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
+    """A stream to write to; a file takes its name (and the place of an older one) only when all was written."""
+    kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
+    if path == "-":
+        yield sys.stdout
+        sys.stdout.flush()
+    elif Path(path).exists() and not Path(path).is_file():  # a pipe or a device
+        with open(path, **kind) as stream:
+            yield stream
+    else:
+        with replacing(Path(path).resolve()) as temporary, open(temporary, **kind) as stream:
+            yield stream

@@ -1,0 +1,208 @@
+"""Answers to requests of a history and candidates, as texts or as events with items' ids.
+
+Two ways lead to the same logits. **Together**: the candidates of many requests are rows of common batches. **Alone**: one request by
+`lmctr.serving.score`, with the history encoded once where the model can share it among candidates, and kept. A request goes alone where its
+history goes on from that of the request before it and the model keeps states of histories; texts also where there are several candidates
+to share the history, or, where the model cannot share it, enough of them to fill a batch. All others go together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmctr.serving import UserState, score, scorer_for
+from lmctr.serving.scoring import DEFAULT_MAX_TOKENS
+
+from .base import Answers, Request, grid_batches, process_rows
+from .requests import event_request, text_request
+
+__all__ = ["EventAnswers", "HistoryAnswers", "TextAnswers"]
+
+
+class HistoryAnswers(Answers):
+    """What texts and events share.
+
+    Args:
+        model, processor, batch_size: see [`Answers`].
+        max_tokens: most positions of a forward pass for a request on its own.
+        retriever: gives the similarity of texts where the processor needs it.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        processor: Any,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        retriever: Any = None,
+    ):
+        super().__init__(model, processor, batch_size)
+        self.max_tokens = max_tokens or DEFAULT_MAX_TOKENS
+        self.retriever = retriever
+        try:
+            self._scorer = scorer_for(model, processor)
+        except ValueError:  # a family without request scoring
+            self._scorer = None
+        self.keeps_states = self._scorer is not None and self._scorer.encoded_class is not None
+        self._last: list[dict[str, Any]] = []  # the history of the request before
+        self._state: tuple[UserState, list[dict[str, Any]]] | None = None  # and the history that it has seen
+
+    def many(self) -> float:
+        """From how many candidates on a request goes alone."""
+        return math.inf
+
+    def goes_alone(self, request: dict[str, Any]) -> bool:
+        last, self._last = self._last, request["history"]
+        return (self.keeps_states and _goes_on(self._last, last)) or len(request["candidates"]) >= self.many()
+
+    def alone(self, request: dict[str, Any]) -> np.ndarray:
+        self.reason = self._scorer.reason
+        found = score(
+            self.model,
+            self.processor,
+            self._state_of(request["history"]) if self.keeps_states else request["history"],
+            request["candidates"],
+            request["time"],
+            similarity=self.similarity(request["history"], request["candidates"]),
+            max_tokens=self.max_tokens,
+        )
+        return found.numpy()
+
+    def _state_of(self, history: list[dict[str, Any]]) -> UserState:
+        """The last state, extended, where the history goes on from what it has seen, else a new one."""
+        kept, self._state = self._state, None  # so that a history that is refused leaves none behind
+        if kept is not None and _goes_on(history, kept[1]):
+            state = kept[0]
+            state.extend(history[len(kept[1]) :])
+        else:
+            state = UserState(self.model, self.processor, history)
+        self._state = (state, history)
+        return state
+
+    def similarity(self, history: list[dict[str, Any]], targets: list[dict[str, Any]]) -> np.ndarray | None:
+        """(C, history) cosines by the retriever; None without one, or where the behaviours have theirs."""
+        if self.retriever is None or all("similarity" in entry for entry in history):
+            return None
+        return self.retriever.similarity(
+            [target["text"] for target in targets], [entry.get("text") for entry in history]
+        )
+
+
+def _goes_on(history: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> bool:
+    return bool(earlier) and history[: len(earlier)] == earlier
+
+
+class TextAnswers(HistoryAnswers):
+    """Answers requests of texts; together, a row of the model per candidate, rows of like length in a batch."""
+
+    def check(self, request: Any, where: str) -> dict[str, Any]:
+        return text_request(request, where)
+
+    def many(self) -> float:
+        return 2 if self.keeps_states else math.inf if self._scorer is None else self.batch_size
+
+    def together(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        rows = [(where, request, target) for where, request in requests for target in request["candidates"]]
+        sizes = np.array([sum(len(entry.get("text") or "") for entry in row[1]["history"]) for row in rows])
+        order = np.argsort(-sizes, kind="stable")
+        logits = np.empty(len(rows), dtype=np.float32)
+        for start in range(0, len(rows), self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            batch = process_rows(self._process, [rows[index] for index in chosen], lambda row: row[0])
+            logits[chosen] = self.forward(batch)
+        ends = np.cumsum([len(request["candidates"]) for _, request in requests])
+        return np.split(logits, ends[:-1])
+
+    def _process(self, rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Any:
+        return self.processor(
+            histories=[self._with_similarity(request["history"], target) for _, request, target in rows],
+            targets=[target for _, _, target in rows],
+            times=[request["time"] for _, request, _ in rows],
+        )
+
+    def _with_similarity(self, history: list[dict[str, Any]], target: dict[str, Any]) -> list[dict[str, Any]]:
+        cosines = self.similarity(history, [target])
+        if cosines is None:
+            return history
+        return [{**entry, "similarity": float(cosine)} for entry, cosine in zip(history, cosines[0])]
+
+
+class EventAnswers(HistoryAnswers):
+    """Answers requests of items; together, a forward pass has at most `batch_size` candidates, padding included.
+
+    Candidates of a request that share a time are one row of the model; so each has the logit of a row of its own.
+    """
+
+    def check(self, request: Any, where: str) -> dict[str, Any]:
+        return event_request(request, where)
+
+    def unknown_in(self, request: dict[str, Any]) -> dict[str, dict[str, int]]:
+        lists = {"items of candidates": request["candidates"], "items of histories": request["history"]}
+        counts = {}
+        for name, entries in lists.items():
+            items = [entry["item"] for entry in entries]
+            counts[name] = {"values": len(items), "unknown": self.processor.num_unknown(items)}
+        return counts
+
+    def together(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        rows = [row for place in range(len(requests)) for row in self._rows(place, requests[place][1])]
+        rows.sort(key=lambda row: (-len(requests[row[0]][1]["history"]), -len(row[1])))
+        found: list[dict[int, np.ndarray]] = [{} for _ in requests]
+        for batch in grid_batches(rows, lambda row: len(row[1]), self.batch_size):
+            of_batch = [(requests[place], chosen) for place, chosen in batch]
+            inputs = process_rows(self._process, of_batch, lambda row: row[0][0], _in_words)
+            for (place, chosen), values in zip(batch, self.forward(inputs)):
+                found[place] |= dict(zip(chosen, values))  # the rest is padding
+        return [np.stack([values[place] for place in range(len(values))]) for values in found]
+
+    def _rows(self, place: int, request: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
+        """Candidates of one time, at most `batch_size` of them, by their numbers."""
+        times: dict[Any, list[int]] = {}
+        for number, candidate in enumerate(request["candidates"]):
+            times.setdefault(str(candidate.get("time")), []).append(number)
+        for chosen in times.values():
+            for start in range(0, len(chosen), self.batch_size):
+                yield place, chosen[start : start + self.batch_size]
+
+    def _process(self, rows: list[tuple[Request, list[int]]]) -> Any:
+        chosen = [[request["candidates"][number] for number in numbers] for (_, request), numbers in rows]
+        options: dict[str, Any] = {}
+        if self.processor.user_feature_names:
+            options["users"] = [self._user(candidates) for candidates in chosen]
+        if self.processor.statistics:
+            width = max(len(candidates) for candidates in chosen)
+            options["statistics"] = [self._statistics(candidates, width) for candidates in chosen]
+        left_out = ("user", "statistics") if options else ()
+        return self.processor(
+            histories=[request["history"] for (_, request), _ in rows],
+            candidates=[
+                [{key: value for key, value in entry.items() if key not in left_out} for entry in candidates]
+                for candidates in chosen
+            ],
+            times=[request["time"] for (_, request), _ in rows],
+            **options,
+        )
+
+    def _user(self, candidates: list[dict[str, Any]]) -> Mapping[str, Any]:
+        users = [entry.get("user") for entry in candidates]
+        if not isinstance(users[0], dict) or any(user != users[0] for user in users):
+            raise ValueError(f"the request needs one 'user' with {', '.join(self.processor.user_feature_names)}")
+        return users[0]
+
+    def _statistics(self, candidates: list[dict[str, Any]], width: int) -> list[list[float]]:
+        names = self.processor.statistics
+        for place, entry in enumerate(candidates):
+            if not isinstance(entry.get("statistics"), list) or len(entry["statistics"]) != len(names):
+                raise ValueError(f"candidate {place} needs 'statistics', a list of {', '.join(names)}")
+        missing = [[0.0] * len(names)] * (width - len(candidates))
+        return [entry["statistics"] for entry in candidates] + missing
+
+
+def _in_words(error: str) -> str:
+    """The processor's message about its only row, as one about the request."""
+    return error.replace("histories: row 0, event", "history: event").replace("candidates: row 0, ", "candidates: ")

@@ -1,0 +1,37 @@
+"""What `lmctr predict` takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmctr.utils.options import option
+
+__all__ = ["PredictOptions"]
+
+
+@dataclass
+class PredictOptions:
+    """Score requests (JSON lines) or the rows of a table with a trained model: a run folder, or any folder that from_pretrained
+    loads. What a request looks like follows from the model's processor."""
+
+    run: str = option("folder of the model and its processor", positional=True)
+    input: str = option(
+        "JSON lines, for models of fields a table; - for standard input", metavar="FILE", short=("--requests",)
+    )
+    output: str = option(
+        "JSON lines file (tables: also .csv, .parquet), or - for standard output (default)", "-", metavar="FILE"
+    )
+    id_column: str | None = option("tables: column of the input to copy to the output", None, metavar="COLUMN")
+    batch_size: int | None = option(
+        "rows (request x candidate) per forward pass (default 64; tables and impressions: 4096)", None
+    )
+    max_tokens: int | None = option(
+        "where a line's candidates share its history: most positions per forward pass (default 8192)", None
+    )
+    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
