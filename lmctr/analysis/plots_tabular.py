@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .effective_rank import EffectiveRanks
 from .field_interactions import FieldInteractions
 from .plots import plain_axes, require_matplotlib, save_figure
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["plot_field_interactions", "plot_rank_curves", "plot_rank_distributions"]
 

@@ -12,8 +12,10 @@ from lmctr.analysis.plots_scaling import plot_designs, plot_law, plot_machine_co
 @pytest.fixture
 def figures(monkeypatch):
     """Figures that were saved."""
-    kept, save = [], plots_scaling._save
-    monkeypatch.setattr(plots_scaling, "_save", lambda figure, path: (kept.append(figure), save(figure, path))[1])
+    kept, save = [], plots_scaling.save_figure
+    monkeypatch.setattr(
+        plots_scaling, "save_figure", lambda figure, path: (kept.append(figure), save(figure, path))[1]
+    )
     return kept
 
 
