@@ -27,6 +27,8 @@ from lmctr.hub.card_results import (
     seed_metrics,
 )
 from lmctr.hub.examples import example_call
+from lmctr.hub.options import CardOptions
+from lmctr.runs.download import is_hub_id, local_folder
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.utils.resources import find_resource
 
@@ -34,6 +36,19 @@ __all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
 
 CARD_FILE = "README.md"
 _MARK = re.compile(r"\n<!-- written by lmctr, content ([0-9a-f]{16}) -->\n\Z")
+
+
+def run_card(options: CardOptions) -> int:
+    """`lmctr card RUN`: write or print the card. Returns the exit code."""
+    content = {"repo_id": options.repo_id, "licence": options.licence, "seed_runs": options.seeds}
+    if options.print or is_hub_id(options.run):  # a download has no place for a card
+        print(build_card(options.run, **content), end="")
+        return 0
+    path, written = write_card(options.run, overwrite=options.force, **content)
+    if not written:
+        raise ValueError(f"{path} was edited by hand and is kept; --force replaces it, --print shows the new card")
+    print(f"wrote {path}")
+    return 0
 
 
 def build_card(
@@ -45,8 +60,8 @@ def build_card(
     """The text of a run's model card, YAML header included.
 
     Args:
-        run_dir: the run folder.
-        repo_id: "user/name" on the Hub, for the title and the loading example; without it the example loads the current folder.
+        run_dir: the run folder, another folder that `from_pretrained` loads, or a Hub id.
+        repo_id: "user/name" on the Hub (default: that of `run_dir`), for the title and the loading example; without it the example loads the current folder.
         licence: licence identifier of the weights for the header ("apache-2.0"); left out when not given, since it follows
             from the data's and the backbone's terms and cannot be derived from the run.
         seed_runs: folders of further runs of the same recipe with other seeds; the card then shows mean and spread.
@@ -55,7 +70,8 @@ def build_card(
         FileNotFoundError, ValueError: a folder that is no finished run, broken files, or `seed_runs` whose recipes differ in
             more than the seed.
     """
-    folder = open_run(run_dir, "model", refuse_pickles=True)
+    folder = open_run(local_folder(run_dir), "model", refuse_pickles=True)
+    repo_id = repo_id or (str(run_dir) if is_hub_id(run_dir) else None)
     family = card_family(folder)
     metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()
     info = dataset_info(data)

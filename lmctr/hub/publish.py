@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    LocalTokenNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from transformers.utils import logging
 
 from lmctr.hub.checks import validate_run
 from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
+from lmctr.hub.options import PushOptions
 from lmctr.runs.folder import is_shared
 from lmctr.runs.reference import write_reference
+from lmctr.utils.hub_calls import HubError, ask_hub
 
 __all__ = ["HubError", "PushResult", "push_run", "write_reference"]
-
-T = TypeVar("T")
-
-
-class HubError(OSError):
-    """The Hub refused or could not be reached. The message says what to do; nothing, or a whole commit, was uploaded."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +42,33 @@ class PushResult:
     deleted: tuple[str, ...] = ()
     url: str | None = None
     commit: str | None = None
+
+
+def run_push(options: PushOptions) -> int:
+    """`lmctr push RUN USER/NAME`: push, and say what was done. Returns the exit code."""
+    logging.disable_progress_bar()  # loading takes moments; the upload has bars of its own
+    result = push_run(
+        options.run,
+        options.repo_id,
+        private=True if options.private else None,
+        revision=options.revision,
+        commit_message=options.commit_message,
+        licence=options.licence,
+        seed_runs=options.seeds,
+        overwrite_card=options.force,
+        dry_run=options.dry_run,
+    )
+    for line in result.checks:
+        print(f"ok: {line}")
+    if not result.card_written:
+        print("kept: README.md, which was edited by hand (--force replaces it)")
+    verb = "would upload" if options.dry_run else "uploaded"
+    print(f"{verb} {len(result.files)} files to {result.repo_id}: {', '.join(result.files)}")
+    if result.deleted:
+        print(f"deleted there, left by an earlier push: {', '.join(result.deleted)}")
+    if result.url:
+        print(result.url)
+    return 0
 
 
 def push_run(
@@ -100,15 +117,15 @@ def push_run(
 
     api = HfApi(token=token)
     what = f"push to {repo_id!r}"
-    _ask(what, lambda: api.create_repo(repo_id, private=private, exist_ok=True))
+    ask_hub(what, lambda: api.create_repo(repo_id, private=private, exist_ok=True))
     if revision is not None and revision != "main":
-        _ask(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
+        ask_hub(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
     # A model.safetensors left beside new shards would be loaded in their place.
-    there = _ask(what, lambda: api.list_repo_files(repo_id, revision=revision))
+    there = ask_hub(what, lambda: api.list_repo_files(repo_id, revision=revision))
     stale = tuple(sorted(name for name in there if is_shared(name) and name not in _names(files)))
     operations = [CommitOperationAdd(path.as_posix(), folder.path / path) for path in files]
     operations += [CommitOperationDelete(name) for name in stale]
-    commit = _ask(
+    commit = ask_hub(
         what,
         lambda: api.create_commit(
             repo_id,
@@ -133,52 +150,3 @@ def _check_repo_id(repo_id: str) -> None:
         raise ValueError(f"repository {repo_id!r} is no valid name: {error}") from error
     if "/" not in repo_id:
         raise ValueError(f"repository must be given as user/name, got {repo_id!r}")
-
-
-def _ask(what: str, call: Callable[[], T]) -> T:
-    """Make a call to the Hub; its errors become a `HubError` that says what to do."""
-    try:
-        return call()
-    except LocalTokenNotFoundError as error:
-        raise HubError(f"{what}: no access token; run `hf auth login` or set HF_TOKEN") from error
-    except RevisionNotFoundError as error:
-        raise HubError(
-            f"{what}: no such branch on the Hub; leave --revision out or name an existing branch"
-        ) from error
-    except HfHubHTTPError as error:
-        raise HubError(f"{what}: {_advice(error)}") from error
-    except Exception as error:
-        if not _is_transport_error(error):
-            raise
-        raise HubError(
-            f"{what}: the Hub at {HfApi().endpoint} was not reached ({error}); check the connection and HF_ENDPOINT"
-        ) from error
-
-
-def _advice(error: HfHubHTTPError) -> str:
-    status = getattr(error.response, "status_code", None)
-    said = f"the Hub answered {status}"
-    detail = (error.server_message or "").strip()
-    said += f" ({detail})" if detail else ""
-    if status == 401:
-        return f"{said}: the access token is missing, wrong or expired; run `hf auth login` or set HF_TOKEN"
-    if status == 403:
-        return (
-            f"{said}: the access token may not write there; use a token with write access to this user or organisation"
-        )
-    if status == 404 or isinstance(error, RepositoryNotFoundError):
-        return f"{said}: no such repository, or the token may not see it; check the name and the token"
-    if status in (409, 412):
-        return f"{said}: the repository changed meanwhile; push again"
-    if status == 429:
-        return f"{said}: too many requests; wait a few minutes and push again"
-    if status is not None and status >= 500:
-        return f"{said}: the server failed; push again later"
-    return f"{said}: {error}" if not detail else said
-
-
-def _is_transport_error(error: Any) -> bool:
-    """Errors of the HTTP client, whichever of its two major versions huggingface_hub uses, and of the socket."""
-    return isinstance(error, ConnectionError | TimeoutError) or any(
-        kind.__module__.partition(".")[0] in ("httpx", "httpx2", "requests") for kind in type(error).__mro__
-    )

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from lmctr.runs.download import local_folder
 from lmctr.runs.evaluation import evaluate
-from lmctr.runs.folder import METRICS, RECIPE, RunFolder
-from lmctr.runs.loading import load_run
+from lmctr.runs.folder import RECIPE, RunFolder, open_run
+from lmctr.runs.loading import load_folder
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.serving import score
-from lmctr.utils.files import read_json
 
 
 class Run:
@@ -29,14 +29,14 @@ class Run:
     """
 
     def __init__(self, folder: RunFolder):
-        self.path = folder.path
+        self.folder, self.path = folder, folder.path
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        return load_run(self.path)
+        return load_folder(self.folder)
 
     @property
     def model(self) -> Any:
@@ -48,11 +48,11 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        return load_recipe(self.path / RECIPE) if (self.path / RECIPE).is_file() else None
+        return load_recipe(self.path / RECIPE) if self.folder.started else None
 
     @cached_property
     def metrics(self) -> dict[str, Any] | None:
-        return read_json(self.path / METRICS) if (self.path / METRICS).is_file() else None
+        return self.folder.metrics()
 
     def evaluate(self, split: str = "test", overrides: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Metrics of a part of the run's data, or of other data, see [`~lmctr.runs.evaluate`]."""
@@ -64,5 +64,23 @@ class Run:
 
 
 def load(path_or_hub_id: str | Path, *, revision: str | None = None, token: str | bool | None = None) -> Run:
-    """A run folder, or any folder that `from_pretrained` loads."""
-    return Run(RunFolder(Path(path_or_hub_id)))
+    """A run folder, any folder that `from_pretrained` loads, or a model on the Hugging Face Hub.
+
+    Args:
+        path_or_hub_id: a folder, or "user/name"; what is there as a folder is never looked for on the Hub.
+        revision: branch, tag or commit on the Hub; default "main".
+        token: access token; default: the one of `hf auth login` or `HF_TOKEN`.
+
+    Raises:
+        FileNotFoundError: neither a folder nor a repository; a file of the model is missing.
+        HubError: the Hub refused or was not reached.
+        ValueError: a broken file.
+
+    Example:
+
+    ```python
+    >>> run = lmctr.runs.load("user/name")
+    >>> run.score([{"text": "Heat (1995)", "time": 1700000000}], [{"text": "Casino (1995)"}], 1700100000)
+    ```
+    """
+    return Run(open_run(local_folder(path_or_hub_id, revision, token), "model"))

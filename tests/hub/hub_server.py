@@ -9,7 +9,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -47,6 +50,24 @@ class HubServer:
         """Files of a branch or commit: path to {"data", "lfs": bool}."""
         repo = self.repos[repo_id]
         return repo["commits"][repo["branches"].get(revision, revision)]
+
+
+def client(hub_url, tmp_path, *command, token="hf_writer"):
+    """Python with some words, in a process of its own whose Hub is the one at `hub_url`."""
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub_url,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HOME": str(tmp_path / "hf_home"),
+        "HF_TOKEN": token,
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+        "OMP_NUM_THREADS": "1",
+    }
+    environment.pop("HF_HUB_OFFLINE", None)
+    environment.pop("TRANSFORMERS_OFFLINE", None)
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
 
 
 class _Handler(BaseHTTPRequestHandler):

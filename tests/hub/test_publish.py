@@ -3,12 +3,10 @@ its endpoint when it is imported."""
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
-from hub_server import HubServer
+from hub_server import HubServer, client
 from safetensors.torch import load_file
 from tiny_run import make_batch, write_json, write_run
 
@@ -62,23 +60,6 @@ print(json.dumps(said))
 def hub():
     with HubServer() as server:
         yield server
-
-
-def client(hub_url, tmp_path, *command, token="hf_writer"):
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": hub_url,
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HOME": str(tmp_path / "hf_home"),
-        "HF_TOKEN": token,
-        "NO_PROXY": "127.0.0.1",
-        "no_proxy": "127.0.0.1",
-        "OMP_NUM_THREADS": "1",
-    }
-    environment.pop("HF_HUB_OFFLINE", None)
-    environment.pop("TRANSFORMERS_OFFLINE", None)
-    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
 
 
 def load_back(hub, tmp_path, repo, revision="main"):

@@ -1,0 +1,42 @@
+"""Options of the verbs `card` and `push`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmctr.utils.options import option
+
+
+@dataclass(kw_only=True)
+class _CardContent:
+    licence: str | None = option(
+        "licence of the weights, for example apache-2.0", None, metavar="ID", short=("--license",)
+    )
+    seeds: list[str] = option(
+        "runs of the same recipe with other seeds: the card shows mean and spread", [], metavar="RUN"
+    )
+    force: bool = option("replace a README.md that was edited by hand", False)
+
+
+@dataclass
+class CardOptions(_CardContent):
+    """Write RUN/README.md, filled from the run's config, recipe, data and metrics; the card of a Hub id is printed."""
+
+    run: str = option(
+        "run folder, another folder that from_pretrained loads, or a Hub id", positional=True, metavar="RUN"
+    )
+    repo_id: str | None = option("repository that the loading example names", None, metavar="USER/NAME")
+    print: bool = option("print the card instead of writing it", False)
+
+
+@dataclass
+class PushOptions(_CardContent):
+    """Reload the run and compare its logits, write its model card, and upload weights (safetensors), configurations, tokenizer
+    and card. The access token is that of `hf auth login` or HF_TOKEN."""
+
+    run: str = option("run folder", positional=True, metavar="RUN")
+    repo_id: str = option("repository; made where it does not exist", positional=True, metavar="USER/NAME")
+    private: bool = option("make a new repository private", False)
+    revision: str | None = option("branch to commit to; made where it does not exist", None, metavar="BRANCH")
+    commit_message: str | None = option("message of the commit", None, metavar="TEXT")
+    dry_run: bool = option("make every check, write and upload nothing", False)

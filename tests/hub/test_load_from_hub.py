@@ -1,0 +1,124 @@
+"""`lmctr.runs.load("user/name")` and the verbs that take a Hub id, against a stand-in of the Hub."""
+
+import json
+import os
+
+import pytest
+import torch
+from hub_server import HubServer, client
+from tiny_run import make_batch
+
+from lmctr.runs.folder import is_shared
+
+TRY = """
+import json, sys
+from lmctr.runs import load
+
+said = []
+for words in json.loads(sys.argv[1]):
+    try:
+        run = load(**words)
+        said.append([str(run.path), sorted(path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file())])
+    except Exception as error:
+        said.append([type(error).__name__, str(error)])
+print(json.dumps(said))
+"""
+SCORE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from tiny_run import make_batch
+from lmctr.runs import load
+
+run = load("tester/tiny")
+with torch.no_grad():
+    print([run.recipe, run.metrics, run.model(**make_batch(run.processor)).logits.tolist()])
+"""
+CLI = "import sys; from lmctr.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture(scope="module")
+def hub(finished_run):
+    """A Hub that holds the run, and beside it what a careless push might leave there."""
+    with HubServer() as server:
+        path = finished_run[0]
+        files = {
+            name.relative_to(path).as_posix(): {"data": name.read_bytes(), "lfs": name.suffix == ".safetensors"}
+            for name in path.rglob("*")
+            if name.is_file()
+        }
+        server.repos["tester/tiny"] = {"private": False, "branches": {"main": "a" * 40}, "commits": {"a" * 40: files}}
+        server.repos["tester/text"] = {
+            "private": False,
+            "branches": {"main": "b" * 40},
+            "commits": {"b" * 40: {"README.md": {"data": b"x", "lfs": False}}},
+        }
+        server.repos["tester/mine"] = {**server.repos["tester/tiny"], "private": True}
+        yield server
+
+
+def tried(hub_url, tmp_path, *words, token=""):
+    done = client(hub_url, tmp_path, "-c", TRY, json.dumps(words), token=token)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_model_of_the_hub_is_a_run(hub, finished_run, tmp_path):
+    done = client(hub.url, tmp_path, "-c", SCORE, os.path.dirname(__file__))
+    assert done.returncode == 0, done.stderr
+    recipe, metrics, logits = eval(done.stdout.splitlines()[-1])
+    assert (recipe, metrics) == (None, None)  # neither is shared
+    _, model, processor = finished_run
+    with torch.no_grad():
+        torch.testing.assert_close(torch.tensor(logits), model(**make_batch(processor)).logits)
+
+
+def test_only_what_is_shared_is_downloaded_and_what_is_wrong_is_said(hub, tmp_path):
+    words = [
+        {"path_or_hub_id": "tester/tiny"},
+        {"path_or_hub_id": "tester/tiny", "revision": "a" * 40},
+        {"path_or_hub_id": "tester/tiny", "revision": "no-such-branch"},
+        {"path_or_hub_id": "runs/nothing"},
+        {"path_or_hub_id": "tester/text"},
+        {"path_or_hub_id": "tester/mine"},
+        {"path_or_hub_id": "tester/mine", "token": "hf_reader"},
+        {"path_or_hub_id": str(tmp_path), "revision": "main"},
+        {"path_or_hub_id": str(tmp_path / "gone")},
+    ]
+    found = tried(hub.url, tmp_path, *words)
+    for place, files in (found[0], found[1], found[6]):
+        assert "config.json" in files
+        assert all(is_shared(name) for name in files), (place, files)
+    errors = [(kind, text) for kind, text in (found[2], found[3], found[4], found[5], found[7], found[8])]
+    assert errors[0][0] == "HubError"
+    assert "no such branch on the Hub" in errors[0][1]
+    assert errors[1][0] == "FileNotFoundError"
+    assert errors[1][1].startswith("runs/nothing is neither a folder here nor a model repository of the Hub")
+    assert errors[2] == (
+        "ValueError",
+        "tester/text on the Hub has no config.json: it holds no model (there is no folder of this name here)",
+    )
+    assert errors[3][0] == "FileNotFoundError"
+    assert "HF_TOKEN" in errors[3][1]
+    assert "goes with a Hub id" in errors[4][1]
+    assert "does not exist" in errors[5][1]
+
+
+def test_without_a_connection_earlier_downloads_are_used(hub, tmp_path):
+    (first,) = tried(hub.url, tmp_path, {"path_or_hub_id": "tester/tiny"})
+    nowhere = "http://127.0.0.1:9"
+    again, other = tried(nowhere, tmp_path, {"path_or_hub_id": "tester/tiny"}, {"path_or_hub_id": "tester/mine"})
+    assert again == first
+    assert other[0] == "HubError"
+    assert "there is no folder of this name here" in other[1]
+    assert f"the Hub at {nowhere} was not reached" in other[1]
+
+
+def test_card_of_a_hub_id(hub, tmp_path):
+    done = client(hub.url, tmp_path, "-c", CLI, "card", "tester/tiny", "--licence", "mit")
+    assert done.returncode == 0, done.stderr
+    assert "license: mit" in done.stdout
+    assert 'from_pretrained("tester/tiny")' in done.stdout
+    done = client(hub.url, tmp_path, "-c", CLI, "card", "runs/nothing")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: runs/nothing is neither a folder here nor a model repository")
