@@ -72,7 +72,7 @@ def behavior_attention(
     Raises:
         ValueError: no samples; a model without such attentions.
     """
-    events = view.log._events(np.asarray(events))
+    events = view.log.positions(events)
     if not len(events):
         raise ValueError("events: there are no samples to read.")
     names = view.processor.behavior_names

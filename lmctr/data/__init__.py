@@ -8,11 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lmctr.data.batches.collators import TextCollator
     from lmctr.data.batches.impressions import ImpressionCollator, ImpressionDataset, ImpressionView
     from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView, sumi_rows
     from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
-    from lmctr.data.batches.text import TextDataset, TextView
+    from lmctr.data.batches.text import TextCollator, TextDataset, TextView
     from lmctr.data.features.processor import TabularFeatureProcessor
     from lmctr.data.impressions.source import ImpressionSource
     from lmctr.data.impressions.store import ImpressionStore
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from lmctr.data.tables.store import TabularStore
 
 _MODULES = {
-    "batches.collators": ("TextCollator",),
     "batches.impressions": (
         "ImpressionCollator",
         "ImpressionDataset",
@@ -50,6 +48,7 @@ _MODULES = {
         "TabularView",
     ),
     "batches.text": (
+        "TextCollator",
         "TextDataset",
         "TextView",
     ),

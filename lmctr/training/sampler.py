@@ -153,7 +153,7 @@ class EvaluationBatchSampler(Sampler[list[int]]):
         return np.concatenate([grid.reshape(-1) for grid in self._steps])
 
 
-class RowDataset(Dataset):
+class FillerDataset(Dataset):
     """A map-style dataset that answers `FILLER` with None, so that filler rows reach the collator.
 
     A dataset with `__getitems__` is asked once per batch: for large batches of small rows, one call per row would take longer

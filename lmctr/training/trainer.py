@@ -40,8 +40,8 @@ from lmctr.training.sampler import (
     EpochDataLoader,
     EvaluationBatchSampler,
     FillerCollator,
+    FillerDataset,
     GlobalBatchSampler,
-    RowDataset,
 )
 
 
@@ -169,7 +169,7 @@ class CTRTrainer(Trainer):
         args = self.args
         loader_class = EpochDataLoader if isinstance(sampler, GlobalBatchSampler) else DataLoader
         return loader_class(
-            RowDataset(dataset),
+            FillerDataset(dataset),
             batch_sampler=sampler,
             collate_fn=FillerCollator(self.data_collator, dataset),
             num_workers=args.dataloader_num_workers,

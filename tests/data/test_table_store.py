@@ -253,3 +253,19 @@ def test_rows_to_score_have_no_label():
     store = TabularStore.build(source)
     assert store.labels is None
     assert len(store.splits.train) == 2
+
+
+def test_one_dataset_and_one_collator_serve_every_view(store):
+    from lmctr.data import ImpressionDataset, SequenceCollator, SequenceDataset, TextCollator, TextDataset
+    from lmctr.data.batches.rows import RowCollator, RowDataset
+
+    assert TabularDataset is TextDataset is ImpressionDataset is RowDataset
+    assert issubclass(SequenceDataset, RowDataset)
+    assert TabularCollator is TextCollator is SequenceCollator is RowCollator
+    view = TabularView(store)
+    with pytest.raises(ValueError, match="TabularView, which pads nothing, got 8"):
+        TabularCollator(view, pad_to_multiple_of=8)
+    with pytest.raises(ValueError, match="rows of a TabularView have no length"):
+        TabularDataset(view, sort_by_length=True)
+    dataset = TabularDataset(view)
+    assert (dataset.lengths, dataset.candidate_mask, dataset.num_samples) == (None, None, len(store))

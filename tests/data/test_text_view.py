@@ -9,8 +9,7 @@ import torch
 from text_logs import small_log
 from text_tokenizers import KINDS, make, wordpiece
 
-from lmctr.data.batches.collators import TextCollator
-from lmctr.data.batches.text import TextDataset, TextView
+from lmctr.data.batches.text import TextCollator, TextDataset, TextView
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.retrieval import build_retrieval
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor

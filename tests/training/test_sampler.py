@@ -6,8 +6,8 @@ from lmctr.training.sampler import (
     FILLER,
     EvaluationBatchSampler,
     FillerCollator,
+    FillerDataset,
     GlobalBatchSampler,
-    RowDataset,
 )
 
 
@@ -108,7 +108,7 @@ def test_filler_rows_get_the_ignored_label():
     def collate(rows):
         return {"x": torch.tensor(rows), "labels": torch.ones(len(rows))}
 
-    rows = RowDataset(dataset)
+    rows = FillerDataset(dataset)
     collator = FillerCollator(collate, dataset)
     batch = collator([rows[1], rows[FILLER]])
     assert batch["x"].tolist() == [11.0, 11.0]

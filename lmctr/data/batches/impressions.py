@@ -12,7 +12,7 @@ from lmctr.data.processors.impressions import pad_ads
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import ragged_arange
 
-from .store import StoreCollator, StoreDataset, StoreView
+from .rows import RowCollator, RowDataset, StoreBatches
 
 __all__ = ["ImpressionCollator", "ImpressionDataset", "ImpressionView"]
 
@@ -20,7 +20,7 @@ _USER_INPUTS = ("user_input_ids", "user_numeric_values", "user_sequence_ids")
 _AD_INPUTS = ("ad_input_ids", "ad_numeric_values")
 
 
-class ImpressionView(StoreView):
+class ImpressionView(StoreBatches):
     """Impressions of a store as a retrieval model takes them.
 
     Args:
@@ -29,6 +29,10 @@ class ImpressionView(StoreView):
     """
 
     store: ImpressionStore
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """(S,) ads of each impression, by which batches of like widths are made."""
+        return np.asarray(self.store.counts)[rows]
 
     def ads(self, rows: np.ndarray) -> np.ndarray:
         """Places in the store of the ads of some impressions, impression by impression."""
@@ -66,10 +70,7 @@ class ImpressionView(StoreView):
             values = getattr(store, name)
             if values is not None:
                 batch[name] = _tensor(values[rows])
-        if self.trim and "user_sequence_ids" in batch:
-            used = batch["user_sequence_ids"].amax(dim=(0, 1)).nonzero()
-            longest = int(used[-1]) + 1 if len(used) else 1
-            batch["user_sequence_ids"] = batch["user_sequence_ids"][..., :longest].contiguous()
+        self._trimmed(batch, "user_sequence_ids")
         names = [name for name in _AD_INPUTS if getattr(store, name) is not None]
         grids, mask = self.grids(rows, [*names, "ranks", "ecpm"])
         mask &= ~filler[:, None]
@@ -83,28 +84,7 @@ class ImpressionView(StoreView):
         return batch
 
 
-class ImpressionDataset(StoreDataset):
-    """Impressions of a [`ImpressionView`]. An item is a row number; [`ImpressionCollator`] turns a list of them into a batch.
-
-    Args:
-        view: the view.
-        rows: (S,) impressions of the store, for example a part of its splits; None takes all.
-
-    Attributes:
-        rows: (S,) int64 in the order of the dataset. lengths: (S,) ads of each impression, by which batches of like widths are made.
-        sample_weight: (S,) float32 or None.
-    """
-
-    view: ImpressionView
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """(S,) ads of each impression."""
-        return np.asarray(self.view.store.counts)[self.rows]
-
-
-class ImpressionCollator(StoreCollator):
-    """Turns row numbers into a batch, see [`ImpressionView.batch`]; -1 makes a filler row with labels -100."""
+ImpressionDataset, ImpressionCollator = RowDataset, RowCollator
 
 
 def _tensor(values: np.ndarray) -> torch.Tensor:

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.processors.sequence import PADDING, SequenceProcessor
 from lmctr.models.common.base import IGNORED_LABEL
+
+from .rows import LogBatches, RowCollator, RowDataset
 
 __all__ = ["SequenceCollator", "SequenceDataset", "SequenceView", "sumi_rows"]
 
@@ -54,7 +55,7 @@ def sumi_rows(
         raise ValueError(f"num_candidates: got {num_candidates}, accepted: a whole number from 1.")
     if window_seconds is not None and window_seconds < 0:
         raise ValueError(f"window_seconds: got {window_seconds}, accepted: at least 0, or None.")
-    events = np.sort(log._events(events))  # by user and time, as the log is
+    events = np.sort(log.positions(events))  # by user and time, as the log is
     if not len(events):
         return np.zeros((0, num_candidates), dtype=np.int64)
     group = log.user[events].astype(np.int64)
@@ -87,7 +88,7 @@ def sumi_rows(
     return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
-class SequenceView:
+class SequenceView(LogBatches):
     """Rows of a log as tensors: slices of the event arrays, taken when a batch is built.
 
     Args:
@@ -135,7 +136,7 @@ class SequenceView:
     ) -> np.ndarray:
         """Rows of samples: (S,) positions for one candidate per row in the given order, else (R, C), see [`sumi_rows`]."""
         if num_candidates == 1:
-            return self.log._events(events)
+            return self.log.positions(events)
         return sumi_rows(self.log, events, num_candidates, window_seconds, same_scenario)
 
     def bounds(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -153,8 +154,7 @@ class SequenceView:
         columns = []
         for task in self.processor.tasks:
             values = self.log.label if task == "label" else self.log.extra_labels[task]
-            taken = values[np.maximum(events, 0)].astype(np.float32)
-            columns.append(np.where((events < 0) | (taken < 0), np.float32(IGNORED_LABEL), taken))
+            columns.append(self._labels(values, events))
         return columns[0] if len(columns) == 1 else np.stack(columns, -1)
 
     def batch(self, rows: np.ndarray | Sequence, pad_to_multiple_of: int | None = None) -> dict[str, torch.Tensor]:
@@ -187,7 +187,7 @@ class SequenceView:
         grid = grid.astype(np.int64, copy=False)
         self._check(grid)
         labels = self.labels(grid)
-        self._check_labels(grid, labels, filler)
+        self.check_labels(np.where(filler[:, None], -1, grid), labels)
         labels[filler] = IGNORED_LABEL
 
         log, present = self.log, grid >= 0
@@ -247,14 +247,6 @@ class SequenceView:
             row = int(np.argmax(mixed))
             raise ValueError(f"rows: row {row} holds samples of several users (events {grid[row].tolist()}).")
 
-    def _check_labels(self, grid: np.ndarray, labels: np.ndarray, filler: np.ndarray) -> None:
-        none = (labels == IGNORED_LABEL).reshape(*grid.shape, -1).all(axis=-1) & (grid >= 0) & ~filler[:, None]
-        if none.any():
-            raise ValueError(
-                f"event {int(grid[none][0])} has no label: it may stand in histories but is no sample; take samples from "
-                f"log.sample_events() or a split"
-            )
-
 
 _CANDIDATE_KEYS = ("candidate_items", "candidate_scenarios", "candidate_times", "dependence", "candidate_features")
 
@@ -266,20 +258,14 @@ def _recode(names: Sequence[str], known: Sequence[str], what: str) -> np.ndarray
     return np.array([list(known).index(name) for name in names], dtype=np.int64)
 
 
-class SequenceDataset(Dataset):
+class SequenceDataset(RowDataset):
     """Rows of a [`SequenceView`]; [`SequenceCollator`] turns a list of them into a batch.
 
     Args:
         view: the sequence view.
-        events: (S,) positions of the samples, for example a part of a split.
+        events: (S,) positions of the samples, for example a part of a split; None takes all samples.
         num_candidates: samples per row, N_c; 1 (MUMI) keeps the order of `events`.
         window_seconds, same_scenario: see [`sumi_rows`].
-
-    Attributes:
-        rows: (R,) or (R, C) int64 positions. events: the positions row by row, without padding. num_samples: their number.
-        candidate_mask: (R, C) bool, where a row has a sample; None for one sample per row.
-        lengths: (R,) history lengths. labels: float32 like `rows`, -100 for padding, with a task axis for several tasks.
-        groups: (R,) int64 user numbers. sample_weight: float32 like `rows`, or None.
 
     Raises:
         ValueError: see [`sumi_rows`]; events without any label.
@@ -288,70 +274,13 @@ class SequenceDataset(Dataset):
     def __init__(
         self,
         view: SequenceView,
-        events: np.ndarray | Sequence[int],
+        events: np.ndarray | Sequence[int] | None = None,
         num_candidates: int = 1,
         window_seconds: int | None = None,
         same_scenario: bool = False,
     ):
-        self.view = view
-        self.rows = view.rows(events, num_candidates, window_seconds, same_scenario)
-        self.lengths = view.lengths(self.rows) if len(self.rows) else np.zeros(0, np.int64)
-        grid = self.rows.reshape(len(self.rows), -1)
-        if len(grid):
-            view._check_labels(grid, view.labels(grid), np.zeros(len(grid), bool))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> np.ndarray | int:
-        row = self.rows[index]
-        return row if self.rows.ndim == 2 else int(row)
-
-    @property
-    def events(self) -> np.ndarray:
-        """(S,) int64 positions of the samples, row by row."""
-        return self.rows[self.rows >= 0]
-
-    @property
-    def num_samples(self) -> int:
-        return int((self.rows >= 0).sum())
-
-    @property
-    def candidate_mask(self) -> np.ndarray | None:
-        return self.rows >= 0 if self.rows.ndim == 2 else None
-
-    @property
-    def labels(self) -> np.ndarray:
-        """Labels in the shape of `rows`."""
-        return self.view.labels(self.rows)
-
-    @property
-    def groups(self) -> np.ndarray:
-        """(R,) user numbers."""
-        last = self.rows if self.rows.ndim == 1 else self.rows.max(axis=1)
-        return self.view.log.user[last].astype(np.int64)
-
-    @property
-    def sample_weight(self) -> np.ndarray | None:
-        """Sample weights in the shape of `rows` (0 for padding), or None when the log has none."""
-        if self.view.log.weight is None:
-            return None
-        return np.where(self.rows < 0, np.float32(0), self.view.log.weight[np.maximum(self.rows, 0)])
+        events = view.log.sample_events() if events is None else events
+        super().__init__(view, view.rows(events, num_candidates, window_seconds, same_scenario))
 
 
-class SequenceCollator:
-    """Turns items of a [`SequenceDataset`] into a batch, padded to its longest history; see [`SequenceView.batch`].
-
-    Args:
-        view: the view that the dataset was made from.
-        pad_to_multiple_of: pad histories to a multiple of this many events.
-    """
-
-    def __init__(self, view: SequenceView, pad_to_multiple_of: int | None = None):
-        if pad_to_multiple_of is not None and pad_to_multiple_of < 1:
-            raise ValueError(f"pad_to_multiple_of must be at least 1 or None, got {pad_to_multiple_of}")
-        self.view = view
-        self.pad_to_multiple_of = pad_to_multiple_of
-
-    def __call__(self, rows: Sequence[np.ndarray] | Sequence[int]) -> dict[str, torch.Tensor]:
-        return self.view.batch(np.stack([np.asarray(row) for row in rows]), self.pad_to_multiple_of)
+SequenceCollator = RowCollator

@@ -10,14 +10,14 @@ import torch
 from lmctr.data.tables.store import TabularStore
 from lmctr.models.common.base import IGNORED_LABEL
 
-from .store import StoreCollator, StoreDataset, StoreView
+from .rows import RowCollator, RowDataset, StoreBatches
 
 __all__ = ["TabularCollator", "TabularDataset", "TabularView"]
 
 _INPUTS = ("input_ids", "numeric_values", "sequence_ids", "sequence_times")
 
 
-class TabularView(StoreView):
+class TabularView(StoreBatches):
     """Samples of a store as a tabular model takes them.
 
     Args:
@@ -26,6 +26,15 @@ class TabularView(StoreView):
     """
 
     store: TabularStore
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """(S,) float32 labels, 0 or 1. Raises `ValueError` for a store without labels."""
+        if self.store.labels is None:
+            raise ValueError("the store has no labels: its processor was made without a label column")
+        return self.store.labels[rows]
+
+    def groups(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.store.groups is None else self.store.groups[rows]
 
     def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
         """Tensors of some rows.
@@ -56,12 +65,7 @@ class TabularView(StoreView):
             if values.dtype.kind == "i":
                 values = values.astype(np.int32, copy=False)
             batch[name] = torch.from_numpy(values)
-        if self.trim and "sequence_ids" in batch:
-            used = batch["sequence_ids"].amax(dim=(0, 1)).nonzero()
-            longest = int(used[-1]) + 1 if len(used) else 1
-            for name in ("sequence_ids", "sequence_times"):
-                if name in batch:
-                    batch[name] = batch[name][..., :longest].contiguous()
+        self._trimmed(batch, "sequence_ids", "sequence_times")
         if self.store.labels is not None:
             labels = self.store.labels[rows]
             batch["labels"] = torch.from_numpy(
@@ -75,35 +79,4 @@ class TabularView(StoreView):
         return batch
 
 
-class TabularDataset(StoreDataset):
-    """Samples of a [`TabularView`]. An item is a row number; [`TabularCollator`] turns a list of them into a batch.
-
-    Args:
-        view: the view.
-        rows: (S,) row numbers of the store, for example a part of its splits; None takes all.
-
-    Attributes:
-        rows: (S,) int64 in the order of the dataset. labels: (S,) float32. groups: (S,) int64 or None. sample_weight: (S,) float32
-            or None.
-
-    Raises:
-        ValueError: rows outside the store, or a store without labels.
-    """
-
-    view: TabularView
-
-    @property
-    def labels(self) -> np.ndarray:
-        """(S,) float32 labels, 0 or 1."""
-        if self.view.store.labels is None:
-            raise ValueError("the store has no labels: its processor was made without a label column")
-        return self.view.store.labels[self.rows]
-
-    @property
-    def groups(self) -> np.ndarray | None:
-        """(S,) int64 groups of the grouped AUC, None when the table has none."""
-        return None if self.view.store.groups is None else self.view.store.groups[self.rows]
-
-
-class TabularCollator(StoreCollator):
-    """Turns row numbers into a batch, see [`TabularView.batch`]; -1 makes a filler row with the label -100."""
+TabularDataset, TabularCollator = RowDataset, RowCollator

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from lmctr.data.logs.log import InteractionLog
 from lmctr.models.common.base import IGNORED_LABEL
 
+from .rows import LogBatches, RowCollator, RowDataset
+
 if TYPE_CHECKING:
     from lmctr.data.logs.retrieval import Retrieval
 
-__all__ = ["TextDataset", "TextView"]
+__all__ = ["TextCollator", "TextDataset", "TextView"]
 
 _CHUNK = 8192  # rows planned at once; bounds the memory of `lengths`
 
 
-class TextView:
+class TextView(LogBatches):
     """Samples of a log as a text processor writes them.
 
     The catalogue's texts are tokenised once, here; a batch is then put together from cached token ids by array operations,
@@ -89,15 +89,9 @@ class TextView:
         if filler.any():
             real = events[~filler]
             events = np.where(filler, real[0] if len(real) else 0, events)
-        events = self._check(events)
-        labels = self.log.label[events].astype(np.float32)
-        unlabelled = (labels < 0) & ~filler
-        if unlabelled.any():
-            wrong = events[np.argmax(unlabelled)]
-            raise ValueError(
-                f"event {int(wrong)} has no label: it may stand in histories but is no sample; take samples from "
-                f"log.sample_events() or a split"
-            )
+        events = self.log.positions(events)
+        labels = self.labels(events)
+        self.check_labels(np.where(filler, -1, events), labels)
         arrays = self._call(self.processor.assemble, events, pad_to_multiple_of=pad_to_multiple_of)
         del arrays["num_dropped"]
         batch = {key: torch.from_numpy(values) for key, values in arrays.items()}
@@ -105,6 +99,9 @@ class TextView:
         if self.log.weight is not None:
             batch["sample_weight"] = torch.from_numpy(np.where(filler, np.float32(0), self.log.weight[events]))
         return batch
+
+    def samples(self, events: Sequence[int] | np.ndarray | None) -> np.ndarray:
+        return super().samples(None if events is None else self.log.positions(events))
 
     def lengths(self, events: Sequence[int] | np.ndarray) -> np.ndarray:
         """(S,) int64 exact token lengths of samples, without building them."""
@@ -118,7 +115,7 @@ class TextView:
             whose history is longer than the processor's number of behaviours; `samples_truncated`: samples that lost selected
             behaviours to `max_length`, and `share_truncated`; `behaviors_shown`, `behaviors_dropped` and `share_dropped`.
         """
-        events = self._check(np.asarray(events))
+        events = self.log.positions(events)
         length, shown, dropped = self._plan(events)
         samples, selected = max(len(events), 1), max(int(shown.sum() + dropped.sum()), 1)
         return {
@@ -136,7 +133,7 @@ class TextView:
 
     def _plan(self, events: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Length, behaviours shown and behaviours dropped, each (S,)."""
-        events = self._check(np.asarray(events))
+        events = self.log.positions(events)
         parts = [
             self._call(self.processor.plan_lengths, events[begin : begin + _CHUNK])
             for begin in range(0, len(events), _CHUNK)
@@ -162,73 +159,5 @@ class TextView:
             user = self.log.user_ids[self.log.user[event]]
             raise ValueError(f"sample at event {event} (user {user}): {error.reason}") from error
 
-    def _check(self, events: np.ndarray) -> np.ndarray:
-        if events.size == 0:
-            return np.zeros(0, dtype=np.int64)
-        if events.dtype.kind not in "iu" or events.ndim != 1:
-            raise ValueError(f"events must be a list of whole numbers, got {events.dtype} of shape {events.shape}")
-        if events.min() < 0 or events.max() >= self.log.num_events:
-            raise ValueError(
-                f"events must be positions from 0 to {self.log.num_events - 1}, got {events.min()} to {events.max()}"
-            )
-        return events.astype(np.int64, copy=False)
 
-
-class TextDataset(Dataset):
-    """Samples of a [`TextView`]. An item is the sample's event position; [`TextCollator`] turns a list of them into a batch.
-
-    Args:
-        view: the text view.
-        events: (S,) positions of the samples in the log, for example a part of a split.
-        sort_by_length: order the samples by token length (for inference with little padding).
-
-    Attributes:
-        events: (S,) int64 in the order of the dataset.
-        order: (S,) int64 place of each sample in the `events` that were given.
-        lengths: (S,) int64 exact token lengths, computed when first asked for.
-        labels: (S,) float32. groups: (S,) int64 user numbers. sample_weight: (S,) float32 or None.
-
-    Raises:
-        ValueError: events outside the log or without a label.
-    """
-
-    def __init__(self, view: TextView, events: Sequence[int] | np.ndarray, sort_by_length: bool = False):
-        self.view = view
-        self.events = view._check(np.asarray(events))
-        unlabelled = int((view.log.label[self.events] < 0).sum())
-        if unlabelled:
-            raise ValueError(
-                f"{unlabelled} of {len(self.events)} events have no label; take samples from log.sample_events() or a split"
-            )
-        self.order = np.arange(len(self.events))
-        if sort_by_length:
-            lengths = view.lengths(self.events)
-            self.order = np.argsort(lengths, kind="stable")
-            self.events = self.events[self.order]
-            self.lengths = lengths[self.order]  # fills the cached property
-
-    def __len__(self) -> int:
-        return len(self.events)
-
-    def __getitem__(self, index: int) -> int:
-        return int(self.events[index])
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """(S,) exact token lengths."""
-        return self.view.lengths(self.events)
-
-    @property
-    def labels(self) -> np.ndarray:
-        """(S,) labels, 0 or 1."""
-        return self.view.log.label[self.events].astype(np.float32)
-
-    @property
-    def groups(self) -> np.ndarray:
-        """(S,) user numbers."""
-        return self.view.log.user[self.events].astype(np.int64)
-
-    @property
-    def sample_weight(self) -> np.ndarray | None:
-        """(S,) sample weights, or None when the log has none."""
-        return None if self.view.log.weight is None else np.asarray(self.view.log.weight[self.events])
+TextDataset, TextCollator = RowDataset, RowCollator

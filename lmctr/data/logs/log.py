@@ -206,7 +206,7 @@ class InteractionLog:
 
     def history_bounds(self, events: np.ndarray | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Start and end (int64, end excluded) of the full history of each event, as positions in the event arrays."""
-        events = self._events(events)
+        events = self.positions(events)
         return self.offsets[self.user[events]], self.history_end[events]
 
     def history_lengths(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
@@ -218,12 +218,13 @@ class InteractionLog:
         """Positions (int64) of the events that are samples: those with a label."""
         return np.flatnonzero(self.label >= 0)
 
-    def _events(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
+    def positions(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Positions of events as int64, in the shape given. Raises `ValueError` for what is no event of the log."""
         events = np.asarray(events)
         if events.size == 0:
             return np.zeros(events.shape, dtype=np.int64)
         if events.dtype.kind not in "iu":
-            raise ValueError(f"events: expected integer positions, got type {events.dtype}.")
+            raise ValueError(f"events: expected whole numbers (integer positions), got type {events.dtype}.")
         if events.min() < 0 or events.max() >= self.num_events:
             raise ValueError(
                 f"events: expected positions from 0 to {self.num_events - 1}, got {events.min()} to {events.max()}."

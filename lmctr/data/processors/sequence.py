@@ -161,7 +161,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         Raises:
             ValueError: an unknown task or column, `min_count` below 1, no training sample.
         """
-        events = log.sample_events() if train_events is None else log._events(train_events)
+        events = log.sample_events() if train_events is None else log.positions(train_events)
         if not len(events):
             raise ValueError("train_events: there are none; the vocabulary comes from the training part.")
         if min_count < 1:

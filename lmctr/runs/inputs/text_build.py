@@ -11,8 +11,7 @@ import numpy as np
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from lmctr.data.batches.collators import TextCollator
-from lmctr.data.batches.text import TextView
+from lmctr.data.batches.text import TextCollator, TextView
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig

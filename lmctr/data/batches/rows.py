@@ -1,0 +1,251 @@
+"""What the views of logs and of stores share: they are [`Batches`], which one data set and one collator read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from lmctr.data.array_store import ArrayStore
+from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.splits import Splits
+from lmctr.models.common.base import IGNORED_LABEL
+
+__all__ = ["Batches", "LogBatches", "RowCollator", "RowDataset", "StoreBatches"]
+
+
+class Batches(ABC):
+    """Samples by number, as a model takes them.
+
+    Row numbers are (S,), or (S, C) where a row has up to C samples, -1 where it has fewer. What a view does not have is None.
+
+    Attributes:
+        pads: whether `batch` takes `pad_to_multiple_of`.
+    """
+
+    pads: ClassVar[bool] = False
+
+    @abstractmethod
+    def samples(self, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:
+        """Row numbers as int64, None: all samples. Raises `ValueError` for rows that are no samples."""
+
+    @abstractmethod
+    def batch(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
+        """Tensors of some rows; -1 makes a filler row with the label -100."""
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray | None:
+        """(S,) int64 what a row costs, by which batches of like widths are made."""
+        return None
+
+    def labels(self, rows: np.ndarray) -> np.ndarray | None:
+        """float32 labels in the shape of `rows`, -100 where there is none, with a task axis behind for several tasks."""
+        return None
+
+    def groups(self, rows: np.ndarray) -> np.ndarray | None:
+        """(S,) int64 groups of the grouped AUC."""
+        return None
+
+    def sample_weight(self, rows: np.ndarray) -> np.ndarray | None:
+        """float32 sample weights in the shape of `rows`, 0 for padding."""
+        return None
+
+
+class LogBatches(Batches):
+    """Samples of an interaction log; a row number is the position of an event."""
+
+    pads = True
+    log: InteractionLog
+
+    def samples(self, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:
+        rows = self.log.sample_events() if rows is None else np.asarray(rows)
+        unlabelled, total = self._unlabelled(rows, self.labels(rows)), int((rows >= 0).sum())
+        if unlabelled.any():
+            raise ValueError(
+                f"{int(unlabelled.sum())} of {total} events have no label; take samples from log.sample_events() or a split"
+            )
+        return rows
+
+    def check_labels(self, rows: np.ndarray, labels: np.ndarray) -> None:
+        """Raises for the first event without any of its labels; -1 is no event."""
+        unlabelled = self._unlabelled(rows, labels)
+        if unlabelled.any():
+            raise ValueError(
+                f"event {int(rows[unlabelled][0])} has no label: it may stand in histories but is no sample; take samples from "
+                f"log.sample_events() or a split"
+            )
+
+    @staticmethod
+    def _unlabelled(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        if not rows.size:
+            return np.zeros(rows.shape, dtype=bool)
+        return (labels == IGNORED_LABEL).reshape(*rows.shape, -1).all(axis=-1) & (rows >= 0)
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        return self._labels(self.log.label, rows)
+
+    @staticmethod
+    def _labels(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        taken = column[np.maximum(rows, 0)].astype(np.float32)
+        return np.where((rows < 0) | (taken < 0), np.float32(IGNORED_LABEL), taken)
+
+    def groups(self, rows: np.ndarray) -> np.ndarray:
+        last = rows if rows.ndim == 1 else rows.max(axis=1)
+        return self.log.user[last].astype(np.int64)
+
+    def sample_weight(self, rows: np.ndarray) -> np.ndarray | None:
+        if self.log.weight is None:
+            return None
+        return np.where(rows < 0, np.float32(0), self.log.weight[np.maximum(rows, 0)])
+
+
+class StoreBatches(Batches):
+    """Samples of a store.
+
+    Args:
+        store: the store.
+        trim: cut sequences to the longest of the batch (they are padded on the right).
+    """
+
+    def __init__(self, store: ArrayStore, trim: bool = True) -> None:
+        self.store: Any = store
+        self.trim = trim
+
+    @property
+    def processor(self) -> Any:
+        """The processor that made the store."""
+        return self.store.processor
+
+    @property
+    def splits(self) -> Splits:
+        """Row numbers of each part."""
+        return self.store.splits
+
+    def samples(self, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:
+        return np.arange(len(self.store)) if rows is None else self.check(rows)
+
+    def check(self, rows: Sequence[int] | np.ndarray, lowest: int = 0) -> np.ndarray:
+        """Row numbers as (B,) int64. Raises `ValueError` for what is none of the store's."""
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise ValueError(f"rows must be a list of whole numbers, got {rows.dtype} of shape {rows.shape}")
+        if rows.size and (rows.min() < lowest or rows.max() >= len(self.store)):
+            raise ValueError(f"rows must be from 0 to {len(self.store) - 1}, got {rows.min()} to {rows.max()}")
+        return rows.astype(np.int64, copy=False)
+
+    def sample_weight(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.store.weight is None else self.store.weight[rows]
+
+    def _trimmed(self, batch: dict[str, torch.Tensor], name: str, *more: str) -> None:
+        """Cut sequences behind the last id of `name`."""
+        if self.trim and name in batch:
+            used = batch[name].amax(dim=(0, 1)).nonzero()
+            longest = int(used[-1]) + 1 if len(used) else 1
+            for key in (name, *more):
+                if key in batch:
+                    batch[key] = batch[key][..., :longest].contiguous()
+
+
+class RowDataset(Dataset):
+    """Samples of a view. An item is a row number, or (C,) of them; [`RowCollator`] turns a list of items into a batch.
+
+    Args:
+        view: the view.
+        rows: (S,) row numbers, for example a part of a split; None takes all samples.
+        sort_by_length: order the samples by length (for inference with little padding).
+
+    Attributes:
+        rows: (S,) or (S, C) int64 in the order of the dataset. order: (S,) int64 place of each sample in the `rows` that were given.
+        events: the row numbers row by row, without padding. num_samples: their number. candidate_mask: (S, C) bool, where a row has a
+            sample; None for one sample per row.
+        lengths: (S,) int64. labels: float32 like `rows`, -100 for padding, with a task axis for several tasks. groups: (S,) int64 users or
+            groups. sample_weight: float32 like `rows`. Each is None where the view has none.
+
+    Raises:
+        ValueError: rows outside the data or without a label.
+    """
+
+    def __init__(
+        self, view: Batches, rows: Sequence[int] | np.ndarray | None = None, sort_by_length: bool = False
+    ) -> None:
+        self.view: Any = view
+        self.rows = view.samples(rows)
+        self.order = np.arange(len(self.rows))
+        if sort_by_length:
+            lengths = view.lengths(self.rows)
+            if lengths is None:
+                raise ValueError(f"sort_by_length: rows of a {type(view).__name__} have no length; leave it out")
+            self.order = np.argsort(lengths, kind="stable")
+            self.rows = self.rows[self.order]
+            self.lengths = lengths[self.order]  # fills the cached property
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> int | np.ndarray:
+        row = self.rows[index]
+        return row if self.rows.ndim == 2 else int(row)
+
+    def __getitems__(self, indices: Sequence[int]) -> list:
+        """The items of a whole batch; the data loader asks for this in place of one item at a time."""
+        rows = self.rows[np.asarray(indices)]
+        return list(rows) if rows.ndim == 2 else rows.tolist()
+
+    @property
+    def events(self) -> np.ndarray:
+        """(S,) int64 row numbers without padding."""
+        return self.rows[self.rows >= 0]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in all rows."""
+        return int((self.rows >= 0).sum())
+
+    @property
+    def candidate_mask(self) -> np.ndarray | None:
+        """(S, C) bool, where a row has a sample."""
+        return self.rows >= 0 if self.rows.ndim == 2 else None
+
+    @cached_property
+    def lengths(self) -> np.ndarray | None:
+        """(S,) lengths of the rows."""
+        return self.view.lengths(self.rows)
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Labels in the shape of `rows`."""
+        return self.view.labels(self.rows)
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """(S,) groups of the grouped AUC."""
+        return self.view.groups(self.rows)
+
+    @property
+    def sample_weight(self) -> np.ndarray | None:
+        """Sample weights in the shape of `rows`."""
+        return self.view.sample_weight(self.rows)
+
+
+class RowCollator:
+    """Turns items of a [`RowDataset`] into a batch, see the view's `batch`; the row -1 makes a filler with the label -100.
+
+    Args:
+        view: the view that the dataset was made from.
+        pad_to_multiple_of: pad texts and histories to a multiple of this length, for example 8 for tensor cores.
+    """
+
+    def __init__(self, view: Batches, pad_to_multiple_of: int | None = None) -> None:
+        if pad_to_multiple_of is not None and (pad_to_multiple_of < 1 or not view.pads):
+            accepted = "at least 1 or None" if view.pads else f"None for a {type(view).__name__}, which pads nothing"
+            raise ValueError(f"pad_to_multiple_of must be {accepted}, got {pad_to_multiple_of}")
+        self.view = view
+        self.pad_to_multiple_of = pad_to_multiple_of
+
+    def __call__(self, rows: Sequence[int] | Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
+        padding = {} if self.pad_to_multiple_of is None else {"pad_to_multiple_of": self.pad_to_multiple_of}
+        return self.view.batch(np.asarray(rows), **padding)
