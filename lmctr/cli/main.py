@@ -8,6 +8,10 @@ import os
 import sys
 from types import ModuleType
 
+import yaml
+
+from lmctr import __version__
+from lmctr.cli.options import Parser
 from lmctr.utils.suggest import nearest
 
 # verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
@@ -30,18 +34,18 @@ GROUPS = ("data", "model", "training")
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    Bad input (ValueError, missing or unreadable files) ends with `error: ...` on stderr and code 2; set
-    `LMCTR_DEBUG=1` to see the traceback instead.
+    What a user can mend (bad input, files that are missing or cannot be read, packages or devices that are not there) ends with
+    `error: ...` on stderr and code 2; set `LMCTR_DEBUG=1` to see the traceback instead. Other errors are raised.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    debug = os.environ.get("LMCTR_DEBUG", "") not in ("", "0")
     try:
         words, overrides = split_overrides(argv)
         parser, modules = build_parser(words[0] if words else None)
         args = parser.parse_args(words)
         module = modules[args.verb]
-        if overrides and not getattr(module, "ACCEPTS_OVERRIDES", False):
-            raise ValueError(f"{args.verb} takes no recipe overrides, got --{overrides[0][0]}")
+        if overrides and not getattr(args, "takes_overrides", getattr(module, "ACCEPTS_OVERRIDES", False)):
+            verb = " ".join(filter(None, (args.verb, getattr(args, "action", None))))
+            raise ValueError(f"{verb} takes no recipe overrides, got --{overrides[0][0]}")
         args.overrides = overrides
         args.command = "lmctr " + " ".join(argv)
         return int(module.run(args) or 0)
@@ -51,11 +55,37 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except (ValueError, OSError) as error:
-        if debug:
+    except Exception as error:
+        if is_debugging() or not _is_for_users(error):
             raise
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def is_debugging() -> bool:
+    """Whether LMCTR_DEBUG asks for tracebacks."""
+    return os.environ.get("LMCTR_DEBUG", "") not in ("", "0")
+
+
+# Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
+_NOT_THERE = (
+    "to be installed",
+    "not installed",
+    "not compiled with",
+    "out of memory",
+    "No CUDA",
+    "no NVIDIA",
+    "device string",
+)
+
+
+def _is_for_users(error: Exception) -> bool:
+    """Whether an error speaks of what the user gave or lacks, and not of a fault of the program."""
+    if isinstance(error, ImportError):  # a package that is wanted only where it is used
+        return not (error.name or "").startswith("lmctr") and "cannot import name" not in str(error)
+    if isinstance(error, (RuntimeError, AssertionError)):
+        return any(part in str(error) for part in _NOT_THERE)
+    return isinstance(error, (ValueError, OSError, yaml.YAMLError))
 
 
 def build_parser(verb: str | None = None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
@@ -64,14 +94,8 @@ def build_parser(verb: str | None = None) -> tuple[argparse.ArgumentParser, dict
     Returns:
         The parser and the imported modules by verb.
     """
-    import lmctr
-
-    parser = argparse.ArgumentParser(
-        prog="lmctr",
-        description="Train, evaluate and share click-through-rate models.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"lmctr {lmctr.__version__}")
+    parser = Parser(prog="lmctr", description="Train, evaluate and share click-through-rate models.")
+    parser.add_argument("--version", action="version", version=f"lmctr {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     if verb is not None and not verb.startswith("-") and verb not in VERBS:
         guess = nearest(verb, VERBS)

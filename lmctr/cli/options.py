@@ -3,13 +3,53 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import textwrap
+import copy
 import types
 import typing
 from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
 from typing import Any
+
+from lmctr.runs.words import meant_key
+from lmctr.utils.lazy import load_target
+from lmctr.utils.suggest import nearest
+
+
+class Help(argparse.HelpFormatter):
+    """Shows the spelling of a flag with hyphens only, and keeps the lines of a text that has several."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        shown = copy.copy(action)
+        shown.option_strings = [word for word in action.option_strings if "_" not in word] or action.option_strings
+        return super()._format_action_invocation(shown)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of argparse to which an unknown flag is an error of the verb that it was given to, with the nearest known flag.
+
+    `takes_overrides` among its defaults says whether recipe keys may be given, which are then offered too.
+    """
+
+    def __init__(self, **settings: Any):
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Help, **settings})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            flag = next((word for word in unknown if word.startswith("-")), None)
+            self.error(f"unexpected words: {' '.join(unknown)}" if flag is None else self._unknown_flag(flag))
+        return namespace, unknown
+
+    def _unknown_flag(self, flag: str) -> str:
+        word = flag.lstrip("-").partition("=")[0]
+        own = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        guess = nearest(word, [name.removeprefix("--") for name in own if "_" not in name])
+        if guess is None and self.get_default("takes_overrides"):
+            guess = meant_key(word)
+        hint = f"; did you mean --{guess}?" if guess is not None else f"; {self.prog} --help lists what there is"
+        return f"unknown option {flag.partition('=')[0]}{hint}"
 
 
 @dataclass(frozen=True)
@@ -34,20 +74,15 @@ class Action:
 
     def add_parser(self, subparsers: Any) -> None:
         """Add the action to a parser."""
-        options = load(self.options)
+        options = load_target(self.options)
         description = " ".join((options.__doc__ or self.says).split("\n\n")[0].split())
-        words: dict[str, Any] = {"description": description, "epilog": self.epilog}
-        if "\n" in (self.epilog or ""):  # examples, which keep their lines
-            words["formatter_class"] = argparse.RawDescriptionHelpFormatter
-            words["description"] = textwrap.fill(description, 100)
-        parser = subparsers.add_parser(self.name, help=self.says, allow_abbrev=False, **words)
+        parser = subparsers.add_parser(self.name, help=self.says, description=description, epilog=self.epilog)
+        parser.set_defaults(takes_overrides=self.takes_overrides)
         add_options(parser, options)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it."""
-        if args.overrides and not self.takes_overrides:
-            raise ValueError(f"{args.verb} {self.name} takes no recipe overrides, got --{args.overrides[0][0]}")
-        done = load(self.does)(read_options(load(self.options), args))
+        done = load_target(self.does)(read_options(load_target(self.options), args))
         return done if isinstance(done, int) else 0
 
 
@@ -69,9 +104,7 @@ class Actions:
 
     def add_parser(self, subparsers: Any) -> None:
         """Add the verb to a parser."""
-        parser = subparsers.add_parser(
-            self.name, help=self.says, description=self.description or self.says, allow_abbrev=False
-        )
+        parser = subparsers.add_parser(self.name, help=self.says, description=self.description or self.says)
         chosen = parser.add_subparsers(dest="action", metavar=self.metavar, required=True)
         for action in self.actions:
             action.add_parser(chosen)
@@ -79,12 +112,6 @@ class Actions:
     def run(self, args: argparse.Namespace) -> int:
         """Do the chosen action."""
         return next(action for action in self.actions if action.name == args.action).run(args)
-
-
-def load(target: str) -> Any:
-    """What "module:name" names."""
-    module, name = target.split(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def add_options(parser: argparse.ArgumentParser, options: type) -> None:
@@ -108,16 +135,8 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
                 arguments["nargs"] = "*" if many else "?"
             parser.add_argument(field.name, **arguments)
         else:
-            # One of the spellings may be given, and must be where the option is required.
-            group = parser.add_mutually_exclusive_group(required=required)
-            flag = "--" + field.name.replace("_", "-")
-            group.add_argument(flag, dest=field.name, **arguments)
-            for other in about["short"]:
-                words = {"help": f"another spelling of {flag}"}
-                group.add_argument(other, dest=field.name, **{**arguments, **words})
-            if "_" in field.name:
-                hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-                group.add_argument("--" + field.name, dest=field.name, **{**arguments, **hidden})
+            flags = dict.fromkeys((f"--{field.name.replace('_', '-')}", *about["short"], f"--{field.name}"))
+            parser.add_argument(*flags, dest=field.name, required=required, **arguments)
 
 
 def read_options(options: type, args: argparse.Namespace) -> Any:
@@ -136,4 +155,4 @@ def _kind(hint: Any) -> tuple[Any, bool]:
         (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
     if typing.get_origin(hint) in (list, tuple):
         return typing.get_args(hint)[0], True
-    return {Path: Path}.get(hint, hint), False
+    return hint, False

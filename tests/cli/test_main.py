@@ -1,11 +1,20 @@
-import importlib
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 
 import pytest
+import yaml
 
+from lmctr.__main__ import main as process_main
 from lmctr.cli import main as cli
 from lmctr.cli.main import VERBS, main
+from lmctr.cli.options import Parser, add_options, read_options
+from lmctr.models.families import families
+from lmctr.runs.inputs import view_class
+from lmctr.runs.recipe import training_keys
+from lmctr.runs.words import COMMON_KEYS
+from lmctr.utils.options import option
 
 
 def test_unknown_verb(capsys):
@@ -62,17 +71,188 @@ def test_help_lists_all_verbs(capsys):
     assert set(VERBS) <= listed
 
 
-def test_verb_modules_import_nothing_heavy():
-    """The verbs' modules come without torch and transformers; they import those when they run."""
-    code = (
-        "import sys, types; package = types.ModuleType('lmctr'); package.__path__ = [sys.argv[1]]; package.__version__ = '0'\n"
-        "sys.modules['lmctr'] = package\n"  # without the package's own registration of the Auto classes
-        "from lmctr.cli.main import build_parser; build_parser()\n"
-        "print([name for name in ('torch', 'transformers', 'pandas', 'sklearn') if name in sys.modules])"
-    )
-    folder = str(importlib.import_module("lmctr").__path__[0])
-    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[]", done.stderr
+LIGHT = {
+    "help": ["--help"],
+    "version": ["--version"],
+    "help of a verb": ["train", "--help"],
+    "help of an action": ["scaling", "fit", "--help"],
+    "unknown verb": ["trian"],
+    "unknown flag": ["train", "x", "--lr", "1e-3"],
+    "unknown flag of an action": ["grid", "run", "x", "--lunch"],
+    "no recipe": ["train"],
+    "override of a verb that takes none": ["card", "x", "--data.path", "y"],
+}
+
+
+@pytest.mark.parametrize("words", [*LIGHT.values(), *([verb, "--help"] for verb in VERBS)], ids=" ".join)
+def test_help_and_usage_errors_import_nothing_heavy(words):
+    command = [sys.executable, "-X", "importtime", "-m", "lmctr", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    imported = {
+        line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")
+    }
+    assert "lmctr.cli.main" in imported
+    assert imported & {"torch", "transformers", "numpy", "pandas", "pyarrow", "sklearn", "datasets"} == set()
+    assert done.returncode == (0 if "--help" in words or "--version" in words else 2)
+    assert "Traceback" not in done.stderr
+
+
+def test_the_console_script_registers_nothing_before_a_verb_needs_it(tmp_path):
+    script = tmp_path / "lmctr"  # as pip writes it
+    script.write_text("import sys\nfrom lmctr.__main__ import main\nsys.exit(main())\n")
+    command = [sys.executable, "-X", "importtime", str(script), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("lmctr ")
+    assert "torch" not in done.stderr
+
+
+def test_help_is_quick():
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "lmctr", "--help"], capture_output=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 3.0  # 0.2 on an idle machine; importing torch and transformers takes longer than this
+
+
+def usage_error(capsys, *words):
+    with pytest.raises(SystemExit) as stop:
+        main([*words])
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("train", "x", "--lr", "1e-3"), "--training.learning_rate"),
+        (("train", "x", "--batch_size", "8"), "--training.per_device_train_batch_size"),
+        (("train", "x", "--batch-size=8"), "--training.per_device_train_batch_size"),
+        (("train", "x", "--learning_rat", "8"), "--training.learning_rate"),
+        (("train", "x", "--dataset", "movielens"), "--data.name"),
+        (("train", "x", "--ouput-dir", "y"), "--output-dir"),
+        (("grid", "run", "x", "--lr", "8"), "--training.learning_rate"),
+        (("grid", "run", "x", "--dry-rum"), "--dry-run"),
+    ],
+)
+def test_unknown_flags_name_the_nearest_known_one(capsys, words, meant):
+    error = usage_error(capsys, *words)
+    verb = " ".join(words[: words.index("x")])
+    assert error.startswith(f"usage: lmctr {verb} ")
+    flag = words[words.index("x") + 1].partition("=")[0]
+    assert error.endswith(f"lmctr {verb}: error: unknown option {flag}; did you mean {meant}?\n")
+
+
+def test_recipe_keys_are_offered_only_where_they_may_be_given(capsys):
+    error = usage_error(capsys, "card", "x", "--lr", "1")
+    assert "unknown option --lr; lmctr card --help lists what there is" in error
+
+
+def test_too_many_words(capsys):
+    assert "lmctr card: error: unexpected words: y z" in usage_error(capsys, "card", "x", "y", "z")
+
+
+def test_the_words_for_recipe_keys_lead_to_keys():
+    known = {"data": set(), "model": set(), "training": set(training_keys())}
+    for family in families():
+        view = view_class(family.model_type)
+        known["data"] |= set(view.data_keys)
+        known["model"] |= {"family", *view.model_keys(family.model_type)}
+    for key in COMMON_KEYS:
+        group, _, name = key.partition(".")
+        assert name in known[group], key
+
+
+@dataclass
+class Sample:
+    """A piece of work.
+
+    More about it.
+    """
+
+    run: str = option("a folder", positional=True)
+    batch_size: int = option("rows")
+    use_it: bool = option("whether", False)
+    columns: list[str] = option("columns", [])
+
+
+def parse_sample(*words):
+    parser = Parser(prog="sample")
+    add_options(parser, Sample)
+    return read_options(Sample, parser.parse_args(words)), parser.format_help()
+
+
+def test_flags_with_hyphens_and_in_the_old_spelling():
+    expected = Sample("x", 8, True, ["a", "b"])
+    for words in (("--batch-size", "8", "--use-it"), ("--batch_size=8", "--use_it")):
+        options, shown = parse_sample("x", *words, "--columns", "a", "b")
+        assert options == expected
+    assert "--batch-size" in shown
+    assert "--batch_size" not in shown
+    assert "--use_it" not in shown
+    assert parse_sample("x", "--batch-size", "0")[0] == Sample("x", 0, False, [])
+
+
+def test_a_required_flag_that_is_missing(capsys):
+    with pytest.raises(SystemExit):
+        parse_sample("x")
+    assert "the following arguments are required: --batch-size" in capsys.readouterr().err
+
+
+def fail_with(monkeypatch, error):
+    class Failing:
+        @staticmethod
+        def add_parser(subparsers):
+            subparsers.add_parser("card")
+
+        @staticmethod
+        def run(args):
+            raise error
+
+    monkeypatch.delenv("LMCTR_DEBUG", raising=False)
+    monkeypatch.setitem(sys.modules, "failing_verb", Failing)
+    monkeypatch.setitem(VERBS, "card", "failing_verb")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("WandbCallback requires wandb to be installed. Run `pip install wandb`."),
+        AssertionError("Torch not compiled with CUDA enabled"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+        ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),
+        yaml.YAMLError("mapping values are not allowed here"),
+        PermissionError(13, "Permission denied", "x"),
+    ],
+)
+def test_what_a_user_can_mend_is_a_message(monkeypatch, capsys, error):
+    fail_with(monkeypatch, error)
+    assert main(["card"]) == 2
+    assert capsys.readouterr().err == f"error: {error}\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("name"),
+        AttributeError("'NoneType' object has no attribute 'x'"),
+        RuntimeError("shape '[2]' is invalid for input of size 3"),
+        ImportError("cannot import name 'x' from 'lmctr.runs'", name="lmctr.runs"),
+        AssertionError(),
+    ],
+)
+def test_a_fault_of_the_program_is_not_hidden(monkeypatch, capsys, error):
+    fail_with(monkeypatch, error)
+    with pytest.raises(type(error)):
+        main(["card"])
+    monkeypatch.setattr(sys, "argv", ["lmctr", "card"])
+    assert process_main() == 1
+    shown = capsys.readouterr().err
+    assert f"error: {type(error).__name__}: {error} (test_main.py, line " in shown
+    assert "this looks like a bug of lmctr; LMCTR_DEBUG=1 shows where it happened" in shown
+    monkeypatch.setenv("LMCTR_DEBUG", "1")
+    with pytest.raises(type(error)):
+        process_main()
 
 
 def test_only_the_chosen_verb_is_imported():
