@@ -135,8 +135,15 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
                 arguments["nargs"] = "*" if many else "?"
             parser.add_argument(field.name, **arguments)
         else:
-            flags = dict.fromkeys((f"--{field.name.replace('_', '-')}", *about["short"], f"--{field.name}"))
-            parser.add_argument(*flags, dest=field.name, required=required, **arguments)
+            flag = "--" + field.name.replace("_", "-")
+            flags = dict.fromkeys((flag, "--" + field.name))
+            if not about["short"]:
+                parser.add_argument(*flags, dest=field.name, required=required, **arguments)
+                continue
+            group = parser.add_mutually_exclusive_group(required=required)
+            group.add_argument(*flags, dest=field.name, **arguments)
+            for other in about["short"]:
+                group.add_argument(other, dest=field.name, **{**arguments, "help": f"another spelling of {flag}"})
 
 
 def read_options(options: type, args: argparse.Namespace) -> Any:
