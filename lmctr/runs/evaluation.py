@@ -14,8 +14,8 @@ import transformers
 
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
-from lmctr.runs.inputs import view_of
-from lmctr.runs.inputs.base import PARTS
+from lmctr.runs.inputs import input_of
+from lmctr.runs.inputs.base import PARTS, RunContext
 from lmctr.runs.loading import load_run
 from lmctr.runs.options import EvaluateOptions
 from lmctr.runs.recipe import load_recipe
@@ -69,9 +69,9 @@ def evaluate(
         raise ValueError(f"split is {split!r}, accepted: {', '.join(PARTS)}")
     folder = run if isinstance(run, RunFolder) else open_run(run)
     transformers.utils.logging.disable_progress_bar()
-    check_overrides(overrides, view_of(load_recipe(folder.path / RECIPE)).free_data_keys)
+    check_overrides(overrides, input_of(load_recipe(folder.path / RECIPE)).free_data_keys)
     recipe = load_recipe(folder.path / RECIPE, overrides)
-    view = view_of(recipe)
+    view = input_of(recipe)
     with tempfile.TemporaryDirectory() as scratch:
         values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
         arguments = CTRTrainingArguments(
@@ -79,7 +79,7 @@ def evaluate(
         )
         view.load(Path(scratch))
         model, processor = load_run(folder.path)
-        view.open(processor, parts=(split,), folder=folder.path)
+        view.open(processor, (split,), RunContext(folder.path))
         trainer = CTRTrainer(
             model=model,
             args=arguments,

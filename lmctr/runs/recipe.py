@@ -9,29 +9,32 @@ file, the value and what is accepted.
 from __future__ import annotations
 
 import copy
-import inspect
-import math
-import sys
-import types
-import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from lmctr.models.families import DEFAULT_FAMILY, families
+from lmctr.runs.inputs import input_class
+from lmctr.runs.inputs.keys import TrainingKeys
+from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.utils import files
 from lmctr.utils.resources import find_resource
 from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.values import Values, Wording, dataclass_values, read_values, show
+
+if TYPE_CHECKING:
+    from lmctr.runs.inputs.base import InputKind
 
 GROUPS = ("data", "model", "training")
 
 # Training arguments that lmctr decides itself, and where a user should look instead.
 SET_BY_LMCTR = {
-    "num_train_epochs": "set training.stage1_epochs and training.stage2_epochs; their sum is trained",
+    "num_train_epochs": "set training.epochs",
     "label_names": "lmctr sets it",
     "remove_unused_columns": "lmctr sets it",
     "push_to_hub": "train first, then run `lmctr push RUN user/name`",
@@ -50,6 +53,21 @@ SET_BY_LMCTR = {
     "label_smoothing_factor": "the loss is binary cross-entropy of 0/1 labels",
     "local_rank": "the launcher sets it",
 }
+# Training keys by the names that they have elsewhere.
+_MEANT = {
+    "batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size",
+    "lr": "learning_rate",
+    "optimizer": "optim",
+    "scheduler": "lr_scheduler_type",
+    "patience": "early_stopping_patience",
+}
+# Families without stages have `epochs`, which is stage 2 alone; `stage2_epochs` is its old name there.
+_EPOCHS = {"epochs": "stage2_epochs"}
+_SAME_EPOCHS = {"epochs": "stage2_epochs", "stage2_epochs": "epochs"}
+_TWICE = "training.epochs and training.stage2_epochs are both set, and mean the same; keep epochs"
+_DATA_SUFFIXES = {".csv", ".tsv", ".parquet", ".jsonl", ".json", ".gz", ".zip", ".txt", ".xlsx"}
 # Training values that a recipe written to a run folder states even when the user left them at their default.
 _ALWAYS_WRITTEN = (
     "stage1_epochs",
@@ -103,8 +121,8 @@ class Recipe:
 
     def resolved(self) -> dict[str, dict[str, Any]]:
         """Every value of the recipe, as plain YAML types; reading it back gives the same recipe."""
-        defaults = {key: default for key, (_, default) in training_keys().items()}
-        training = {key: _plain(defaults[key]) for key in _ALWAYS_WRITTEN if key in defaults}
+        keys = training_keys().model_fields
+        training = {key: _plain(keys[key].get_default(call_default_factory=True)) for key in _ALWAYS_WRITTEN}
         training.update({key: _plain(value) for key, value in self.training.items() if key != "output_dir"})
         return {"data": _plain(self.data), "model": _plain(self.model), "training": training}
 
@@ -116,8 +134,8 @@ class Recipe:
 
 def load_recipe(
     name: str | Path | Mapping[str, Any],
-    overrides: Mapping[str, Any] | typing.Sequence[tuple[str, str]] = (),
-    require_all: bool = True,
+    overrides: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
+    said_by: Mapping[str, str] | None = None,
 ) -> Recipe:
     """Read, override and check a recipe.
 
@@ -127,68 +145,83 @@ def load_recipe(
             a recipe (beside the file, or of the package) whose values hold where this one sets none.
         overrides: values by dotted key, `{"training.learning_rate": 1e-3}`; or the command line's (dotted key, text) pairs such as
             `("training.learning_rate", "1e-3")`, whose texts are read as YAML.
-        require_all: whether keys without a default must be present.
+        said_by: who gave an override, by its key, for messages; default: the command line, or the argument.
 
     Raises:
         RecipeError: unknown or missing key, wrong type, YAML that cannot be read.
         FileNotFoundError: no such file and no such shipped recipe.
     """
-    from lmctr.runs.inputs import view_class
-
-    source = "recipe" if isinstance(name, Mapping) else str(name)
-    groups = _read_groups(name if isinstance(name, Mapping) else find_recipe(name), source)
-    in_python = isinstance(overrides, Mapping)
-    if not in_python:
+    in_python, source = isinstance(overrides, Mapping), "recipe" if isinstance(name, Mapping) else str(name)
+    if isinstance(name, Mapping):
+        groups = _over_base(_plain(name), source, Path("recipe"))
+    else:
+        path = find_recipe(name)
+        groups = _over_base(_read_yaml(path), source, path)
+    if in_python:
+        overrides = _plain(overrides)
+    else:
         overrides = {key: parse_yaml(text, f"--{key}") if text != "" else "" for key, text in overrides}
     for key, value in overrides.items():
-        _apply_override(groups, key, _plain(value) if in_python else value, "" if in_python else "--")
-    origin = set(overrides)
-    for group in GROUPS:
-        value = groups.setdefault(group, {})
-        if value is None:
-            groups[group] = {}
-        elif not isinstance(value, dict):
-            raise RecipeError(f"{source}: group {group} must be a mapping of keys to values, got {_show(value)}")
+        _apply_override(groups, key, value, "" if in_python else "--")
+    if {"training.epochs", "training.stage2_epochs"} <= overrides.keys():
+        raise RecipeError(_TWICE)
+    said_by = dict.fromkeys(overrides, "overrides" if in_python else "the command line") | dict(said_by or {})
 
     def where(key: str) -> str:
-        return ("overrides" if in_python else "the command line") if key in origin else source
+        return said_by.get(key, source)
 
+    for group in GROUPS:
+        value = groups.get(group)
+        if value is not None and not isinstance(value, dict):
+            raise RecipeError(f"{source}: group {group} must be a mapping of keys to values, got {show(value)}")
+        groups[group] = value or {}
     family = groups["model"].get("family", DEFAULT_FAMILY)
     known = [row.model_type for row in families()]
     if family not in known:
-        raise RecipeError(f"{where('model.family')}: model.family is {_show(family)}, accepted: {', '.join(known)}")
-    view = view_class(family)
-    data = _check_group("data", groups["data"], view.data_keys, where, require_all)
-    keys = {"family": (str, DEFAULT_FAMILY), **view.model_keys(family)}
-    model = _check_group("model", groups["model"], keys, where, require_all, view.set_elsewhere(family))
-    for dotted, known in view.nested_keys.items():
-        group, _, key = dotted.partition(".")
-        values = {"data": data, "model": model}[group]
-        if isinstance(values.get(key), dict):
-            values[key] = _check_group(dotted, values[key], known, where, require_all)
-    _check_data(data, where)
-    view.check_recipe(data, model, where)
-    training = _check_group("training", groups["training"], training_keys(), where, False, SET_BY_LMCTR, fill=False)
-    return Recipe(data=data, model=model, training={**view.training_defaults, **training}, source=source)
+        raise RecipeError(f"{where('model.family')}: model.family is {show(family)}, accepted: {', '.join(known)}")
+    kind = input_class(family)
+    data = _check_group("data", kind.data_keys, groups["data"], where)
+    model = _check_group("model", _model_keys(kind, family), groups["model"], where, kind.set_elsewhere(family))
+    for key, says in kind.check_recipe(data, model):
+        raise RecipeError(f"{where(key)}: {says}")
+    given = groups["training"]
+    checked = _check_group("training", training_keys(), given, where, SET_BY_LMCTR | _epochs_elsewhere(kind))
+    training = {_EPOCHS.get(key, key): checked[key] for key in given}
+    return Recipe(data=data, model=model, training={**kind.training_defaults, **training}, source=source)
 
 
 def find_recipe(name: str | Path) -> Path:
     """A recipe's path: an existing file as given, else a recipe that ships with lmctr."""
     path = Path(name)
-    if path.is_file():
-        return path
     if path.is_dir():
         raise RecipeError(f"{name} is a folder; a recipe is a YAML file (a run folder holds recipe.yaml)")
+    if {*map(str.lower, path.suffixes)} & _DATA_SUFFIXES:
+        raise RecipeError(
+            f"{name} is a data file by its name, and a recipe is a YAML file: give a recipe, and name the data in it, "
+            f"for example lmctr train deepfm/synthetic --data.name {name}"
+        )
+    if path.is_file():
+        return path
     if path.is_absolute():
         raise FileNotFoundError(f"recipe file {name} does not exist")
     return find_resource("recipes", str(name))
 
 
-def training_keys() -> dict[str, tuple[Any, Any]]:
-    """Keys of the training group: the fields of `CTRTrainingArguments` that a user may set."""
-    from lmctr.training.arguments import CTRTrainingArguments
+@functools.cache
+def training_keys() -> type[Values]:
+    """Keys of the training group: `epochs`, and the fields of `CTRTrainingArguments` that a user may set."""
+    return dataclass_values(CTRTrainingArguments, frozenset(SET_BY_LMCTR), TrainingKeys)
 
-    return dataclass_keys(CTRTrainingArguments, set(SET_BY_LMCTR))
+
+@functools.cache
+def _model_keys(kind: type[InputKind], family: str) -> type[Values]:
+    return kind.model_keys(family)
+
+
+def _epochs_elsewhere(kind: type[InputKind]) -> dict[str, str]:
+    """Families with two stages have no single number of epochs."""
+    both = "set training.stage1_epochs and training.stage2_epochs; their sum is trained"
+    return dict.fromkeys(("epochs", "num_train_epochs"), both) if kind.has_stages else {}
 
 
 def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -221,39 +254,53 @@ def _read_yaml(path: Path) -> Any:
         raise RecipeError(str(error)) from error
 
 
-def _read_groups(path: Path | Mapping[str, Any], source: str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The groups of a recipe file, or the given ones, over those of its `base`: mappings are merged key by key, other values replaced."""
-    if isinstance(path, Mapping):
-        groups, path = _plain(path), Path("recipe")
-    else:
-        groups = _read_yaml(path)
-    if groups is None:
-        groups = {}
-    if not isinstance(groups, dict):
-        raise RecipeError(f"{source}: a recipe is a mapping with the groups {', '.join(GROUPS)}, got {_show(groups)}")
-    groups = copy.deepcopy(groups)
+def _over_base(content: Any, source: str, path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The groups of a recipe over those of its `base`: mappings are merged key by key, other values replaced."""
+    content = {} if content is None else content
+    if not isinstance(content, Mapping):
+        raise RecipeError(f"{source}: a recipe is a mapping with the groups {', '.join(GROUPS)}, got {show(content)}")
+    groups = copy.deepcopy(dict(content))
     for key in groups:
         if key not in (*GROUPS, "base"):
-            raise RecipeError(unknown_key_message(key, GROUPS, source))
+            raise RecipeError(_another_file(groups, source) or unknown_key_message(key, GROUPS, source))
+    training = groups.get("training")
+    if isinstance(training, dict) and {"epochs", "stage2_epochs"} <= training.keys():
+        raise RecipeError(f"{source}: {_TWICE}")
     if "base" not in groups:
         return groups
     base = groups.pop("base")
     if not isinstance(base, str):
-        raise RecipeError(f"{source}: base is {_show(base)}, accepted: the recipe that this one starts from")
+        raise RecipeError(f"{source}: base is {show(base)}, accepted: the recipe that this one starts from")
     beside = path.parent / base
     base_path = beside if beside.is_file() else find_recipe(base)
     chain = (*above, path.resolve())
     if base_path.resolve() in chain:
         raise RecipeError(f"{source}: base {base!r} leads back to a recipe that starts from it")
-    return _merge(_read_groups(base_path, f"{base} (the base of {source})", chain), groups)
+    below = _over_base(_read_yaml(base_path), f"{base} (the base of {source})", base_path, chain)
+    return _merge(below, groups)
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
+        merged.pop(_SAME_EPOCHS.get(key), None)
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merge(merged[key], value) if both else value
     return merged
+
+
+def _another_file(content: Mapping[str, Any], source: str) -> str | None:
+    """What a file is that was given as a recipe."""
+    if "sizes" in content:
+        return f"{source} is a ladder, not a recipe: lmctr scaling ladder {source}"
+    if {"points", "axes"} & content.keys():
+        return f"{source} is a grid, not a recipe: lmctr grid run {source}"
+    if {"columns", "events", "files", "fields"} & content.keys():
+        return (
+            f"{source} is a data schema, not a recipe: name it in data.name of one, for example "
+            f"lmctr train din/movielens_small --data.name {source}"
+        )
+    return None
 
 
 def _apply_override(groups: dict[str, Any], dotted: str, value: Any, dashes: str) -> None:
@@ -272,145 +319,61 @@ def _apply_override(groups: dict[str, Any], dotted: str, value: Any, dashes: str
         elif not isinstance(inner, dict):
             name = ".".join(path[: depth + 1])
             raise RecipeError(
-                f"{dashes}{dotted}: {name} is {_show(inner)} in the recipe, not a group of keys; set {dashes}{name}"
+                f"{dashes}{dotted}: {name} is {show(inner)} in the recipe, not a group of keys; set {dashes}{name}"
             )
         target = inner
+    target.pop(_SAME_EPOCHS.get(path[-1]), None)
     target[path[-1]] = value
 
 
-# ---- types --------------------------------------------------------------------------------------------------------
+# ---- keys ---------------------------------------------------------------------------------------------------------
+
+
+class _RecipeWording(Wording):
+    """Keys are named with their group, and a value that came from elsewhere is told as such."""
+
+    def __init__(self, group: str, where: Callable[[str], str]) -> None:
+        self.group, self.said_by = group, where
+
+    def _named(self, path: Sequence[str | int], says: str) -> str:
+        dotted = ".".join(map(str, (self.group, *path)))
+        return f"{self.said_by(dotted)}: {dotted} {says}"
+
+    def unknown(self, path: Sequence[str | int], known: Iterable[str]) -> str:
+        place = ".".join(map(str, (self.group, *path[:-1])))
+        meant = _MEANT.get(str(path[-1])) if place == "training" else None
+        message = unknown_key_message(str(path[-1]), known, f"{place} ({self.said_by(f'{place}.{path[-1]}')})")
+        return message if meant is None else f"{message.split(';')[0]}; did you mean {meant!r}?"
+
+    def mapping(self, path: Sequence[str | int], known: Iterable[str], value: Any) -> str:
+        return self._named(path, f"must be a mapping of keys to values, got {show(value)}")
+
+    def missing(self, path: Sequence[str | int], accepted: str) -> str:
+        return self._named(path, f"is missing; accepted: {accepted}")
+
+    def wrong(self, path: Sequence[str | int], value: Any, accepted: str, in_type: bool) -> str:
+        return self._named(path, f"is {value if in_type else show(value)}, accepted: {accepted}")
+
+    def refused(self, path: Sequence[str | int], message: str) -> str:
+        return f"{self.said_by('.'.join(map(str, (self.group, *path))))}: {message}"
 
 
 def _check_group(
     group: str,
-    given: Any,
-    known: Mapping[str, tuple[Any, Any]],
-    where: typing.Callable[[str], str],
-    require_all: bool,
+    keys: type[Values],
+    given: dict[str, Any],
+    where: Callable[[str], str],
     elsewhere: Mapping[str, str] | None = None,
-    fill: bool = True,
 ) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise RecipeError(f"{where(group)}: {group} must be a mapping of keys to values, got {_show(given)}")
-    result = {}
-    for key, value in given.items():
-        name = f"{group}.{key}"
+    """Every key of a group, with defaults filled in."""
+    for key in given:
         if elsewhere and key in elsewhere:
+            name = f"{group}.{key}"
             raise RecipeError(f"{where(name)}: {name} is not set in a recipe; {elsewhere[key]}")
-        if key not in known:
-            raise RecipeError(unknown_key_message(key, known, f"{group} ({where(name)})"))
-        hint = known[key][0]
-        converted = coerce(value, hint)
-        if converted is _WRONG:
-            raise RecipeError(f"{where(name)}: {name} is {_show(value)}, accepted: {describe(hint)}")
-        result[key] = converted
-    if not fill:
-        return result
-    missing = [key for key, (_, default) in known.items() if default is ... and key not in result]
-    if missing and require_all:
-        raise RecipeError(
-            f"{where(group)}: {group}.{missing[0]} is missing; accepted: {describe(known[missing[0]][0])}"
-        )
-    return {key: result.get(key, copy.deepcopy(default)) for key, (_, default) in known.items() if key not in missing}
-
-
-def _check_data(data: dict[str, Any], where: typing.Callable[[str], str]) -> None:
-    if data["path"] is not None and "path" in data["options"]:
-        raise RecipeError(f"{where('data.path')}: data.path and data.options.path are both set; keep one")
-    for key in ("max_train_samples", "max_eval_samples"):
-        if data[key] is not None and data[key] < 1:
-            raise RecipeError(f"{where(f'data.{key}')}: data.{key} is {data[key]}, accepted: a whole number from 1")
-    fractions = data["fractions"]
-    if fractions is None:
-        return
-    if len(fractions) != 3 or fractions[0] <= 0 or min(fractions) < 0 or not math.isclose(sum(fractions), 1.0):
-        raise RecipeError(
-            f"{where('data.fractions')}: data.fractions is {fractions}, accepted: three positive numbers "
-            "(train, validation, test) that add up to 1"
-        )
-
-
-_WRONG = object()
-_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
-
-
-def coerce(value: Any, hint: Any) -> Any:
-    """Convert a YAML value to a type hint without guessing; `_WRONG` when it does not fit."""
-    origin = typing.get_origin(hint)
-    if hint is Any:
-        return value
-    if origin in (typing.Union, types.UnionType):
-        options = typing.get_args(hint)
-        for option in sorted(options, key=lambda option: option is not type(value)):
-            converted = coerce(value, option)
-            if converted is not _WRONG:
-                return converted
-        return _WRONG
-    if origin is Literal:
-        return (
-            value
-            if any(value == option and type(value) is type(option) for option in typing.get_args(hint))
-            else _WRONG
-        )
-    if origin in (list, tuple) or hint in (list, tuple):
-        if not isinstance(value, list):
-            return _WRONG
-        arguments = typing.get_args(hint)
-        items = [coerce(item, arguments[0]) for item in value] if arguments else list(value)
-        return _WRONG if any(item is _WRONG for item in items) else items
-    if origin is dict or hint is dict:
-        return dict(value) if isinstance(value, dict) else _WRONG
-    if hint in (type(None), None):
-        return None if value is None else _WRONG
-    if hint is bool:
-        return value if isinstance(value, bool) else _WRONG
-    if hint is int:
-        return value if isinstance(value, int) and not isinstance(value, bool) else _WRONG
-    if hint is float:
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else _WRONG
-    if hint is str:
-        return value if isinstance(value, str) else _WRONG
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return value if value in [member.value for member in hint] else _WRONG
-    return _WRONG  # a type that YAML cannot hold
-
-
-def describe(hint: Any) -> str:
-    """A type hint in words: `a whole number or null`."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        words = [describe(option) for option in arguments if option is not type(None)]
-        words += ["null"] if type(None) in arguments else []
-        return " or ".join(dict.fromkeys(words))
-    if origin is Literal:
-        return ", ".join(str(option) for option in arguments)
-    if origin in (list, tuple) or hint in (list, tuple):
-        return f"a list of {describe(arguments[0])}" if arguments else "a list"
-    if origin is dict:
-        return "a mapping"
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return ", ".join(str(member.value) for member in hint)
-    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-def dataclass_keys(cls: type, hidden: set[str]) -> dict[str, tuple[Any, Any]]:
-    """Fields of a dataclass as keys of a recipe, without the hidden ones: type and default."""
-    keys = {}
-    for field in fields(cls):
-        if field.name in hidden or not field.init or field.name.startswith("_"):
-            continue
-        default = field.default if field.default is not MISSING else None
-        if field.default_factory is not MISSING:
-            default = field.default_factory()
-        keys[field.name] = (_field_type(cls, field.name), default)
-    return keys
-
-
-def _field_type(cls: type, name: str) -> Any:
-    """Type of one field; base classes may hold annotations of other fields that cannot be evaluated here."""
-    owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
-    hint = inspect.get_annotations(owner)[name]
-    return eval(hint, dict(vars(sys.modules[owner.__module__]))) if isinstance(hint, str) else hint
+    try:
+        return read_values(keys, given, _RecipeWording(group, where)).model_dump()
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
 
 
 def _plain(value: Any) -> Any:
@@ -421,10 +384,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return "null"
-    text = repr(value)
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({_NAMES.get(type(value), type(value).__name__)})"

@@ -16,8 +16,8 @@ from transformers.trainer_callback import PrinterCallback
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
 from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.folder import DATA, METRICS, RECIPE, RunFolder, claim
-from lmctr.runs.inputs import view_of
-from lmctr.runs.inputs.base import View
+from lmctr.runs.inputs import input_of
+from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.progress import ProgressLines
 from lmctr.runs.recipe import Recipe, RecipeError, load_recipe
@@ -123,7 +123,7 @@ class Training:
         transformers.utils.logging.disable_progress_bar()
         self.recipe, self.folder, self.resume, self.overwrite = recipe, folder, resume, overwrite
         self.command, self.was_started = command, False
-        self.view: View = view_of(recipe)
+        self.view: InputKind = input_of(recipe)
         self._loaded = False
         values = {"disable_tqdm": True, **recipe.training}
         self.args: CTRTrainingArguments = CTRTrainingArguments(output_dir=str(folder.checkpoints), **values)
@@ -197,7 +197,7 @@ class Training:
         elif not self._loaded:  # a resumed run of one process
             view.load(self.folder.cache)
         processor = view.load_processor(self.folder.path)
-        view.open(processor, folder=self.folder.path, is_first=self.is_first, wait=self.wait, writes=True)
+        view.open(processor, run=RunContext(self.folder.path, self.is_first, self.wait, writes=True))
         if self.is_first:
             description = view.describe(self.say)
             if self.folder.prepared:

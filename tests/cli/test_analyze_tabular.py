@@ -76,13 +76,14 @@ def test_the_measured_samples_are_those_of_the_split(copies):
     run = copies["rank_mixer"]
     assert analyze("rank", run, "--split", "validation", "--no-plots") == 0
     (entry,) = read(run / "analysis" / "rank.json")["runs"]
-    from lmctr.runs.inputs import view_of
+    from lmctr.runs.inputs import input_of
+    from lmctr.runs.inputs.base import RunContext
     from lmctr.runs.recipe import load_recipe
 
-    view = view_of(load_recipe(run / "recipe.yaml"))
+    view = input_of(load_recipe(run / "recipe.yaml"))
     view.load()
     model, processor = load_run(run)
-    view.open(processor, parts=("validation",), folder=run)
+    view.open(processor, ("validation",), RunContext(run))
     dataset = view.dataset("validation")
     batch = view.collator(False)(dataset.__getitems__(list(range(len(dataset)))))
     found = measure_effective_rank(model, [batch])

@@ -322,9 +322,9 @@ def test_data_that_cannot_be_used_are_refused(recipe_path, tmp_path, capsys, wor
 
 
 def test_a_part_without_revenue_is_refused(recipe_path, tmp_path):
-    from lmctr.runs.inputs import view_of
+    from lmctr.runs.inputs import input_of
 
-    view = view_of(load_recipe(recipe_path))
+    view = input_of(load_recipe(recipe_path))
     view.load(tmp_path)
     view.check()
     arrays = {name: np.array(array) for name, array in view.store._arrays().items()}
@@ -335,9 +335,9 @@ def test_a_part_without_revenue_is_refused(recipe_path, tmp_path):
 
 
 def test_odd_impressions_are_reported_before_training(recipe_path, tmp_path):
-    from lmctr.runs.inputs import view_of
+    from lmctr.runs.inputs import input_of
 
-    view = view_of(load_recipe(recipe_path))
+    view = input_of(load_recipe(recipe_path))
     view.load(tmp_path)
     assert view.check() == []
     view.store.statistics["train"] |= {"empty": 3, "no_revenue": 1}

@@ -17,7 +17,7 @@ import lmctr
 from lmctr.cli.main import main
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.models.families import families
-from lmctr.runs.inputs import view_of
+from lmctr.runs.inputs import input_of
 from lmctr.runs.recipe import RecipeError, load_recipe
 from lmctr.training.checkpoints import MARKER
 
@@ -169,7 +169,7 @@ def test_rates_are_smoothed_as_in_training_on_data_with_another_rate(tmp_path):
 def test_statistics_that_the_catalogue_does_not_have(tmp_path):
     path = tmp_path / "r.yaml"
     path.write_text(yaml.safe_dump(recipe_of("astro", statistics=["release_year"])))
-    view = view_of(load_recipe(path))
+    view = input_of(load_recipe(path))
     view.load()
     view.log = dataclasses.replace(view.log, catalogue=view.log.catalogue.drop_columns("year"))
     with pytest.raises(ValueError, match="names 'release_year', which is known for no sample of 'synthetic"):
@@ -255,7 +255,7 @@ def prepared(tmp_path, overrides=(), **data):
     """The view of a recipe after the steps before a training."""
     path = tmp_path / "r.yaml"
     path.write_text(yaml.safe_dump(recipe_of("astro", **data)))
-    view = view_of(load_recipe(path, list(overrides)))
+    view = input_of(load_recipe(path, list(overrides)))
     view.load()
     view.check()
     return view, view.make_processor()

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-if TYPE_CHECKING:
-    import numpy as np
-    from transformers import PreTrainedModel
+import numpy as np
+import pyarrow as pa
 
-    from lmctr.data.logs.log import InteractionLog
-    from lmctr.runs.recipe import Recipe
+from lmctr.data.logs.log import InteractionLog
+from lmctr.runs.inputs.keys import DataKeys
+from lmctr.utils.values import Values
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PARTS = ("train", "validation", "test")
 
-# Keys of the data group that every view has: type and default. `...` marks a key that the recipe must give.
-COMMON_DATA_KEYS: dict[str, tuple[Any, Any]] = {
-    "name": (str, ...),
-    "path": (str | None, None),
-    "options": (dict, {}),
-    "split": (str, "time"),
-    "fractions": (list[float], [0.8, 0.1, 0.1]),
-    "seed": (int, 0),
-    "max_train_samples": (int | None, None),
-    "max_eval_samples": (int | None, None),
-}
+
+@dataclass(frozen=True)
+class RunContext:
+    """Where an input is opened.
+
+    Attributes:
+        folder: the run folder, where there is one.
+        is_first: whether this process does what only one must do.
+        wait: waits for the other processes.
+        writes: whether things that belong to the run may be written to `folder` (training), or only read.
+    """
+
+    folder: Path | None = None
+    is_first: bool = True
+    wait: Callable[[], None] = lambda: None
+    writes: bool = False
 
 
-class View(ABC):
+ALONE = RunContext()
+"""One process, and no folder to write to."""
+
+
+class InputKind(ABC):
     """What a recipe's data are to a model: keys of the recipe, data, processor, model, datasets.
 
     A verb makes one object per run and calls, in this order: [`load`] or [`load_shared`]; [`check`],
@@ -37,35 +50,30 @@ class View(ABC):
     what it needs of the rest.
 
     Args:
-        recipe: a checked recipe whose family has this view.
+        data, model: these groups of a checked recipe whose family has this kind of input.
 
     Attributes:
-        data_keys: keys of the recipe's data group: type and default.
-        nested_keys: data or model keys that hold a mapping, as "data.retrieval", to the keys of that mapping.
+        data_keys: keys of the recipe's data group.
         free_data_keys: data keys that an evaluation may set anew: where the data lie and how they are parted.
-        reads_tables: whether `lmctr predict` reads rows of a table (False: requests, one JSON object per line).
-        training_defaults: training arguments whose default is another one for this view.
-        reads_impressions: whether such requests hold a user and the ads to rank for it, as the fields of both.
-        reads_events: whether the histories and candidates of such requests are events and items by their ids (False: texts).
+        training_defaults: training arguments whose default is another one for this kind.
+        has_stages: whether trainings have two stages, each with its number of epochs.
     """
 
-    data_keys: ClassVar[dict[str, tuple[Any, Any]]]
-    nested_keys: ClassVar[dict[str, dict[str, tuple[Any, Any]]]] = {}
+    data_keys: ClassVar[type[DataKeys]]
     free_data_keys: ClassVar[tuple[str, ...]]
-    reads_tables: ClassVar[bool] = False
-    reads_events: ClassVar[bool] = False
-    reads_impressions: ClassVar[bool] = False
     training_defaults: ClassVar[dict[str, Any]] = {}
+    has_stages: ClassVar[bool] = False
 
-    def __init__(self, recipe: Recipe):
-        self.recipe = recipe
+    def __init__(self, data: dict[str, Any], model: dict[str, Any]):
+        self.data = data
+        self.model_group = model
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
     @classmethod
     @abstractmethod
-    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
-        """Keys of the model group besides `family`: type and default."""
+    def model_keys(cls, family: str) -> type[Values]:
+        """Keys of the model group besides `family`."""
 
     @classmethod
     def set_elsewhere(cls, family: str) -> Mapping[str, str]:
@@ -73,13 +81,10 @@ class View(ABC):
         return {}
 
     @classmethod
-    @abstractmethod
-    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
-        """Check values that depend on each other; `where(key)` says where a key was set.
-
-        Raises:
-            RecipeError: with the key, its value and what is accepted.
-        """
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """What is wrong with values that depend on each other: the key (`data.order`), and a sentence that names it, its value and
+        what is accepted."""
+        return iter(())
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
@@ -121,25 +126,13 @@ class View(ABC):
         """The processor that a run folder holds."""
 
     @abstractmethod
-    def open(
-        self,
-        processor: Any,
-        *,
-        parts: tuple[str, ...] = PARTS,
-        folder: Path | None = None,
-        is_first: bool = True,
-        wait: Callable[[], None] = lambda: None,
-        writes: bool = False,
-    ) -> None:
+    def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
         """Make the parts ready to be read.
 
         Args:
             processor: the run's processor.
             parts: the parts that will be asked for.
-            folder: the run folder, where there is one.
-            is_first: whether this process does what only one must do.
-            wait: waits for the other processes.
-            writes: whether things that belong to the run may be written to `folder` (training), or only read.
+            run: where.
 
         Raises:
             ValueError: a part without positives or negatives; data that do not go with the processor.
@@ -201,24 +194,11 @@ class View(ABC):
         return {}
 
 
-def check_positive_fractions(fractions: list[float], where: Callable[[str], str]) -> None:
-    """All three parts of a log must have events (a table may have a part in a file of its own)."""
-    from lmctr.runs.recipe import RecipeError
-
-    if min(fractions) <= 0:
-        raise RecipeError(
-            f"{where('data.fractions')}: data.fractions is {fractions}, accepted: three positive numbers "
-            "(train, validation, test) that add up to 1"
-        )
-
-
 def draw(rows: np.ndarray, limit: int | None, seed: int, part: str) -> np.ndarray:
     """At most `limit` of a part's rows, drawn at random with `data.seed`, in their order.
 
     Not the training seed, so that runs with different seeds see the same samples.
     """
-    import numpy as np
-
     if limit is None or len(rows) <= limit:
         return rows
     chosen = np.random.default_rng([seed, PARTS.index(part)]).permutation(len(rows))[:limit]
@@ -226,9 +206,7 @@ def draw(rows: np.ndarray, limit: int | None, seed: int, part: str) -> np.ndarra
 
 
 def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:
-    """The identifying columns of samples of an interaction log, see `View.identify`: `user` and `item` are the original ids."""
-    import pyarrow as pa
-
+    """The identifying columns of samples of an interaction log, see `InputKind.identify`: `user` and `item` are the original ids."""
     columns = {
         "event": pa.array(events, pa.int64()),
         "user": pa.array(log.user_ids[log.user[events]]),
@@ -242,8 +220,6 @@ def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:
 
 def check_labels(part: str, labels: np.ndarray) -> None:
     """A part with one class cannot be measured: say so before anything expensive."""
-    import numpy as np
-
     found = np.unique(labels)
     if len(found) < 2:
         shown = f"only the label {int(found[0])}" if len(found) else "no samples"

@@ -1,4 +1,4 @@
-"""The impression view: users and the ads ranked for them, for the retrieval families.
+"""Impression inputs: users and the ads ranked for them, for the retrieval families.
 
 A sample is an impression. Metrics are R/R*, ordered-pair accuracy, NDCG and Recall@m@k (`data.metrics`), the best checkpoint is that of the
 largest validation R/R*, and predictions have a row per ad.
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,9 @@ from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import find, load_impressions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.runs.inputs import config_class
-from lmctr.runs.inputs.base import COMMON_DATA_KEYS, PARTS
-from lmctr.runs.inputs.stored import StoredRunView
-from lmctr.runs.recipe import RecipeError
+from lmctr.runs.inputs.base import PARTS
+from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, ImpressionDataKeys
+from lmctr.runs.inputs.stored import StoredInput
 from lmctr.utils.suggest import unknown_key_message
 
 # Config keys that follow from the data; the processor sets them.
@@ -44,30 +44,12 @@ _SET_BY_PROCESSOR = (
 _COST_IMPRESSIONS = 16
 
 
-class ImpressionRunView(StoredRunView):
+class ImpressionInput(StoredInput):
     """Impressions with rank index and eCPM, for families of `RetrievalConfig`."""
 
-    data_keys: ClassVar = {
-        **COMMON_DATA_KEYS,
-        "split": (Literal["random", "group", "rows", "time"] | None, None),  # null: the source's own parts
-        "fractions": (list[float] | None, None),
-        "user_features": (dict, {}),
-        "ad_features": (dict, {}),
-        "metrics": (dict, {}),
-        "cache_dir": (str | None, None),
-        "baselines": (bool, True),
-    }
-    nested_keys: ClassVar = {
-        "data.metrics": {
-            "m": (int, 10),  # ads that go on
-            "k": (int | None, None),  # wanted ads of Recall@m@k; null: m
-            "ndcg_k": (int | None, 10),
-            "ideal": (Literal["v", "ecpm"], "v"),  # what the denominator of R/R* sorts by
-        }
-    }
+    data_keys: ClassVar = ImpressionDataKeys
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines", "metrics")
     training_defaults: ClassVar = {"metric_for_best_model": "eval_revenue_ratio"}
-    reads_impressions: ClassVar = True
     store_class: ClassVar = ImpressionStore
     view_class: ClassVar = ImpressionView
     stores_folder: ClassVar = "impressions"
@@ -81,19 +63,10 @@ class ImpressionRunView(StoredRunView):
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
-    @classmethod
-    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
-        for key in ("m", "k", "ndcg_k"):
-            value = data["metrics"][key]
-            if value is not None and value < 1:
-                raise RecipeError(
-                    f"{where('data.metrics')}: data.metrics.{key} is {value}, accepted: a whole number of at least 1"
-                )
-
     @cached_property
     def settings(self) -> RankingSettings:
         """What the metrics count."""
-        return RankingSettings(**self.recipe.data["metrics"])
+        return RankingSettings(**self.data["metrics"])
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
@@ -103,7 +76,7 @@ class ImpressionRunView(StoredRunView):
 
     def load(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
-        data = self.recipe.data
+        data = self.data
         known = find(data["name"], "impressions").options
         options = dict(data["options"])
         for key in options:
@@ -119,7 +92,7 @@ class ImpressionRunView(StoredRunView):
         self.source = load_impressions(data["name"], **options)
 
     def _new_processor(self) -> ImpressionProcessor:
-        data = self.recipe.data
+        data = self.data
         return ImpressionProcessor(
             override_fields(self.source.user_fields, data["user_features"], "data.user_features"),
             override_fields(self.source.ad_fields, data["ad_features"], "data.ad_features"),
@@ -227,8 +200,8 @@ class ImpressionRunView(StoredRunView):
     def model(self, processor: Any) -> Any:
         import lmctr
 
-        values = {key: value for key, value in self.recipe.model.items() if key != "family"}
-        config = config_class(self.recipe.model["family"])(**{**values, **processor.model_config_values()})
+        values = {key: value for key, value in self.model_group.items() if key != "family"}
+        config = config_class(self.model_group["family"])(**{**values, **processor.model_config_values()})
         return lmctr.AutoModelForCTR.from_config(config)
 
     def cost(self, model: Any) -> dict[str, Any]:

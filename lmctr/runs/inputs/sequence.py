@@ -1,4 +1,4 @@
-"""The sequence view: an interaction log as users' event sequences with candidates, for the sequence families.
+"""Sequence inputs: an interaction log as users' event sequences with candidates, for the sequence families.
 
 Training rows are MUMI (one sample per row) or SUMI (`data.candidates_per_row` samples of a user per row); metrics, predictions and counts
 are those of samples either way. Evaluation takes one sample per row, unless `data.eval_candidates_per_row` says otherwise: a row's history
@@ -9,25 +9,25 @@ whose history (or block) is cut see fewer events than in a row of their own. Whe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
 from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.splits import Splits
+from lmctr.data.logs.validation import validate_log
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.runs.inputs import config_class
-from lmctr.runs.inputs.base import COMMON_DATA_KEYS, PARTS, View, check_labels, check_positive_fractions, log_columns
+from lmctr.runs.inputs import config_class, config_keys
+from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext, check_labels, log_columns
+from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
 from lmctr.runs.inputs.logs import baseline_splits, build_log, build_splits, describe_log, log_fingerprint
-from lmctr.runs.recipe import RecipeError, dataclass_keys
 from lmctr.utils.history_features import HISTORY_FEATURES, history_features
 from lmctr.utils.suggest import unknown_key_message
-
-if TYPE_CHECKING:
-    from lmctr.data.logs.splits import Splits
+from lmctr.utils.values import Values
 
 # Config keys that follow from data and processor, and what a recipe sets instead.
 _SET_BY_DATA = {
@@ -60,26 +60,11 @@ def _statistic(feature: str) -> str:
 STATISTICS = tuple(map(_statistic, HISTORY_FEATURES))
 
 
-class SequenceRunView(View):
+class SequenceInput(InputKind):
     """Histories of events and candidates, for families of `SequenceCTRConfig`."""
 
-    data_keys: ClassVar = {
-        **COMMON_DATA_KEYS,
-        "split": (Literal["time", "user"], "time"),
-        "max_history_length": (int | None, None),  # latest events of a row; null: the whole lifetime
-        "candidates_per_row": (int, 1),
-        "eval_candidates_per_row": (int, 1),
-        "window_seconds": (int | None, None),  # longest time between the first and the last sample of a row
-        "same_scenario": (bool, False),  # a row's samples are of one scenario
-        "tasks": (list[str], ["label"]),
-        "item_features": (list[str], []),
-        "user_features": (list[str], []),
-        "statistics": (list[str], []),  # counts and rates of a candidate's user and item: STATISTICS
-        "min_count": (int, 1),
-        "baselines": (bool, True),
-    }
+    data_keys: ClassVar = SequenceDataKeys
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "eval_candidates_per_row", "baselines")
-    reads_events: ClassVar = True
 
     log: InteractionLog
     splits: Splits
@@ -89,80 +74,58 @@ class SequenceRunView(View):
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
     @classmethod
-    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
-        from transformers import PreTrainedConfig
-
-        base = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-        return dataclass_keys(config_class(family), base | set(_SET_BY_DATA))
+    def model_keys(cls, family: str) -> type[Values]:
+        return config_keys(family, set(_SET_BY_DATA))
 
     @classmethod
     def set_elsewhere(cls, family: str) -> Mapping[str, str]:
         return _SET_BY_DATA
 
     @classmethod
-    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
-        check_positive_fractions(data["fractions"], where)
-        for key in ("max_history_length", "candidates_per_row", "eval_candidates_per_row", "min_count"):
-            if data[key] is not None and data[key] < 1:
-                raise RecipeError(
-                    f"{where(f'data.{key}')}: data.{key} is {data[key]}, accepted: a whole number from 1"
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        for key, default in (("window_seconds", None), ("same_scenario", False)):
+            if data["candidates_per_row"] == 1 and data[key] != default:
+                yield (
+                    f"data.{key}",
+                    f"data.{key} parts the samples of a user into rows, but data.candidates_per_row is 1; "
+                    f"set data.candidates_per_row, or leave data.{key} out",
                 )
-        if data["window_seconds"] is not None and data["window_seconds"] < 0:
-            raise RecipeError(
-                f"{where('data.window_seconds')}: data.window_seconds is {data['window_seconds']}, accepted: a whole number from 0, "
-                "or null for no limit"
-            )
-        if data["candidates_per_row"] == 1:
-            for key, default in (("window_seconds", None), ("same_scenario", False)):
-                if data[key] != default:
-                    raise RecipeError(
-                        f"{where(f'data.{key}')}: data.{key} parts the samples of a user into rows, but data.candidates_per_row is 1; "
-                        f"set data.candidates_per_row, or leave data.{key} out"
-                    )
         for name in data["statistics"]:
             if name not in STATISTICS:
-                known = unknown_key_message(name, list(STATISTICS), "data.statistics")
-                raise RecipeError(f"{where('data.statistics')}: {known}")
-        if len(set(data["statistics"])) < len(data["statistics"]):
-            raise RecipeError(
-                f"{where('data.statistics')}: data.statistics is {data['statistics']}, accepted: all different"
-            )
-        tasks = data["tasks"]
-        if not tasks or len(set(tasks)) < len(tasks):
-            raise RecipeError(
-                f"{where('data.tasks')}: data.tasks is {tasks}, accepted: at least one label, all different"
-            )
-        weights = model["task_weights"]
+                yield "data.statistics", unknown_key_message(name, list(STATISTICS), "data.statistics")
+        for key, accepted in (("statistics", "all different"), ("tasks", "at least one label, all different")):
+            if len(set(data[key])) < len(data[key]) or (key == "tasks" and not data[key]):
+                yield f"data.{key}", f"data.{key} is {data[key]}, accepted: {accepted}"
+        weights, tasks = model["task_weights"], data["tasks"]
         if weights is not None and len(weights) != len(tasks):
-            raise RecipeError(
-                f"{where('model.task_weights')}: model.task_weights has {len(weights)} numbers for the {len(tasks)} tasks of data.tasks"
+            yield (
+                "model.task_weights",
+                f"model.task_weights has {len(weights)} numbers for the {len(tasks)} tasks of data.tasks",
             )
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
-        # Baselines know the first task only; where that is the label, all views of a log share them.
+        # Baselines know the first task only; where that is the label, all inputs of a log share them.
         keys = super().baseline_data_keys(data)
         return keys if data["tasks"][0] == "label" else (*keys, "tasks")
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
     def load(self, scratch: Path | None = None) -> None:
-        self.log = build_log(self.recipe.data)
+        self.log = build_log(self.data)
         self._split()
 
     def _split(self) -> None:
         for task in self.tasks:
             if task != "label" and task not in self.log.extra_labels:
                 raise ValueError(unknown_key_message(task, ["label", *self.log.extra_labels], "data.tasks"))
-        self.splits = build_splits(self.log, self.recipe.data)
+        self.splits = build_splits(self.log, self.data)
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        return tuple(self.recipe.data["tasks"])
+        return tuple(self.data["tasks"])
 
     def check(self) -> list[str]:
-        from lmctr.data.logs.validation import validate_log
-
         lines = validate_log(self.log, self.splits).lines()
         self._check_labels(PARTS)
         train = self.splits.train
@@ -190,7 +153,7 @@ class SequenceRunView(View):
         self._split()
 
     def make_processor(self) -> SequenceProcessor:
-        data = self.recipe.data
+        data = self.data
         prior = self._training_rate if data["statistics"] else None
         processor = SequenceProcessor.fit(
             self.log,
@@ -221,7 +184,7 @@ class SequenceRunView(View):
         """(E, Fs) statistics of the recipe for every sample, NaN elsewhere and where they are not known; rates are smoothed towards `prior`."""
         if self._statistics_found is not None and self._statistics_found[0] == prior:
             return self._statistics_found[1]
-        names = self.recipe.data["statistics"]
+        names = self.data["statistics"]
         events = np.concatenate([np.asarray(own, dtype=np.int64) for _, own in self.splits.items()])
         log = dataclasses.replace(self.log, label=self._first_label())
         found = history_features(log, events, prior, STRENGTH)
@@ -261,28 +224,19 @@ class SequenceRunView(View):
     def load_processor(self, folder: Path) -> SequenceProcessor:
         return SequenceProcessor.from_pretrained(folder)
 
-    def open(
-        self,
-        processor: Any,
-        *,
-        parts: tuple[str, ...] = PARTS,
-        folder: Path | None = None,
-        is_first: bool = True,
-        wait: Callable[[], None] = lambda: None,
-        writes: bool = False,
-    ) -> None:
+    def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
         self._check_labels(parts)
-        statistics = self._statistics(self._prior(processor)) if self.recipe.data["statistics"] else None
+        statistics = self._statistics(self._prior(processor)) if self.data["statistics"] else None
         self.view = SequenceView(self.log, processor, statistics)
 
     def num_samples(self, part: str) -> int:
         return len(getattr(self.splits, part))
 
     def dataset(self, part: str) -> SequenceDataset:
-        return SequenceDataset(self.view, getattr(self.splits, part), self.recipe.data["eval_candidates_per_row"])
+        return SequenceDataset(self.view, getattr(self.splits, part), self.data["eval_candidates_per_row"])
 
     def training_dataset(self) -> SequenceDataset:
-        data = self.recipe.data
+        data = self.data
         gathered = (data["candidates_per_row"], data["window_seconds"], data["same_scenario"])
         return SequenceDataset(self.view, self.splits.train, *gathered)
 
@@ -290,7 +244,7 @@ class SequenceRunView(View):
         return SequenceCollator(self.view, pad_to_multiple_of=8 if half_precision else None)
 
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-        log, splits, data = self.log, self.splits, self.recipe.data
+        log, splits, data = self.log, self.splits, self.data
         result = describe_log(log, splits, say)
         events = {part: own for part, own in splits.items() if len(own)}
         result["histories"] = {part: self._history_facts(own) for part, own in events.items()}
@@ -331,7 +285,7 @@ class SequenceRunView(View):
     def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         from lmctr.evaluation.baselines import baseline_metrics
 
-        log, parts = self.log, baseline_splits(self.log, self.splits, self.recipe.data)
+        log, parts = self.log, baseline_splits(self.log, self.splits, self.data)
         if self.tasks[0] != "label":  # they measure what the model's metrics measure
             label = self._first_label()
             log = dataclasses.replace(log, label=label)
@@ -342,8 +296,8 @@ class SequenceRunView(View):
     # ---- model ----------------------------------------------------------------------------------------------------
 
     def _config(self, processor: SequenceProcessor) -> Any:
-        values = {key: value for key, value in self.recipe.model.items() if key != "family"}
-        return config_class(self.recipe.model["family"])(**{**values, **processor.model_config_values()})
+        values = {key: value for key, value in self.model_group.items() if key != "family"}
+        return config_class(self.model_group["family"])(**{**values, **processor.model_config_values()})
 
     def model(self, processor: Any) -> Any:
         import lmctr

@@ -1,23 +1,22 @@
-"""What views share whose samples a processor puts into a store of arrays, once for all runs of the same data."""
+"""What inputs share whose samples a processor puts into a store of arrays, once for all runs of the same data."""
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from lmctr.data.array_store import ArrayStore
-from lmctr.runs.inputs import config_class
-from lmctr.runs.inputs.base import PARTS, View, draw
-from lmctr.runs.recipe import dataclass_keys
+from lmctr.runs.inputs import config_keys
+from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext, draw
 from lmctr.utils.files import read_json, write_json
+from lmctr.utils.values import Values
 
 
-class StoredRunView(View):
+class StoredInput(InputKind):
     """Samples in an [`ArrayStore`], which `check` builds, ranks share and a cache folder keeps.
 
     Attributes:
@@ -42,11 +41,8 @@ class StoredRunView(View):
     scratch: Path | None = None
 
     @classmethod
-    def model_keys(cls, family: str) -> dict[str, tuple[Any, Any]]:
-        from transformers import PreTrainedConfig
-
-        base = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-        return dataclass_keys(config_class(family), base | {*cls.set_by_processor, "sparse_embedding_grad"})
+    def model_keys(cls, family: str) -> type[Values]:
+        return config_keys(family, {*cls.set_by_processor, "sparse_embedding_grad"})
 
     @classmethod
     def set_elsewhere(cls, family: str) -> Mapping[str, str]:
@@ -64,7 +60,7 @@ class StoredRunView(View):
     @property
     def _cache(self) -> Path | None:
         """The folder of stores: the recipe's, so that runs share them, else the run's own."""
-        wanted = self.recipe.data["cache_dir"]
+        wanted = self.data["cache_dir"]
         if wanted is not None:
             return Path(wanted).expanduser()
         return None if self.scratch is None else self.scratch / self.stores_folder
@@ -78,7 +74,7 @@ class StoredRunView(View):
 
     def rows(self, part: str) -> np.ndarray:
         """(S,) row numbers of a part in the store, after the recipe's limit."""
-        data = self.recipe.data
+        data = self.data
         limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
         return draw(self.store.splits[part], limit, data["seed"], part)
 
@@ -96,23 +92,14 @@ class StoredRunView(View):
     def load_processor(self, folder: Path) -> Any:
         return self.store_class.processor_class.from_pretrained(folder)
 
-    def open(
-        self,
-        processor: Any,
-        *,
-        parts: tuple[str, ...] = PARTS,
-        folder: Path | None = None,
-        is_first: bool = True,
-        wait: Callable[[], None] = lambda: None,
-        writes: bool = False,
-    ) -> None:
-        if self.store is None and writes:  # a resumed run: what the run had made, or made again
+    def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
+        if self.store is None and run.writes:  # a resumed run: what the run had made, or made again
             self.store = self.store_class.build(self.source, self._new_processor(), self._cache)
         if self.store is None:
             self.store = self._kept_store(processor) or self.store_class.build(self.source, processor, self._cache)
         if self.store.processor.fingerprint != processor.fingerprint:
             raise ValueError(
-                f"the processor in {folder} has the fingerprint {processor.fingerprint}, the data give one with "
+                f"the processor in {run.folder} has the fingerprint {processor.fingerprint}, the data give one with "
                 f"{self.store.processor.fingerprint}: data or {self.features_of_data} changed since; restore them, or train anew"
             )
         self._check_parts(parts)

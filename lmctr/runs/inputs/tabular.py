@@ -1,13 +1,13 @@
-"""The tabular view: rows of a table through a feature processor, for families that read fields."""
+"""Tabular inputs: rows of a table through a feature processor, for families that read fields."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,9 @@ from lmctr.data.registry import DATASETS, find, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.runs.inputs import config_class
-from lmctr.runs.inputs.base import COMMON_DATA_KEYS, PARTS, check_labels, draw, log_columns
-from lmctr.runs.inputs.stored import StoredRunView
-from lmctr.runs.recipe import RecipeError
+from lmctr.runs.inputs.base import PARTS, check_labels, draw, log_columns
+from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
+from lmctr.runs.inputs.stored import StoredInput
 from lmctr.utils.suggest import unknown_key_message
 
 # Config keys that follow from the data; the processor sets them.
@@ -38,19 +38,11 @@ _SET_BY_PROCESSOR = (
 )
 
 
-class TabularRunView(StoredRunView):
+class TabularInput(StoredInput):
     """Rows of categorical, numeric and sequence fields, for families of `TabularCTRConfig`."""
 
-    data_keys: ClassVar = {
-        **COMMON_DATA_KEYS,
-        "split": (Literal["random", "group", "rows", "time", "user"] | None, None),  # null: the table's own parts
-        "fractions": (list[float] | None, None),
-        "features": (dict, {}),
-        "cache_dir": (str | None, None),
-        "baselines": (bool, True),
-    }
+    data_keys: ClassVar = TabularDataKeys
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines")
-    reads_tables: ClassVar = True
     store_class: ClassVar = TabularStore
     view_class: ClassVar = TabularView
     stores_folder: ClassVar = "tables"
@@ -67,11 +59,12 @@ class TabularRunView(StoredRunView):
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
     @classmethod
-    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any], where: Callable[[str], str]) -> None:
+    def check_recipe(cls, data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if _is_log(data["name"]) and data["split"] not in (None, "time", "user"):
-            raise RecipeError(
-                f"{where('data.split')}: data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
-                "accepted: time, user, or null for time"
+            yield (
+                "data.split",
+                f"data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
+                "accepted: time, user, or null for time",
             )
 
     @classmethod
@@ -83,7 +76,7 @@ class TabularRunView(StoredRunView):
 
     def load(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
-        data = self.recipe.data
+        data = self.data
         if _is_log(data["name"]):
             self.source = self._log_source()
             return
@@ -106,7 +99,7 @@ class TabularRunView(StoredRunView):
         """The samples of an interaction log as a table; options are those of the log and those of `movielens_table`."""
         from lmctr.data.builders.movielens_table import movielens_table
 
-        data = self.recipe.data
+        data = self.data
         name = data["name"]
         of_table = [
             key
@@ -129,13 +122,13 @@ class TabularRunView(StoredRunView):
 
     def _events(self, part: str) -> np.ndarray:
         """(S,) positions in the log of a part's samples, in the order of `rows`: a part's rows are in the order of its events."""
-        data = self.recipe.data
+        data = self.data
         limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
         return draw(self.log_splits[part], limit, data["seed"], part)
 
     def _new_processor(self) -> TabularFeatureProcessor:
         arguments = processor_arguments(self.source)
-        fields = override_fields(arguments["fields"], self.recipe.data["features"], "data.features")
+        fields = override_fields(arguments["fields"], self.data["features"], "data.features")
         return TabularFeatureProcessor(**{**arguments, "fields": fields})
 
     def _check_parts(self, parts: tuple[str, ...]) -> None:
@@ -223,14 +216,14 @@ class TabularRunView(StoredRunView):
     def model(self, processor: Any) -> Any:
         import lmctr
 
-        values = {key: value for key, value in self.recipe.model.items() if key != "family"}
+        values = {key: value for key, value in self.model_group.items() if key != "family"}
         width = values.get("embedding_dim", 16)
         data_values = processor.model_config_values(**({"embedding_dim": width} if isinstance(width, int) else {}))
         if "embedding_dim" in data_values and not isinstance(width, int):
             raise ValueError(
                 "model.embedding_dim is a list, but data.features gives fields widths of their own; keep one of the two"
             )
-        config = config_class(self.recipe.model["family"])(**{**values, **data_values})
+        config = config_class(self.model_group["family"])(**{**values, **data_values})
         return lmctr.AutoModelForCTR.from_config(config)
 
 

@@ -1,11 +1,11 @@
-"""From a recipe of the text view to the things that training and evaluation need: log, splits, processor, model."""
+"""From a recipe of text inputs to the things that training and evaluation need: log, splits, processor, model."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
@@ -18,19 +18,10 @@ from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.runs.inputs.keys import TextModelKeys
 from lmctr.runs.inputs.logs import describe_log, log_fingerprint
-from lmctr.runs.recipe import Recipe
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.suggest import unknown_key_message
-
-# Keys of the model group besides the configuration's own: type and default.
-MODEL_KEYS: dict[str, tuple[Any, Any]] = {
-    "backbone": (str | dict, ...),
-    "tokenizer": (str | dict | None, None),
-    "sink_token": (str, "[SINK]"),
-    "text_config_values": (dict, {}),
-    "attn_implementation": (Literal["sdpa", "eager"] | None, None),
-}
 
 # Backbones whose position table is fixed; RoBERTa numbers from pad_token_id + 1.
 _ABSOLUTE_POSITIONS = ("bert", "roberta")
@@ -58,13 +49,15 @@ def training_texts(log: InteractionLog, splits: Splits, prompt: Prompt) -> list[
     return texts + pieces
 
 
-def build_tokenizer(recipe: Recipe, log: InteractionLog, splits: Splits) -> PreTrainedTokenizerBase:
+def build_tokenizer(
+    data: Mapping[str, Any], model: Mapping[str, Any], log: InteractionLog, splits: Splits
+) -> PreTrainedTokenizerBase:
     """The recipe's tokenizer: the backbone's own, a named one, or one trained on the training part."""
-    wanted, backbone = recipe.model["tokenizer"], recipe.model["backbone"]
+    wanted, backbone = model["tokenizer"], model["backbone"]
     if isinstance(wanted, dict):
         model_type = backbone["model_type"]
         return train_tokenizer(
-            training_texts(log, splits, Prompt.load(recipe.data["prompt"])),
+            training_texts(log, splits, Prompt.load(data["prompt"])),
             wanted["type"],
             wanted["vocab_size"],
             lowercase=wanted["lowercase"],
@@ -72,7 +65,7 @@ def build_tokenizer(recipe: Recipe, log: InteractionLog, splits: Splits) -> PreT
             use_template=model_type in _ABSOLUTE_POSITIONS or wanted["type"] == "wordpiece",
         )
     if isinstance(backbone, str):
-        pretrained_text_config(recipe)  # an unknown backbone is told as such, not as one without tokenizer
+        pretrained_text_config(model)  # an unknown backbone is told as such, not as one without tokenizer
     key, name = ("model.backbone", backbone) if wanted is None else ("model.tokenizer", wanted)
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve_backbone(name))
@@ -83,11 +76,12 @@ def build_tokenizer(recipe: Recipe, log: InteractionLog, splits: Splits) -> PreT
     return tokenizer
 
 
-def build_processor(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> CTRSinkProcessor:
+def build_processor(
+    data: Mapping[str, Any], model: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
+) -> CTRSinkProcessor:
     """The processor of a recipe; texts are cut to what the backbone has positions for."""
-    data, model = recipe.data, recipe.model
     max_length = data["max_length"]
-    text_config = build_text_config(recipe, tokenizer)
+    text_config = build_text_config(model, tokenizer)
     largest = max(tokenizer.get_vocab().values())
     if largest >= text_config.vocab_size:
         raise ValueError(
@@ -119,10 +113,9 @@ def build_processor(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> CTRSi
     )
 
 
-def build_model(recipe: Recipe, processor: CTRSinkProcessor) -> CTRSinkForCTR:
+def build_model(data: Mapping[str, Any], model: Mapping[str, Any], processor: CTRSinkProcessor) -> CTRSinkForCTR:
     """The model with its initial weights; seed the random generators before."""
-    model, data = recipe.model, recipe.data
-    values = {key: value for key, value in model.items() if key != "family" and key not in MODEL_KEYS}
+    values = {key: value for key, value in model.items() if key not in TextModelKeys.model_fields}
     values |= {"sink_order": data["order"], "feedback": data["feedback"]}
     backbone = model["backbone"]
     if isinstance(backbone, str):
@@ -144,22 +137,22 @@ def plain_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def build_text_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Any:
+def build_text_config(model: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Any:
     """The backbone's configuration, without its weights."""
-    backbone = recipe.model["backbone"]
+    backbone = model["backbone"]
     if isinstance(backbone, dict):
         values = scratch_text_config(backbone, tokenizer)
         return CONFIG_MAPPING[values.pop("model_type")](**values)
-    return pretrained_text_config(recipe)
+    return pretrained_text_config(model)
 
 
-def pretrained_text_config(recipe: Recipe) -> Any:
+def pretrained_text_config(model: Mapping[str, Any]) -> Any:
     """The configuration of a named backbone, with the recipe's changes.
 
     Raises:
         ValueError: no such backbone.
     """
-    backbone = recipe.model["backbone"]
+    backbone = model["backbone"]
     try:
         config = AutoConfig.from_pretrained(resolve_backbone(backbone))
     except (OSError, ValueError, KeyError) as error:
@@ -167,7 +160,7 @@ def pretrained_text_config(recipe: Recipe) -> Any:
             f"model.backbone: {backbone!r} is neither a model id on the Hub, nor a folder with a config.json of a known "
             f"model type, nor package:NAME ({error})"
         ) from error
-    for key, value in recipe.model["text_config_values"].items():
+    for key, value in model["text_config_values"].items():
         setattr(config, key, value)
     return config
 

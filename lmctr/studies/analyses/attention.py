@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
-from lmctr.runs.inputs.base import COMMON_DATA_KEYS
+from lmctr.runs.inputs.keys import COMMON_DATA_KEYS
 from lmctr.studies.analyses import behaviors as analyze_sequence
 from lmctr.studies.analyses import tabular as analyze_tabular
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
-from lmctr.runs.inputs.base import COMMON_DATA_KEYS
+from lmctr.runs.inputs.keys import COMMON_DATA_KEYS
 
 if TYPE_CHECKING:
     from lmctr.analysis.behavior_attention import BehaviorAttention
@@ -85,24 +85,26 @@ def _measure(folder: RunFolder, args: argparse.Namespace) -> BehaviorAttention:
 
     import lmctr.auto  # noqa: F401 (registers the model types)
     from lmctr.analysis.behavior_attention import behavior_attention
+    from lmctr.models.families import family_of
     from lmctr.runs.evaluation import check_overrides
-    from lmctr.runs.inputs import view_of
+    from lmctr.runs.inputs import input_of
+    from lmctr.runs.inputs.base import RunContext
     from lmctr.runs.loading import load_run
     from lmctr.runs.recipe import load_recipe
 
     transformers.utils.logging.disable_progress_bar()
-    view = view_of(load_recipe(folder.path / RECIPE))
-    if not view.reads_events:
+    view = input_of(load_recipe(folder.path / RECIPE))
+    if family_of(view.model_group["family"]).input != "sequence":
         raise ValueError(
-            f"{folder.path}: a run of the family {view.recipe.model['family']!r} has no event sequences; `lmctr analyze behaviors` reads runs "
+            f"{folder.path}: a run of the family {view.model_group['family']!r} has no event sequences; `lmctr analyze behaviors` reads runs "
             "of sequence families, for example astro and behavior_transformer"
         )
     check_overrides(args.overrides, view.free_data_keys)
-    view = view_of(load_recipe(folder.path / RECIPE, args.overrides))
+    view = input_of(load_recipe(folder.path / RECIPE, args.overrides))
     with tempfile.TemporaryDirectory() as scratch:
         view.load(Path(scratch))
         model, processor = load_run(folder.path)
-        view.open(processor, parts=(args.split,), folder=folder.path)
+        view.open(processor, (args.split,), RunContext(folder.path))
         events = getattr(view.splits, args.split)
         events = events[np.random.default_rng(args.seed).permutation(len(events))[: args.num_samples]]
         model.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))

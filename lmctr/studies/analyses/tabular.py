@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
-from lmctr.runs.inputs.base import COMMON_DATA_KEYS
+from lmctr.runs.inputs.keys import COMMON_DATA_KEYS
 from lmctr.utils.files import write_json
 
 _TOP_SHOWN = 10
@@ -219,23 +219,25 @@ def _opened(folder: RunFolder, args: argparse.Namespace) -> Iterator[tuple[Any, 
     import transformers
 
     import lmctr.auto  # noqa: F401 (registers the model types)
+    from lmctr.models.families import family_of
     from lmctr.runs.evaluation import check_overrides
-    from lmctr.runs.inputs import view_of
+    from lmctr.runs.inputs import input_of
+    from lmctr.runs.inputs.base import RunContext
     from lmctr.runs.loading import load_run
     from lmctr.runs.recipe import load_recipe
 
     transformers.utils.logging.disable_progress_bar()
-    view = view_of(load_recipe(folder.path / RECIPE))
-    if not view.reads_tables:
-        family = load_recipe(folder.path / RECIPE).model["family"]
+    view = input_of(load_recipe(folder.path / RECIPE))
+    family = view.model_group["family"]
+    if family_of(family).input != "tabular":
         raise ValueError(f"{folder.path}: the family {family!r} reads no tables; this measure is for tabular families")
     check_overrides(args.overrides, view.free_data_keys)
-    view = view_of(load_recipe(folder.path / RECIPE, args.overrides))
+    view = input_of(load_recipe(folder.path / RECIPE, args.overrides))
     with tempfile.TemporaryDirectory() as scratch:
         view.load(Path(scratch))
         model, processor = load_run(folder.path)
         model.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        view.open(processor, parts=(args.split,), folder=folder.path)
+        view.open(processor, (args.split,), RunContext(folder.path))
         dataset, collate = view.dataset(args.split), view.collator(False)
         drawn = np.random.default_rng(args.seed).permutation(len(dataset))[: args.num_samples]
         drawn.sort()  # in the order of the file

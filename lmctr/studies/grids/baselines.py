@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.evaluation.evaluator import METRIC_TITLES
-from lmctr.runs.inputs import view_class, view_of
+from lmctr.runs.inputs import input_class, input_of
 from lmctr.runs.recipe import Recipe
 from lmctr.utils.files import read_json, write_json
 
 
 def configuration(recipe: Recipe) -> dict[str, Any]:
     """What the baselines of a recipe depend on; points with equal values are measured on the same samples."""
-    keys = view_class(recipe.model["family"]).baseline_data_keys(recipe.data)
+    keys = input_class(recipe.model["family"]).baseline_data_keys(recipe.data)
     data = {key: recipe.data.get(key) for key in keys}
     if isinstance(data["options"], dict):
         data["options"] = {key: value for key, value in data["options"].items() if key != "path"}
@@ -56,7 +56,7 @@ def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: C
     written = read_json(path) if path.is_file() else {"data": configuration(recipe), "seeds": {}}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        view = view_of(recipe)
+        view = input_of(recipe)
         view.load(Path(scratch))
         view.check()  # fills the store of a table
         for seed in seeds:

@@ -58,12 +58,12 @@ def saved_model(path: str | Path) -> Any:
 def _model_of_recipe(name: str, overrides: Sequence[tuple[str, str]]) -> Any:
     from transformers import set_seed
 
-    from lmctr.runs.inputs import view_of
+    from lmctr.runs.inputs import input_of
     from lmctr.runs.recipe import load_recipe
 
     recipe = load_recipe(name, overrides)
     with tempfile.TemporaryDirectory() as scratch:
-        view = view_of(recipe)
+        view = input_of(recipe)
         view.load(Path(scratch))
         view.check()
         set_seed(recipe.training.get("seed", 0))

@@ -1,0 +1,188 @@
+"""Keys of a recipe's data group, and of the model group where they are not a configuration's: types, defaults, bounds, meanings."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from lmctr.utils.values import Values
+
+
+class DataKeys(Values):
+    """Data keys of every kind of input."""
+
+    smallest_share: ClassVar[float] = (
+        5e-324  # every part of a log needs events; a part of a table may be a file of its own
+    )
+
+    name: str = Field(description="A known data set, a schema file, a data file, or a folder of `lmctr data prepare`.")
+    path: str | None = Field(None, description="Where the data set's files lie; null where it needs none.")
+    options: dict = Field({}, description="Further arguments of what reads the data set.")
+    split: str | None = Field("time", description="Rule that cuts the samples into training, validation and test.")
+    fractions: list[float] | None = Field(
+        [0.8, 0.1, 0.1], description="Shares of training, validation and test, which add up to 1."
+    )
+    seed: int = Field(
+        0, description="Of the split and of drawn samples; runs of other training seeds see the same samples."
+    )
+    max_train_samples: int | None = Field(None, ge=1, description="Most training samples, drawn at random; null: all.")
+    max_eval_samples: int | None = Field(
+        None, ge=1, description="Most samples of validation and test each; null: all."
+    )
+    baselines: bool = Field(True, description="Whether simple rivals (counting, boosted trees) are measured too.")
+
+    @field_validator("fractions")
+    @classmethod
+    def _add_up(cls, value: list[float] | None) -> list[float] | None:
+        if value is None:
+            return None
+        if len(value) != 3 or value[0] <= 0 or min(value) < cls.smallest_share or not math.isclose(sum(value), 1.0):
+            raise ValueError(
+                f"data.fractions is {value}, accepted: three positive numbers (train, validation, test) that add up to 1"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _one_path(self) -> DataKeys:
+        if self.path is not None and "path" in self.options:
+            raise ValueError("data.path and data.options.path are both set; keep one")
+        return self
+
+
+COMMON_DATA_KEYS = tuple(key for key in DataKeys.model_fields if key != "baselines")
+"""Data keys that an evaluation may set anew for every kind of input: where the data lie and how they are parted."""
+
+
+class RetrievalKeys(Values):
+    """How behaviours that are similar to the target are found."""
+
+    encoder: str = Field("tfidf", description="`tfidf`, or a text encoder: a model id, a folder or package:NAME.")
+    k: int = Field(50, description="Similar behaviours that are kept of each sample.")
+
+
+class TokenizerKeys(Values):
+    """A tokenizer that is trained on the training part's texts."""
+
+    type: Literal["wordpiece", "bpe"] = Field(description="How words are cut.")
+    vocab_size: int = Field(8192, description="Tokens at most.")
+    lowercase: bool = Field(True, description="Whether texts are made lower case.")
+    min_frequency: int = Field(1, description="Tokens that are seen less often are left out.")
+
+
+class LogDataKeys(DataKeys):
+    """Data keys of an interaction log."""
+
+    split: Literal["time", "user"] = Field(
+        "time", description="Rule that cuts the log into parts: by time, or by users."
+    )
+    fractions: list[float] = DataKeys.model_fields["fractions"]
+
+
+class TextDataKeys(LogDataKeys):
+    """Data keys of histories and targets as text."""
+
+    prompt: str | dict = Field("generic/en", description="Prompt that ships with lmctr, file of one, or its content.")
+    num_behaviors: int = Field(50, ge=1, description="Behaviours of a history at most.")
+    order: Literal["recent", "similarity", "time"] = Field(
+        "recent",
+        description="Which behaviours a text holds and how: the latest, or retrieved ones by similarity or time.",
+    )
+    feedback: Literal["none", "groups", "inline", "sink"] = Field("none", description="How a text tells feedback.")
+    trailing_sink: bool = Field(True, description="Whether a sink stands after the last behaviour too.")
+    max_length: int | None = Field(
+        None, ge=1, description="Tokens of a text at most; null: what the backbone can read."
+    )
+    retrieval: RetrievalKeys | None = Field(
+        None, description="How similar behaviours are found, where they are needed."
+    )
+
+
+class ModelKeys(Values):
+    """Model keys of every family, besides those of its configuration."""
+
+    family: str = Field("ctr_sink", description="The family, as `model_type` names it.")
+
+
+class TextModelKeys(ModelKeys):
+    """Model keys of a language model besides those of its configuration."""
+
+    backbone: str | dict = Field(
+        description="Pretrained language model (id, folder, package:NAME), or a config from scratch with model_type."
+    )
+    tokenizer: str | TokenizerKeys | None = Field(
+        None, description="Tokenizer by name, or keys of one to train; null: the backbone's."
+    )
+    sink_token: str = Field("[SINK]", description="Text of the sink token.")
+    text_config_values: dict = Field({}, description="Changes to a pretrained backbone's configuration.")
+    attn_implementation: Literal["sdpa", "eager"] | None = Field(
+        None, description="How attention is computed; null: as transformers chooses."
+    )
+
+
+class StoredDataKeys(DataKeys):
+    """Data keys of what a feature processor puts into a store of arrays."""
+
+    smallest_share: ClassVar[float] = 0.0
+
+    split: Literal["random", "group", "rows", "time"] | None = Field(
+        None, description="Rule that cuts the rows into parts; null: the data set's own parts."
+    )
+    fractions: list[float] | None = Field(
+        None, description="Shares of training, validation and test; null: the data set's own."
+    )
+    cache_dir: str | None = Field(None, description="Folder of processed data that runs share; null: each run's own.")
+
+
+class TabularDataKeys(StoredDataKeys):
+    """Data keys of rows of fields."""
+
+    split: Literal["random", "group", "rows", "time", "user"] | None = StoredDataKeys.model_fields["split"]
+    features: dict = Field({}, description="Changes to the data set's fields: by type, `fields`, `only`, `drop`.")
+
+
+class SequenceDataKeys(LogDataKeys):
+    """Data keys of histories of events and candidates."""
+
+    max_history_length: int | None = Field(None, ge=1, description="Latest events of a row; null: the whole lifetime.")
+    candidates_per_row: int = Field(
+        1, ge=1, description="Samples of a user that share a training row (1: MUMI, more: SUMI)."
+    )
+    eval_candidates_per_row: int = Field(1, ge=1, description="The same for validation and test.")
+    window_seconds: int | None = Field(
+        None, ge=0, description="Longest time between the first and last sample of a row; null: any."
+    )
+    same_scenario: bool = Field(False, description="Whether the samples of a row are of one scenario.")
+    tasks: list[str] = Field(["label"], description="Labels to predict; metrics without a name measure the first.")
+    item_features: list[str] = Field([], description="Catalogue columns that the model reads.")
+    user_features: list[str] = Field([], description="Columns of the user table that the model reads.")
+    statistics: list[str] = Field(
+        [], description="Counts and rates of a candidate's user and item that the model reads."
+    )
+    min_count: int = Field(1, ge=1, description="Items seen less often in training share the id of unknown ones.")
+
+
+class RankingKeys(Values):
+    """What the metrics of rankings count."""
+
+    m: int = Field(10, ge=1, description="Ads that go on.")
+    k: int | None = Field(None, ge=1, description="Wanted ads of Recall@m@k; null: m.")
+    ndcg_k: int | None = Field(10, ge=1, description="Ads that NDCG looks at; null: all.")
+    ideal: Literal["v", "ecpm"] = Field("v", description="What the denominator of R/R* sorts by.")
+
+
+class ImpressionDataKeys(StoredDataKeys):
+    """Data keys of users and the ads ranked for them."""
+
+    user_features: dict = Field(
+        {}, description="Changes to the fields of the user: by type, `fields`, `only`, `drop`."
+    )
+    ad_features: dict = Field({}, description="Changes to the fields of the ad, likewise.")
+    metrics: RankingKeys = Field(RankingKeys(), description="What the metrics count.")
+
+
+class TrainingKeys(Values):
+    """Training keys besides the fields of `CTRTrainingArguments`."""
+
+    epochs: int = Field(3, ge=1, description="Passes over the training part, in families that train in one stage.")
