@@ -185,7 +185,7 @@ def load_recipe(
     for key, says in kind.check_recipe(data, model):
         raise RecipeError(f"{where(key)}: {says}")
     given = groups["training"]
-    checked = _check_group("training", training_keys(), given, where, SET_BY_LMCTR | _epochs_elsewhere(kind))
+    checked = _check_group("training", training_keys(), given, where, elsewhere_keys(kind))
     training = {_EPOCHS.get(key, key): checked[key] for key in given}
     return Recipe(data=data, model=model, training={**kind.training_defaults, **training}, source=source)
 
@@ -218,10 +218,10 @@ def _model_keys(kind: type[InputKind], family: str) -> type[Values]:
     return kind.model_keys(family)
 
 
-def _epochs_elsewhere(kind: type[InputKind]) -> dict[str, str]:
-    """Families with two stages have no single number of epochs."""
+def elsewhere_keys(kind: type[InputKind]) -> dict[str, str]:
+    """Training keys that a recipe does not set, and what to do instead. Families with two stages have no single number of epochs."""
     both = "set training.stage1_epochs and training.stage2_epochs; their sum is trained"
-    return dict.fromkeys(("epochs", "num_train_epochs"), both) if kind.has_stages else {}
+    return SET_BY_LMCTR | (dict.fromkeys(("epochs", "num_train_epochs"), both) if kind.has_stages else {})
 
 
 def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["Values", "Wording", "dataclass_values", "describe", "read_values", "show", "type_in_yaml"]
+__all__ = ["Values", "Wording", "dataclass_values", "describe", "inner_values", "read_values", "show", "type_in_yaml"]
 
 Kind = TypeVar("Kind", bound="Values")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
@@ -98,7 +98,7 @@ def _message(kind: type[Values], given: Any, error: Mapping[str, Any], wording: 
     """Rank and text of one of pydantic's errors; None for the branch of a union that was not meant."""
     path, hint, bounds, value = [], kind, (), given
     for part in error["loc"]:
-        inner, hint = _inner(hint), _without_null(hint)
+        inner, hint = inner_values(hint), _without_null(hint)
         if inner is not None and isinstance(value, Mapping):
             if hint is not inner and part == inner.__name__:  # pydantic's mark of a branch, no key
                 hint = inner
@@ -108,30 +108,32 @@ def _message(kind: type[Values], given: Any, error: Mapping[str, Any], wording: 
             if part not in inner.model_fields:
                 break
             hint, bounds = inner.model_fields[part].annotation, inner.model_fields[part].metadata
-        elif typing.get_origin(hint) in (list, dict) and _inner(typing.get_args(hint)[-1], deep=True) is not None:
+        elif (
+            typing.get_origin(hint) in (list, dict) and inner_values(typing.get_args(hint)[-1], deep=True) is not None
+        ):
             hint, bounds = typing.get_args(hint)[-1], ()
         else:
             break  # inside a plain value, which is told as a whole
         path.append(part)
         value = value.get(part) if isinstance(value, Mapping) else value[part]
     if error["type"] == "extra_forbidden":
-        return 0, wording.unknown([*path, error["loc"][-1]], _inner(hint).model_fields)
+        return 0, wording.unknown([*path, error["loc"][-1]], inner_values(hint).model_fields)
     if error["type"] == "value_error":
         return 1, wording.refused(path, str(error["ctx"]["error"]))
     if error["type"] == "missing":
         return 2, wording.missing(path, describe(hint, bounds))
-    if _inner(hint) is not None and (not path or isinstance(path[-1], int)):
-        return 1, wording.mapping(path, list(_inner(hint).model_fields), value)
+    if inner_values(hint) is not None and (not path or isinstance(path[-1], int)):
+        return 1, wording.mapping(path, list(inner_values(hint).model_fields), value)
     in_type = error["type"].startswith(("greater", "less"))
     return 1, wording.wrong(path, value, describe(hint, bounds if in_type else ()), in_type)
 
 
-def _inner(hint: Any, deep: bool = False) -> type[Values] | None:
+def inner_values(hint: Any, deep: bool = False) -> type[Values] | None:
     """The class of values in a hint such as `Retrieval | None`; `deep`: also in one such as `list[Point]`."""
     if isinstance(hint, type) and issubclass(hint, Values):
         return hint
     options = typing.get_args(hint) if deep or _is_union(hint) else ()
-    return next(filter(None, (_inner(option, deep) for option in options)), None)
+    return next(filter(None, (inner_values(option, deep) for option in options)), None)
 
 
 def _is_union(hint: Any) -> bool:
@@ -159,7 +161,7 @@ def dataclass_values(cls: type, hidden: Container[str] = (), base: type[Values] 
     """The fields of a dataclass as keys, after those of `base` and without the hidden ones."""
     keys: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
-        if field.name in hidden or not field.init or field.name.startswith("_"):
+        if field.name in hidden or field.name in base.model_fields or not field.init or field.name.startswith("_"):
             continue
         default = Field(default_factory=field.default_factory)
         if field.default_factory is dataclasses.MISSING:
@@ -191,7 +193,7 @@ def describe(hint: Any, bounds: Sequence[Any] = ()) -> str:
         return f"a list of {describe(arguments[0])}" if arguments else "a list"
     if origin is dict:
         return "a mapping"
-    if _inner(hint) is not None:
+    if inner_values(hint) is not None:
         return f"{{{', '.join(hint.model_fields)}}}"
     return _NAMES.get(hint, getattr(hint, "__name__", str(hint))) + "".join(limits)
 

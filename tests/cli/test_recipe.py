@@ -245,6 +245,68 @@ def test_changed_keys_are_named(write):
     ]
 
 
+TABULAR = "data: {name: synthetic_table}\nmodel: {family: dnn}\n"
+
+
+@pytest.mark.parametrize("training", ["{epochs: 2}", "{stage2_epochs: 2}", "{stage1_epochs: 0, stage2_epochs: 2}"])
+def test_families_without_stages_count_epochs(write, training):
+    recipe = load_recipe(write(f"{TABULAR}training: {training}\n"))
+    assert recipe.training["stage2_epochs"] == 2
+    before = load_recipe(write(f"{TABULAR}training: {{stage2_epochs: 2}}\n"))
+    assert compare_recipes(before.resolved(), recipe.resolved()) == []
+    assert load_recipe(recipe.source, [("training.epochs", "5")]).training["stage2_epochs"] == 5
+    assert load_recipe(recipe.source, {"training.stage2_epochs": 5}).training["stage2_epochs"] == 5
+
+
+def test_either_name_of_epochs_takes_the_place_of_that_of_the_base(write, tmp_path):
+    (tmp_path / "old.yaml").write_text(f"{TABULAR}training: {{stage2_epochs: 2}}\n")
+    (tmp_path / "new.yaml").write_text(f"{TABULAR}training: {{epochs: 2}}\n")
+    assert load_recipe(write("base: old.yaml\ntraining: {epochs: 7}\n")).training["stage2_epochs"] == 7
+    assert load_recipe(write("base: new.yaml\ntraining: {stage2_epochs: 7}\n")).training["stage2_epochs"] == 7
+
+
+def test_wrong_epochs(write):
+    path = write(f"{TABULAR}training: {{epochs: 2, stage2_epochs: 2}}\n")
+    with pytest.raises(RecipeError, match=r"epochs and training.stage2_epochs are both set, and mean the same; keep"):
+        load_recipe(path)
+    path = write(f"{TABULAR}training: {{epochs: 0}}\n")
+    with pytest.raises(RecipeError, match=r"training.epochs is 0, accepted: a whole number from 1"):
+        load_recipe(path)
+    with pytest.raises(RecipeError, match="both set"):
+        load_recipe(path, [("training.epochs", "1"), ("training.stage2_epochs", "1")])
+    message = (
+        "the command line: training.epochs is not set in a recipe; set training.stage1_epochs and training.stage2_"
+    )
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(MINIMAL), [("training.epochs", "1")])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("events: e.csv\ncolumns: {}", "is a data schema, not a recipe: name it in data.name"),
+        ("name: t\nfiles: t.csv\nlabel: y", "is a data schema, not a recipe: name it in data.name"),
+        ("name: l\nrecipe: x\nsizes: []", "is a ladder, not a recipe: lmctr scaling ladder"),
+        ("recipe: x\npoints: []", "is a grid, not a recipe: lmctr grid run"),
+    ],
+)
+def test_other_files_are_told_as_such(write, content, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(content))
+
+
+def test_a_data_file_is_not_read_as_yaml(tmp_path):
+    (tmp_path / "clicks.csv").write_text("a: [\n" * 100)
+    with pytest.raises(RecipeError, match=r"clicks.csv is a data file by its name.*--data.name"):
+        load_recipe(tmp_path / "clicks.csv")
+
+
+def test_training_keys_by_other_names(write):
+    for key, meant in (("batch_size", "per_device_train_batch_size"), ("lr", "learning_rate")):
+        with pytest.raises(RecipeError, match=f"unknown key '{key}' in training .*; did you mean '{meant}'"):
+            load_recipe(write(MINIMAL), [(f"training.{key}", "3")])
+
+
 def is_recipe(name):
     """Not a launcher's configuration, and not a grid or ladder of recipes (test_grid.py and test_scaling_ladder.py check those)."""
     return (

@@ -185,4 +185,5 @@ class ImpressionDataKeys(StoredDataKeys):
 class TrainingKeys(Values):
     """Training keys besides the fields of `CTRTrainingArguments`."""
 
+    output_dir: str | None = Field(None, description="The run folder; null: `runs/` and the name of the recipe.")
     epochs: int = Field(3, ge=1, description="Passes over the training part, in families that train in one stage.")

@@ -27,13 +27,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lmctr.runs.recipe import Recipe, RecipeError, find_recipe, load_recipe
 from lmctr.utils.files import read_yaml
 from lmctr.utils.suggest import nearest, unknown_key_message
-
-if TYPE_CHECKING:
-    from lmctr.runs.recipe import Recipe
 
 GRID_KEYS = ("name", "description", "recipe", "output_dir", "seeds", "compare_to", "set", "axes", "points")
 POINT_KEYS = ("name", "label", "recipe", "compare_to", "set")
@@ -119,8 +117,6 @@ def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
         ValueError: unknown keys (with the nearest known one), wrong types, doubled names, names that lead nowhere.
         FileNotFoundError: no such grid, or no such recipe.
     """
-    from lmctr.runs.recipe import find_recipe
-
     path = find_recipe(name)
     where = str(name)
     raw = read_yaml(path)
@@ -157,32 +153,17 @@ def check_recipes(grid: Grid, more: Sequence[tuple[str, str]] = ()) -> dict[tupl
     Raises:
         ValueError: a key or value that the recipe reader refuses; the message names the point.
     """
-    from lmctr.runs.recipe import RecipeError, load_recipe
-
     recipes = {}
     for point in grid.points:
+        of_point = dict.fromkeys(point.values.keys() - dict(more).keys(), f"set of point {point.name!r}")
         for seed in grid.seeds:
             try:
-                recipe = load_recipe(point.recipe, point.overrides(seed, more))
+                recipe = load_recipe(point.recipe, point.overrides(seed, more), of_point)
             except RecipeError as error:
-                raise ValueError(f"{grid.path}: point {point.name!r}: {_blame(point, str(error), more)}") from error
+                raise ValueError(f"{grid.path}: point {point.name!r}: {error}") from error
             recipe.training.pop("output_dir", None)
             recipes[point.name, seed] = recipe
     return recipes
-
-
-def _blame(point: Point, message: str, more: Sequence[tuple[str, str]]) -> str:
-    """The recipe reader takes a point's values as overrides of the command line: say where a wrong one stands."""
-    from lmctr.runs.recipe import RecipeError, load_recipe
-
-    if more:
-        try:
-            load_recipe(point.recipe, point.overrides(0), require_all=False)
-        except RecipeError:
-            pass
-        else:
-            return message
-    return message.replace("the command line", f"set of point {point.name!r}")
 
 
 def _cross(
@@ -281,8 +262,6 @@ def _axes(raw: Any, where: str) -> dict[str, list[dict[str, Any]]]:
 
 def _find_base(grid: Path, recipe: str) -> Path:
     """The base recipe: beside the grid file, or as `lmctr train` finds it."""
-    from lmctr.runs.recipe import find_recipe
-
     beside = Path(grid).parent / recipe
     if beside.is_file():
         return beside

@@ -29,6 +29,7 @@ from lmctr.studies.scaling.allocate import read_scenario
 from lmctr.studies.scaling.fit import LAWS, FitOptions
 from lmctr.utils.files import read_yaml, write_text
 from lmctr.utils.suggest import nearest, unknown_key_message
+from lmctr.utils.values import dataclass_values, read_values
 
 X_COLUMNS = ("flops_per_sample", "flops_per_request", "dense_parameters", "embedding_parameters", "parameters")
 KEYS = ("name", "description", "recipe", "output_dir", "seeds", "set", "sizes", "metric", "split", "x", "request", "fit", "cost", "revenue", "design", "allocate")  # fmt: skip
@@ -301,20 +302,7 @@ def _optional(kind: type, values: dict[str, Any], key: str, where: str) -> Any:
 
 def _section(kind: type, raw: Any, where: str) -> Any:
     """A mapping as a dataclass. Raises `ValueError`: an unknown or missing key, a wrong type."""
-    from lmctr.runs.recipe import _WRONG, coerce, dataclass_keys, describe
-
-    known = dataclass_keys(kind, set())
-    values = {}
-    for key, value in _mapping(raw, tuple(known), where).items():
-        hint = known[key][0]
-        values[key] = coerce(value, hint)
-        if values[key] is _WRONG:
-            raise ValueError(f"{where}: {key} is {value!r}, accepted: {describe(hint)}")
-    for entry in dataclasses.fields(kind):
-        required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
-        if required and entry.name not in values:
-            raise ValueError(f"{where}: {entry.name} is missing; accepted: {describe(known[entry.name][0])}")
-    return kind(**values)
+    return kind(**read_values(dataclass_values(kind), raw, where).model_dump())
 
 
 def _mapping(raw: Any, known: tuple[str, ...], where: str) -> dict[str, Any]:
