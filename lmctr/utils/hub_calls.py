@@ -23,7 +23,7 @@ class HubError(OSError):
 
 
 def ask_hub(what: str, call: Callable[[], T]) -> T:
-    """Make a call to the Hub; its errors become a `HubError` that says what to do."""
+    """Make a call to the Hub; its errors become a `HubError` that says what to do. `what` starts with the verb, push or load."""
     try:
         return call()
     except LocalTokenNotFoundError as error:
@@ -33,7 +33,7 @@ def ask_hub(what: str, call: Callable[[], T]) -> T:
             f"{what}: no such branch on the Hub; leave the revision out or name an existing branch"
         ) from error
     except HfHubHTTPError as error:
-        raise HubError(f"{what}: {_advice(error)}") from error
+        raise HubError(f"{what}: {_advice(error, what.split()[0])}") from error
     except Exception as error:
         if not _is_transport_error(error):
             raise
@@ -42,25 +42,29 @@ def ask_hub(what: str, call: Callable[[], T]) -> T:
         ) from error
 
 
-def _advice(error: HfHubHTTPError) -> str:
+def _advice(error: HfHubHTTPError, verb: str) -> str:
     status = getattr(error.response, "status_code", None)
     said = f"the Hub answered {status}"
     detail = (error.server_message or "").strip()
     said += f" ({detail})" if detail else ""
     if status == 401:
         return f"{said}: the access token is missing, wrong or expired; run `hf auth login` or set HF_TOKEN"
+    if status == 403 and verb == "push":
+        return (
+            f"{said}: the access token may not write there; use a token with write access to this user or organisation"
+        )
     if status == 403:
         return (
-            f"{said}: the access token has no right to do this; use one with write access to this user or organisation"
+            f"{said}: the access token may not read it; ask for access on the repository's page, or use another token"
         )
     if status == 404 or isinstance(error, RepositoryNotFoundError):
         return f"{said}: no such repository, or the token may not see it; check the name and the token"
     if status in (409, 412):
-        return f"{said}: the repository changed meanwhile; try again"
+        return f"{said}: the repository changed meanwhile; {verb} again"
     if status == 429:
-        return f"{said}: too many requests; wait a few minutes and try again"
+        return f"{said}: too many requests; wait a few minutes and {verb} again"
     if status is not None and status >= 500:
-        return f"{said}: the server failed; try again later"
+        return f"{said}: the server failed; {verb} again later"
     return f"{said}: {error}" if not detail else said
 
 
