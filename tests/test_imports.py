@@ -50,14 +50,6 @@ DEBTS = {
     "studies/analyses/attention.py",
     "studies/analyses/behaviors.py",
     "studies/analyses/tabular.py",
-    "studies/scaling/allocate.py",
-    "studies/scaling/cost.py",
-    "studies/scaling/design.py",
-    "studies/scaling/fit.py",
-    "studies/scaling/flops.py",
-    "studies/scaling/ladder.py",
-    "studies/scaling/revenue.py",
-    "studies/scaling/sumi.py",
 }
 
 

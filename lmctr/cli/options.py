@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import inspect
 import types
 import typing
 from dataclasses import MISSING, dataclass, fields
@@ -115,9 +116,12 @@ class Actions:
 
 
 def add_options(parser: argparse.ArgumentParser, options: type) -> None:
-    """The flags of a dataclass; `--batch_size` works beside `--batch-size` for one release."""
+    """The flags of a dataclass, its own before those that it inherits; `--batch_size` works beside `--batch-size` for one release."""
     hints = typing.get_type_hints(options)
-    for field in fields(options):
+    place = {
+        name: i for i, base in reversed(list(enumerate(options.__mro__))) for name in inspect.get_annotations(base)
+    }
+    for field in sorted(fields(options), key=lambda field: place[field.name]):
         if "says" not in field.metadata:
             continue
         about, kind, many = field.metadata, *_kind(hints[field.name])

@@ -1,50 +1,51 @@
-"""`lmctr scaling WHAT`: scaling laws and what follows from them; each sub-verb is a module of its own."""
+"""`lmctr scaling WHAT`: scaling laws and what follows from them."""
 
 from __future__ import annotations
 
-import argparse
-
-from lmctr.studies.scaling import allocate as scaling_allocate
-from lmctr.studies.scaling import cost as scaling_cost
-from lmctr.studies.scaling import design as scaling_design
-from lmctr.studies.scaling import fit as scaling_fit
-from lmctr.studies.scaling import flops as scaling_flops
-from lmctr.studies.scaling import ladder as scaling_ladder
-from lmctr.studies.scaling import revenue as scaling_revenue
-from lmctr.studies.scaling import sumi as scaling_sumi
+from lmctr.cli.options import Action, Actions
 
 ACCEPTS_OVERRIDES = True  # of the recipes of `flops` and `ladder`; the others refuse them
 
-# Each module has `add_parser(actions)` and `run(args)`, and imports nothing heavy at its top.
-ACTIONS = {
-    "ladder": scaling_ladder,
-    "flops": scaling_flops,
-    "fit": scaling_fit,
-    "cost": scaling_cost,
-    "revenue": scaling_revenue,
-    "design": scaling_design,
-    "allocate": scaling_allocate,
-    "sumi": scaling_sumi,
-}
+
+def _action(name: str, says: str, options: str, epilog: str | None = None, takes_overrides: bool = False) -> Action:
+    room = "lmctr.studies.scaling"
+    return Action(name, says, f"{room}.options:{options}", f"{room}.{name}:run", epilog, takes_overrides)
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Adds the verb `scaling`."""
-    parser = subparsers.add_parser(
-        "scaling",
-        help="scaling laws, machine cost, design under a return on it",
-        description="From losses to machine cost to design (arXiv 2411.13322): `ladder` does all of it from one file; the others are its "
-        "steps, and take points from anywhere.",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
-    for module in ACTIONS.values():
-        module.add_parser(actions)
+_ACTIONS = (
+    _action(
+        "ladder",
+        "train a ladder of sizes, fit the law, measure cost, choose a design",
+        "LadderOptions",
+        "Overrides such as --data.path FOLDER or --training.use_cpu true apply to every size, last.",
+        takes_overrides=True,
+    ),
+    _action(
+        "flops",
+        "count FLOPs and parameters of models",
+        "FlopsOptions",
+        "Overrides such as --model.hidden_units '[64, 64]' apply to recipes.",
+        takes_overrides=True,
+    ),
+    _action("fit", "fit a scaling law to points", "FitOptions"),
+    _action("cost", "highest QPS under a latency limit, and machines", "CostRunOptions"),
+    _action("revenue", "regress revenue on offline metrics", "RevenueOptions"),
+    _action("design", "best size under a return on machine cost", "DesignOptions"),
+    _action(
+        "allocate",
+        "machines for several scenarios under one budget",
+        "AllocateOptions",
+        "FILE: .csv with the columns scenario, design, gain, cost; or .yaml with the keys budget, minimal_roi and scenarios, a list of {name, "
+        "candidates: file or list, gain: column, cost: column, gain_factor, cost_factor}.",
+    ),
+    _action("sumi", "plan rows of several samples of a user: size and FLOPs by N_c (Climber)", "SumiOptions"),
+)
 
-
-def run(args: argparse.Namespace) -> int:
-    """Runs the sub-verb that was asked for."""
-    module = ACTIONS[args.action]
-    if args.overrides and not getattr(module, "ACCEPTS_OVERRIDES", False):
-        raise ValueError(f"scaling {args.action} takes no recipe overrides, got --{args.overrides[0][0]}")
-    return module.run(args)
+VERB = Actions(
+    "scaling",
+    "scaling laws, machine cost, design under a return on it",
+    _ACTIONS,
+    "From losses to machine cost to design (arXiv 2411.13322): `ladder` does all of it from one file; the others are its steps, and take "
+    "points from anywhere.",
+)
+add_parser, run = VERB.add_parser, VERB.run

@@ -29,6 +29,8 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import stats
 
+from .options import SweepOptions
+
 __all__ = ["Capacity", "CostOptions", "LatencyLimitError", "Level", "Load", "Machines", "Window", "machines", "measure_capacity"]  # fmt: skip
 
 _GROWTH = 1.02  # a doubling of the clients that brings less is no growth
@@ -39,31 +41,14 @@ class LatencyLimitError(ValueError):
 
 
 @dataclass(frozen=True)
-class CostOptions:
+class CostOptions(SweepOptions):
     """How a model is measured.
 
     Args:
-        latency_limit: seconds that the `quantile` of the calls may take. quantile: 0.99 is p99.
-        batch_sizes: requests per call that are tried; 1 (single requests) is always among them.
-        max_concurrency: most clients.
-        window_seconds, num_windows: each level is measured in at least so many windows, after `warmup_seconds` of the same load, and in more until
-            `min_calls` calls are there.
-        confidence: of the statement that a level meets the limit.
-        max_seconds: of one model, loading left out; each batch size has an equal share of it, and what the ones before left over. Levels that do
-            not fit are not measured, and the result says so (its rate is then a lower bound). A level that is running ends with what it
-            has; a call that is running is waited for.
+        latency_limit: seconds that the `quantile` of the calls may take; 0.99 is p99. The rest: see `SweepOptions`.
     """
 
     latency_limit: float
-    quantile: float = 0.99
-    batch_sizes: tuple[int, ...] = (1, 8)
-    max_concurrency: int = 16
-    window_seconds: float = 1.0
-    num_windows: int = 3
-    warmup_seconds: float = 0.5
-    min_calls: int = 1000
-    confidence: float = 0.95
-    max_seconds: float = 60.0
 
     def __post_init__(self):
         for name in ("latency_limit", "window_seconds", "max_seconds"):
@@ -165,20 +150,16 @@ class Capacity:
             if entry is None:
                 return None
             interval = entry["qps_interval"]
-            pairs = {
-                "qps_interval": None if interval is None else tuple(interval),
-                "share": tuple(entry["share"]),
-            }
+            pairs = {"qps_interval": interval and tuple(interval), "share": tuple(entry["share"])}
             return Level(**(entry | pairs))
 
-        options = values["options"] | {"batch_sizes": tuple(values["options"]["batch_sizes"])}
         return cls(
             level(values["single"]),
             level(values["batched"]),
             tuple(level(entry) for entry in values["levels"]),
             values["complete"],
             values["seconds"],
-            CostOptions(**options),
+            CostOptions(**values["options"]),
         )
 
 

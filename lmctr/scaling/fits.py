@@ -8,7 +8,6 @@ as seeds, sharpen a point but do not make the curve identifiable). More paramete
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import warnings
 from collections.abc import Sequence
@@ -18,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from lmctr.utils.tables import read_csv
 
 from .bnsl import bnsl, fit_bnsl, num_parameters
 
@@ -247,6 +248,12 @@ class Extrapolation:
     mean_relative_error: float
     constant_error: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON can hold it."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        arrays = {name: values[name].tolist() for name in ("x", "y", "predicted")}
+        return values | arrays | {"fit": self.fit.to_dict()}
+
 
 def extrapolation_error(x: ArrayLike, y: ArrayLike, num_held_out: int = 2, **options: Any) -> Extrapolation:
     """Fit on the smaller sizes, predict the `num_held_out` largest distinct ones (with all their points).
@@ -288,23 +295,10 @@ def read_points(path: str | Path, x: str, y: str) -> tuple[np.ndarray, np.ndarra
         path: a CSV file with a header. x, y: names of its columns.
 
     Raises:
-        ValueError: a column is missing, a value is not a number (with its line), no rows. FileNotFoundError: no such file.
+        ValueError: a column is missing, a value is not a finite number (with its line), no rows. FileNotFoundError: no such file.
     """
-    columns: list[list[float]] = [[], []]
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        for name in (x, y):
-            if name not in (reader.fieldnames or ()):
-                raise ValueError(f"{path} has no column {name!r}; its columns: {', '.join(reader.fieldnames or ())}")
-        for row in reader:
-            for values, name in zip(columns, (x, y)):
-                try:
-                    values.append(float(row[name]))
-                except (TypeError, ValueError):
-                    raise ValueError(f"{path}, line {reader.line_num}: {name} is no number: {row[name]!r}") from None
-    if not columns[0]:
-        raise ValueError(f"{path} has no rows")
-    return np.array(columns[0]), np.array(columns[1])
+    rows = read_csv(path, numbers=[x, y])
+    return np.array([row[x] for row in rows]), np.array([row[y] for row in rows])
 
 
 def _fit(

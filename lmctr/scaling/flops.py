@@ -11,6 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from lmctr.models.astro.configuration_astro import ASTROConfig
 
+from .design import mlp_flops
+
 __all__ = [
     "ModelFlops",
     "StageFlops",
@@ -188,5 +190,4 @@ def astro_flops(
         gate = 4 * width * max(width // config.gate_ratio, 1)
         fusion = blocks * per_token + 4 * dim * blocks**2 + gate
     sizes = [width + num_side_features, *config.head_hidden_sizes, config.num_tasks]
-    head = sum(2 * below * above for below, above in zip(sizes, sizes[1:]))  # noqa: RUF007
-    return StageFlops(float(stage1), float(num_candidates * (layers + fusion + head)))
+    return StageFlops(float(stage1), float(num_candidates * (layers + fusion + mlp_flops(sizes))))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +23,7 @@ from lmctr.utils.files import read_json, write_json
 from .cost import Capacity, CostOptions, Window
 from .inputs import RequestShape, random_inputs
 
-__all__ = ["CapacityCache", "ModelLoad", "ThreadLoad", "machine_description", "model_fingerprint"]
+__all__ = ["CapacityCache", "ModelLoad", "ThreadLoad", "model_fingerprint"]
 
 _INPUT_SETS = 4  # different random inputs of each batch size, so that no cache holds the one answer
 
@@ -118,29 +116,6 @@ class ModelLoad(ThreadLoad):
             return self.model(**inputs[number % len(inputs)]).logits.cpu()
 
 
-def machine_description(device: str = "cpu") -> dict[str, Any]:
-    """What decides how fast this machine is: processor, cores, threads, GPU, versions."""
-    import transformers
-
-    processor = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-        processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
-    found = {
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": processor,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-    if torch.device(device).type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(device)
-    return found
-
-
 def model_fingerprint(folder: str | Path) -> str:
     """Checksum of a saved model: its `config.json` and its weights.
 
@@ -170,7 +145,7 @@ class CapacityCache:
         self.folder = Path(folder)
 
     def path(self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions) -> Path:
-        """The file of a measurement. machine: `machine_description`. model: `model_fingerprint`."""
+        """The file of a measurement. machine: `lmctr.utils.measure.machine`. model: `model_fingerprint`."""
         text = json.dumps([machine, model, vars(shape), vars(options)], sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 

@@ -12,7 +12,14 @@ from typing import Any
 
 import yaml
 
-__all__ = ["parse_yaml", "read_json", "read_yaml", "replacing", "write_json", "write_text"]
+__all__ = ["check_file", "parse_yaml", "read_json", "read_yaml", "replacing", "write_json", "write_text"]
+
+
+def check_file(path: str | Path) -> Path:
+    """The path of a file that is there. Raises `FileNotFoundError`: there is none."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path} does not exist, or is no file")
+    return Path(path)
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmctr.utils.files import write_text
+from lmctr.utils.files import check_file, write_text
+from lmctr.utils.suggest import nearest
 
-__all__ = ["markdown_table", "spread_cells", "text_table", "write_csv"]
+__all__ = ["markdown_table", "read_csv", "spread_cells", "text_table", "write_csv"]
 
 Table = Sequence[Sequence[str]]
 
@@ -78,3 +80,40 @@ def write_csv(
     writer.writerows({key: plain(value) for key, value in row.items()} for row in rows)
     write_text(path, buffer.getvalue())
     return Path(path)
+
+
+def read_csv(path: str | Path, text: Sequence[str] = (), numbers: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Columns of a small CSV file with a header, a dict per row.
+
+    Args:
+        path: the file. text: columns that are kept as text. numbers: columns that are read as finite floats.
+
+    Raises:
+        ValueError: a column is missing (with the nearest there is), an empty or wrong value (with its line), no rows.
+        FileNotFoundError: no such file.
+    """
+    rows = []
+    with open(check_file(path), newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        there = list(reader.fieldnames or ())
+        for name in (*text, *numbers):
+            if name not in there:
+                guess = nearest(name, there)
+                hint = f" did you mean {guess!r}?" if guess else ""
+                raise ValueError(f"{path} has no column {name!r};{hint} its columns: {', '.join(there)}")
+        for row in reader:
+            values: dict[str, Any] = {name: (row[name] or "").strip() for name in text}
+            for name in text:
+                if not values[name]:
+                    raise ValueError(f"{path}, line {reader.line_num}: column {name!r} is empty")
+            for name in numbers:
+                try:
+                    values[name] = float(row[name])
+                except (TypeError, ValueError):
+                    values[name] = math.nan
+                if not math.isfinite(values[name]):
+                    raise ValueError(f"{path}, line {reader.line_num}: {name} is no number: {row[name]!r}")
+            rows.append(values)
+    if not rows:
+        raise ValueError(f"{path} has a header and no rows")
+    return rows

@@ -6,22 +6,24 @@ import json
 
 import pytest
 
+from lmctr.cli.options import add_options, read_options
 from lmctr.studies.scaling import sumi as scaling_sumi
+from lmctr.studies.scaling.options import SumiOptions
 
-DATA = ["sumi", "synthetic_sequence", "--options", "{num_users: 20, events_per_user: 40}"]
+DATA = ["synthetic_sequence", "--options", "{num_users: 20, events_per_user: 40}"]
 
 
 def arguments(*words):
     parser = argparse.ArgumentParser()
-    scaling_sumi.add_parser(parser.add_subparsers(dest="action"))
+    add_options(parser, SumiOptions)
     args = parser.parse_args([*DATA, *words])
     args.command = "lmctr scaling " + " ".join(words)
-    return args
+    return read_options(SumiOptions, args)
 
 
 def test_plan_is_printed_and_written(tmp_path, capsys):
     words = ("--degrees", "1", "2", "4", "--max-history-length", "30", "--output", str(tmp_path), "--hidden-size", "8")
-    assert scaling_sumi.run(arguments(*words)) == 0
+    scaling_sumi.run(arguments(*words))
     plan = json.loads((tmp_path / "sumi.json").read_text())
     assert [point["num_candidates"] for point in plan["points"]] == [1, 2, 4]
     assert plan["points"][0]["measured_ratio"] > plan["points"][2]["measured_ratio"] > 0
@@ -40,8 +42,7 @@ def test_plan_is_printed_and_written(tmp_path, capsys):
 
 def test_a_window_gives_more_rows(capsys):
     def rows(*words):
-        args = arguments("--degrees", "4", *words)
-        return scaling_sumi._plan(args, {"num_users": 20, "events_per_user": 40})[0].points[0].rows
+        return scaling_sumi.plan_rows(arguments("--degrees", "4", *words)).plan.points[0].rows
 
     assert rows("--window-seconds", "86400") > rows()
 

@@ -11,7 +11,8 @@ import torch
 from lmctr import DNNConfig, DNNForCTR
 from lmctr.scaling.cost import Capacity, CostOptions, LatencyLimitError, Window, machines, measure_capacity
 from lmctr.scaling.inputs import RequestShape
-from lmctr.scaling.load import CapacityCache, ModelLoad, ThreadLoad, machine_description, model_fingerprint
+from lmctr.scaling.load import CapacityCache, ModelLoad, ThreadLoad, model_fingerprint
+from lmctr.utils.measure import machine as machine_description
 
 
 class FakeLoad:

@@ -12,61 +12,47 @@ scenario, and may scale them:
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lmctr.studies.scaling.tables import check_file, compact, markdown_table, read_rows, sizes_text, text_table
+from lmctr.scaling.allocation import Allocation, allocate
+from lmctr.scaling.design import Design
+from lmctr.studies.scaling.options import AllocateOptions
+from lmctr.studies.scaling.tables import compact, sizes_text
+from lmctr.utils.files import check_file, read_yaml
 from lmctr.utils.results import check_output, write_result
 from lmctr.utils.suggest import unknown_key_message
-
-if TYPE_CHECKING:
-    from lmctr.scaling.allocation import Allocation
-    from lmctr.scaling.design import Design
+from lmctr.utils.tables import markdown_table, read_csv, text_table
 
 _KEYS = ("budget", "minimal_roi", "scenarios")
 _SCENARIO_KEYS = ("name", "candidates", "gain", "cost", "gain_factor", "cost_factor")
 _CANDIDATE_KEYS = ("design", "gain", "cost")
 
 
-def add_parser(actions: argparse._SubParsersAction) -> None:
-    """Adds `scaling allocate`."""
-    parser = actions.add_parser(
-        "allocate",
-        help="machines for several scenarios under one budget",
-        description="Choose one design per scenario: most gain in all, the costs together within the budget, gain per cost of each scenario at least "
-        "the minimal ROI (Eq. 9 of arXiv 2411.13322). Solved exactly. Gains and costs are absolute, in one unit.",
-        epilog="FILE: .csv with the columns scenario, design, gain, cost; or .yaml with the keys budget, minimal_roi and scenarios, a list of {name, "
-        "candidates: file or list, gain: column, cost: column, gain_factor, cost_factor}.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("file", metavar="FILE", help="candidates of each scenario, .csv or .yaml")
-    parser.add_argument("--budget", type=float, help="B (default: that of the YAML file)")
-    parser.add_argument("--minimal-roi", type=float, help="of each scenario (default: that of the YAML file, else 1)")
-    parser.add_argument("--output", help="write the results to this .json or .md file")
+def run(options: AllocateOptions) -> None:
+    """Allocate, print, and write where `options.output` asks for it."""
+    check_output(options.output)
+    found, minimal_roi = allocate_file(options)
+    lines, table = allocation_lines(found, minimal_roi), allocation_table(found)
+    print("\n".join([*lines, text_table(table)]))
+    text = "\n\n".join([*lines, markdown_table(table), f"`{options.command}`"])
+    write_result(options.output, allocation_dict(found, minimal_roi) | {"command": options.command}, text)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the sub-verb."""
-    from lmctr.scaling.allocation import allocate
+def allocate_file(options: AllocateOptions) -> tuple[Allocation, float]:
+    """One design per scenario of a file, and the minimal ROI that was taken.
 
-    check_output(args.output)
-    scenarios, budget, minimal_roi = read_scenarios(args.file)
-    budget = budget if args.budget is None else args.budget
-    minimal_roi = minimal_roi if args.minimal_roi is None else args.minimal_roi
+    Raises:
+        ValueError: wrong columns, keys or values, no budget, a scenario or budget that is infeasible. FileNotFoundError: no such file.
+    """
+    scenarios, budget, minimal_roi = read_scenarios(options.file)
+    budget = budget if options.budget is None else options.budget
+    minimal_roi = minimal_roi if options.minimal_roi is None else options.minimal_roi
     if budget is None:
-        raise ValueError(f"{args.file} sets no budget: give --budget")
-    found = allocate(scenarios, budget, minimal_roi)
-    print("\n".join(allocation_lines(found, minimal_roi)))
-    print(text_table(allocation_table(found)))
-    result = allocation_dict(found, minimal_roi) | {"command": args.command}
-    text = "\n\n".join(
-        [*allocation_lines(found, minimal_roi), markdown_table(allocation_table(found)), f"`{args.command}`"]
-    )
-    write_result(args.output, result, text)
-    return 0
+        raise ValueError(f"{options.file} sets no budget: give --budget")
+    return allocate(scenarios, budget, minimal_roi), minimal_roi
 
 
 def read_scenarios(path: str) -> tuple[dict[str, list[Design]], float | None, float]:
@@ -75,13 +61,10 @@ def read_scenarios(path: str) -> tuple[dict[str, list[Design]], float | None, fl
     Raises:
         ValueError: wrong columns, keys or values. FileNotFoundError: no such file.
     """
-    from lmctr.scaling.design import Design
-    from lmctr.utils.files import read_yaml
-
     check_file(path)
     if Path(path).suffix not in (".yaml", ".yml"):
         found: dict[str, list[Design]] = {}
-        for row in read_rows(path, text=["scenario", "design"], numbers=["gain", "cost"]):
+        for row in read_csv(path, text=["scenario", "design"], numbers=["gain", "cost"]):
             found.setdefault(row["scenario"], []).append(Design(row["design"], row["gain"], row["cost"]))
         return found, None, 1.0
     values = read_yaml(path)
@@ -102,8 +85,6 @@ def read_scenarios(path: str) -> tuple[dict[str, list[Design]], float | None, fl
 
 def read_scenario(entry: Any, path: Path, where: str) -> tuple[str, list[Design]]:
     """Name and candidates of one scenario; files are beside `path`."""
-    from lmctr.scaling.design import Design
-
     _check_keys(entry, _SCENARIO_KEYS, where)
     name = entry.get("name")
     if not isinstance(name, str) or not name:
@@ -112,7 +93,7 @@ def read_scenario(entry: Any, path: Path, where: str) -> tuple[str, list[Design]
     columns = [entry.get("gain", "gain"), entry.get("cost", "cost")]
     if isinstance(candidates, str):
         beside = path.parent / candidates
-        rows = read_rows(beside if beside.is_file() else candidates, text=["design"], numbers=columns)
+        rows = read_csv(beside if beside.is_file() else candidates, text=["design"], numbers=columns)
         triples = [(row["design"], row[columns[0]], row[columns[1]]) for row in rows]
     elif isinstance(candidates, list) and candidates:
         triples = []

@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import math
 import sys
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lmctr.studies.scaling.tables import check_file, compact, markdown_table, output_folder, text_table
-from lmctr.utils.files import write_json, write_text
+import numpy as np
 
-if TYPE_CHECKING:
-    import numpy as np
+from lmctr.analysis.plots_scaling import plot_law
+from lmctr.scaling.fits import (
+    Extrapolation,
+    OverfitWarning,
+    ScalingFit,
+    extrapolation_error,
+    fit_scaling_law,
+    read_points,
+)
+from lmctr.studies.scaling.options import FitOptions, LawOptions
+from lmctr.studies.scaling.tables import compact, result_folder, save_results
+from lmctr.utils.tables import markdown_table, text_table
 
-    from lmctr.scaling.fits import Extrapolation, ScalingFit
-
-LAWS = ("auto", "power", "power_constant", "bnsl")
 _CURVE_POINTS = 120
 
 
-@dataclasses.dataclass(frozen=True)
-class FitOptions:
-    """How points are fitted; the names are those of `lmctr.scaling.fits.fit_scaling_law`.
-
-    Args:
-        held_out: largest sizes that are also predicted from the others; 0: none. level, resamples: of the bootstrap band; 0 resamples: no band.
-    """
-
-    law: str = "auto"
-    breaks: int | None = None
-    complement: bool = False
-    absolute: bool = False
-    criterion: str = "aicc"
-    max_breaks: int = 6
-    allow_overfit: bool = False
-    restarts: int = 4
-    hops: int = 12
-    seed: int = 0
-    held_out: int = 0
-    level: float = 0.9
-    resamples: int = 200
-
-    def of_the_law(self) -> dict[str, Any]:
-        """Arguments of `fit_scaling_law`."""
-        own = ("held_out", "level", "resamples")
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in own}
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FitAnalysis:
     """A law with what is said about it.
 
@@ -60,7 +38,7 @@ class FitAnalysis:
 
     x_name: str
     y_name: str
-    options: FitOptions
+    options: LawOptions
     fit: ScalingFit
     extrapolation: Extrapolation | None
     curve: np.ndarray
@@ -73,22 +51,11 @@ class FitAnalysis:
         return {
             "x": self.x_name,
             "y": self.y_name,
-            "options": dataclasses.asdict(self.options),
+            "options": self.options.settings(),
             "formula": formula(self.fit),
             "fit": self.fit.to_dict(),
             "band": self._band_dict(),
-            "held_out": None
-            if out is None
-            else {
-                "fit": out.fit.to_dict(),
-                "x": out.x.tolist(),
-                "y": out.y.tolist(),
-                "predicted": out.predicted.tolist(),
-                "mean_error": out.mean_error,
-                "max_error": out.max_error,
-                "mean_relative_error": out.mean_relative_error,
-                "constant_error": out.constant_error,
-            },
+            "held_out": None if out is None else out.to_dict(),
             "notes": list(self.notes),
         }
 
@@ -100,131 +67,101 @@ class FitAnalysis:
 
     def lines(self) -> list[str]:
         """What is printed."""
-        fit = self.fit
-        chosen = f" (chosen by {self.options.criterion})" if len(fit.candidates) > 1 else ""
+        points, sizes, law, chosen = self._head()
         lines = [
-            f"{len(fit.x)} points, {len(set(fit.x.tolist()))} sizes: {self.y_name} by {self.x_name}",
-            f"law: {law_name(fit)}{chosen}, R^2 {fit.r2:.5f}",
-            f"  {formula(fit)}",
+            f"{points}, {sizes}: {self.y_name} by {self.x_name}",
+            f"law: {law}{f' ({chosen})' if chosen else ''}, R^2 {self.fit.r2:.5f}",
+            f"  {formula(self.fit)}",
         ]
-        if len(fit.candidates) > 1:
-            lines += ["", text_table(candidate_table(fit))]
-        if self.extrapolation is not None:
-            out = self.extrapolation
-            lines += ["", self._held_out_line(), text_table(held_out_table(out))]
+        for words, table in self._tables():
+            lines += ["", *([words] if words else []), text_table(table)]
         return [*lines, *(["", *self.notes] if self.notes else [])]
 
     def markdown(self) -> str:
         """The same as a part of a Markdown document."""
-        fit = self.fit
-        chosen = f", chosen by {self.options.criterion}" if len(fit.candidates) > 1 else ""
-        parts = [
-            f"{len(fit.x)} points of {len(set(fit.x.tolist()))} sizes. Law: {law_name(fit)}{chosen}; R² {fit.r2:.5f}.",
-            f"    {formula(fit)}",
-        ]
-        if len(fit.candidates) > 1:
-            parts.append(markdown_table(candidate_table(fit)))
-        if self.extrapolation is not None:
-            parts += [self._held_out_line(), markdown_table(held_out_table(self.extrapolation))]
+        points, sizes, law, chosen = self._head()
+        head = f"{points} of {sizes}. Law: {law}{f', {chosen}' if chosen else ''}; R² {self.fit.r2:.5f}."
+        parts = [head, f"    {formula(self.fit)}"]
+        for words, table in self._tables():
+            parts += [*([words] if words else []), markdown_table(table)]
         return "\n\n".join([*parts, *self.notes])
 
-    def _held_out_line(self) -> str:
+    def predict(self, x: Sequence[float]) -> list[dict[str, Any]]:
+        """The law at x, with the band of a refitted law: rows of x, y, low and high, the latter None without a band."""
+        values = self.fit.predict(x)
+        if self.band is None:
+            return [{"x": float(at), "y": float(value), "low": None, "high": None} for at, value in zip(x, values)]
+        low, high = self.fit.band(x, self.options.level, self.options.resamples, self.options.seed)
+        return [dict(zip(("x", "y", "low", "high"), map(float, row))) for row in zip(x, values, low, high)]
+
+    def draw(self, path: Path, title: str | None = None) -> None:
+        """The picture of the fit."""
         out = self.extrapolation
-        return (
-            f"held out: the {self.options.held_out} largest sizes, predicted by {law_name(out.fit)} of the others: mean error {out.mean_error:.3g}, "
-            f"largest {out.max_error:.3g}; taking the largest seen size's mean instead: {out.constant_error:.3g}"
+        plot_law(
+            self.fit.x,
+            self.fit.y,
+            self.curve,
+            self.fit.predict(self.curve),
+            path,
+            band=self.band,
+            held_out=None if out is None else (self.curve, out.fit.predict(self.curve)),
+            complement=self.fit.complement,
+            x_name=self.x_name,
+            y_name=self.y_name,
+            title=title,
         )
 
+    def _head(self) -> tuple[str, str, str, str]:
+        """Points and law in words."""
+        fit = self.fit
+        chosen = f"chosen by {self.options.criterion}" if len(fit.candidates) > 1 else ""
+        return f"{len(fit.x)} points", f"{len(set(fit.x.tolist()))} sizes", law_name(fit), chosen
 
-def add_parser(actions: argparse._SubParsersAction) -> None:
-    """Adds `scaling fit`."""
-    parser = actions.add_parser(
-        "fit",
-        help="fit a scaling law to points",
-        description="Fit a power law, a power law with a constant or a broken neural scaling law (BNSL) to two columns of a CSV file. Repeated x "
-        "are fine (seeds). Printed: the law, how its rivals did, and the error on held-out sizes.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("points", metavar="POINTS.csv", help="CSV file with a header")
-    parser.add_argument("--x", required=True, metavar="COLUMN", help="size: FLOPs, parameters, samples")
-    parser.add_argument("--y", required=True, metavar="COLUMN", help="metric")
-    parser.add_argument(
-        "--model", default="auto", choices=LAWS, help="the law (default: auto, the best by --criterion)"
-    )
-    parser.add_argument("--breaks", type=int, metavar="T", help="breaks of bnsl (default: chosen)")
-    parser.add_argument(
-        "--complement", action="store_true", help="fit 1 - metric: for metrics below 1 that grow, such as AUC and R/R*"
-    )
-    parser.add_argument("--absolute", action="store_true", help="residuals of the metric (default: of its logarithm)")
-    parser.add_argument("--criterion", default="aicc", choices=("aicc", "loo"), help="default: aicc")
-    parser.add_argument(
-        "--max-breaks", type=int, default=6, metavar="T", help="most breaks that are tried (default: 6)"
-    )
-    parser.add_argument(
-        "--allow-overfit",
-        action="store_true",
-        help="accept --breaks with more parameters than the sizes can tell apart",
-    )
-    parser.add_argument("--held-out", type=int, default=0, metavar="N", help="also predict the N largest sizes")
-    parser.add_argument("--level", type=float, default=0.9, help="of the bootstrap band (default: 0.9)")
-    parser.add_argument("--resamples", type=int, default=200, metavar="N", help="of the bootstrap; 0: no band")
-    parser.add_argument("--predict", type=float, nargs="+", default=[], metavar="X", help="also the metric at these x")
-    parser.add_argument("--restarts", type=int, default=4, help="starts of the search (default: 4)")
-    parser.add_argument("--hops", type=int, default=12, help="hops of each start (default: 12)")
-    parser.add_argument("--seed", type=int, default=0, help="of search and bootstrap (default: 0)")
-    parser.add_argument("--no-plots", action="store_true", help="write no picture")
-    parser.add_argument("--output", metavar="FOLDER", help="write fit.json, fit.md and fit.png there")
+    def _tables(self) -> list[tuple[str, list[list[str]]]]:
+        """Tables, each with a line above it: the laws that were compared, and the held-out sizes."""
+        out, tables = self.extrapolation, []
+        if len(self.fit.candidates) > 1:
+            tables.append(("", candidate_table(self.fit)))
+        if out is not None:
+            words = (
+                f"held out: the {self.options.held_out} largest sizes, predicted by {law_name(out.fit)} of the others: mean error "
+                f"{out.mean_error:.3g}, largest {out.max_error:.3g}; taking the largest seen size's mean instead: {out.constant_error:.3g}"
+            )
+            tables.append((words, held_out_table(out)))
+        return tables
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the sub-verb."""
-    from lmctr.scaling.fits import read_points
-
-    options = FitOptions(
-        args.model,
-        args.breaks,
-        args.complement,
-        args.absolute,
-        args.criterion,
-        args.max_breaks,
-        args.allow_overfit,
-        args.restarts,
-        args.hops,
-        args.seed,
-        args.held_out,
-        args.level,
-        args.resamples,
-    )
+def run(options: FitOptions) -> None:
+    """Fit, print, and write where `options.output` asks for it."""
     check_options(options)
-    folder = output_folder(args.output)
-    if folder is not None and not args.no_plots:
-        from lmctr.analysis.plots import require_matplotlib
-
-        require_matplotlib()
-    x, y = read_points(check_file(args.points), args.x, args.y)
-    analysis = analyse(x, y, options, args.x, args.y)
-    for note in analysis.notes:
+    folder, found = result_folder(options), fit_points(options)
+    for note in found.notes:
         print(f"warning: {note}", file=sys.stderr)
-    print("\n".join(analysis.lines()))
-    predictions = predict(analysis, args.predict) if args.predict else []
-    if predictions:
-        print(text_table([["", args.y, "band"], *_prediction_rows(predictions, args.x)]))
+    print("\n".join(found.lines()))
+    predictions = found.predict(options.predict) if options.predict else []
+    rows = [_prediction_cells(row, options.x) for row in predictions]
+    if rows:
+        print(text_table([["", options.y, "band"], *rows]))
     if folder is not None:
-        values = analysis.to_dict() | {"predictions": predictions, "command": args.command}
-        write_json(folder / "fit.json", values)
-        parts = [f"# {args.y} by {args.x}", analysis.markdown()]
-        if predictions:
-            parts.append(markdown_table([[args.x, args.y, "band"], *_prediction_rows(predictions, args.x)]))
-        if not args.no_plots:
-            draw(analysis, folder / "fit.png")
-            parts.append("![law](fit.png)")
-        write_text(folder / "fit.md", "\n\n".join([*parts, f"```\n{args.command}\n```"]) + "\n")
-        print(f"\nwritten to {folder}: fit.json, fit.md{'' if args.no_plots else ', fit.png'}")
-    return 0
+        parts = [f"# {options.y} by {options.x}", found.markdown()]
+        if rows:
+            parts.append(markdown_table([[options.x, options.y, "band"], *rows]))
+        values = found.to_dict() | {"predictions": predictions}
+        save_results(folder, "fit", values, parts, options, found.draw, picture="fit.png", alt="law")
 
 
-def check_options(options: FitOptions) -> None:
-    """ValueError that names the option."""
+def fit_points(options: FitOptions) -> FitAnalysis:
+    """Fit a law to two columns of a CSV file.
+
+    Raises:
+        ValueError: options out of range, a column is missing or holds no numbers, and what `analyse` raises. FileNotFoundError: no such file.
+    """
+    check_options(options)
+    return analyse(*read_points(options.points, options.x, options.y), options, options.x, options.y)
+
+
+def check_options(options: LawOptions) -> None:
+    """Raise `ValueError` that names the option."""
     if options.held_out < 0:
         raise ValueError(f"--held-out must be at least 0, got {options.held_out}")
     if options.resamples != 0 and options.resamples < 2:
@@ -239,7 +176,7 @@ def check_options(options: FitOptions) -> None:
 
 
 def analyse(
-    x: np.ndarray, y: np.ndarray, options: FitOptions, x_name: str = "x", y_name: str = "metric"
+    x: np.ndarray, y: np.ndarray, options: LawOptions, x_name: str = "x", y_name: str = "metric"
 ) -> FitAnalysis:
     """Fit a law, its band, and the same without the largest sizes.
 
@@ -249,10 +186,6 @@ def analyse(
     Raises:
         ValueError: as `lmctr.scaling.fits.fit_scaling_law` does: too few sizes, x that are not positive, ...
     """
-    import numpy as np
-
-    from lmctr.scaling.fits import OverfitWarning, extrapolation_error, fit_scaling_law
-
     out, band, notes = None, None, []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OverfitWarning)
@@ -271,45 +204,9 @@ def analyse(
     return FitAnalysis(x_name, y_name, options, fit, out, curve, band, tuple(notes))
 
 
-def predict(analysis: FitAnalysis, x: list[float]) -> list[dict[str, Any]]:
-    """The law at x, with the band of a refitted law."""
-    values = analysis.fit.predict(x)
-    if analysis.band is None:
-        return [{"x": float(at), "y": float(value), "low": None, "high": None} for at, value in zip(x, values)]
-    options = analysis.options
-    low, high = analysis.fit.band(x, options.level, options.resamples, options.seed)
-    return [dict(zip(("x", "y", "low", "high"), map(float, row))) for row in zip(x, values, low, high)]
-
-
-def _prediction_rows(predictions: list[dict[str, Any]], x_name: str) -> list[list[str]]:
-    return [
-        [
-            f"{x_name} {row['x']:g}",
-            f"{row['y']:.5g}",
-            "-" if row["low"] is None else f"{row['low']:.5g} to {row['high']:.5g}",
-        ]
-        for row in predictions
-    ]
-
-
-def draw(analysis: FitAnalysis, path: Path, title: str | None = None) -> None:
-    """The picture of a fit."""
-    from lmctr.analysis.plots_scaling import plot_law
-
-    fit, out = analysis.fit, analysis.extrapolation
-    plot_law(
-        fit.x,
-        fit.y,
-        analysis.curve,
-        fit.predict(analysis.curve),
-        path,
-        band=analysis.band,
-        held_out=None if out is None else (analysis.curve, out.fit.predict(analysis.curve)),
-        complement=fit.complement,
-        x_name=analysis.x_name,
-        y_name=analysis.y_name,
-        title=title,
-    )
+def _prediction_cells(row: dict[str, Any], x_name: str) -> list[str]:
+    band = "-" if row["low"] is None else f"{row['low']:.5g} to {row['high']:.5g}"
+    return [f"{x_name} {row['x']:g}", f"{row['y']:.5g}", band]
 
 
 def law_name(fit: ScalingFit) -> str:

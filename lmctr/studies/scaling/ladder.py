@@ -6,90 +6,82 @@ ladder.json, report.md, law.png, cost.png, pareto.png; scenarios/NAME/ holds the
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lmctr.studies.scaling.tables import write_rows
+import numpy as np
 
-if TYPE_CHECKING:
-    from lmctr.studies.grids.state import GridRun
-    from lmctr.studies.scaling.ladder_file import Ladder
+from lmctr.analysis.plots import require_matplotlib
+from lmctr.scaling.cost import LatencyLimitError, machines
+from lmctr.studies.grids.run import GridRunner
+from lmctr.studies.grids.state import DONE, GridRun
+from lmctr.studies.scaling.cost import measure_run
+from lmctr.studies.scaling.fit import analyse
+from lmctr.studies.scaling.flops import count_model
+from lmctr.studies.scaling.ladder_file import Ladder, load_ladder
+from lmctr.studies.scaling.ladder_report import Report
+from lmctr.studies.scaling.models import saved_model
+from lmctr.studies.scaling.options import LadderOptions
+from lmctr.utils.tables import write_csv
 
-ACCEPTS_OVERRIDES = True
-
-
-def add_parser(actions: argparse._SubParsersAction) -> None:
-    """Adds `scaling ladder`."""
-    parser = actions.add_parser(
-        "ladder",
-        help="train a ladder of sizes, fit the law, measure cost, choose a design",
-        description="The whole way from one file: train every size with every seed (finished runs are skipped, begun ones continued), count FLOPs, "
-        "fit the metric's law and its error on held-out sizes, measure the highest QPS of each size under a latency limit, choose the "
-        "size of most gain under a return on machine cost, and part a budget between scenarios.",
-        epilog="Overrides such as --data.path FOLDER or --training.use_cpu true apply to every size, last.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "ladder", metavar="LADDER.yaml", help="YAML file, or the name of one that ships (scaling/ladder_dnn)"
-    )
-    parser.add_argument("--output_dir", help="folder of runs and results (default: the ladder's own, else runs/NAME)")
-    parser.add_argument("--dry-run", action="store_true", help="list the runs and their state; do nothing")
-    parser.add_argument("--max-minutes", type=float, metavar="N", help="start no further run after N minutes")
-    parser.add_argument("--keep-checkpoints", action="store_true", help="keep the checkpoints of finished runs")
-    parser.add_argument("--launcher", metavar="WORDS", help="as in `lmctr grid run`")
-    parser.add_argument("--no-train", action="store_true", help="train nothing: only what the finished runs say")
-    parser.add_argument(
-        "--allow-missing", action="store_true", help="go on with what is finished; the report lists the rest"
-    )
-    parser.add_argument("--no-plots", action="store_true", help="write no pictures")
+_COUNTS = ("per_sample", "per_request")
+_COSTS = ("qps", "qps_low", "qps_high", "relative", "machines", "complete", "note")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the sub-verb."""
-    from lmctr.studies.grids.run import GridRunner
-    from lmctr.studies.scaling.ladder_file import load_ladder
+class UnfinishedLadderError(ValueError):
+    """Runs of a ladder are not finished, and nothing allows to go on without them."""
 
-    if args.max_minutes is not None and args.max_minutes <= 0:
-        raise ValueError(f"--max-minutes must be greater than 0, got {args.max_minutes:g}")
-    if not args.no_plots:
-        from lmctr.analysis.plots import require_matplotlib
 
-        require_matplotlib()
-    ladder = load_ladder(args.ladder, args.output_dir)
-    # the scenarios with data of their own come first: the ladder's allocation reads them
-    ladders = [*ladder.scenarios.values(), ladder]
-    settings = (args.overrides, args.keep_checkpoints, args.max_minutes, args.launcher)
-    runners = [GridRunner(each.grid, *settings) for each in ladders]
-    if args.dry_run:
-        for runner in runners:
-            for entry in runner.plan():
-                print(f"{entry.state:12} {entry.folder.path}")
+def run(options: LadderOptions) -> int:
+    """Climb and print; with `options.dry_run` only list the runs. Returns 1 where runs are not finished."""
+    if options.dry_run:
+        for _, runner in _runners(options):
+            runner.show_plan()
         return 0
-    finished, missing = [], []
-    for runner in runners:
-        if not args.no_train:
-            runner.run()
-        done, rest = finished_runs(runner.plan())
-        finished.append(done)
-        missing.append(rest)
-    if any(missing) and not args.allow_missing:
-        left, total = (sum(map(len, runs)) for runs in (missing, [*finished, *missing]))
-        words = f"{left} of {total} runs are not finished: run the same command again, or give --allow-missing"
-        print(f"error: {words}", file=sys.stderr)
+    try:
+        climb_ladder(options)
+    except UnfinishedLadderError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
-    for each, done, rest in zip(ladders, finished, missing):
-        climb(each, done, rest, args.command, plots=not args.no_plots)
     return 0
 
 
-def finished_runs(runs: list[GridRun]) -> tuple[list[GridRun], list[GridRun]]:
-    """Finished runs, and the others."""
-    from lmctr.studies.grids.state import DONE
+def climb_ladder(options: LadderOptions) -> list[Report]:
+    """Train what is missing, then fit, measure, choose and write; what is done is printed.
 
-    return [run for run in runs if run.state == DONE], [run for run in runs if run.state != DONE]
+    Returns:
+        The report of each scenario with data of its own, and at the end that of the ladder.
+
+    Raises:
+        UnfinishedLadderError: runs failed or were not started, and not `options.allow_missing`. ValueError: a file that is wrong, run folders of
+            other recipes, and what `climb` raises.
+    """
+    climbs = []
+    for ladder, runner in _runners(options):
+        if not options.no_train:
+            runner.run()
+        runs = runner.plan()
+        climbs.append((ladder, [run for run in runs if run.state == DONE], [run for run in runs if run.state != DONE]))
+    left = sum(len(missing) for _, _, missing in climbs)
+    if left and not options.allow_missing:
+        total = left + sum(len(finished) for _, finished, _ in climbs)
+        raise UnfinishedLadderError(
+            f"{left} of {total} runs are not finished: run the same command again, or give --allow-missing"
+        )
+    return [climb(*each, options.command, plots=not options.no_plots) for each in climbs]
+
+
+def _runners(options: LadderOptions) -> list[tuple[Ladder, GridRunner]]:
+    """The ladders of a file. Scenarios with data of their own come first: the ladder's allocation reads them."""
+    if options.max_minutes is not None and options.max_minutes <= 0:
+        raise ValueError(f"--max-minutes must be greater than 0, got {options.max_minutes:g}")
+    if not options.no_plots:
+        require_matplotlib()
+    ladder = load_ladder(options.ladder, options.output_dir)
+    settings = (options.overrides, options.keep_checkpoints, options.max_minutes, options.launcher)
+    return [(each, GridRunner(each.grid, *settings)) for each in (*ladder.scenarios.values(), ladder)]
 
 
 def climb(
@@ -99,25 +91,17 @@ def climb(
     command: str,
     plots: bool = True,
     say: Callable[[str], None] = lambda line: print(line, flush=True),
-) -> dict[str, Any]:
+) -> Report:
     """Everything after the training: collect, fit, measure, choose, write.
-
-    Returns:
-        What ladder.json holds.
 
     Raises:
         ValueError: too few sizes, a metric that the runs do not have, a limit that no size meets, an infeasible ROI or budget. What was found before is
             in the folder by then.
     """
-    import numpy as np
-
-    from lmctr.studies.scaling.fit import analyse
-    from lmctr.studies.scaling.ladder_report import Report
-
     folder = ladder.output_dir
     points, sizes = collect(ladder, finished)
-    write_rows(folder / "points.csv", points)
-    write_rows(folder / "sizes.csv", sizes)
+    write_csv(folder / "points.csv", points, line_end="\n")
+    write_csv(folder / "sizes.csv", sizes, line_end="\n")
     report = Report(ladder, points, sizes, [run.name for run in missing], command)
     x, y = (np.array([row[key] for row in points], dtype=np.float64) for key in (ladder.x, ladder.metric))
     try:
@@ -131,9 +115,8 @@ def climb(
             f"measuring {len(sizes)} sizes under {ladder.cost.latency_ms:g} ms, at most {ladder.cost.max_seconds:g} s each"
         )
         measure(ladder, finished, sizes, say)
-    write_rows(
-        folder / "sizes.csv", [{key: value for key, value in row.items() if key != "capacity"} for row in sizes]
-    )
+    shown = [{key: value for key, value in row.items() if key != "capacity"} for row in sizes]
+    write_csv(folder / "sizes.csv", shown, line_end="\n")
     if ladder.cost is not None:
         _check_costs(ladder, sizes)
     report.write(plots)  # what is known is kept, whatever a design comes to
@@ -141,10 +124,10 @@ def climb(
         report.choose()
     if ladder.allocate is not None:
         report.allocate()
-    result = report.write(plots)
+    report.write(plots)
     say("\n".join(report.lines()))
     say(f"\nwritten to {folder}: report.md, ladder.json, points.csv, sizes.csv{', pictures' if plots else ''}")
-    return result
+    return report
 
 
 def collect(ladder: Ladder, finished: list[GridRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -153,22 +136,15 @@ def collect(ladder: Ladder, finished: list[GridRun]) -> tuple[list[dict[str, Any
     Raises:
         ValueError: a run without the metric.
     """
-    from lmctr.studies.scaling.flops import count_model
-    from lmctr.studies.scaling.models import saved_model
-
     points, sizes = [], []
     for point in ladder.grid.points:
         runs = [run for run in finished if run.point == point.name]
         if not runs:
             continue
-        found = count_model(saved_model(runs[0].folder.path), ladder.request.candidates, ladder.request.length)
-        counted = {
-            "flops_per_sample": found["per_sample"],
-            "flops_per_request": found["per_request"],
-            "dense_parameters": found["dense_parameters"],
-            "embedding_parameters": found["embedding_parameters"],
-            "parameters": found["dense_parameters"] + found["embedding_parameters"],
-        }
+        found = count_model(saved_model(runs[0].folder.path), ladder.request)
+        dense, tables = found["dense_parameters"], found["embedding_parameters"]
+        counted = {f"flops_{name}": found[name] for name in _COUNTS}
+        counted |= {"dense_parameters": dense, "embedding_parameters": tables, "parameters": dense + tables}
         own = []
         for run in runs:
             written = run.metrics()
@@ -177,7 +153,8 @@ def collect(ladder: Ladder, finished: list[GridRun]) -> tuple[list[dict[str, Any
                 raise ValueError(
                     f"{run.folder.path} has no {ladder.split} metric {ladder.metric!r}; it has {', '.join(metrics) or 'none'}"
                 )
-            own.append({"size": point.name, "seed": run.seed, **counted, **metrics, "train_seconds": written.get("train_seconds")})  # fmt: skip
+            about = {"size": point.name, "seed": run.seed}
+            own.append({**about, **counted, **metrics, "train_seconds": written.get("train_seconds")})
         points += own
         values = [row[ladder.metric] for row in own]
         sizes.append(
@@ -195,40 +172,20 @@ def collect(ladder: Ladder, finished: list[GridRun]) -> tuple[list[dict[str, Any
 
 def measure(ladder: Ladder, finished: list[GridRun], sizes: list[dict[str, Any]], say: Callable[[str], None]) -> None:
     """Write QPS, fraction and machines of each size into its row; a size that misses the limit gets the reason as `note`."""
-    from lmctr.scaling.cost import LatencyLimitError, machines
-    from lmctr.studies.scaling.cost import measure_run
-
     cost = ladder.cost
     for row in sizes:
         run = next(run for run in finished if run.point == row["size"])
         say(f" {row['size']}")
-        row |= {
-            "qps": None,
-            "qps_low": None,
-            "qps_high": None,
-            "relative": None,
-            "machines": None,
-            "complete": None,
-            "note": None,
-        }
+        row |= dict.fromkeys(_COSTS)
         try:
-            found = measure_run(
-                run.folder.path,
-                cost.options(),
-                ladder.output_dir / "cost",
-                ladder.request.candidates,
-                ladder.request.length,
-                cost.threads,
-                cost.device,
-                say,
-            )
+            found = measure_run(run.folder.path, cost, ladder.request, ladder.output_dir / "cost", say)
         except LatencyLimitError as error:
             row["note"] = str(error).removeprefix(f"{run.folder.path}: ")
             say(f"  {row['note']}")
             continue
-        row["qps"], row["capacity"], row["complete"] = found["qps"], found["capacity"], found["capacity"]["complete"]
-        interval = found["capacity"]["batched"]["qps_interval"]
-        row["qps_low"], row["qps_high"] = (None, None) if interval is None else interval
+        capacity = found["capacity"]
+        row |= {"qps": found["qps"], "capacity": capacity, "complete": capacity["complete"]}
+        row["qps_low"], row["qps_high"] = capacity["batched"]["qps_interval"] or (None, None)
     base = next((row for row in sizes if row["size"] == cost.base), None)
     if base is None or base["qps"] is None:
         return
@@ -239,8 +196,6 @@ def measure(ladder: Ladder, finished: list[GridRun], sizes: list[dict[str, Any]]
 
 
 def _check_costs(ladder: Ladder, sizes: list[dict[str, Any]]) -> None:
-    from lmctr.scaling.cost import LatencyLimitError
-
     base = next((row for row in sizes if row["size"] == ladder.cost.base), None)
     if base is None:
         raise ValueError(f"cost.base {ladder.cost.base} has no finished run")

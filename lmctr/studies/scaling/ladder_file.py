@@ -26,7 +26,7 @@ from typing import Any
 
 from lmctr.studies.grids.file import _NAME, Grid, _find_base, load_grid
 from lmctr.studies.scaling.allocate import read_scenario
-from lmctr.studies.scaling.fit import LAWS, FitOptions
+from lmctr.studies.scaling.options import LAWS, LawOptions, MeasureOptions, RequestOptions
 from lmctr.utils.files import read_yaml, write_text
 from lmctr.utils.suggest import nearest, unknown_key_message
 from lmctr.utils.values import dataclass_values, read_values
@@ -36,40 +36,12 @@ KEYS = ("name", "description", "recipe", "output_dir", "seeds", "set", "sizes", 
 SIZE_KEYS = ("name", "label", "recipe", "set")
 
 
-@dataclass(frozen=True)
-class CostSection:
-    """How sizes are measured; names are those of `CostOptions`. base: the size in use. base_machines: that serve it."""
+@dataclass(frozen=True, kw_only=True)
+class CostSection(MeasureOptions):
+    """How sizes are measured. base: the size in use. base_machines: that serve it."""
 
-    latency_ms: float
     base: str
     base_machines: float = 1.0
-    quantile: float = 0.99
-    batch_sizes: list[int] = field(default_factory=lambda: [1, 8])
-    max_concurrency: int = 16
-    window_seconds: float = 1.0
-    num_windows: int = 3
-    warmup_seconds: float = 0.5
-    min_calls: int = 1000
-    confidence: float = 0.95
-    max_seconds: float = 60.0
-    threads: int | None = None
-    device: str = "cpu"
-
-    def options(self) -> Any:
-        """As `lmctr.scaling.cost` takes it."""
-        from lmctr.scaling.cost import CostOptions
-
-        own = [entry.name for entry in dataclasses.fields(CostOptions)]
-        values = {name: getattr(self, name) for name in own if name not in ("latency_limit", "batch_sizes")}
-        return CostOptions(self.latency_ms / 1e3, batch_sizes=tuple(self.batch_sizes), **values)
-
-
-@dataclass(frozen=True)
-class RequestSection:
-    """Size of a request, see `RequestShape`; None: the family's."""
-
-    candidates: int | None = None
-    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,8 +102,8 @@ class Ladder:
     metric: str
     split: str
     x: str
-    request: RequestSection
-    fit: FitOptions
+    request: RequestOptions
+    fit: LawOptions
     cost: CostSection | None
     revenue: RevenueSection
     design: DesignSection | None
@@ -171,7 +143,7 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         raise ValueError(f"{where}: x is {x!r}, accepted: {', '.join(X_COLUMNS)}")
     if split not in ("test", "validation"):
         raise ValueError(f"{where}: split is {split!r}, accepted: test, validation")
-    fit = _section(FitOptions, values.get("fit") or {}, f"{where}: fit")
+    fit = _section(LawOptions, values.get("fit") or {}, f"{where}: fit")
     if fit.law not in LAWS:
         raise ValueError(f"{where}: fit.law is {fit.law!r}, accepted: {', '.join(LAWS)}")
     names = [str(entry.get("name")) for entry in sizes]
@@ -179,7 +151,7 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
     if cost is not None:
         _check_size(cost.base, names, f"{where}: cost.base")
         try:
-            cost.options()
+            cost.limits()
         except ValueError as error:
             raise ValueError(f"{where}: cost: {error}") from error
         if not cost.base_machines > 0:
@@ -203,7 +175,7 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         metric,
         split,
         x,
-        _section(RequestSection, values.get("request") or {}, f"{where}: request"),
+        _section(RequestOptions, values.get("request") or {}, f"{where}: request"),
         fit,
         cost,
         _section(RevenueSection, values.get("revenue") or {}, f"{where}: revenue"),

@@ -10,18 +10,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lmctr.analysis.plots_scaling import plot_machine_cost
+from lmctr.scaling.allocation import Allocation, allocate
+from lmctr.scaling.cost_curve import CostCurve
+from lmctr.scaling.design import Design, DesignGrid, DesignResult, choose_design, mlp_flops
 from lmctr.studies.scaling.allocate import allocation_dict, allocation_lines, allocation_table
-from lmctr.studies.scaling.design import draw_designs, front_table, summary
-from lmctr.studies.scaling.fit import FitAnalysis, draw
-from lmctr.studies.scaling.tables import compact, flops_text, markdown_table, sizes_text, text_table
+from lmctr.studies.scaling.design import DesignChoice
+from lmctr.studies.scaling.fit import FitAnalysis
+from lmctr.studies.scaling.ladder_file import Ladder
+from lmctr.studies.scaling.tables import compact, document, flops_text, sizes_text
 from lmctr.utils.files import read_json, write_json, write_text
-
-if TYPE_CHECKING:
-    from lmctr.scaling.allocation import Allocation
-    from lmctr.scaling.design import DesignResult
-    from lmctr.studies.scaling.ladder_file import Ladder
+from lmctr.utils.measure import machine
+from lmctr.utils.tables import markdown_table, text_table
 
 _FRONT_ROWS = 15
 
@@ -43,9 +45,8 @@ class Report:
     ):
         self.ladder, self.points, self.sizes, self.missing, self.command = ladder, points, sizes, missing, command
         self.analysis: FitAnalysis | None = None
-        self.design: DesignResult | None = None
+        self.design: DesignChoice | None = None
         self.votes: Counter[str] = Counter()
-        self.design_notes: list[str] = []
         self.allocation: Allocation | None = None
 
     # ---- choices --------------------------------------------------------------------------------------------------
@@ -57,9 +58,6 @@ class Report:
 
     def choose(self) -> None:
         """The size of most gain under the minimal ROI. Raises `ValueError`: none is feasible."""
-        from lmctr.scaling.cost_curve import CostCurve
-        from lmctr.scaling.design import DesignGrid, choose_design, mlp_flops
-
         section, ladder, fit = self.ladder.design, self.ladder, self.analysis.fit
         cost_of = {
             row["size"]: ladder.revenue.price * ladder.cost.base_machines * row["relative"] for row in self.measured
@@ -71,6 +69,7 @@ class Report:
                 f"design.base {base} has no machine cost: it missed the latency limit, or has no finished run"
             )
         candidates: list[Any] = list(cost_of)
+        notes: list[str] = []
         if section.grid is not None:
             try:
                 grid = DesignGrid(**section.grid)
@@ -82,7 +81,7 @@ class Report:
             for size in inside:
                 x_of[size], cost_of[size] = float(mlp_flops(size)), curve(mlp_flops(size))
             candidates += inside
-            self.design_notes.append(
+            notes.append(
                 f"{len(inside):,} of the grid's {len(every):,} sizes lie within the measured FLOPs; their costs are interpolated"
             )
         laws = [fit]
@@ -106,15 +105,12 @@ class Report:
                 self.votes["none is feasible"] += 1
                 continue
             if number == 0:
-                self.design = found
+                self.design = DesignChoice(found, notes)
             else:
                 self.votes[sizes_text(found.best.sizes)] += 1
 
     def allocate(self) -> None:
         """One design per scenario under the budget. Raises `ValueError`: a scenario or the budget is infeasible."""
-        from lmctr.scaling.allocation import allocate
-        from lmctr.scaling.design import Design
-
         section, scenarios = self.ladder.allocate, {}
         for scenario in section.scenarios:
             rows = self.measured
@@ -174,10 +170,9 @@ class Report:
         found = []
         if self.design is not None:
             unit = f" (gain and cost in {self.ladder.revenue.unit})" if self.ladder.revenue.unit else ""
-            content = [*summary(self.design), *self.design_notes, *self._votes()]
-            found.append(
-                (f"Design under a return on machine cost{unit}", content, front_table(self.design, _FRONT_ROWS))
-            )
+            content = [*self.design.lines(), *self._votes()]
+            title = f"Design under a return on machine cost{unit}"
+            found.append((title, content, self.design.front_table(_FRONT_ROWS)))
         if self.allocation is not None:
             content = allocation_lines(self.allocation, self.ladder.allocate.minimal_roi)
             found.append(("Allocation between scenarios", content, allocation_table(self.allocation)))
@@ -238,12 +233,10 @@ class Report:
 
     # ---- files ----------------------------------------------------------------------------------------------------
 
-    def write(self, plots: bool = True) -> dict[str, Any]:
-        """Write ladder.json, report.md and the pictures. Returns what ladder.json holds."""
-        from lmctr.scaling.load import machine_description
-
-        ladder, folder = self.ladder, self.ladder.output_dir
-        result = {
+    def to_dict(self) -> dict[str, Any]:
+        """What ladder.json holds."""
+        ladder, minimal_roi = self.ladder, self.ladder.allocate and self.ladder.allocate.minimal_roi
+        return {
             "name": ladder.name,
             "metric": ladder.metric,
             "split": ladder.split,
@@ -252,25 +245,28 @@ class Report:
             "missing": self.missing,
             "noise": self.noise(),
             **self.analysis.to_dict(),
-            "machine": machine_description() if ladder.cost is not None else None,
-            "design": None
-            if self.design is None
-            else {
-                "best": sizes_text(self.design.best.sizes),
-                "gain": self.design.best.gain,
-                "cost": self.design.best.cost,
-                "minimal_roi": self.design.minimal_roi,
-                "base": None if self.design.base is None else sizes_text(self.design.base.sizes),
-                "feasible": self.design.num_feasible,
-                "candidates": self.design.num_candidates,
-                "bootstrap_choices": dict(self.votes),
-                "notes": self.design_notes,
-            },
-            "allocation": None
-            if self.allocation is None
-            else allocation_dict(self.allocation, ladder.allocate.minimal_roi),
+            "machine": machine() if ladder.cost is not None else None,
+            "design": None if self.design is None else self._design_dict(self.design.result),
+            "allocation": None if self.allocation is None else allocation_dict(self.allocation, minimal_roi),
             "command": self.command,
         }
+
+    def _design_dict(self, found: DesignResult) -> dict[str, Any]:
+        return {
+            "best": sizes_text(found.best.sizes),
+            "gain": found.best.gain,
+            "cost": found.best.cost,
+            "minimal_roi": found.minimal_roi,
+            "base": None if found.base is None else sizes_text(found.base.sizes),
+            "feasible": found.num_feasible,
+            "candidates": found.num_candidates,
+            "bootstrap_choices": dict(self.votes),
+            "notes": self.design.notes,
+        }
+
+    def write(self, plots: bool = True) -> None:
+        """Write ladder.json, report.md and the pictures."""
+        ladder, folder, result = self.ladder, self.ladder.output_dir, self.to_dict()
         write_json(folder / "ladder.json", result)
         pictures = self._draw() if plots else []
         parts = [f"# {ladder.name}", *([ladder.description] if ladder.description else [])]
@@ -281,14 +277,11 @@ class Report:
         for title, content, table in self._choices():
             parts += [f"## {title}", *content, markdown_table(table)]
         parts += [f"![{name}]({name})" for name in pictures]
-        write_text(folder / "report.md", "\n\n".join([*parts, f"```\n{self.command}\n```"]) + "\n")
-        return result
+        write_text(folder / "report.md", document(parts, self.command))
 
     def _draw(self) -> list[str]:
-        from lmctr.analysis.plots_scaling import plot_machine_cost
-
         folder, names = self.ladder.output_dir, ["law.png"]
-        draw(self.analysis, folder / "law.png", title=self.ladder.name)
+        self.analysis.draw(folder / "law.png", title=self.ladder.name)
         rows = [row for row in self.measured if row["relative"] is not None]
         if rows:
             x, cost = [row[self.ladder.x] for row in rows], [row["relative"] for row in rows]
@@ -297,6 +290,6 @@ class Report:
             plot_machine_cost(x, cost, folder / "cost.png", labels=labels, x_name=words)
             names.append("cost.png")
         if self.design is not None:
-            draw_designs(self.design, folder / "pareto.png", title=self.ladder.name)
+            self.design.draw(folder / "pareto.png", title=self.ladder.name)
             names.append("pareto.png")
         return names

@@ -7,6 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import transformers
+from transformers import set_seed
+
+from lmctr.auto import AutoModelForCTR
+from lmctr.runs.inputs import input_of
+from lmctr.runs.loading import load_run
+from lmctr.runs.recipe import load_recipe
+from lmctr.utils.load_report import held_load_report
+
 __all__ = ["open_model", "saved_model"]
 
 
@@ -32,12 +41,6 @@ def saved_model(path: str | Path) -> Any:
     Raises:
         FileNotFoundError: no folder, or none with a saved model. ValueError: weights and configuration do not belong together.
     """
-    import transformers
-
-    import lmctr
-    from lmctr.runs.loading import load_run
-    from lmctr.utils.load_report import held_load_report
-
     transformers.utils.logging.disable_progress_bar()
     path = Path(path)
     if not path.is_dir():
@@ -49,18 +52,13 @@ def saved_model(path: str | Path) -> Any:
     if (path / "processor_config.json").is_file() or (path / "preprocessor_config.json").is_file():
         return load_run(path)[0]
     with held_load_report():
-        model, info = lmctr.AutoModelForCTR.from_pretrained(path, output_loading_info=True)
+        model, info = AutoModelForCTR.from_pretrained(path, output_loading_info=True)
     if info["missing_keys"]:
         raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys'])[:5])}")
     return model.eval()
 
 
 def _model_of_recipe(name: str, overrides: Sequence[tuple[str, str]]) -> Any:
-    from transformers import set_seed
-
-    from lmctr.runs.inputs import input_of
-    from lmctr.runs.recipe import load_recipe
-
     recipe = load_recipe(name, overrides)
     with tempfile.TemporaryDirectory() as scratch:
         view = input_of(recipe)

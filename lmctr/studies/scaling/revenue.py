@@ -2,76 +2,83 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from lmctr.studies.scaling.tables import check_file, markdown_table, output_folder, read_rows, text_table
-from lmctr.utils.files import write_json, write_text
-
-
-def add_parser(actions: argparse._SubParsersAction) -> None:
-    """Adds `scaling revenue`."""
-    parser = actions.add_parser(
-        "revenue",
-        help="regress revenue on offline metrics",
-        description="A line from each offline metric to revenue (G), with R^2, mean and largest deviation side by side. A row of the file is a "
-        "model: its metrics, and the revenue that it earned online.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("pairs", metavar="PAIRS.csv", help="CSV file with a header, a row per model")
-    parser.add_argument("--revenue", default="revenue", metavar="COLUMN", help="default: revenue")
-    parser.add_argument(
-        "--metrics", nargs="+", metavar="COLUMN", help="default: every other column that holds numbers only"
-    )
-    parser.add_argument("--no-plots", action="store_true", help="write no picture")
-    parser.add_argument("--output", metavar="FOLDER", help="write revenue.json, revenue.md and revenue.png there")
+from lmctr.analysis.plots_scaling import plot_revenue
+from lmctr.scaling.revenue import RevenueFit, compare_metrics
+from lmctr.studies.scaling.options import RevenueOptions
+from lmctr.studies.scaling.tables import result_folder, save_results
+from lmctr.utils.files import check_file
+from lmctr.utils.tables import markdown_table, read_csv, text_table
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the sub-verb."""
-    from lmctr.scaling.revenue import compare_metrics
+@dataclass(frozen=True)
+class RevenueComparison:
+    """Lines from offline metrics to revenue.
 
-    folder = output_folder(args.output)
-    if folder is not None and not args.no_plots:
-        from lmctr.analysis.plots import require_matplotlib
+    Args:
+        revenue_name: its column. revenue: (P,) of the models. metrics: name -> (P,). fits: name -> line, by falling R^2.
+    """
 
-        require_matplotlib()
-    names = args.metrics or _number_columns(args.pairs, args.revenue)
-    if args.revenue in names:
-        raise ValueError(f"--metrics {args.revenue}: that column is the revenue")
-    rows = read_rows(args.pairs, numbers=[args.revenue, *names])
-    revenue = [row[args.revenue] for row in rows]
+    revenue_name: str
+    revenue: list[float]
+    metrics: dict[str, list[float]]
+    fits: dict[str, RevenueFit]
+
+    def table(self) -> list[list[str]]:
+        """Cells for people."""
+        table = [["metric", "R^2", "mean deviation", "max deviation", "slope", "intercept"]]
+        for name, fit in self.fits.items():
+            numbers = (fit.mean_deviation, fit.max_deviation, fit.slope, fit.intercept)
+            table.append([name, f"{fit.r2:.4f}", *(f"{value:.5g}" for value in numbers)])
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it; `lmctr scaling design` reads "metrics"."""
+        return {
+            "revenue": self.revenue_name,
+            "metrics": {name: dataclasses.asdict(fit) for name, fit in self.fits.items()},
+        }
+
+    def draw(self, path: Path) -> None:
+        """The picture of the lines."""
+        lines = {name: (fit.slope, fit.intercept, fit.r2) for name, fit in self.fits.items()}
+        plot_revenue(self.metrics, self.revenue, lines, path, self.revenue_name)
+
+
+def run(options: RevenueOptions) -> None:
+    """Compare, print, and write where `options.output` asks for it."""
+    folder, found = result_folder(options), compare_pairs(options)
+    models, table = len(found.revenue), found.table()
+    print(f"{models} models; deviations in the units of {options.revenue}\n{text_table(table)}")
+    if folder is not None:
+        heading = [f"# {options.revenue} by offline metric", f"{models} models, least squares."]
+        parts = [*heading, markdown_table(table)]
+        save_results(
+            folder, "revenue", found.to_dict(), parts, options, found.draw, picture="revenue.png", alt="regressions"
+        )
+
+
+def compare_pairs(options: RevenueOptions) -> RevenueComparison:
+    """Fit a line from each metric of a CSV file to its revenue.
+
+    Raises:
+        ValueError: a column is missing or holds no numbers, too few pairs to fit. FileNotFoundError: no such file.
+    """
+    names = options.metrics or _number_columns(options.pairs, options.revenue)
+    if options.revenue in names:
+        raise ValueError(f"--metrics {options.revenue}: that column is the revenue")
+    rows = read_csv(options.pairs, numbers=[options.revenue, *names])
+    revenue = [row[options.revenue] for row in rows]
     metrics = {name: [row[name] for row in rows] for name in names}
     try:
-        fits = compare_metrics(metrics, revenue)
+        return RevenueComparison(options.revenue, revenue, metrics, compare_metrics(metrics, revenue))
     except ValueError as error:
-        raise ValueError(f"{args.pairs}: {error}") from error
-    table = [["metric", "R^2", "mean deviation", "max deviation", "slope", "intercept"]]
-    for name, fit in fits.items():
-        numbers = (fit.mean_deviation, fit.max_deviation, fit.slope, fit.intercept)
-        table.append([name, f"{fit.r2:.4f}", *(f"{value:.5g}" for value in numbers)])
-    print(f"{len(rows)} models; deviations in the units of {args.revenue}\n{text_table(table)}")
-    if folder is None:
-        return 0
-    write_json(
-        folder / "revenue.json",
-        {
-            "revenue": args.revenue,
-            "metrics": {name: dataclasses.asdict(fit) for name, fit in fits.items()},
-            "command": args.command,
-        },
-    )
-    parts = [f"# {args.revenue} by offline metric", f"{len(rows)} models, least squares.", markdown_table(table)]
-    if not args.no_plots:
-        from lmctr.analysis.plots_scaling import plot_revenue
-
-        lines = {name: (fit.slope, fit.intercept, fit.r2) for name, fit in fits.items()}
-        plot_revenue(metrics, revenue, lines, folder / "revenue.png", args.revenue)
-        parts.append("![regressions](revenue.png)")
-    write_text(folder / "revenue.md", "\n\n".join([*parts, f"```\n{args.command}\n```"]) + "\n")
-    print(f"\nwritten to {folder}: revenue.json, revenue.md{'' if args.no_plots else ', revenue.png'}")
-    return 0
+        raise ValueError(f"{options.pairs}: {error}") from error
 
 
 def _number_columns(path: str, revenue: str) -> list[str]:

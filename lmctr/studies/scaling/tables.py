@@ -1,86 +1,64 @@
-"""What the sub-verbs of `lmctr scaling` share: CSV files in and out, tables, folders of results."""
+"""What the actions of `lmctr scaling` share: numbers as text, folders of results."""
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmctr.utils.files import write_text
-from lmctr.utils.suggest import nearest
-from lmctr.utils.tables import markdown_table, text_table
+from lmctr.analysis.plots import require_matplotlib
+from lmctr.studies.scaling.options import ResultFolder
+from lmctr.utils.files import write_json, write_text
 
-__all__ = ["check_file", "compact", "flops_text", "markdown_table", "output_folder", "parse_sizes", "read_rows", "sizes_text", "text_table", "write_rows"]  # fmt: skip
+__all__ = ["compact", "document", "flops_text", "parse_sizes", "result_folder", "save_results", "sizes_text"]
 
 
-def read_rows(path: str | Path, text: Sequence[str] = (), numbers: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Columns of a CSV file with a header, a dict per row.
-
-    Args:
-        path: the file. text: columns that are kept as text. numbers: columns that are read as finite floats.
+def result_folder(options: ResultFolder) -> Path | None:
+    """The folder for results, made; None where none was asked for.
 
     Raises:
-        ValueError: a column is missing (with the nearest there is), an empty or wrong value (with its line), no rows.
-        FileNotFoundError: no such file.
+        ValueError: the path is a file. MissingExtraError: pictures are wanted and matplotlib is missing.
     """
-    rows = []
-    with open(check_file(path), newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        there = list(reader.fieldnames or ())
-        for name in (*text, *numbers):
-            if name not in there:
-                guess = nearest(name, there)
-                hint = f" did you mean {guess!r}?" if guess else ""
-                raise ValueError(f"{path} has no column {name!r};{hint} its columns: {', '.join(there)}")
-        for row in reader:
-            values: dict[str, Any] = {}
-            for name in text:
-                values[name] = (row[name] or "").strip()
-                if not values[name]:
-                    raise ValueError(f"{path}, line {reader.line_num}: column {name!r} is empty")
-            for name in numbers:
-                try:
-                    values[name] = float(row[name])
-                except (TypeError, ValueError):
-                    values[name] = math.nan
-                if not math.isfinite(values[name]):
-                    raise ValueError(f"{path}, line {reader.line_num}: {name} is {row[name]!r}, accepted: a number")
-            rows.append(values)
-    if not rows:
-        raise ValueError(f"{path} has a header and no rows")
-    return rows
-
-
-def check_file(path: str | Path) -> Path:
-    """The path of a file that is there."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path} does not exist, or is no file")
-    return Path(path)
-
-
-def write_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV file with all columns of all rows, in the order in which they come up; None is an empty cell."""
-    import io
-
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
-    write_text(path, buffer.getvalue())
-
-
-def output_folder(path: str | None) -> Path | None:
-    """The folder for results, made; None where none was asked for. Raises `ValueError`: the path is a file."""
-    if path is None:
+    if options.output is None:
         return None
-    folder = Path(path)
+    folder = Path(options.output)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {path} is a file; give a folder")
+        raise ValueError(f"--output {options.output} is a file; give a folder")
+    if not options.no_plots:
+        require_matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def save_results(
+    folder: Path,
+    name: str,
+    values: Mapping[str, Any],
+    parts: Sequence[str],
+    options: ResultFolder,
+    draw: Callable[[Path], Any],
+    picture: str,
+    alt: str,
+    before: Sequence[str] = (),
+) -> None:
+    """Write NAME.json, NAME.md and a picture, and say so.
+
+    Args:
+        values: of the JSON file. parts: paragraphs of the Markdown file. options: what was asked for.
+        draw: draws the picture into the file `picture`; alt: what it shows. before: files that the caller has written.
+    """
+    write_json(folder / f"{name}.json", {**values, "command": options.command})
+    written = [*before, f"{name}.json", f"{name}.md"]
+    if not options.no_plots:
+        draw(folder / picture)
+        parts, written = [*parts, f"![{alt}]({picture})"], [*written, picture]
+    write_text(folder / f"{name}.md", document(parts, options.command))
+    print(f"\nwritten to {folder}: {', '.join(written)}")
+
+
+def document(parts: Iterable[str], command: str) -> str:
+    """Paragraphs as a Markdown document that ends with the command that made it."""
+    return "\n\n".join([*parts, f"```\n{command}\n```"]) + "\n"
 
 
 def parse_sizes(text: str, where: str) -> tuple[int, ...]:
