@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from lmctr.cli.options import Action, Actions
 
-ACCEPTS_OVERRIDES = True  # of the recipes of `flops` and `ladder`; the others refuse them
-
 
 def _action(name: str, says: str, options: str, epilog: str | None = None, takes_overrides: bool = False) -> Action:
     room = "lmctr.studies.scaling"
