@@ -7,7 +7,7 @@ import copy
 import inspect
 import types
 import typing
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 from lmctr.runs.words import meant_key
@@ -125,7 +125,7 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
         if "says" not in field.metadata:
             continue
         about, kind, many = field.metadata, *_kind(hints[field.name])
-        arguments: dict[str, Any] = {"help": about["says"], "metavar": about["metavar"]}
+        arguments: dict[str, Any] = {"help": _help(field), "metavar": about["metavar"]}
         required = field.default is MISSING and field.default_factory is MISSING
         if kind is bool:
             arguments = {"help": about["says"], "action": "store_true"}
@@ -148,6 +148,15 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
             group.add_argument(*flags, dest=field.name, **arguments)
             for other in about["short"]:
                 group.add_argument(other, dest=field.name, **{**arguments, "help": f"another spelling of {flag}"})
+
+
+def _help(field: Field) -> str:
+    """What an option says, and its default unless that is told or nothing."""
+    says = field.metadata["says"]
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    if "default" in says or default is MISSING or default in (None, False, "", []):
+        return says
+    return f"{says} (default: {' '.join(map(str, default)) if isinstance(default, list) else default})"
 
 
 def read_options(options: type, args: argparse.Namespace) -> Any:

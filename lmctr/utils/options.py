@@ -21,6 +21,7 @@ def option(
     metavar: str | None = None,
     repeated: bool = False,
     short: Sequence[str] = (),
+    **notes: Any,
 ) -> Any:
     """A dataclass field that is a flag of the command line too.
 
@@ -35,6 +36,7 @@ def option(
         metavar: what the help calls the value.
         repeated: for a list, whether the flag is given once for each value (`--only A --only B`).
         short: further spellings of the flag, such as "--license".
+        notes: more for the field's `metadata`, for methods of the dataclass.
     """
     metadata = {
         "says": says,
@@ -43,6 +45,7 @@ def option(
         "metavar": metavar,
         "repeated": repeated,
         "short": tuple(short),
+        **notes,
     }
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)

@@ -1,18 +1,19 @@
 """The benchmark of ASTRO on a tiny log: equal logits in every arm, and results that can be written down."""
 
-import argparse
 import json
 
 import pytest
 
 from lmctr.benchmarks import sequence as benchmark_sequence
+from lmctr.benchmarks.options import SequenceBenchmark
+from lmctr.cli.main import main
 from lmctr.data.synthetic.sequence import synthetic_sequence_log
 
 TINY = {
     "length": 20,
-    "num_candidates": 3,
+    "candidates": 3,
     "request": 30,
-    "num_samples": 12,
+    "samples": 12,
     "batch_size": 6,
     "hidden_size": 8,
     "repeats": 1,
@@ -21,7 +22,9 @@ TINY = {
 
 def test_arms_give_equal_logits():
     log = synthetic_sequence_log(num_users=10, num_items=20, events_per_user=60)
-    result = benchmark_sequence.benchmark_sequence(log, **TINY, lengths=[10, 20], block_counts=[1, 4])
+    result = benchmark_sequence.benchmark_sequence(
+        SequenceBenchmark(**TINY, lengths=[10, 20], block_counts=[1, 4]), log
+    )
     assert result["largest_difference"] < 1e-5
     for part in ("training", "scoring"):
         assert list(result[part]) == ["mumi", "sumi", "cache", "blocks"]
@@ -35,9 +38,9 @@ def test_arms_give_equal_logits():
 
 
 def test_command(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    benchmark_sequence.add_arguments(parser)
     words = [
+        "benchmark",
+        "sequence",
         "--length",
         "16",
         "--candidates",
@@ -54,16 +57,16 @@ def test_command(tmp_path, capsys):
         "1",
     ]
     output = tmp_path / "out.json"
-    assert benchmark_sequence.run(parser.parse_args([*words, "--output", str(output)])) == 0
+    assert main([*words, "--output", str(output)]) == 0
     assert json.loads(output.read_text())["settings"]["length"] == 16
     assert "speed-up" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="--length must be at least 1"):
-        benchmark_sequence.run(parser.parse_args(["--length", "0"]))
-    with pytest.raises(ValueError, match="--output"):
-        benchmark_sequence.run(parser.parse_args(["--output", "x.txt"]))
+    assert main(["benchmark", "sequence", "--length", "0"]) == 2
+    assert "--length must be at least 1" in capsys.readouterr().err
+    assert main(["benchmark", "sequence", "--output", "x.txt"]) == 2
+    assert "--output" in capsys.readouterr().err
 
 
 def test_a_log_without_active_users():
     log = synthetic_sequence_log(num_users=4, num_items=10, events_per_user=20)
     with pytest.raises(ValueError, match="no user of synthetic_sequence has 3 samples after 20 events"):
-        benchmark_sequence.benchmark_sequence(log, **TINY)
+        benchmark_sequence.benchmark_sequence(SequenceBenchmark(**TINY), log)

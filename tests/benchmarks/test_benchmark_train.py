@@ -1,25 +1,36 @@
 """`lmctr benchmark train` on a tiny model."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from lmctr.benchmarks import harness
 from lmctr.benchmarks import train as benchmark_train
-from lmctr.benchmarks.train import ARMS, Settings, as_markdown
+from lmctr.benchmarks.options import TrainBenchmark
+from lmctr.benchmarks.train import ARMS, as_markdown
 from lmctr.cli.main import main
 
-TINY = Settings(
-    hidden_size=16, layers=1, heads=2, intermediate_size=32, num_behaviors=2, max_length=64, batch_size=4, batches=2
+TINY = TrainBenchmark(
+    hidden_size=16,
+    layers=1,
+    heads=2,
+    intermediate_size=32,
+    num_behaviors=2,
+    max_length=64,
+    batch_size=4,
+    batches=2,
+    no_memory=True,
 )
 
 
 def test_rates_ratios_and_padding(monkeypatch):
     """With a clock of which every reading is one tick later, each phase of a batch takes a known number of ticks."""
     clock = iter(range(10**6))
-    monkeypatch.setattr(benchmark_train.time, "perf_counter", lambda: float(next(clock)))
-    result = benchmark_train.benchmark_train(TINY, repeats=3, memory=False)
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: float(next(clock)))
+    result = benchmark_train.benchmark_train(TINY)
     assert list(result["arms"]) == list(ARMS)
     for one in result["arms"].values():
         assert one["forward"] == {"median": 4.0, "all": [4.0] * 3}  # 8 samples in 2 ticks
@@ -60,12 +71,12 @@ def test_the_arms_train_the_same_samples():
 
 
 def test_micro_batches_give_the_gradient_of_the_batch():
-    settings = Settings(**{**vars(TINY), "dropout": 0.0, "batches": 1})
+    settings = replace(TINY, dropout=0.0, batches=1)
     view, events = benchmark_train._data(settings)
     rows = benchmark_train._batches(settings, view.lengths(events))
     stepped = []
     for size in (1, 3, 4):
-        own = Settings(**{**vars(settings), "micro_batch_size": size})
+        own = replace(settings, micro_batch_size=size)
         training = benchmark_train._Training(own, ARMS["on"], view, events, rows)
         assert [len(part) for part in training.cut(rows[0])] == {1: [1] * 4, 3: [3, 1], 4: [4]}[size]
         gradients = []
@@ -102,15 +113,15 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
 
 
 def test_other_backbones_and_shares_of_a_peak():
-    settings = Settings(**{**vars(TINY), "model_type": "qwen2", "dtype": "bfloat16", "batches": 1})
-    result = benchmark_train.benchmark_train(settings, repeats=1, memory=False, peak_tflops=1.0)
+    settings = replace(TINY, model_type="qwen2", dtype="bfloat16", batches=1, repeats=1, peak_tflops=1.0)
+    result = benchmark_train.benchmark_train(settings)
     assert all(0 < one["share_of_peak"] < 1 for one in result["arms"].values())
     assert "Share of the device's peak" in as_markdown(result)
 
 
 def test_the_reported_numbers_stand_beside_their_own_shape_only():
-    assert benchmark_train._is_reported_shape(Settings(batches=7, dropout=0.0))
-    assert not benchmark_train._is_reported_shape(Settings(batch_size=16))
+    assert benchmark_train._is_reported_shape(TrainBenchmark(batches=7, dropout=0.0))
+    assert not benchmark_train._is_reported_shape(TrainBenchmark(batch_size=16))
 
 
 @pytest.mark.parametrize(

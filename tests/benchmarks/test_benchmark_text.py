@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from lmctr.benchmarks.options import TextBenchmark
 from lmctr.benchmarks.text import _raw_rows, _whole_text, benchmark_text, padding_share
 from lmctr.cli.main import main
 from lmctr.data import synthetic_log
@@ -20,8 +21,10 @@ def log():
 @pytest.mark.parametrize("feedback", ["none", "inline", "groups"])
 def test_measures_the_same_samples_in_three_ways(log, feedback, monkeypatch):
     clock = iter(np.cumsum(np.ones(1000)))
-    monkeypatch.setattr("lmctr.benchmarks.text.time.perf_counter", lambda: float(next(clock)))
-    result = benchmark_text(log, feedback=feedback, num_behaviors=(3, 6), num_samples=70, batch_size=16, repeats=3)
+    monkeypatch.setattr("lmctr.benchmarks.harness.time.perf_counter", lambda: float(next(clock)))
+    result = benchmark_text(
+        TextBenchmark(feedback=feedback, num_behaviors=[3, 6], samples=70, batch_size=16, repeats=3), log
+    )
     assert [one["num_behaviors"] for one in result["measurements"]] == [3, 6]
     for one in result["measurements"]:
         for rates in one["samples_per_second"].values():

@@ -1,15 +1,17 @@
 """`lmctr benchmark scoring` on a tiny model."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from lmctr.benchmarks import scoring as benchmark_scoring
-from lmctr.benchmarks.scoring import ARMS, Settings, as_markdown
+from lmctr.benchmarks.options import ScoringBenchmark
+from lmctr.benchmarks.scoring import ARMS, as_markdown
 from lmctr.benchmarks.scoring import benchmark_scoring as measure
 from lmctr.cli.main import main
 
-TINY = Settings(
+TINY = ScoringBenchmark(
     hidden_size=16,
     layers=1,
     heads=2,
@@ -18,11 +20,12 @@ TINY = Settings(
     num_behaviors=5,
     candidates=6,
     batch_size=4,
+    repeats=2,
 )
 
 
 def test_all_ways_give_the_same_scores_and_are_timed():
-    result = measure(TINY, repeats=2)
+    result = measure(TINY)
     assert list(result["arms"]) == list(ARMS)
     for one in result["arms"].values():
         assert len(one["candidates_per_second"]["all"]) == 2
@@ -37,12 +40,12 @@ def test_the_speed_is_candidates_by_seconds(monkeypatch):
         "in_turn",
         lambda ways, repeats, **_: {name: (way(), [2.0, 3.0])[1] for name, way in ways.items()},
     )
-    result = measure(TINY, repeats=2)
+    result = measure(TINY)
     assert result["arms"]["shared"]["candidates_per_second"] == {"median": 2.5, "all": [3.0, 2.0]}
 
 
 def test_encoders_have_no_kept_state():
-    result = measure(Settings(**{**vars(TINY), "model_type": "bert", "sink_signal": "recency"}), repeats=1)
+    result = measure(replace(TINY, model_type="bert", sink_signal="recency", repeats=1))
     assert list(result["arms"]) == ["row by row", "batched", "shared"]
     assert "every position of bert sees the candidate" in as_markdown(result)
 
@@ -50,7 +53,7 @@ def test_encoders_have_no_kept_state():
 def test_different_scores_are_an_error(monkeypatch):
     monkeypatch.setattr(benchmark_scoring, "_TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="please report this"):
-        measure(TINY, repeats=1)
+        measure(replace(TINY, repeats=1))
 
 
 @pytest.mark.parametrize("suffix", ["json", "md"])

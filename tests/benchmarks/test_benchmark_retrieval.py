@@ -1,19 +1,23 @@
 """`lmctr benchmark retrieval` on tiny models."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lmctr.benchmarks import retrieval as benchmark_retrieval
-from lmctr.benchmarks.retrieval import ARMS, LOSS_ARMS, QUICK, as_markdown
+from lmctr.benchmarks.options import RetrievalBenchmark
+from lmctr.benchmarks.retrieval import ARMS, LOSS_ARMS, as_markdown
 from lmctr.benchmarks.retrieval import benchmark_retrieval as measure
 from lmctr.cli.main import main
+
+QUICK = replace(RetrievalBenchmark(quick=True).sized(), quick=False)
 
 
 def test_all_ways_give_the_same_scores_and_are_timed():
     threads = torch.get_num_threads()
-    result = measure(QUICK, repeats=2)
+    result = measure(replace(QUICK, repeats=2))
     assert torch.get_num_threads() == threads
     assert {family: list(found["arms"]) for family, found in result["scoring"].items()} == {
         family: list(ways) for family, ways in ARMS.items()
@@ -38,7 +42,7 @@ def test_the_ratio_is_of_medians(monkeypatch):
         "in_turn",
         lambda ways, repeats, **_: {name: (way(), times.get(name, [1.0, 1.0, 1.0]))[1] for name, way in ways.items()},
     )
-    result = measure(QUICK, repeats=3)
+    result = measure(replace(QUICK, repeats=3))
     assert result["scoring"]["two_tower"]["arms"]["split, cached"]["speedup"] == 7.0
     assert result["losses"][5]["arms"]["ARF"]["milliseconds_per_impression"] == 1e3 / 4
 
@@ -46,7 +50,7 @@ def test_the_ratio_is_of_medians(monkeypatch):
 def test_different_scores_are_an_error(monkeypatch):
     monkeypatch.setattr(benchmark_retrieval, "_TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="please report this"):
-        measure(QUICK, repeats=1)
+        measure(QUICK)
 
 
 @pytest.mark.parametrize("suffix", ["json", "md"])
