@@ -1,0 +1,297 @@
+"""The family table: the only list of families, and all that a family of one's own has to join."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoProcessor
+from transformers.modeling_outputs import BaseModelOutput
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.data.tables.load import load_tabular
+from lmctr.hub.model_card import build_card
+from lmctr.models import families as table
+from lmctr.models.common.configuration import SequenceCTRConfig, TabularCTRConfig
+from lmctr.models.common.embeddings import FieldEmbedding
+from lmctr.models.common.sequence import (
+    CandidateContext,
+    ItemEmbedding,
+    SequenceForCTRMixin,
+    SequenceModelMixin,
+    SequencePreTrainedModel,
+    visible_events,
+)
+from lmctr.models.common.tabular import (
+    LogitHead,
+    TabularForCTRMixin,
+    TabularModelMixin,
+    TabularPreTrainedModel,
+)
+from lmctr.models.families import CLASSES, Family, families, family_of
+from lmctr.serving import score
+from lmctr.serving.events import EventScorer
+from lmctr.serving.registry import scorer_for
+
+
+class FieldSumConfig(TabularCTRConfig):
+    """Fields that are added up."""
+
+    model_type = "field_sum"
+
+    scale: float = 1.0
+
+
+class FieldSumPreTrainedModel(TabularPreTrainedModel):
+    config_class = FieldSumConfig
+
+
+class FieldSumModel(TabularModelMixin, FieldSumPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding = FieldEmbedding(config)
+        self.post_init()
+
+    def encode(self, fields, inputs, trace):
+        return self.config.scale * fields.sum(1), None, None
+
+
+class FieldSumForCTR(TabularForCTRMixin, FieldSumPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = FieldSumModel(config)
+        self.head = LogitHead(config.embedding_dim)
+        self.post_init()
+
+
+class MeanInterestConfig(SequenceCTRConfig):
+    """The mean of what a user did, beside the candidate."""
+
+    model_type = "mean_interest"
+
+    hidden_size: int = 8
+
+
+class MeanInterestPreTrainedModel(SequencePreTrainedModel):
+    config_class = MeanInterestConfig
+
+
+class MeanInterestModel(SequenceModelMixin, MeanInterestPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.item_embedding = ItemEmbedding(config, config.hidden_size)
+        self.context = CandidateContext(config, config.hidden_size)
+        self.post_init()
+
+    def run(self, inputs, output_hidden_states=False, output_attentions=False):
+        events = self.item_embedding(inputs.history_items, inputs.history_features)
+        candidates = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
+        seen = visible_events(inputs).to(events.dtype)
+        mean = seen @ events / seen.sum(-1, keepdim=True).clamp_min(1.0)
+        return BaseModelOutput(torch.cat([mean, candidates, self.context(inputs)], -1))
+
+
+class MeanInterestForCTR(SequenceForCTRMixin, MeanInterestPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = MeanInterestModel(config)
+        self.head = nn.Linear(2 * config.hidden_size + self.model.context.out_size, config.num_tasks)
+        self.post_init()
+
+
+FIELD_SUM = Family("field_sum", "FieldSum", "tabular", "a sum of fields", "A test.", "https://a.b", module=__name__)
+MEAN_INTEREST = Family(
+    "mean_interest", "MeanInterest", "sequence", "a mean of events", "A test.", "https://a.b/c", module=__name__
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """The two rows, taken out of the table again for the other tests."""
+    before = list(table._FAMILIES)
+    lmctr.register_family(FIELD_SUM)
+    lmctr.register_family(MEAN_INTEREST)
+    yield
+    table._FAMILIES[:] = before
+
+
+@pytest.fixture(scope="module")
+def field_sum_run(tmp_path_factory):
+    recipe = {
+        "data": {
+            "name": "synthetic_table",
+            "options": {"num_rows": 1500, "num_categorical": 3, "num_numeric": 1, "num_pairs": 2, "vocab_size": 50},
+        },
+        "model": {"family": "field_sum", "embedding_dim": 4, "scale": 2.0},
+        "training": {"learning_rate": 0.05, "per_device_train_batch_size": 64, "use_cpu": True},
+    }
+    return lmctr.runs.train(recipe, output_dir=tmp_path_factory.mktemp("runs") / "field_sum")
+
+
+def test_a_registered_family_is_listed():
+    assert {"field_sum", "mean_interest"} <= set(lmctr.list_models())
+    assert families("tabular")[-1] == FIELD_SUM
+    assert lmctr.FieldSumForCTR is FieldSumForCTR
+    config = FieldSumConfig(vocab_sizes=[5])
+    assert isinstance(AutoModel.from_config(config), FieldSumModel)
+    assert isinstance(lmctr.AutoModelForCTR.from_config(config), FieldSumForCTR)
+
+
+def test_a_registered_family_trains_and_predicts(field_sum_run, tmp_path):
+    path = field_sum_run.path
+    assert isinstance(field_sum_run.model, FieldSumForCTR)
+    assert AutoConfig.from_pretrained(path).scale == 2.0
+    assert field_sum_run.metrics["split metrics"]["test"]["auc"] > 0.5
+    source = load_tabular(
+        "synthetic_table", num_rows=1500, num_categorical=3, num_numeric=1, num_pairs=2, vocab_size=50
+    )
+    rows = [row for batch in source.rows(part="test") for row in batch.table.to_pylist()][:9]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    target = tmp_path / "scores.jsonl"
+    assert main(["predict", str(path), "--input", str(tmp_path / "rows.jsonl"), "--output", str(target)]) == 0
+    found = [json.loads(line)["logit"] for line in target.read_text().splitlines()]
+    batch = AutoProcessor.from_pretrained(path)(rows, return_tensors="pt")
+    with torch.no_grad():
+        expected = field_sum_run.model(**batch).logits
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+def test_a_registered_family_gets_a_card(field_sum_run):
+    card = build_card(field_sum_run.path)
+    assert "rows of a table: a sum of fields, after [FieldSum](https://a.b)" in card
+    assert "| `scale` | 2.0 |" in card
+    assert "A test. https://a.b" in card
+
+
+def test_a_registered_family_of_sequences_trains_and_serves(tmp_path):
+    recipe = {
+        "data": {"name": "synthetic_sequence", "options": {"num_users": 30, "num_items": 20, "events_per_user": 30}},
+        "model": {"family": "mean_interest"},
+        "training": {"learning_rate": 0.01, "per_device_train_batch_size": 16, "use_cpu": True},
+    }
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    log = lmctr.data.load_log("synthetic_sequence", num_users=30, num_items=20, events_per_user=30)
+    items, time = log.catalogue["item_id"].to_pylist()[:3], int(log.time[0])
+    event = {"behavior": log.feedback_names[0], "scenario": log.scenario_names[0]}
+    history = [{"item": item, "time": time + 60 * number, **event} for number, item in enumerate(items)]
+    candidates = [{"item": item, "scenario": log.scenario_names[0]} for item in items]
+    assert type(scorer_for(run.model, run.processor)) is EventScorer
+    batch = run.processor(
+        histories=[history],
+        candidates=[items],
+        times=[time + 600],
+        scenarios=[log.scenario_names[0]],
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        expected = run.model(**batch).logits[0]
+    found = score(run.model, run.processor, history, candidates, time + 600)
+    torch.testing.assert_close(found, expected.reshape(found.shape))
+    assert "event sequences: a mean of events, after [MeanInterest](https://a.b/c)" in build_card(run.path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "deepfm"}, "'deepfm' .DeepFM. is in the table already"),
+        ({"stem": "DeepFM"}, "'deepfm' .DeepFM. is in the table already"),
+        ({"input": "tables"}, "input is 'tables', accepted: text, tabular, sequence, impressions"),
+    ],
+)
+def test_rows_that_cannot_join(changes, message):
+    values = {"model_type": "other", "stem": "Other", "input": "tabular", "says": "", "paper": "", "url": ""}
+    before = families()
+    with pytest.raises(ValueError, match=message):
+        lmctr.register_family(Family(**values | changes))
+    assert families() == before
+
+
+def test_an_unknown_family_names_the_nearest():
+    with pytest.raises(ValueError, match="no model family 'deep_fm'; did you mean 'deepfm'"):
+        family_of("deep_fm")
+
+
+def test_every_row_has_its_classes():
+    for family in families():
+        loaded = [family.load(part) for part in CLASSES]
+        assert [cls.__name__ for cls in loaded] == [family.stem + part for part in CLASSES]
+        assert loaded[0].model_type == family.model_type
+        assert loaded[1].config_class is loaded[0]
+        assert family.says
+        assert family.url.startswith("https://")
+        assert set(family.benchmark) <= set(vars(loaded[0])) | set(loaded[0].__dataclass_fields__)
+
+
+def literals(tree):
+    """Collections that are written out in a file."""
+    return (node for node in ast.walk(tree) if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)))
+
+
+def test_no_other_file_lists_families():
+    names = {family.model_type for family in families()}
+    root = Path(lmctr.__file__).parent
+    found = {}
+    for path in root.rglob("*.py"):
+        for node in literals(ast.parse(path.read_text())):
+            strings = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)} & names
+            if len(strings) >= 3:
+                found[path.relative_to(root).as_posix()] = sorted(strings)
+    assert list(found) in ([], ["models/families.py"])
+
+
+def python(code):
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def test_a_bare_import_registers_the_families(tmp_path):
+    lmctr.DeepFMForCTR(lmctr.DeepFMConfig(vocab_sizes=[5, 5], hidden_units=[4])).save_pretrained(tmp_path)
+    code = (
+        "import lmctr; from transformers import AutoConfig, AutoModel; "
+        f"print(type(AutoConfig.from_pretrained({str(tmp_path)!r})).__name__, type(AutoModel.from_pretrained({str(tmp_path)!r})).__name__)"
+    )
+    assert python(code) == "DeepFMConfig DeepFMModel"
+
+
+@pytest.mark.parametrize("use", ["lmctr.DINConfig", "lmctr.runs"])
+def test_any_use_registers_the_families_where_the_import_did_not(use):
+    code = (
+        "import sys; sys.argv = ['lmctr']; import lmctr; assert 'torch' not in sys.modules; "
+        f"{use}; from transformers import AutoConfig; print(type(AutoConfig.for_model('din')).__name__)"
+    )
+    assert python(code) == "DINConfig"
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "expected"),
+    [
+        (["/usr/bin/lmctr", "train"], ["python", "/usr/bin/lmctr", "train"], True),
+        (["-m", "train"], ["python", "-u", "-m", "lmctr", "train"], True),
+        (["-m"], ["python", "-m", "pytest", "-m", "lmctr"], False),
+        (["-m"], ["python", "-m", "lmctr.tools"], False),
+        (["train.py", "-m", "lmctr"], ["python", "train.py", "-m", "lmctr"], False),
+        (["/x/lmctr_train"], ["python", "/x/lmctr_train"], False),
+        (["-c"], ["python", "-c", "import lmctr"], False),
+        ([""], ["python"], False),
+        ([], ["python"], False),
+    ],
+)
+def test_what_is_taken_for_the_command_line(monkeypatch, program, words, expected):
+    monkeypatch.setattr(sys, "argv", program)
+    monkeypatch.setattr(sys, "orig_argv", words)
+    assert lmctr._is_command_line() is expected
+
+
+def test_public_names_are_lazy_and_complete():
+    assert lmctr.__all__ == sorted(lmctr.__all__)
+    assert set(lmctr.__all__) <= set(dir(lmctr))
+    with pytest.raises(AttributeError, match="module 'lmctr' has no attribute 'DeepFN'"):
+        lmctr.DeepFN  # noqa: B018
