@@ -32,7 +32,7 @@ ONLY_IN = {
     "matplotlib": ("analysis/plots",),
     "peft": ("training/",),
     # Modules for `evaluate.load` describe their inputs with `datasets.Features`; lmctr itself never imports them.
-    "datasets": ("data/", "evaluation/evaluate_modules/"),
+    "datasets": ("data/", "evaluation/evaluate_base.py"),
     "argparse": ("cli/",),
 }
 NOT_IN_CLI = ("numpy", "torch", "pyarrow")

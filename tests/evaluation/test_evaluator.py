@@ -120,3 +120,17 @@ def test_every_metric_has_an_evaluate_module():
     assert set(list_evaluate_modules()) == set(metrics.__all__) - {"UndefinedMetricError", "RankingMetrics"}
     with pytest.raises(ValueError, match="unknown evaluate module 'f1'; known modules: auc"):
         evaluate_module_path("f1")
+
+
+@pytest.mark.parametrize("name", list_evaluate_modules())
+def test_the_example_of_an_evaluate_module_is_true(name, tmp_path):
+    module = evaluate.load(evaluate_module_path(name), cache_dir=str(tmp_path))
+    call, value = module.inputs_description.strip().splitlines()[-2:]
+    assert str(eval(call.removeprefix("    >>> metric."), {"compute": module.compute})) == value.strip()
+    assert f"metrics.{name} computes it" in module.description
+
+
+def test_an_evaluate_module_refuses_unknown_options(tmp_path):
+    module = evaluate.load(evaluate_module_path("auc"), cache_dir=str(tmp_path))
+    with pytest.raises(TypeError, match="auc has no option 'num_bins'; its options: sample_weight"):
+        module.compute(predictions=[0.1, 0.2], references=[0, 1], num_bins=3)

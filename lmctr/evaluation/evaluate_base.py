@@ -1,0 +1,86 @@
+"""What the modules for `evaluate.load` share; each states a metric of `lmctr.evaluation.metrics`, its options and an example.
+
+Import this module, not the class: `evaluate.load` takes the first metric class that it finds in a script.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import datasets
+import evaluate
+
+from lmctr.evaluation import metrics
+
+__all__ = ["MetricModule"]
+
+_NUMBER = datasets.Value("float64")
+_INPUTS = {
+    "scores": (_NUMBER, "float64 scores (logits or probabilities), one per sample.", "labels, 0 or 1."),
+    "probabilities": (
+        _NUMBER,
+        "float64 probabilities of the positive class, or logits with from_logits=True, one per sample.",
+        "labels, 0 or 1.",
+    ),
+    "impressions": (
+        datasets.Sequence(_NUMBER),
+        "scores of the ads, one list per impression; the lists may differ in length.",
+        "rank index v of the ads, higher is better, lists alike.",
+    ),
+}
+_OPTIONS = {
+    "from_logits": "predictions are logits, default False.",
+    "sample_weight": "one non-negative weight per sample; optional.",
+}
+
+
+class MetricModule(evaluate.Metric):
+    """A metric that `lmctr.evaluation.metrics` computes.
+
+    Attributes:
+        name_: of the function there and of the value. says: what it measures, as a sentence without its end.
+        inputs: "scores", "probabilities" or "impressions", see `_INPUTS`. extra: further columns: what they hold, and their features.
+        options: keyword arguments of the function and what they mean (None: as everywhere). example: of a call. value: what it gives.
+    """
+
+    name_: ClassVar[str]
+    says: ClassVar[str]
+    inputs: ClassVar[str]
+    extra: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {}
+    options: ClassVar[dict[str, str | None]] = {}
+    example: ClassVar[str]
+    value: ClassVar[float]
+    citation_: ClassVar[str] = ""
+
+    def _info(self) -> evaluate.MetricInfo:
+        kind, predictions, references = _INPUTS[self.inputs]
+        texts = {"predictions": predictions, "references": references}
+        texts |= {name: text for name, (text, _) in self.extra.items()}
+        texts |= {name: text or _OPTIONS[name] for name, text in self.options.items()}
+        features = [
+            datasets.Features({"predictions": kind, "references": kind, **dict(zip(self.extra, kinds))})
+            for kinds in zip(*(kinds for _, kinds in self.extra.values()))
+        ]
+        return evaluate.MetricInfo(
+            description=f"{self.says}, as lmctr.evaluation.metrics.{self.name_} computes it.",
+            citation=self.citation_,
+            inputs_description="\n".join(
+                [
+                    "\nArgs:",
+                    *(f"    {name}: {text}" for name, text in texts.items()),
+                    f"\nReturns:\n    {self.name_}: float.\n\nExample:",
+                    "    >>> import evaluate",
+                    "    >>> from lmctr.evaluation import evaluate_module_path",
+                    f'    >>> metric = evaluate.load(evaluate_module_path("{self.name_}"))',
+                    f"    >>> metric.compute({self.example})",
+                    f"    {{'{self.name_}': {self.value}}}\n",
+                ]
+            ),
+            features=features or datasets.Features({"predictions": kind, "references": kind}),
+        )
+
+    def _compute(self, predictions: list, references: list, **values: Any) -> dict[str, float]:
+        unknown = sorted(set(values) - set(self.options) - set(self.extra))
+        if unknown:
+            raise TypeError(f"{self.name_} has no option {unknown[0]!r}; its options: {', '.join(self.options)}")
+        return {self.name_: getattr(metrics, self.name_)(references, predictions, **values)}
