@@ -154,6 +154,9 @@ def gradients(model):
 class RetrievalModelTesterMixin(CTRModelTesterMixin):
     """Subclasses give `values` (their own tiny configuration) and `reference_score(model, user, ad)`."""
 
+    # Labels are rank indices here: any number.
+    test_what_is_no_label_is_refused = test_soft_labels_are_a_choice = None
+
     changing_key = ("hidden_units", [7, 5])
     values: dict = {}
 

@@ -7,12 +7,10 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import Any, ClassVar
 
-from transformers import PreTrainedConfig
-
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.hub.card_data import shown
 from lmctr.hub.examples import example_rows
-from lmctr.models.common.configuration import SequenceCTRConfig, TabularCTRConfig
+from lmctr.models.common.configuration import CTRConfig, SequenceCTRConfig, TabularCTRConfig
 from lmctr.models.families import Family, families
 from lmctr.runs.folder import RunFolder
 
@@ -320,7 +318,7 @@ def _names_of(config_class: type) -> set[str]:
 
 def _key_facts(config: dict[str, Any], hidden: Collection[str]) -> list[tuple[str, str]]:
     """The keys of the family's own configuration, as they are."""
-    hidden = {*hidden, *PreTrainedConfig().to_dict(), "use_cache"}
+    hidden = {*hidden, *CTRConfig().to_dict(), "use_cache"}
     return [
         (f"`{key}`", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
         for key, value in config.items()

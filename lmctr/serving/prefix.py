@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from lmctr.models.ctr_sink.sink_cache import SinkCache
+from lmctr.models.ctr_sink.sink_attention import SinkCache
 
 from .registry import EncodedHistory
 

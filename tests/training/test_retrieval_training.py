@@ -75,7 +75,8 @@ def test_fillers_have_no_ads(tmp_path):
     model = trainer.model.train()
     expected, found = model(**plain), model(**filled)
     torch.testing.assert_close(found.loss, expected.loss)
-    assert torch.equal(found.logits[:2], expected.logits)
+    # To the rounding of a matrix product, whose order of sums may depend on the number of rows.
+    torch.testing.assert_close(found.logits[:2], expected.logits, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("embedding_optimizer", ["dense", "rowwise_adagrad"])

@@ -26,13 +26,11 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.base import CTRPreTrainedModel
-from lmctr.models.common.outputs import CTROutput
 from lmctr.models.common.sequence import (
     ItemEmbedding,
+    SequenceForCTRMixin,
     SequenceInputs,
-    sequence_inputs,
-    sequence_logits,
-    sequence_output,
+    SequenceModelMixin,
 )
 
 from .configuration_astro import ASTROConfig
@@ -75,8 +73,14 @@ class ASTROPreTrainedModel(CTRPreTrainedModel):
                 init.zeros_(parameter)
 
 
-class ASTROModel(ASTROPreTrainedModel):
-    """ASTRO without the final network; returns the fused representation Y(S) of Eq. 4 of each candidate, (B, C, Nb * d)."""
+class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
+    """ASTRO without the final network; returns the fused representation Y(S) of Eq. 4 of each candidate, (B, C, Nb * d).
+
+    `hidden_states`: the candidates' states (B, C, Nb, d) before the first and after each layer. `attentions`: per layer
+    (B, Nb, h, C, N + 1), the weight of each event of the row and, last, of the candidate itself.
+    """
+
+    run_options = ("block_starts", "loop_blocks")
 
     def __init__(self, config: ASTROConfig):
         super().__init__(config)
@@ -231,41 +235,23 @@ class ASTROModel(ASTROPreTrainedModel):
         states = states.permute(1, 2, 0, 3)
         return states.flatten(2) if self.fusion is None else self.fusion(states, scenario)
 
-    def forward(
-        self,
-        history_items: torch.Tensor,
-        candidate_items: torch.Tensor,
-        block_starts: torch.Tensor | None = None,
-        loop_blocks: bool = False,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        **inputs: torch.Tensor,
-    ) -> BaseModelOutput:
-        """Both stages in one forward; the arguments are those of [`ASTROForCTR`].
-
-        Returns:
-            `last_hidden_state` (B, C, Nb * d); `hidden_states`: the candidates' states (B, C, Nb, d) before the first and after
-            each layer; `attentions`: per layer (B, Nb, h, C, N + 1), the weight of each event of the row and, last, of the
-            candidate itself.
-        """
-        return self.run(
-            sequence_inputs(self.config, history_items, candidate_items, **inputs),
-            block_starts,
-            loop_blocks,
-            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
-            self.config.output_attentions if output_attentions is None else output_attentions,
-        )
-
     def run(
         self,
         inputs: SequenceInputs,
-        block_starts: torch.Tensor | None = None,
-        loop_blocks: bool = False,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        block_starts: torch.Tensor | None = None,
+        loop_blocks: bool = False,
         short_circuit: bool = True,
     ) -> BaseModelOutput:
-        """`forward` for inputs that are checked; for `short_circuit` see `encode_history`."""
+        """Both stages in one forward, for inputs that are checked; `forward` takes the first two options too.
+
+        Args:
+            block_starts: (B, Nb, R), first event of the row that each block may hold, for rows cut out of longer ones; see
+                [`~lmctr.models.astro.partition.block_starts`].
+            loop_blocks: run the blocks one after the other instead of as one batched module; the same result, slower.
+            short_circuit: see `encode_history`.
+        """
         slots = self.slots(inputs, block_starts)
         count = self.config.num_blocks
         keep = output_hidden_states or output_attentions
@@ -297,11 +283,11 @@ def _on_events(attention: torch.Tensor, slots: Slots, num_events: int) -> torch.
     return full.transpose(0, 1)
 
 
-class ASTROForCTR(ASTROPreTrainedModel):
+class ASTROForCTR(SequenceForCTRMixin, ASTROPreTrainedModel):
     """ASTRO with the final network: an MLP (128, 64) on Y(S) of Eq. 4 with one logit per task.
 
     Features of the user and statistics of the candidate, where the configuration has them, enter the MLP beside Y(S); the paper's
-    model has none.
+    model has none. `forward` takes the options of [`ASTROModel.run`] too.
     """
 
     def __init__(self, config: ASTROConfig):
@@ -318,68 +304,6 @@ class ASTROForCTR(ASTROPreTrainedModel):
             layers += [nn.Linear(below, above), nn.ReLU()]
         self.head = nn.Sequential(*layers, nn.Linear(sizes[-1], config.num_tasks))
         self.post_init()
-
-    def forward(
-        self,
-        history_items: torch.Tensor,
-        candidate_items: torch.Tensor,
-        history_behaviors: torch.Tensor | None = None,
-        history_scenarios: torch.Tensor | None = None,
-        history_times: torch.Tensor | None = None,
-        candidate_scenarios: torch.Tensor | None = None,
-        candidate_times: torch.Tensor | None = None,
-        dependence: torch.Tensor | None = None,
-        history_features: torch.Tensor | None = None,
-        candidate_features: torch.Tensor | None = None,
-        user_features: torch.Tensor | None = None,
-        statistics: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        sample_weight: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | float | None = None,
-        block_starts: torch.Tensor | None = None,
-        loop_blocks: bool = False,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-    ) -> CTROutput:
-        """Logits of each row's candidates.
-
-        Args:
-            history_items, ..., statistics: see [`~lmctr.models.common.sequence.sequence_inputs`].
-            labels: (B,) or (B, C), with a trailing task axis for several tasks; -100 leaves an entry out.
-            sample_weight: (B,) or in the shape of the candidates.
-            num_items_in_batch: divisor of the loss, see [`~lmctr.models.common.sequence.sequence_loss`].
-            block_starts: (B, Nb, R), first event of the row that each block may hold, for rows cut out of longer ones; see
-                [`~lmctr.models.astro.partition.block_starts`].
-            loop_blocks: run the blocks one after the other instead of as one batched module; the same result, slower.
-
-        Returns:
-            `logits` float32: (B,) for candidates (B,), (B, C) for (B, C), with a trailing task axis for several tasks. For
-            `hidden_states` and `attentions` see [`ASTROModel`].
-        """
-        inputs = sequence_inputs(
-            self.config,
-            history_items,
-            candidate_items,
-            history_behaviors,
-            history_scenarios,
-            history_times,
-            candidate_scenarios,
-            candidate_times,
-            dependence,
-            history_features,
-            candidate_features,
-            user_features,
-            statistics,
-        )
-        output = self.model.run(
-            inputs,
-            block_starts,
-            loop_blocks,
-            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
-            self.config.output_attentions if output_attentions is None else output_attentions,
-        )
-        logits = sequence_logits(self.task_logits(output.last_hidden_state, inputs), inputs.is_single)
-        return sequence_output(self.config, logits, output, labels, sample_weight, num_items_in_batch)
 
     def task_logits(self, fused: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         """Y (B, C, Nb * d) to logits (B, C, T)."""
@@ -403,24 +327,7 @@ class ASTROForCTR(ASTROPreTrainedModel):
         """
         size = self.config.serving_micro_batch_size if micro_batch_size is None else micro_batch_size
         logits = []
-        for start in range(0, inputs.candidate_items.shape[1], size):
-            part = inputs._replace(
-                **{
-                    name: getattr(inputs, name)[:, start : start + size]
-                    for name in _PER_CANDIDATE
-                    if getattr(inputs, name) is not None
-                }
-            )
+        for part in inputs.split_candidates(size):
             states, _, _ = self.model.read_history(part, cache)
             logits.append(self.task_logits(self.model.fuse(states, part.candidate_scenarios), part).float())
         return torch.cat(logits, dim=1)
-
-
-_PER_CANDIDATE = (
-    "candidate_items",
-    "candidate_scenarios",
-    "candidate_times",
-    "dependence",
-    "candidate_features",
-    "statistics",
-)

@@ -120,8 +120,7 @@ class AutoIntModel(TabularModelMixin, AutoIntPreTrainedModel):
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """The fields' vectors, each interacting layer (its first output), each layer of the MLP."""
         points = {"embedding": self.embedding} | {f"layer.{i}": layer for i, layer in enumerate(self.layers)}
-        layers = [] if self.mlp is None else self.mlp.layers
-        return points | {f"mlp.{i}": layer for i, layer in enumerate(layers)}
+        return points | self.mlp_points()
 
 
 class AutoIntForCTR(TabularForCTRMixin, AutoIntPreTrainedModel):

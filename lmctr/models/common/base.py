@@ -21,6 +21,7 @@ def ctr_loss(
     labels: torch.Tensor,
     sample_weight: torch.Tensor | None = None,
     num_items_in_batch: torch.Tensor | float | None = None,
+    soft_labels: bool = False,
 ) -> torch.Tensor:
     """Binary cross-entropy with logits, averaged over the rows that count.
 
@@ -30,12 +31,14 @@ def ctr_loss(
         sample_weight: broadcastable to `logits`, non-negative.
         num_items_in_batch: divisor. Default: the summed weight of the entries that count in this call. The trainer
             passes the sum over all processes and accumulation steps, so that the loss is the mean over the whole batch.
+        soft_labels: whether probabilities between 0 and 1 are labels too.
 
     Returns:
         () float32. Zero (with zero gradient) when no entry counts.
 
     Raises:
-        ValueError: when the shapes of `logits` and `labels` differ.
+        ValueError: when the shapes of `logits` and `labels` differ, or a label is none. On accelerators the values are checked by an
+            assertion on the device.
     """
     if logits.shape != labels.shape:
         raise ValueError(
@@ -43,15 +46,41 @@ def ctr_loss(
             "give one label per logit"
         )
     labels = labels.to(torch.float32)
+    _check_labels(labels, soft_labels)
     weight = row_weights(labels, sample_weight)
+    # The clamp only moves ignored labels, whose weight is 0.
     loss = F.binary_cross_entropy_with_logits(logits.float(), labels.clamp(0.0, 1.0), weight=weight, reduction="sum")
     if num_items_in_batch is None:
         num_items_in_batch = weight.sum().clamp_min(torch.finfo(torch.float32).tiny)
     return loss / num_items_in_batch
 
 
+def _check_labels(labels: torch.Tensor, soft_labels: bool) -> None:
+    if torch.compiler.is_compiling():
+        return
+    right = ((labels >= 0) & (labels <= 1)) if soft_labels else ((labels == 0) | (labels == 1))
+    wrong = ~(right | (labels == IGNORED_LABEL))
+    accepted = f"accepted: {'0 to 1' if soft_labels else '0 or 1'}, and {IGNORED_LABEL} for what is left out"
+    if not labels.is_cpu:
+        torch._assert_async(~wrong.any(), f"labels: a value is no label; {accepted}")
+    elif wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        hint = "" if soft_labels else "; probabilities need soft_labels=True in the configuration"
+        raise ValueError(f"labels: {labels[tuple(place)].item():g} at {place} is no label; {accepted}{hint}")
+
+
 class CTRPreTrainedModel(PreTrainedModel):
-    """Base of every lmctr model: `PreTrainedModel` that reads weights from safetensors only, never from pickles."""
+    """Base of every lmctr model: `PreTrainedModel` that reads weights from safetensors only, never from pickles.
+
+    A module with `init_parameters(config)` says itself how its new weights are made.
+    """
+
+    @torch.no_grad()
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        if hasattr(module, "init_parameters"):
+            module.init_parameters(self.config)
+        else:
+            super()._init_weights(module)
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool = True, **kwargs) -> "CTRPreTrainedModel":

@@ -39,6 +39,9 @@ class CTRConfig(PreTrainedConfig):
     A key that no family member declares raises `ValueError` with the nearest known key, both when a config is built
     in Python and when it is read from `config.json`.
 
+    Args:
+        soft_labels (`bool`, defaults to `False`): whether labels may be probabilities between 0 and 1, not only 0 and 1.
+
     Attributes:
         keys_shared_with_processor: keys that the processor holds too, with the same values in every folder.
         has_tokenizer: whether the processor holds a tokenizer.
@@ -46,6 +49,8 @@ class CTRConfig(PreTrainedConfig):
 
     keys_shared_with_processor: ClassVar[tuple[str, ...]] = ()
     has_tokenizer: ClassVar[bool] = False
+
+    soft_labels: bool = False
 
     def __post_init__(self, **kwargs):
         own = {field.name for field in fields(self)}

@@ -478,15 +478,9 @@ class LinearTerm(FieldEmbedding):
     def __init__(self, config: TabularCTRConfig):
         super().__init__(config, embedding_dim=1, numeric_encoder=weighted_numerics, check=False)
 
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        numeric_values: torch.Tensor | None = None,
-        sequence_ids: torch.Tensor | None = None,
-        sequence_times: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor | None, **named: torch.Tensor | None) -> torch.Tensor:
         """The (B, F) terms of the sum. The inputs are those that the model's [`FieldEmbedding`] has checked."""
-        return super().forward(input_ids, numeric_values, sequence_ids).squeeze(-1)
+        return super().forward(*inputs, **named).squeeze(-1)
 
     def penalty(self, terms: torch.Tensor) -> torch.Tensor | None:
         """As `FieldEmbedding.penalty`, of what `forward` returned."""

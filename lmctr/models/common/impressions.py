@@ -29,21 +29,21 @@ __all__ = [
     "ImpressionEmbedding",
     "ImpressionInputs",
     "ImpressionLoss",
+    "PackedRows",
     "RetrievalForCTRMixin",
     "RetrievalModelMixin",
     "RetrievalPreTrainedModel",
-    "Rows",
 ]
 
 
-class Rows(NamedTuple):
+class PackedRows(NamedTuple):
     """Where the rows of a tensor without padding stand: the places (R,) int64 in a flat tensor of this shape."""
 
     places: torch.Tensor
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, mask: torch.Tensor) -> Rows:
+    def of(cls, mask: torch.Tensor) -> PackedRows:
         """The places where `mask` is true."""
         return cls(mask.flatten().nonzero().squeeze(1), tuple(mask.shape))
 
@@ -69,8 +69,8 @@ class ImpressionInputs(NamedTuple):
     users: torch.Tensor
     ads: torch.Tensor
     owner: torch.Tensor
-    user_rows: Rows
-    ad_rows: Rows
+    user_rows: PackedRows
+    ad_rows: PackedRows
 
 
 class ImpressionEmbedding(nn.Module):
@@ -293,19 +293,12 @@ def _counted(labels: torch.Tensor, ad_mask: torch.Tensor | None) -> torch.Tensor
 
 
 class RetrievalPreTrainedModel(CTRPreTrainedModel):
-    """Base of the retrieval families' models. A module with `init_parameters(config)` says how its new weights are made."""
+    """Base of the retrieval families' models."""
 
     base_model_prefix = "model"
     main_input_name = "ad_input_ids"
     input_modalities = ("tabular",)
     supports_gradient_checkpointing = True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        if hasattr(module, "init_parameters"):
-            module.init_parameters(self.config)
-        else:
-            super()._init_weights(module)
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of all fields' vectors."""
@@ -340,7 +333,7 @@ class RetrievalModelMixin:
         mask = _impression_mask(users, ads, ad_mask)
         present = mask.any(1)
         # Padding is left out before anything reads it: no statistics, no checks, no FLOPs.
-        user_rows, ad_rows = Rows.of(present), Rows.of(mask)
+        user_rows, ad_rows = PackedRows.of(present), PackedRows.of(mask)
         users = [None if values is None else user_rows.gather(values) for values in users.values()]
         ads = [None if values is None else ad_rows.gather(values) for values in ads.values()]
         owner = ad_rows.gather((present.cumsum(0) - 1).unsqueeze(1).expand_as(mask))

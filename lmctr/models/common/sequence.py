@@ -8,7 +8,7 @@ Shapes: B rows (users), N history events, C candidates of a row, T tasks.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ __all__ = [
     "SequenceInputs",
     "SequenceModelMixin",
     "SequencePreTrainedModel",
+    "final_network",
     "sequence_inputs",
     "sequence_logits",
     "sequence_loss",
@@ -264,22 +265,7 @@ def sequence_loss(
         num_items_in_batch = counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
     task_weights = torch.tensor(config.task_weights, dtype=torch.float32, device=logits.device)
     weight = weight * (task_weights if config.num_tasks > 1 else task_weights[0])
-    return ctr_loss(logits, labels, weight, num_items_in_batch)
-
-
-def sequence_output(
-    config: SequenceCTRConfig,
-    logits: torch.Tensor,
-    output: BaseModelOutput,
-    labels: torch.Tensor | None,
-    sample_weight: torch.Tensor | None,
-    num_items_in_batch: torch.Tensor | float | None,
-) -> CTROutput:
-    """What a model with a head returns: logits in the shape of callers, a loss when there are labels, and what the base model gave."""
-    loss = None
-    if labels is not None:
-        loss = sequence_loss(config, logits, labels, sample_weight, num_items_in_batch)
-    return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)
+    return ctr_loss(logits, labels, weight, num_items_in_batch, config.soft_labels)
 
 
 def visible_events(inputs: SequenceInputs) -> torch.Tensor:
@@ -324,19 +310,25 @@ class CandidateContext(nn.Module):
         return torch.cat(parts, dim=-1)
 
 
+def final_network(
+    mlp: nn.Module, states: torch.Tensor, attentions: tuple[torch.Tensor, ...] | None, output_hidden_states: bool
+) -> BaseModelOutput:
+    """(B, C, W) through the final network's hidden layers; `hidden_states`: its input and each layer's output."""
+    hidden_states = [states] if output_hidden_states else None
+    states = mlp(states, hidden_states)
+    return BaseModelOutput(
+        last_hidden_state=states,
+        hidden_states=tuple(hidden_states) if output_hidden_states else None,
+        attentions=attentions,
+    )
+
+
 class SequencePreTrainedModel(CTRPreTrainedModel):
-    """Base of the sequence families' models. A module with `init_parameters(config)` says how its new weights are made."""
+    """Base of the sequence families' models."""
 
     base_model_prefix = "model"
     main_input_name = "history_items"
     supports_gradient_checkpointing = True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        if hasattr(module, "init_parameters"):
-            module.init_parameters(self.config)
-        else:
-            super()._init_weights(module)
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of the items."""
@@ -344,7 +336,13 @@ class SequencePreTrainedModel(CTRPreTrainedModel):
 
 
 class SequenceModelMixin:
-    """`forward` of a family's base model; the family gives `run`."""
+    """`forward` of a family's base model; the family gives `run`.
+
+    Attributes:
+        run_options: keyword arguments of `forward` that go to `run` as they are.
+    """
+
+    run_options: ClassVar[tuple[str, ...]] = ()
 
     def run(
         self, inputs: SequenceInputs, output_hidden_states: bool = False, output_attentions: bool = False
@@ -361,10 +359,12 @@ class SequenceModelMixin:
         **inputs: torch.Tensor,
     ) -> BaseModelOutput:
         """The representation of each candidate, (B, C, W); the arguments are those of `SequenceForCTRMixin.forward`."""
+        options = {name: inputs.pop(name) for name in self.run_options if name in inputs}
         return self.run(
             sequence_inputs(self.config, history_items, candidate_items, **inputs),
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
             self.config.output_attentions if output_attentions is None else output_attentions,
+            **options,
         )
 
 
@@ -430,6 +430,10 @@ class CachedHistoryMixin(SequenceModelMixin):
 class SequenceForCTRMixin:
     """`forward` of a family's model with a head: logits, and a loss when there are labels."""
 
+    def task_logits(self, representation: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
+        """The base model's (B, C, W) to logits (B, C, T)."""
+        return self.head(representation)
+
     def forward(
         self,
         history_items: torch.Tensor,
@@ -449,6 +453,7 @@ class SequenceForCTRMixin:
         num_items_in_batch: torch.Tensor | float | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        **options: Any,
     ) -> CTROutput:
         """Logits of each row's candidates.
 
@@ -457,6 +462,7 @@ class SequenceForCTRMixin:
             labels: (B,) or (B, C), with a trailing task axis for several tasks; -100 leaves an entry out.
             sample_weight: (B,) or in the shape of the candidates.
             num_items_in_batch: divisor of the loss, see [`sequence_loss`].
+            options: further arguments of the family's `run`.
 
         Returns:
             `logits` float32: (B,) for candidates (B,), (B, C) for (B, C), with a trailing task axis for several tasks. What
@@ -481,6 +487,10 @@ class SequenceForCTRMixin:
             inputs,
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
             self.config.output_attentions if output_attentions is None else output_attentions,
+            **options,
         )
-        logits = sequence_logits(self.head(output.last_hidden_state), inputs.is_single)
-        return sequence_output(self.config, logits, output, labels, sample_weight, num_items_in_batch)
+        logits = sequence_logits(self.task_logits(output.last_hidden_state, inputs), inputs.is_single)
+        loss = None
+        if labels is not None:
+            loss = sequence_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
+        return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)

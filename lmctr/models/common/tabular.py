@@ -5,7 +5,7 @@ A family's `XModel` is `(TabularModelMixin, XPreTrainedModel)` with a [`FieldEmb
 `self.head` that turns the representation into (B,) logits.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -45,8 +45,7 @@ class Trace(NamedTuple):
 class TabularPreTrainedModel(CTRPreTrainedModel):
     """Base of the tabular families' models.
 
-    New weights: a module with `init_parameters(config)` says how itself; linear layers get Xavier-normal weights and zero
-    biases, norms ones and zeros.
+    New weights: linear layers get Xavier-normal weights and zero biases, norms ones and zeros.
     """
 
     base_model_prefix = "model"
@@ -56,9 +55,7 @@ class TabularPreTrainedModel(CTRPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if hasattr(module, "init_parameters"):
-            module.init_parameters(self.config)
-        elif isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and not hasattr(module, "init_parameters"):
             init.xavier_normal_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
@@ -68,6 +65,10 @@ class TabularPreTrainedModel(CTRPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         """The module that turns ids into vectors, a [`FieldEmbedding`]."""
         return self.base_model.embedding
+
+    def mlp_points(self) -> dict[str, nn.Module]:
+        """The part of `diagnostic_points` that is the MLP's, where there is one."""
+        return {} if self.mlp is None else {f"mlp.{i}": layer for i, layer in enumerate(self.mlp.layers)}
 
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """Places to look at representations: a label, and the module whose output, (B, T, D) or (B, W), to take.
@@ -166,6 +167,7 @@ class TabularForCTRMixin:
         num_items_in_batch: torch.Tensor | float | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        **options: Any,
     ) -> CTROutput:
         """Score a batch.
 
@@ -179,6 +181,7 @@ class TabularForCTRMixin:
             num_items_in_batch: divisor of the loss; default: the weight of the rows that count.
             output_hidden_states: return the fields' vectors and every layer's output.
             output_attentions: return the attention maps of families that have some (others return an empty tuple).
+            options: further arguments of the family's base model.
 
         Returns:
             `CTROutput` with `logits` (B,) float32. In training mode the loss includes the penalty that
@@ -194,13 +197,14 @@ class TabularForCTRMixin:
             sequence_times=sequence_times,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
+            **options,
         )
         logits = self.head(outputs.last_hidden_state).float()
         if outputs.partial_logit is not None:
             logits = logits + outputs.partial_logit.float()
         loss = None
         if labels is not None:
-            loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch)
+            loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)
             if self.training and outputs.embedding_penalty is not None:
                 weight = row_weights(labels, sample_weight)
                 divisor = weight.sum().clamp_min(1e-38) if num_items_in_batch is None else num_items_in_batch

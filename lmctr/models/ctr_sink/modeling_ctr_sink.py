@@ -23,6 +23,7 @@ from .configuration_ctr_sink import CTRSinkConfig
 from .sink_attention import (
     SinkBias,
     SinkBiasLayer,
+    SinkCache,
     SinkContext,
     SinkEmbedding,
     SinkProjection,
@@ -30,7 +31,6 @@ from .sink_attention import (
     add_bias_to_mask,
     locate_sinks,
 )
-from .sink_cache import SinkCache
 from .split_layout import SplitHead, SplitOutput, encode_fields, forward_split, mean_over
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
@@ -416,5 +416,9 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             logits = self.head(outputs, pooling).float()
         else:
             logits = self.head(outputs.last_hidden_state, tokens).float()
-        loss = None if labels is None else ctr_loss(logits, labels, sample_weight, num_items_in_batch)
+        loss = (
+            None
+            if labels is None
+            else ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)
+        )
         return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)

@@ -1,7 +1,8 @@
 """Layout "split" of CTR-Sink: text fields one by one through the lower layers, their vectors through the upper ones.
 
-After BAHE (Geng et al., 2024), as in the default layout of CTR-Sink's research code. A row's text is cut into numbered in text order by `field_ids`: the prompt's opening, each header, each behaviour (with its feedback word and separator),
-each sink, the target with the text around it. What is decided here, because neither paper says it:
+After BAHE (Geng et al., 2024), as in the default layout of CTR-Sink's research code. A row's text is cut into
+elements, numbered in text order by `field_ids`: the prompt's opening, each header, each behaviour (with its feedback word and
+separator), each sink, the target with the text around it. What is decided here, because neither paper says it:
 
 - A field is the same tokens as in the layout "single", with positions counted anew; special tokens stay where they are.
 - A field's vector depends on its own tokens only, so a behaviour or a candidate is encoded once, whatever row it stands in.
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -32,9 +33,6 @@ from transformers.masking_utils import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
-
-if TYPE_CHECKING:
-    from .modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 
 __all__ = ["FieldCache", "Fields", "SplitHead", "SplitOutput", "cut_fields", "mean_over", "run_layers"]
 
@@ -176,7 +174,23 @@ class SplitOutput(BaseModelOutput):
     is_sink: torch.Tensor | None = None
 
 
-def encode_fields(model: CTRSinkModel, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+class SplitModel(Protocol):
+    """What this file needs of a [`CTRSinkModel`]."""
+
+    config: CTRSinkConfig
+    training: bool
+    device: torch.device
+    language_model: PreTrainedModel
+    sink_embedding: nn.Module | None
+
+    def get_input_embeddings(self) -> nn.Module: ...
+
+    def locate(self, tokens: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, Any]: ...
+
+    def check_length(self, what: str, length: int, unit: str) -> None: ...
+
+
+def encode_fields(model: SplitModel, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """See `CTRSinkModel.encode_fields`."""
     if model.config.layout != "split":
         raise ValueError('encode_fields: the model has layout="single"; fields are vectors in the layout "split" only')
@@ -195,7 +209,7 @@ def encode_fields(model: CTRSinkModel, input_ids: torch.Tensor, attention_mask: 
 
 
 def forward_split(
-    model: CTRSinkModel,
+    model: SplitModel,
     input_ids: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
     sink_buckets: torch.Tensor | None,
@@ -327,7 +341,7 @@ class FieldCache:
     ```
     """
 
-    def __init__(self, model: CTRSinkForCTR):
+    def __init__(self, model: PreTrainedModel):
         if model.config.layout != "split":
             raise ValueError(
                 'FieldCache: the model has layout="single"; fields are vectors in the layout "split" only'

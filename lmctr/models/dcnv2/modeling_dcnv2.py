@@ -115,8 +115,7 @@ class DCNv2Model(TabularModelMixin, DCNv2PreTrainedModel):
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """The fields' vectors, each cross layer, each layer of the MLP."""
         points = {"embedding": self.embedding} | {f"cross.{i}": layer for i, layer in enumerate(self.cross)}
-        layers = [] if self.mlp is None else self.mlp.layers
-        return points | {f"mlp.{i}": layer for i, layer in enumerate(layers)}
+        return points | self.mlp_points()
 
 
 class DCNv2ForCTR(TabularForCTRMixin, DCNv2PreTrainedModel):

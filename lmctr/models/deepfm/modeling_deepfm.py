@@ -67,7 +67,7 @@ class DeepFMModel(TabularModelMixin, DeepFMPreTrainedModel):
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """The fields' vectors, the pairwise products summed over pairs (B, d), and each layer of the MLP."""
         points = {"embedding": self.embedding, "fm": self.fm}
-        return points | {f"mlp.{i}": layer for i, layer in enumerate(self.mlp.layers)}
+        return points | self.mlp_points()
 
 
 class DeepFMForCTR(TabularForCTRMixin, DeepFMPreTrainedModel):

@@ -29,6 +29,7 @@ from lmctr.models.common.sequence import (
     SequenceInputs,
     SequenceModelMixin,
     SequencePreTrainedModel,
+    final_network,
     visible_events,
 )
 from lmctr.models.common.target_attention import TwinEncoder
@@ -85,13 +86,8 @@ class DLRMTwinModel(SequenceModelMixin, DLRMTwinPreTrainedModel):
         values = torch.cat(statistics, dim=-1)
         values = (values.sign() * values.abs().log1p()).to(queries.dtype)
         states = torch.cat([found.interest, queries, self.statistics(values), self.context(inputs)], dim=-1)
-        hidden_states = [states] if output_hidden_states else None
-        states = self.mlp(states, hidden_states)
-        return BaseModelOutput(
-            last_hidden_state=states,
-            hidden_states=tuple(hidden_states) if output_hidden_states else None,
-            attentions=(F.pad(found.weights, (0, 1)),) if output_attentions else None,
-        )
+        attentions = (F.pad(found.weights, (0, 1)),) if output_attentions else None
+        return final_network(self.mlp, states, attentions, output_hidden_states)
 
 
 class DLRMTwinForCTR(SequenceForCTRMixin, DLRMTwinPreTrainedModel):

@@ -52,7 +52,7 @@ class DNNModel(TabularModelMixin, DNNPreTrainedModel):
 
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """The fields' vectors and each layer of the MLP."""
-        return {"embedding": self.embedding} | {f"mlp.{i}": layer for i, layer in enumerate(self.mlp.layers)}
+        return {"embedding": self.embedding} | self.mlp_points()
 
 
 class DNNForCTR(TabularForCTRMixin, DNNPreTrainedModel):

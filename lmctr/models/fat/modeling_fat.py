@@ -12,9 +12,8 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.base import ctr_loss
 from lmctr.models.common.embeddings import FieldEmbedding
-from lmctr.models.common.outputs import CTROutput, TabularModelOutput
+from lmctr.models.common.outputs import TabularModelOutput
 from lmctr.models.common.tabular import (
     TabularForCTRMixin,
     TabularInputs,
@@ -216,16 +215,14 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        numeric_values: torch.Tensor | None = None,
-        sequence_ids: torch.Tensor | None = None,
-        sequence_times: torch.Tensor | None = None,
+        *inputs: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None = None,
         field_ids: torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        **named: torch.Tensor | None,
     ) -> TabularModelOutput:
-        """Encode a batch. Arguments besides those of `TabularForCTRMixin.forward`:
+        """Encode a batch. The fields' inputs are those of `TabularForCTRMixin.forward`, which takes the arguments below too.
 
         Args:
             inputs_embeds: (B, N, d) tokens e_i in place of those of the fields; needs `field_ids` and no other input.
@@ -235,9 +232,8 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
             ValueError: inputs that do not fit the fields; `inputs_embeds` without `field_ids` or the other way round.
         """
         if inputs_embeds is None and field_ids is None:
-            return super().forward(
-                input_ids, numeric_values, sequence_ids, sequence_times, output_hidden_states, output_attentions
-            )
+            named |= {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+            return super().forward(*inputs, **named)
         self._check_tokens(inputs_embeds, field_ids)
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         maps = self.config.output_attentions if output_attentions is None else output_attentions
@@ -326,43 +322,6 @@ class FATForCTR(TabularForCTRMixin, FATPreTrainedModel):
         self.model = FATModel(config)
         self.head = FATHead(config)
         self.post_init()
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        numeric_values: torch.Tensor | None = None,
-        sequence_ids: torch.Tensor | None = None,
-        sequence_times: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        sample_weight: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | float | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        field_ids: torch.Tensor | None = None,
-    ) -> CTROutput:
-        """As `TabularForCTRMixin.forward`; `inputs_embeds` and `field_ids` as in [`FATModel.forward`]."""
-        if inputs_embeds is None and field_ids is None:
-            return super().forward(
-                input_ids,
-                numeric_values,
-                sequence_ids,
-                sequence_times,
-                labels,
-                sample_weight,
-                num_items_in_batch,
-                output_hidden_states,
-                output_attentions,
-            )
-        outputs = self.model(
-            inputs_embeds=inputs_embeds,
-            field_ids=field_ids,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-        )
-        logits = self.head(outputs.last_hidden_state).float()
-        loss = None if labels is None else ctr_loss(logits, labels, sample_weight, num_items_in_batch)
-        return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
     def field_interactions(self) -> torch.Tensor:
         """w of all layers (L, H, F, F); see [`FATModel.field_interactions`]."""

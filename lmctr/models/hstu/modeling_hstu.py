@@ -65,7 +65,7 @@ def time_buckets(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
     return (elapsed.clamp_min(1).double().log() / 0.301).long().clamp_max(num_buckets - 1)
 
 
-class RelativeBias(nn.Module):
+class HSTURelativeBias(nn.Module):
     """rab^{p,t} of Eq. 2: a learned number per position bucket plus one per time bucket."""
 
     def __init__(self, config: HSTUConfig):
@@ -96,7 +96,7 @@ class HSTULayer(GradientCheckpointingLayer):
         self.num_heads, self.head_dim = heads, dim // heads
         self.norm_input = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
         self.f1 = nn.Linear(dim, 4 * dim, bias=False)  # rows: U, Q, V, K
-        self.bias = RelativeBias(config)
+        self.bias = HSTURelativeBias(config)
         self.norm_attention = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
         self.f2 = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(config.dropout)

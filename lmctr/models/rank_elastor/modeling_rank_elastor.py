@@ -57,7 +57,7 @@ class KroneckerMixing(nn.Module):
         return mixed if self.bias is None else mixed + self.bias
 
 
-class TokenMixing(nn.Module):
+class RankElastorTokenMixing(nn.Module):
     """Mixing with its residual and norm, by `config.mixing` and `config.variant`: (B, T, D) to (B, T, D)."""
 
     def __init__(self, config: RankElastorConfig):
@@ -186,7 +186,7 @@ class ReferenceNetwork(nn.Module):
         return tokens + self.last(states)
 
 
-class PerTokenNetwork(nn.Module):
+class RankElastorPerTokenNetwork(nn.Module):
     """The P-FFN with its residual and norm, by `config.ffn` and `config.variant`: (B, T, D) to (B, T, D)."""
 
     def __init__(self, config: RankElastorConfig):
@@ -205,8 +205,8 @@ class RankElastorBlock(GradientCheckpointingLayer):
 
     def __init__(self, config: RankElastorConfig):
         super().__init__()
-        self.mixing = TokenMixing(config)
-        self.ffn = PerTokenNetwork(config)
+        self.mixing = RankElastorTokenMixing(config)
+        self.ffn = RankElastorPerTokenNetwork(config)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.ffn(self.mixing(tokens))

@@ -30,7 +30,7 @@ from .sparse_experts import RouterPenalty, SparseExperts
 __all__ = ["RankMixerForCTR", "RankMixerModel", "RankMixerPreTrainedModel"]
 
 
-class TokenMixing(nn.Module):
+class RankMixerTokenMixing(nn.Module):
     """M = LN(X + T(X)), (B, T, D) to (B, T, D); then an RMS norm in `variant="reference"`."""
 
     def __init__(self, config: RankMixerConfig):
@@ -65,7 +65,7 @@ class PerTokenMLP(nn.Module):
         return self.last(tokens)
 
 
-class PerTokenNetwork(nn.Module):
+class RankMixerPerTokenNetwork(nn.Module):
     """LN(M + PFFN(M)), without the norm in `variant="reference"`: (B, T, D) to (B, T, D).
 
     With experts the second and third result are what [`SparseExperts`] says about its routers, else None.
@@ -90,8 +90,8 @@ class RankMixerBlock(GradientCheckpointingLayer):
 
     def __init__(self, config: RankMixerConfig):
         super().__init__()
-        self.mixing = TokenMixing(config)
-        self.ffn = PerTokenNetwork(config)
+        self.mixing = RankMixerTokenMixing(config)
+        self.ffn = RankMixerPerTokenNetwork(config)
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         return self.ffn(self.mixing(tokens))

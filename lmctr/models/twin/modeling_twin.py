@@ -28,6 +28,7 @@ from lmctr.models.common.sequence import (
     SequenceInputs,
     SequenceModelMixin,
     SequencePreTrainedModel,
+    final_network,
 )
 from lmctr.models.common.target_attention import TwinEncoder
 
@@ -65,13 +66,8 @@ class TWINModel(SequenceModelMixin, TWINPreTrainedModel):
         queries = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
         found = self.encoder(inputs, self.item_embedding, queries)
         states = torch.cat([found.interest, queries, self.context(inputs)], dim=-1)
-        hidden_states = [states] if output_hidden_states else None
-        states = self.mlp(states, hidden_states)
-        return BaseModelOutput(
-            last_hidden_state=states,
-            hidden_states=tuple(hidden_states) if output_hidden_states else None,
-            attentions=(F.pad(found.weights, (0, 1)),) if output_attentions else None,
-        )
+        attentions = (F.pad(found.weights, (0, 1)),) if output_attentions else None
+        return final_network(self.mlp, states, attentions, output_hidden_states)
 
 
 class TWINForCTR(SequenceForCTRMixin, TWINPreTrainedModel):

@@ -33,7 +33,7 @@ def units_and_linear(config: WukongConfig, in_size: int, units: list[int], out_s
     return nn.Sequential(hidden, nn.Linear(hidden.out_size, out_size))
 
 
-class TokenMixing(nn.Linear):
+class WukongTokenMixing(nn.Linear):
     """A linear map over embeddings, W X with X (n, d); keeps W (n_out, n) without a bias."""
 
     def __init__(self, num_in: int, num_out: int):
@@ -51,14 +51,14 @@ class WukongLayer(GradientCheckpointingLayer):
         super().__init__()
         self.kind, self.num_fmb, self.num_lcb = config.fm_projection, config.num_fmb_tokens, config.num_lcb_tokens
         num_out = self.num_fmb + self.num_lcb
-        self.lcb = TokenMixing(num_in, self.num_lcb)
-        self.residual = TokenMixing(num_in, num_out) if num_in != num_out else None
+        self.lcb = WukongTokenMixing(num_in, self.num_lcb)
+        self.residual = WukongTokenMixing(num_in, num_out) if num_in != num_out else None
         rank = num_in if self.kind == "none" else config.fm_rank
-        self.projection = TokenMixing(num_in, rank) if self.kind == "static" else None  # Y^T
+        self.projection = WukongTokenMixing(num_in, rank) if self.kind == "static" else None  # Y^T
         self.compress = self.attention = None
         if self.kind == "attentive":
             compressed = config.num_compressed_tokens
-            self.compress = TokenMixing(num_in, compressed)
+            self.compress = WukongTokenMixing(num_in, compressed)
             self.attention = units_and_linear(config, compressed * dim, config.fm_attention_units, num_in * rank)
         self.fm_norm = nn.LayerNorm(num_in * rank, eps=config.layer_norm_eps)
         self.fm_mlp = units_and_linear(config, num_in * rank, config.fmb_units, self.num_fmb * dim)
@@ -121,7 +121,7 @@ class WukongModel(TabularModelMixin, WukongPreTrainedModel):
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """The fields' vectors, each layer of the interaction stack, each layer of the final MLP."""
         points = {"embedding": self.embedding} | {f"layer.{i}": layer for i, layer in enumerate(self.layers)}
-        return points | {f"mlp.{i}": layer for i, layer in enumerate(self.mlp.layers)}
+        return points | self.mlp_points()
 
 
 class WukongForCTR(TabularForCTRMixin, WukongPreTrainedModel):

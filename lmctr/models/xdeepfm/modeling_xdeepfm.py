@@ -164,8 +164,7 @@ class XDeepFMModel(TabularModelMixin, XDeepFMPreTrainedModel):
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """The fields' vectors, each layer of the CIN, (B, D, H_k): features as columns, and each layer of the MLP."""
         points = {"embedding": self.embedding} | {f"cin.{i}": layer for i, layer in enumerate(self.cin.layers)}
-        layers = [] if self.mlp is None else self.mlp.layers
-        return points | {f"mlp.{i}": layer for i, layer in enumerate(layers)}
+        return points | self.mlp_points()
 
 
 class XDeepFMForCTR(TabularForCTRMixin, XDeepFMPreTrainedModel):

@@ -45,10 +45,9 @@ def config_class(family: str) -> type[Any]:
 
 def config_keys(family: str, hidden: Iterable[str], base: type[Values] | None = None) -> type[Values]:
     """Model keys of a family: those of its configuration without the `hidden` ones, after those of `base`."""
-    from transformers import PreTrainedConfig
-
+    from lmctr.models.common.configuration import CTRConfig
     from lmctr.runs.inputs.keys import ModelKeys
     from lmctr.utils.values import dataclass_values
 
-    common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    common = {field.name for field in dataclasses.fields(CTRConfig)}
     return dataclass_values(config_class(family), common | set(hidden), base or ModelKeys)

@@ -6,7 +6,7 @@ from tiny_models import rows, sink_config
 from transformers import DynamicCache
 
 from lmctr import CTRSinkModel
-from lmctr.models.ctr_sink.sink_cache import SinkCache
+from lmctr.models.ctr_sink.sink_attention import SinkCache
 
 
 def encode_in_parts(model, ids, buckets, cuts, cache_class=SinkCache):
