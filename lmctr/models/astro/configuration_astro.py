@@ -117,21 +117,10 @@ class ASTROConfig(SequenceCTRConfig):
             "gate_ratio",
             "serving_micro_batch_size",
         )
-        for key in positive:
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+        self._validate_layers(positive)
         for key in ("num_position_buckets", "num_time_buckets"):
             self._require(getattr(self, key) >= 2, key, "a whole number of at least 2")
-        self._require(
-            self.hidden_size % self.num_attention_heads == 0,
-            "hidden_size",
-            f"a multiple of num_attention_heads={self.num_attention_heads}",
-        )
-        self._require(
-            bool(self.head_hidden_sizes) and all(size >= 1 for size in self.head_hidden_sizes),
-            "head_hidden_sizes",
-            "a list of sizes of at least 1",
-        )
-        self._require(0.0 <= self.dropout < 1.0, "dropout", "a number in [0, 1)")
+        self._require_whole_heads()
         parse_strategies(self.strategies, self.behavior_names, self.scenario_names)
         count = self.num_blocks
         below = self.sequence_length // count * count

@@ -2,13 +2,14 @@
 
 from dataclasses import field
 
-from lmctr.models.common.configuration import TabularCTRConfig
+from lmctr.models.common.configuration import MLPTabularConfig
 
 __all__ = ["AutoIntConfig"]
 
 
-class AutoIntConfig(TabularCTRConfig):
-    r"""Configuration of [`AutoIntModel`] and [`AutoIntForCTR`]; [`TabularCTRConfig`] has the keys of the fields.
+class AutoIntConfig(MLPTabularConfig):
+    r"""Configuration of [`AutoIntModel`] and [`AutoIntForCTR`]; [`TabularCTRConfig`] has the keys of the fields, [`MLPTabularConfig`]
+    those of the MLP.
 
     Fields of different widths are projected to the largest before the attention; the MLP takes them as they are.
 
@@ -21,12 +22,10 @@ class AutoIntConfig(TabularCTRConfig):
         attention_dropout (`float`, defaults to 0.0): on the attention weights.
         use_wide (`bool`, defaults to `False`): add a first-order term to the logit.
         hidden_units (`list[int]`, defaults to `[]`): layers of an MLP beside the attention; any make it "AutoInt+".
-        hidden_act (`str`, defaults to `"relu"`): activation of the MLP, a name that transformers knows.
-        dropout (`float`, defaults to 0.0): after each activation of the MLP.
-        use_batch_norm (`bool`, defaults to `False`): before each activation of the MLP.
     """
 
     model_type = "autoint"
+    mlp_may_be_empty = True
 
     hidden_size: int = 64
     num_hidden_layers: int = 3
@@ -36,13 +35,9 @@ class AutoIntConfig(TabularCTRConfig):
     attention_dropout: float | int = 0.0
     use_wide: bool = False
     hidden_units: list[int] = field(default_factory=list)
-    hidden_act: str = "relu"
-    dropout: float | int = 0.0
-    use_batch_norm: bool = False
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._validate_mlp(may_be_empty=True)
         for key in ("num_hidden_layers", "num_attention_heads"):
             self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
         self._require(

@@ -1,7 +1,5 @@
 """Configuration of BehaviorTransformer (after BST, arXiv 1905.06874)."""
 
-from transformers.activations import ACT2FN
-
 from lmctr.models.common.configuration import SequenceCTRConfig
 
 __all__ = ["BehaviorTransformerConfig"]
@@ -60,9 +58,5 @@ class BehaviorTransformerConfig(SequenceCTRConfig):
             )
         )
         self._require(self.num_time_buckets >= 2, "num_time_buckets", "a whole number of at least 2")
-        self._require(
-            self.hidden_size % self.num_attention_heads == 0,
-            "hidden_size",
-            f"a multiple of num_attention_heads={self.num_attention_heads}",
-        )
-        self._require(self.hidden_act in ACT2FN, "hidden_act", f"one of {', '.join(sorted(ACT2FN))}")
+        self._require_whole_heads()
+        self._require_activation()

@@ -1,6 +1,6 @@
 """Base of the library's configurations: unknown keys are errors that offer the nearest known key."""
 
-from dataclasses import fields
+from dataclasses import field, fields
 from typing import ClassVar
 
 from transformers import GenerationConfig, PreTrainedConfig
@@ -8,7 +8,7 @@ from transformers.activations import ACT2FN
 
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["CTRConfig", "RetrievalConfig", "SequenceCTRConfig", "TabularCTRConfig"]
+__all__ = ["CTRConfig", "MLPTabularConfig", "RetrievalConfig", "SequenceCTRConfig", "TabularCTRConfig"]
 
 # Keys outside the dataclass fields that transformers' own base class and Trainer consume or write, in 5.17 to 5.23
 # (the Trainer of 5.17 writes the tokenizer's special ids into the outermost config).
@@ -65,6 +65,17 @@ class CTRConfig(PreTrainedConfig):
 
     def validate_values(self) -> None:
         """Check the values of the family's keys. Raises `ValueError` that names the key."""
+
+    def _require_positive(self, *keys: str) -> None:
+        for key in keys:
+            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+
+    def _require_activation(self, key: str = "hidden_act") -> None:
+        self._require(getattr(self, key) in ACT2FN, key, f"one of {', '.join(sorted(ACT2FN))}")
+
+    def _require_whole_heads(self) -> None:
+        heads = self.num_attention_heads
+        self._require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of num_attention_heads={heads}")
 
     def _require(self, condition: bool, key: str, accepted: str) -> None:
         if not condition:
@@ -170,8 +181,7 @@ class SequenceCTRConfig(CTRConfig):
         self, positive: tuple[str, ...] = (), sizes: tuple[str, ...] = ("head_hidden_sizes",)
     ) -> None:
         """Check keys that families share: whole numbers of at least 1, lists of layer sizes, and `dropout`."""
-        for key in positive:
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+        self._require_positive(*positive)
         for key in sizes:
             listed = getattr(self, key)
             self._require(bool(listed) and all(size >= 1 for size in listed), key, "a list of sizes of at least 1")
@@ -283,7 +293,7 @@ class TabularCTRConfig(CTRConfig):
         units = getattr(self, key)
         accepted = "a list of widths of at least 1" + (", or [] for no MLP" if may_be_empty else ", at least one")
         self._require(all(unit >= 1 for unit in units) and (may_be_empty or bool(units)), key, accepted)
-        self._require(self.hidden_act in ACT2FN, "hidden_act", f"one of {', '.join(sorted(ACT2FN))}")
+        self._require_activation()
         self._require(0.0 <= self.dropout < 1.0, "dropout", "a number in [0, 1)")
 
     def _validate_sequences(self) -> None:
@@ -310,6 +320,28 @@ class TabularCTRConfig(CTRConfig):
                 f"one width for everything that reads one vocabulary: field {self.field_names[first + sequence]!r} has "
                 f"{dim} and its vocabulary {table} has {widths[table]}",
             )
+
+
+class MLPTabularConfig(TabularCTRConfig):
+    r"""Configuration of the tabular families with an MLP on the fields' vectors.
+
+    Args:
+        hidden_units (`list[int]`, defaults to `[400, 400, 400]`): width of each layer of the MLP.
+        hidden_act (`str`, defaults to `"relu"`): activation of the MLP, a name that transformers knows.
+        dropout (`float`, defaults to 0.0): after each activation of the MLP.
+        use_batch_norm (`bool`, defaults to `False`): before each activation of the MLP.
+    """
+
+    mlp_may_be_empty: ClassVar[bool] = False
+
+    hidden_units: list[int] = field(default_factory=lambda: [400, 400, 400])
+    hidden_act: str = "relu"
+    dropout: float | int = 0.0
+    use_batch_norm: bool = False
+
+    def validate_values(self) -> None:
+        super().validate_values()
+        self._validate_mlp(may_be_empty=self.mlp_may_be_empty)
 
 
 class RetrievalConfig(CTRConfig):

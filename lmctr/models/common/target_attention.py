@@ -27,22 +27,41 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .configuration import SequenceCTRConfig
 from .sequence import ItemEmbedding, SequenceInputs, time_bucket, visible_events
 
-__all__ = ["SearchedHistory", "TwinAttention", "TwinAttentionConfigMixin", "TwinEncoder"]
+__all__ = ["SearchedHistory", "TwinAttention", "TwinAttentionConfig", "TwinEncoder"]
 
 
-class TwinAttentionConfigMixin:
-    """Checks of the keys that TWIN and DLRMTwin share."""
+class TwinAttentionConfig(SequenceCTRConfig):
+    r"""Configuration of the families with TWIN's two-stage attention; see [`SequenceCTRConfig`] for the keys of the data.
 
-    def _validate_twin(self) -> None:
+    Args:
+        hidden_size (`int`, defaults to 64): width of items, queries, keys and values over all heads.
+        num_attention_heads (`int`, defaults to 4): as in the paper.
+        cross_dim (`int`, defaults to 8): width of each cross feature (behaviour type, scenario, time since), as in the paper.
+        num_time_buckets (`int`, defaults to 32): powers of two of the seconds between event and candidate.
+        num_selected (`int`, defaults to 100): events that GSU hands on to ESU, as in the paper (1000 in Climber's comparison).
+        hidden_act (`str`, defaults to `"relu"`): activation of the hidden layers behind the attention.
+        dropout (`float`, defaults to 0.0): after each of them, in training.
+        micro_batch_size (`int`, defaults to 512): candidates searched at once where no gradients are needed. Bounds the memory.
+    """
+
+    hidden_size: int = 64
+    num_attention_heads: int = 4
+    cross_dim: int = 8
+    num_time_buckets: int = 32
+    num_selected: int = 100
+    head_hidden_sizes: list[int] | None = None
+    hidden_act: str = "relu"
+    dropout: float = 0.0
+    micro_batch_size: int = 512
+
+    def validate_values(self) -> None:
+        super().validate_values()
         self._validate_layers(
             ("hidden_size", "num_attention_heads", "cross_dim", "num_time_buckets", "num_selected", "micro_batch_size")
         )
-        self._require(
-            self.hidden_size % self.num_attention_heads == 0,
-            "hidden_size",
-            f"a multiple of num_attention_heads={self.num_attention_heads}",
-        )
+        self._require_whole_heads()
         self._require(self.num_time_buckets >= 2, "num_time_buckets", "a whole number of at least 2")
+        self._require_activation()
 
 
 class SearchedHistory(NamedTuple):

@@ -176,12 +176,47 @@ def resolved_groups(config: TabularCTRConfig) -> list[list[str]]:
     return [config.field_names[at : at + count] for at in range(0, config.num_fields, count)]
 
 
+class TokenMixerConfig(TabularCTRConfig):
+    r"""Configuration of the token mixers; the keys of the fields and their embeddings are those of [`TabularCTRConfig`].
+
+    Args:
+        num_hidden_layers (`int`, defaults to 2): blocks.
+        tokenizer (`str`, defaults to `"chunk"`): `"chunk"`: the field embeddings cut into T pieces, one projection; `"groups"`:
+            given groups of fields, a projection each; `"dense"`: one network over everything; `"none"`: cut into T x D.
+        token_groups (`list[list[str]]`, *optional*): field names of each token, for `"groups"`; default: equally many, in order.
+        tokenizer_hidden_size (`int`, *optional*): hidden ReLU layer of the projection; default none (`"dense"`: T D).
+        tokenizer_dropout (`float`, defaults to 0): dropout after that layer.
+        ffn_dropout (`float`, defaults to 0): dropout in the per-token networks.
+        layer_norm_eps (`float`, defaults to 1e-5): epsilon of the layer norms.
+    """
+
+    num_tokens: int = 16
+    token_dim: int = 32
+    num_hidden_layers: int = 2
+    variant: str = "paper"
+    tokenizer: str = "chunk"
+    token_groups: list[list[str]] | None = None
+    tokenizer_hidden_size: int | None = None
+    tokenizer_dropout: float = 0.0
+    ffn_hidden_sizes: list[int] | None = None
+    ffn_dropout: float = 0.0
+    layer_norm_eps: float = 1e-5
+
+    def validate_values(self) -> None:
+        super().validate_values()
+        check_token_keys(self)
+        self._require(self.ffn_ratio > 0, "ffn_ratio", "a number above 0")
+        self._require(0.0 <= self.ffn_dropout < 1.0, "ffn_dropout", "a number from 0 to below 1")
+        is_paper = self.variant == "paper"
+        accepted = "None: only variant='reference' stacks layers"
+        self._require(not is_paper or self.ffn_hidden_sizes is None, "ffn_hidden_sizes", accepted)
+
+
 def check_token_keys(config: TabularCTRConfig) -> None:
     """Check the keys of tokens, tokenizer and head. Raises `ValueError` that names the key and the numbers."""
     name = type(config).__name__
     tokens, size, width = config.num_tokens, config.token_dim, sum(config.field_dims)
-    for key in ("num_tokens", "token_dim", "num_hidden_layers"):
-        config._require(getattr(config, key) >= 1, key, "a whole number of at least 1")
+    config._require_positive("num_tokens", "token_dim", "num_hidden_layers")
     for key, accepted in (("tokenizer", TOKENIZERS), ("head", HEADS), ("variant", VARIANTS)):
         config._require(getattr(config, key) in accepted, key, "one of " + ", ".join(map(repr, accepted)))
     hidden = config.tokenizer_hidden_size

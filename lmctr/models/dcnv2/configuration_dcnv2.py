@@ -1,8 +1,6 @@
 """Configuration of DCNv2: cross network and MLP."""
 
-from dataclasses import field
-
-from lmctr.models.common.configuration import TabularCTRConfig
+from lmctr.models.common.configuration import MLPTabularConfig
 
 __all__ = ["DCNv2Config"]
 
@@ -10,8 +8,9 @@ STRUCTURES = ("stacked", "parallel")
 CROSS_TYPES = ("matrix", "mixture")
 
 
-class DCNv2Config(TabularCTRConfig):
-    r"""Configuration of [`DCNv2Model`] and [`DCNv2ForCTR`]; [`TabularCTRConfig`] has the keys of the fields.
+class DCNv2Config(MLPTabularConfig):
+    r"""Configuration of [`DCNv2Model`] and [`DCNv2ForCTR`]; [`TabularCTRConfig`] has the keys of the fields, [`MLPTabularConfig`]
+    those of the MLP.
 
     Fields may have different widths: the cross network works on the vectors side by side.
 
@@ -22,26 +21,19 @@ class DCNv2Config(TabularCTRConfig):
         low_rank (`int`, defaults to 32): rank r of an expert.
         num_experts (`int`, defaults to 4): experts of a layer.
         hidden_units (`list[int]`, defaults to `[400, 400, 400]`): layers of the MLP; `[]`: the cross network alone.
-        hidden_act (`str`, defaults to `"relu"`): activation of the MLP, a name that transformers knows.
-        dropout (`float`, defaults to 0.0): after each activation of the MLP.
-        use_batch_norm (`bool`, defaults to `False`): before each activation of the MLP.
     """
 
     model_type = "dcnv2"
+    mlp_may_be_empty = True
 
     structure: str = "parallel"
     num_cross_layers: int = 3
     cross_type: str = "matrix"
     low_rank: int = 32
     num_experts: int = 4
-    hidden_units: list[int] = field(default_factory=lambda: [400, 400, 400])
-    hidden_act: str = "relu"
-    dropout: float | int = 0.0
-    use_batch_norm: bool = False
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._validate_mlp(may_be_empty=True)
         self._require(self.structure in STRUCTURES, "structure", f"one of {', '.join(STRUCTURES)}")
         self._require(self.cross_type in CROSS_TYPES, "cross_type", f"one of {', '.join(CROSS_TYPES)}")
         for key in ("num_cross_layers", "low_rank", "num_experts"):

@@ -1,7 +1,5 @@
 """Configuration of HSTU (arXiv 2402.17152)."""
 
-from transformers.activations import ACT2FN
-
 from lmctr.models.common.configuration import SequenceCTRConfig
 
 __all__ = ["HSTUConfig"]
@@ -49,9 +47,5 @@ class HSTUConfig(SequenceCTRConfig):
         )
         for key in ("num_position_buckets", "num_time_buckets"):
             self._require(getattr(self, key) >= 2, key, "a whole number of at least 2")
-        self._require(
-            self.hidden_size % self.num_attention_heads == 0,
-            "hidden_size",
-            f"a multiple of num_attention_heads={self.num_attention_heads}",
-        )
-        self._require(self.hidden_act in ACT2FN, "hidden_act", f"one of {', '.join(sorted(ACT2FN))}")
+        self._require_whole_heads()
+        self._require_activation()

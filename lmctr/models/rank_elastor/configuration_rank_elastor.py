@@ -1,26 +1,20 @@
 """Configuration of RankElastor."""
 
-from lmctr.models.common.configuration import TabularCTRConfig
-from lmctr.models.common.tokens import check_token_keys
+from lmctr.models.common.tokens import TokenMixerConfig
 
 __all__ = ["RankElastorConfig"]
 
 
-class RankElastorConfig(TabularCTRConfig):
-    r"""Configuration of a RankElastor model. The keys of the fields and their embeddings are those of [`TabularCTRConfig`].
+class RankElastorConfig(TokenMixerConfig):
+    r"""Configuration of a RankElastor model. [`TokenMixerConfig`] has the keys of the tokens,
+    [`TabularCTRConfig`] those of the fields.
 
     Args:
         num_tokens (`int`, defaults to 15): T.
         token_dim (`int`, defaults to 26): D.
-        num_hidden_layers (`int`, defaults to 2): blocks.
         variant (`str`, defaults to `"paper"`): `"paper"`: Eq. 3 and 4. `"reference"`: the authors' code, which has an RMS norm
             before tokenizer and mixing, biases, a plain residual, stacked gated layers behind RMS norms and an identity
             residual.
-        tokenizer (`str`, defaults to `"chunk"`): `"chunk"`: the field embeddings cut into T pieces, one projection; `"groups"`:
-            given groups of fields, a projection each; `"dense"`: one network over everything; `"none"`: cut into T x D.
-        token_groups (`list[list[str]]`, *optional*): field names of each token, for `"groups"`; default: equally many, in order.
-        tokenizer_hidden_size (`int`, *optional*): hidden ReLU layer of the projection; default none (`"dense"`: T D).
-        tokenizer_dropout (`float`, defaults to 0): dropout after that layer.
         mixing (`str`, defaults to `"full"`): `"full"`: a learned TD x TD matrix (Eq. 3); `"kron"`: W kron I of grain
             `mixing_grain` (Theorem 3.1); `"transpose"`: RankMixer's block transpose (Eq. 2), for the ablation of Tab. 3.
         mixing_grain (`int`, defaults to 1): d* of `"kron"`; divides T D. 1 is full mixing.
@@ -32,31 +26,20 @@ class RankElastorConfig(TabularCTRConfig):
         ffn_hidden_sizes (`list[int]`, *optional*): `variant="reference"` only: the widths after each stacked layer; default
             `[64, 64]`. `ffn_ratio` then widens each gated layer.
         ffn_norm (`bool`, defaults to `True`): `variant="reference"` only: the RMS norms inside the per-token network.
-        ffn_dropout (`float`, defaults to 0): dropout in the per-token network.
         head (`str`, defaults to `"mlp"`): `"mean"`, `"flatten"` or `"mlp"` (TD -> 2TD, ReLU, 1).
-        layer_norm_eps (`float`, defaults to 1e-5): epsilon of the layer norms.
     """
 
     model_type = "rank_elastor"
 
     num_tokens: int = 15
     token_dim: int = 26
-    num_hidden_layers: int = 2
-    variant: str = "paper"
-    tokenizer: str = "chunk"
-    token_groups: list[list[str]] | None = None
-    tokenizer_hidden_size: int | None = None
-    tokenizer_dropout: float = 0.0
     mixing: str = "full"
     mixing_grain: int = 1
     mixing_norm: str | None = None
     ffn: str = "glu"
     ffn_ratio: float | int | None = None
-    ffn_hidden_sizes: list[int] | None = None
     ffn_norm: bool = True
-    ffn_dropout: float = 0.0
     head: str = "mlp"
-    layer_norm_eps: float = 1e-5
 
     def __post_init__(self, **kwargs):
         if self.ffn_ratio is None:
@@ -69,11 +52,8 @@ class RankElastorConfig(TabularCTRConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        check_token_keys(self)
         for key, accepted in (("mixing", ("full", "transpose", "kron")), ("ffn", ("glu", "gelu", "relu"))):
             self._require(getattr(self, key) in accepted, key, "one of " + ", ".join(map(repr, accepted)))
-        self._require(self.ffn_ratio > 0, "ffn_ratio", "a number above 0")
-        self._require(0.0 <= self.ffn_dropout < 1.0, "ffn_dropout", "a number from 0 to below 1")
         tokens, size = self.num_tokens, self.token_dim
         if self.mixing == "transpose" and size % tokens:
             raise ValueError(
@@ -91,9 +71,6 @@ class RankElastorConfig(TabularCTRConfig):
             )
         if self.variant == "paper":
             self._require(self.mixing_norm in ("flat", "token"), "mixing_norm", "'flat' or 'token'")
-            self._require(
-                self.ffn_hidden_sizes is None, "ffn_hidden_sizes", "None: only variant='reference' stacks layers"
-            )
         else:
             self._require(self.mixing_norm is None, "mixing_norm", "None: variant='reference' has norms of its own")
             sizes = self.ffn_hidden_sizes

@@ -2,15 +2,14 @@
 
 from dataclasses import field
 
-from transformers.activations import ACT2FN
-
-from lmctr.models.common.configuration import TabularCTRConfig
+from lmctr.models.common.configuration import MLPTabularConfig
 
 __all__ = ["XDeepFMConfig"]
 
 
-class XDeepFMConfig(TabularCTRConfig):
-    r"""Configuration of [`XDeepFMModel`] and [`XDeepFMForCTR`]; [`TabularCTRConfig`] has the keys of the fields.
+class XDeepFMConfig(MLPTabularConfig):
+    r"""Configuration of [`XDeepFMModel`] and [`XDeepFMForCTR`]; [`TabularCTRConfig`] has the keys of the fields, [`MLPTabularConfig`]
+    those of the MLP.
 
     Fields of different widths go to the MLP as they are; the interaction network sees them projected to the largest.
 
@@ -20,32 +19,24 @@ class XDeepFMConfig(TabularCTRConfig):
         cin_split_half (`bool`, defaults to `False`):
             As in the authors' code: half of a layer's maps goes to the output and the other half to the next layer. In the
             paper's text all maps go both ways. Needs even numbers of maps in all layers but the last.
-        hidden_units (`list[int]`, defaults to `[400, 400, 400]`): width of each layer of the MLP.
-        hidden_act (`str`, defaults to `"relu"`): activation of the MLP, a name that transformers knows.
-        dropout (`float`, defaults to 0.0): after each activation of the MLP.
-        use_batch_norm (`bool`, defaults to `False`): before each activation of the MLP.
-            `hidden_units=[]`: the paper's CIN without the MLP.
+        hidden_units (`list[int]`, defaults to `[400, 400, 400]`): width of each layer of the MLP; `[]`: the paper's CIN without it.
     """
 
     model_type = "xdeepfm"
+    mlp_may_be_empty = True
 
     cin_units: list[int] = field(default_factory=lambda: [100, 100, 100])
     cin_act: str = "linear"
     cin_split_half: bool = False
-    hidden_units: list[int] = field(default_factory=lambda: [400, 400, 400])
-    hidden_act: str = "relu"
-    dropout: float | int = 0.0
-    use_batch_norm: bool = False
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._validate_mlp(may_be_empty=True)
         self._require(
             bool(self.cin_units) and all(u >= 1 for u in self.cin_units),
             "cin_units",
             "a list of numbers of at least 1",
         )
-        self._require(self.cin_act in ACT2FN, "cin_act", f"one of {', '.join(sorted(ACT2FN))}")
+        self._require_activation("cin_act")
         self._require(
             not self.cin_split_half or all(units % 2 == 0 for units in self.cin_units[:-1]),
             "cin_units",
