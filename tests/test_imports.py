@@ -164,7 +164,6 @@ def test_no_circles_among_files():
     assert circles(graph) == []
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_public_class_is_defined_once():
     places = defaultdict(list)
     for path in FILES:
