@@ -35,7 +35,7 @@ def whole_seconds(value: Any, where: str) -> int:
     elif isinstance(value, (float, np.floating)) and np.isfinite(value):
         time = int(np.floor(value))
     else:
-        raise ValueError(f"{where} must be a number of seconds, got {value!r}")
+        raise ValueError(f"{where} must be a number of seconds, got {value!r}, which is no unix time")
     if abs(time) > MAX_SECONDS:
         raise ValueError(
             f"{where} must be a number of seconds; {value!r} is outside the years up to 9999. Is it in milliseconds or finer? Divide it"
