@@ -11,10 +11,10 @@ __all__ = ["PredictOptions"]
 
 @dataclass
 class PredictOptions:
-    """Score requests (JSON lines) or the rows of a table with a trained model: a run folder, or any folder that from_pretrained
-    loads. What a request looks like follows from the model's processor."""
+    """Score requests (JSON lines) or the rows of a table with a trained model: a run folder, any folder that from_pretrained
+    loads, or a Hub id. What a request looks like follows from the model's processor."""
 
-    run: str = option("folder of the model and its processor", positional=True)
+    run: str = option("folder of the model and its processor, or a Hub id (user/name)", positional=True)
     input: str = option(
         "JSON lines, for models of fields a table; - for standard input", metavar="FILE", short=("--requests",)
     )

@@ -13,7 +13,9 @@ import torch
 import transformers
 
 from lmctr.data.logs.text_encoders import TextRetriever
-from lmctr.runs.loading import load_run
+from lmctr.runs.download import local_folder
+from lmctr.runs.folder import open_run
+from lmctr.runs.loading import load_folder
 
 from .base import Answers, unknown_words
 from .files import check_input, check_output, name_of_input, open_lines, whole_output
@@ -37,8 +39,9 @@ def predict(options: PredictOptions) -> int:
     """
     place = _place(options.device)
     transformers.utils.logging.disable_progress_bar()
-    model, processor = load_run(options.run)
-    model = model.eval().to(place)
+    folder = open_run(local_folder(options.run), "model")
+    model, processor = load_folder(folder)
+    model = model.to(place)
     kind = _request_kind(processor)
     _check_options(options, kind)
     if kind == "table":
@@ -47,7 +50,7 @@ def predict(options: PredictOptions) -> int:
         )
         print(f"{count} rows scored{unknown_words(unknown)}", file=sys.stderr)
         return 0
-    retriever = load_retriever(options.run, processor)
+    retriever = load_retriever(folder.path, processor)
     answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens)
     count = 0
     with open_lines(options.input) as lines, whole_output(options.output) as target:

@@ -1,0 +1,144 @@
+"""What a push uploads of a run, copied alone into a folder, is scored by `lmctr predict` as the run itself: every family."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.data import load_log, table_source
+from lmctr.data.impressions.store import load_impressions
+from lmctr.models.families import families
+from lmctr.runs.folder import RunFolder
+
+OPTIONS = {  # of a data set per kind of input that is read in no time
+    "text": {"num_users": 20, "num_items": 30, "events_per_user": 10},
+    "tabular": {"num_rows": 300, "num_categorical": 3, "num_numeric": 2, "num_pairs": 2, "vocab_size": 50},
+    "sequence": {"num_users": 20, "num_items": 20, "events_per_user": 20},
+    "impressions": {
+        "num_impressions": 60,
+        "num_users": 20,
+        "num_ads": 40,
+        "num_matched": 30,
+        "num_preranked": 20,
+        "num_ranked": 8,
+        "num_components": 2,
+        "ads_per_impression": [3, 6],
+    },
+}
+DATA = {
+    "text": {"name": "synthetic", "prompt": "generic/en", "num_behaviors": 4},
+    "tabular": {"name": "synthetic_table"},
+    "sequence": {"name": "synthetic_sequence", "item_features": ["genres"], "baselines": False},
+    "impressions": {"name": "synthetic_cascade"},
+}
+SMALL = {  # what makes a family small; other keys keep their defaults
+    "ctr_sink": {
+        "backbone": {
+            "model_type": "bert",
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 16,
+            "max_position_embeddings": 128,
+        },
+        "tokenizer": {"type": "wordpiece", "vocab_size": 200},
+        "num_sink_buckets": 8,
+        "sink_embedding_dim": 8,
+    },
+    "fat": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_bases": 4, "meta_dim": 8},
+    "rank_mixer": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
+    "rank_elastor": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
+    "astro": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "sequence_length": 20},
+    "twin": {"hidden_size": 8, "num_attention_heads": 2},
+    "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2},
+    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2},
+    "hstu": {"hidden_size": 16, "num_hidden_layers": 1},
+}
+
+
+def recipe_of(family):
+    epochs = {"stage1_epochs": 0} if family.input == "text" else {}
+    return {
+        "data": {**DATA[family.input], "options": OPTIONS[family.input]},
+        "model": {"family": family.model_type, **SMALL.get(family.model_type, {})},
+        "training": {**epochs, "max_steps": 2, "use_cpu": True, "seed": 0},
+    }
+
+
+def text_requests():
+    log = load_log("synthetic", **OPTIONS["text"])
+    titles = log.catalogue["title"].to_pylist()
+    history = [{"text": titles[log.item[row]], "time": int(log.time[row])} for row in range(5)]
+    time = history[-1]["time"] + 9
+    several = {"history": history, "candidates": titles[:3], "time": time}
+    return [{"history": history[:2], "target": titles[7], "time": time}, several]
+
+
+def event_requests():
+    log = load_log("synthetic_sequence", **OPTIONS["sequence"])
+    items = log.catalogue["item_id"].to_pylist()
+    names = {"behavior": log.feedback_names, "scenario": log.scenario_names}
+    history = [
+        {
+            "item": items[log.item[row]],
+            "behavior": names["behavior"][log.feedback[row]],
+            "scenario": names["scenario"][log.scenario[row]],
+            "time": int(log.time[row]),
+        }
+        for row in range(5)
+    ]
+    time = history[-1]["time"] + 9
+    several = {"history": history, "candidates": [*items[:3], 10**6], "time": time, "scenario": names["scenario"][0]}
+    return [{"history": history[:2], "target": items[7], "time": time}, several]
+
+
+def impression_requests():
+    source = load_impressions("synthetic_cascade", **OPTIONS["impressions"])
+    block = next(source.blocks("test"))
+    users, ads, ends = block.users.to_pylist(), block.ads.to_pylist(), np.cumsum(block.counts)
+    return [{"user": user, "ads": ads[end - count : end]} for user, count, end in zip(users[:3], block.counts, ends)]
+
+
+def table_rows():
+    source = table_source("synthetic_table", **OPTIONS["tabular"])
+    return next(source.rows(part="test")).table.slice(0, 5).to_pylist()
+
+
+ROWS = {
+    "text": text_requests,
+    "tabular": table_rows,
+    "sequence": event_requests,
+    "impressions": impression_requests,
+}
+UNKNOWN = {"text": "(", "tabular": "unknown values", "sequence": "items of candidates 20.0%", "impressions": "unknown"}
+FAST = ("ctr_sink", "dnn", "hstu", "two_tower")
+ALL = [
+    pytest.param(family, id=family.model_type, marks=() if family.model_type in FAST else pytest.mark.slow)
+    for family in families()
+]
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_the_upload_set_alone_is_served(family, tmp_path, capsys):
+    run = lmctr.runs.train(recipe_of(family), output_dir=tmp_path / "run")
+    alone = tmp_path / "alone"
+    for name in RunFolder(run.path).upload_files():
+        (alone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(run.path / name, alone / name)
+    assert not (alone / "recipe.yaml").exists()
+    rows = ROWS[family.input]()
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+    capsys.readouterr()
+    assert main(["predict", str(alone), "--input", str(source), "--output", str(target)]) == 0
+    assert UNKNOWN[family.input] in capsys.readouterr().err
+    answers = [json.loads(line) for line in target.read_text().splitlines()]
+    keys = ("logit", "logits", "scores")
+    found = np.concatenate([np.atleast_1d(answer[key]) for answer in answers for key in keys if key in answer])
+    expected = run.predict(rows)
+    assert expected.dtype == np.float32
+    assert np.ptp(expected) > 0
+    np.testing.assert_allclose(found, expected, atol=1e-6)
