@@ -286,6 +286,11 @@ HISTORY = [{"item": 100, "behavior": "like", "scenario": "home", "time": 5}]
     ({"histories": [[HISTORY[0] | {"weight": 1}]]}, "'weight'"),
     ({"histories": [[HISTORY[0] | {"time": float("nan")}]]}, "no unix time"),
     ({"histories": [[HISTORY[0] | {"item": "abc"}]]}, "items.*int"),
+    ({"histories": [[HISTORY[0] | {"time": 1_700_000_000_000}]]}, "event 0: time must be .*Is it in milliseconds"),
+    ({"histories": [HISTORY[0]]}, "histories: row 0: expected a list of events"),
+    ({"candidates": {"item": 100}}, "candidates: expected a list"),
+    ({"candidates": [100]}, "candidates: row 0: expected a list of items, got 100"),
+    ({"times": 9}, "times: expected a list of times, one entry per row, got 9"),
     ({"candidates": [[]]}, "candidates: row 0 has none"),
     ({"times": None}, "candidate 0: no time"),
     ({"scenarios": ["shop"]}, "candidate 0: unknown scenario"),
@@ -304,6 +309,7 @@ def test_bad_requests(request_, message):
 def test_requests_at_the_edges():
     """An empty history, one behaviour only, an unknown item, a history that begins after the candidate."""
     processor = SequenceProcessor.fit(sequence_log())
+    assert processor.num_unknown([100, 999_999, 101]) == 1
     batch = processor([[], HISTORY, HISTORY], [[100, 101], [999_999], [100]], times=[1, 9, 5])
     assert batch["dependence"].tolist() == [[0, 0], [1, 0], [0, 0]]
     assert batch["candidate_items"][1].tolist() == [1, 0]

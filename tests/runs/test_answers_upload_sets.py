@@ -8,9 +8,8 @@ import pytest
 
 import lmctr
 from lmctr.cli.main import main
-from lmctr.data import load_log, table_source
-from lmctr.data.impressions.store import load_impressions
-from lmctr.models.families import families
+from lmctr.data import load, load_log
+from lmctr.models.families import families, family_of
 from lmctr.runs.folder import RunFolder
 
 OPTIONS = {  # of a data set per kind of input that is read in no time
@@ -59,10 +58,10 @@ SMALL = {  # what makes a family small; other keys keep their defaults
 }
 
 
-def recipe_of(family):
+def recipe_of(family, data):
     epochs = {"stage1_epochs": 0} if family.input == "text" else {}
     return {
-        "data": {**DATA[family.input], "options": OPTIONS[family.input]},
+        "data": {**DATA[family.input], "options": OPTIONS[family.input], **data},
         "model": {"family": family.model_type, **SMALL.get(family.model_type, {})},
         "training": {**epochs, "max_steps": 2, "use_cpu": True, "seed": 0},
     }
@@ -96,14 +95,14 @@ def event_requests():
 
 
 def impression_requests():
-    source = load_impressions("synthetic_cascade", **OPTIONS["impressions"])
+    source = load("synthetic_cascade", **OPTIONS["impressions"])
     block = next(source.blocks("test"))
     users, ads, ends = block.users.to_pylist(), block.ads.to_pylist(), np.cumsum(block.counts)
     return [{"user": user, "ads": ads[end - count : end]} for user, count, end in zip(users[:3], block.counts, ends)]
 
 
 def table_rows():
-    source = table_source("synthetic_table", **OPTIONS["tabular"])
+    source = load("synthetic_table", **OPTIONS["tabular"])
     return next(source.rows(part="test")).table.slice(0, 5).to_pylist()
 
 
@@ -113,22 +112,28 @@ ROWS = {
     "sequence": event_requests,
     "impressions": impression_requests,
 }
-UNKNOWN = {"text": "(", "tabular": "unknown values", "sequence": "items of candidates 20.0%", "impressions": "unknown"}
-FAST = ("ctr_sink", "dnn", "hstu", "two_tower")
-ALL = [
-    pytest.param(family, id=family.model_type, marks=() if family.model_type in FAST else pytest.mark.slow)
-    for family in families()
-]
+UNKNOWN = {
+    "text": "2 requests scored",
+    "tabular": "unknown values",
+    "sequence": "items of candidates 20.0%",
+    "impressions": "unknown",
+}
+# A run whose histories are retrieved needs its retriever too.
+RETRIEVAL = {"order": "similarity", "retrieval": {"encoder": "tfidf", "k": 6}}
+ALL = [*((family, {}) for family in families()), (family_of("ctr_sink"), RETRIEVAL)]
 
 
-@pytest.mark.parametrize("family", ALL)
-def test_the_upload_set_alone_is_served(family, tmp_path, capsys):
-    run = lmctr.runs.train(recipe_of(family), output_dir=tmp_path / "run")
+@pytest.mark.parametrize(
+    ("family", "data"), ALL, ids=lambda value: getattr(value, "model_type", "retrieved" if value else "")
+)
+def test_the_upload_set_alone_is_served(family, data, tmp_path, capsys):
+    run = lmctr.runs.train(recipe_of(family, data), output_dir=tmp_path / "run")
     alone = tmp_path / "alone"
     for name in RunFolder(run.path).upload_files():
         (alone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(run.path / name, alone / name)
     assert not (alone / "recipe.yaml").exists()
+    assert (alone / "retriever").is_dir() == bool(data)
     rows = ROWS[family.input]()
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))

@@ -1,0 +1,112 @@
+"""Scores of requests and rows in Python: `predict_rows`, on models that are not trained."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import lmctr
+from lmctr.runs.answers import predict_rows
+from lmctr.runs.answers.base import grid_batches, unknown_words
+from lmctr.runs.answers.files import whole_output
+
+
+@pytest.fixture(scope="module")
+def tabular():
+    fields = [{"name": "ad", "type": "categorical"}, {"name": "price", "type": "numeric"}]
+    processor = lmctr.TabularFeatureProcessor(fields, label=None)
+    processor.fit([{"ad": f"a{number % 5}", "price": number} for number in range(50)])
+    torch.manual_seed(0)
+    config = lmctr.DeepFMConfig(**processor.model_config_values(), embedding_dim=4, hidden_units=[8])
+    return lmctr.DeepFMForCTR(config), processor
+
+
+def test_tables_of_all_kinds_and_the_mode_stays(tabular):
+    model, processor = tabular
+    rows = [{"ad": "a1", "price": 2.0, "other": "x"}, {"ad": "nobody", "price": None, "other": "y"}]
+    columns = {key: [row[key] for row in rows] for key in rows[0]}
+    model.train()
+    expected = predict_rows(model, processor, rows)
+    assert model.training
+    assert expected.shape == (2,)
+    assert expected.dtype == np.float32
+    for same in (columns, pa.table(columns), pa.table(columns).to_pandas()):
+        np.testing.assert_array_equal(predict_rows(model, processor, same), expected)
+    with pytest.raises(ValueError, match="one dict of single values"):
+        predict_rows(model, processor, rows[0])
+
+
+def test_requests_of_events():
+    from sequence_rows import sequence_log
+
+    processor = lmctr.SequenceProcessor.fit(sequence_log())
+    torch.manual_seed(0)
+    config = lmctr.HSTUConfig(
+        **processor.model_config_values(), hidden_size=8, num_hidden_layers=1, initializer_range=0.3
+    )
+    model = lmctr.HSTUForCTR(config).eval()
+    history = [{"item": np.int64(100), "time": np.int64(3)}, {"item": 101, "time": 5}]
+    rows = [
+        {"history": history[:1], "target": np.int64(102), "time": np.float64(9)},
+        {"history": history, "candidates": [100, {"item": 103}], "time": np.int64(9)},
+    ]
+    found = predict_rows(model, processor, rows)
+    with torch.no_grad():
+        batch = processor([history[:1], history, history], [[102], [100], [103]], times=[9, 9, 9])
+        np.testing.assert_allclose(found, model(**batch).logits[:, 0].numpy(), atol=1e-5)
+    assert predict_rows(model, processor, []).shape == (0,)
+    for wrong, message in (
+        (rows[0], r"rows: expected a list of requests, got dict; give \[request\]"),
+        ([rows[0], {**rows[0], "time": 10**13}], r"rows\[1\]: .*milliseconds"),
+        ([rows[0], "x"], r"rows\[1\]: a request is a JSON object \(a dict\), got str"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predict_rows(model, processor, wrong)
+
+
+def test_a_processor_that_does_not_say_what_it_reads(tabular):
+    with pytest.raises(
+        ValueError, match=r"object does not say what it reads \(request_kind None; accepted: text, table"
+    ):
+        predict_rows(tabular[0], object(), [])
+
+
+def test_batches_of_a_grid_stay_within_their_size():
+    widths = [3, 1, 1, 5, 2, 2, 9, 1]
+    batches = list(grid_batches(widths, int, 6))
+    assert [width for batch in batches for width in batch] == widths
+    assert all(max(batch) * len(batch) <= 6 or len(batch) == 1 for batch in batches)
+    assert len(batches) == 6
+
+
+def test_unknown_words():
+    assert unknown_words({}) == ""
+    assert unknown_words({"ad": {"values": 3, "missing": 1, "unknown": 0}}) == ", no unknown values"
+    counts = {
+        "ad": {"values": 8, "unknown": 1},
+        "user": {"values": 8, "unknown": 0},
+        "no rows": {"values": 0, "unknown": 0},
+    }
+    assert unknown_words(counts) == "; unknown values: ad 12.5%"
+
+
+def test_an_output_is_whole_or_as_before(tmp_path):
+    target, link = tmp_path / "out.txt", tmp_path / "link.txt"
+    link.symlink_to(target)
+    for text in ("first", "second"):
+        with whole_output(str(link)) as stream:
+            stream.write(text)
+        assert target.read_text() == text
+    assert link.is_symlink()
+    with pytest.raises(KeyError):
+        _write_and_fail(target)
+    assert target.read_text() == "second"
+    with whole_output("/dev/null") as stream:
+        stream.write("x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.txt", "out.txt"]
+
+
+def _write_and_fail(target):
+    with whole_output(str(target)) as stream:
+        stream.write("third")
+        raise KeyError
