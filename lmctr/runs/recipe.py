@@ -153,19 +153,20 @@ def load_recipe(
     """
     in_python, source = isinstance(overrides, Mapping), "recipe" if isinstance(name, Mapping) else str(name)
     if isinstance(name, Mapping):
-        groups = _over_base(_plain(name), source, Path("recipe"))
+        groups = _over_base(_plain(name), source, Path("recipe"), _check_groups)
     else:
         path = find_recipe(name)
-        groups = _over_base(_read_yaml(path), source, path)
+        groups = _over_base(_read_yaml(path), source, path, _check_groups) or {}
     if in_python:
         overrides = _plain(overrides)
     else:
         overrides = {key: parse_yaml(text, f"--{key}") if text != "" else "" for key, text in overrides}
     for key, value in overrides.items():
         _apply_override(groups, key, value, "" if in_python else "--")
-    if {"training.epochs", "training.stage2_epochs"} <= overrides.keys():
-        raise RecipeError(_TWICE)
     said_by = dict.fromkeys(overrides, "overrides" if in_python else "the command line") | dict(said_by or {})
+    epochs = [said_by[key] for key in overrides if key in ("training.epochs", "training.stage2_epochs")]
+    if len(set(epochs)) < len(epochs):
+        raise RecipeError(f"{epochs[0]}: {_TWICE}")
 
     def where(key: str) -> str:
         return said_by.get(key, source)
@@ -254,21 +255,32 @@ def _read_yaml(path: Path) -> Any:
         raise RecipeError(str(error)) from error
 
 
-def _over_base(content: Any, source: str, path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The groups of a recipe over those of its `base`: mappings are merged key by key, other values replaced."""
-    content = {} if content is None else content
-    if not isinstance(content, Mapping):
+def read_with_base(path: Path, source: str) -> Any:
+    """The content of a file over that of its `base`, a file beside it or a shipped name: mappings are merged key by key, other values
+    replaced."""
+    return _over_base(_read_yaml(path), source, path, lambda content, source: None)
+
+
+def _check_groups(content: Any, source: str) -> None:
+    """A recipe, or what it starts from: the groups, and one name for the number of epochs."""
+    if content is not None and not isinstance(content, Mapping):
         raise RecipeError(f"{source}: a recipe is a mapping with the groups {', '.join(GROUPS)}, got {show(content)}")
-    groups = copy.deepcopy(dict(content))
-    for key in groups:
+    for key in content or ():
         if key not in (*GROUPS, "base"):
-            raise RecipeError(_another_file(groups, source) or unknown_key_message(key, GROUPS, source))
-    training = groups.get("training")
+            raise RecipeError(_another_file(content, source) or unknown_key_message(key, GROUPS, source))
+    training = (content or {}).get("training")
     if isinstance(training, dict) and {"epochs", "stage2_epochs"} <= training.keys():
         raise RecipeError(f"{source}: {_TWICE}")
-    if "base" not in groups:
-        return groups
-    base = groups.pop("base")
+
+
+def _over_base(
+    content: Any, source: str, path: Path, check: Callable[[Any, str], None], above: tuple[Path, ...] = ()
+) -> Any:
+    check(content, source)
+    if not isinstance(content, Mapping) or "base" not in content:
+        return copy.deepcopy(content)
+    own = copy.deepcopy(dict(content))
+    base = own.pop("base")
     if not isinstance(base, str):
         raise RecipeError(f"{source}: base is {show(base)}, accepted: the recipe that this one starts from")
     beside = path.parent / base
@@ -276,8 +288,8 @@ def _over_base(content: Any, source: str, path: Path, above: tuple[Path, ...] = 
     chain = (*above, path.resolve())
     if base_path.resolve() in chain:
         raise RecipeError(f"{source}: base {base!r} leads back to a recipe that starts from it")
-    below = _over_base(_read_yaml(base_path), f"{base} (the base of {source})", base_path, chain)
-    return _merge(below, groups)
+    below = _over_base(_read_yaml(base_path), f"{base} (the base of {source})", base_path, check, chain)
+    return _merge(below or {}, own)
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -354,7 +366,7 @@ class _RecipeWording(Wording):
     def wrong(self, path: Sequence[str | int], value: Any, accepted: str, in_type: bool) -> str:
         return self._named(path, f"is {value if in_type else show(value)}, accepted: {accepted}")
 
-    def refused(self, path: Sequence[str | int], message: str) -> str:
+    def refused(self, path: Sequence[str | int], message: str, of_mapping: bool) -> str:
         return f"{self.said_by('.'.join(map(str, (self.group, *path))))}: {message}"
 
 

@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -70,9 +70,9 @@ class Wording:
         """A value that is not accepted; `in_type`: its type is right, but not the value."""
         return f"{self.place(path[:-1])}: {path[-1]} is {value!r}, accepted: {accepted}"
 
-    def refused(self, path: Sequence[str | int], message: str) -> str:
-        """What a validator says."""
-        return f"{self.place(path)}: {message}"
+    def refused(self, path: Sequence[str | int], message: str, of_mapping: bool) -> str:
+        """What a validator says, of a mapping or of one value in it."""
+        return f"{self.place(path if of_mapping else path[:-1])}: {message}"
 
 
 def read_values(kind: type[Kind], given: Any, where: str | Wording) -> Kind:
@@ -97,8 +97,8 @@ def read_values(kind: type[Kind], given: Any, where: str | Wording) -> Kind:
 def _message(kind: type[Values], given: Any, error: Mapping[str, Any], wording: Wording) -> tuple[int, str] | None:
     """Rank and text of one of pydantic's errors; None for the branch of a union that was not meant."""
     path, hint, bounds, value = [], kind, (), given
-    for part in error["loc"]:
-        inner, hint = inner_values(hint), _without_null(hint)
+    for key in error["loc"]:
+        part, inner, hint = key, inner_values(hint), _without_null(hint)
         if inner is not None and isinstance(value, Mapping):
             if hint is not inner and part == inner.__name__:  # pydantic's mark of a branch, no key
                 hint = inner
@@ -111,28 +111,33 @@ def _message(kind: type[Values], given: Any, error: Mapping[str, Any], wording: 
         elif (
             typing.get_origin(hint) in (list, dict) and inner_values(typing.get_args(hint)[-1], deep=True) is not None
         ):
+            if typing.get_origin(hint) is dict:
+                path[-1:], part = [], f"{path[-1]}.{part}"
             hint, bounds = typing.get_args(hint)[-1], ()
         else:
             break  # inside a plain value, which is told as a whole
         path.append(part)
-        value = value.get(part) if isinstance(value, Mapping) else value[part]
+        value = value.get(key) if isinstance(value, Mapping) else value[key]
     if error["type"] == "extra_forbidden":
         return 0, wording.unknown([*path, error["loc"][-1]], inner_values(hint).model_fields)
     if error["type"] == "value_error":
-        return 1, wording.refused(path, str(error["ctx"]["error"]))
+        return 1, wording.refused(path, str(error["ctx"]["error"]), inner_values(hint) is not None)
     if error["type"] == "missing":
         return 2, wording.missing(path, describe(hint, bounds))
     if inner_values(hint) is not None and (not path or isinstance(path[-1], int)):
         return 1, wording.mapping(path, list(inner_values(hint).model_fields), value)
     in_type = error["type"].startswith(("greater", "less"))
-    return 1, wording.wrong(path, value, describe(hint, bounds if in_type else ()), in_type)
+    accepted = describe(hint, bounds if in_type else ())
+    if isinstance(value, (bool, int, float)) and accepted.startswith("text"):
+        accepted += " (put it in quotes)"
+    return 1, wording.wrong(path, value, accepted, in_type)
 
 
 def inner_values(hint: Any, deep: bool = False) -> type[Values] | None:
     """The class of values in a hint such as `Retrieval | None`; `deep`: also in one such as `list[Point]`."""
     if isinstance(hint, type) and issubclass(hint, Values):
         return hint
-    options = typing.get_args(hint) if deep or _is_union(hint) else ()
+    options = typing.get_args(hint) if deep or _is_union(hint) or typing.get_origin(hint) is Annotated else ()
     return next(filter(None, (inner_values(option, deep) for option in options)), None)
 
 
@@ -141,8 +146,10 @@ def _is_union(hint: Any) -> bool:
 
 
 def _without_null(hint: Any) -> Any:
+    """The one type of a hint that null or bounds stand beside."""
     options = [option for option in typing.get_args(hint) if option is not type(None)] if _is_union(hint) else []
-    return options[0] if len(options) == 1 else hint
+    hint = options[0] if len(options) == 1 else hint
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 def type_in_yaml(hint: Any) -> Any:
@@ -187,6 +194,8 @@ def describe(hint: Any, bounds: Sequence[Any] = ()) -> str:
         words = [describe(option, bounds) for option in arguments if option is not type(None)]
         words += ["null"] if type(None) in arguments else []
         return " or ".join(dict.fromkeys(words))
+    if origin is Annotated:
+        return describe(arguments[0], arguments[1:])
     if origin is Literal:
         return ", ".join(str(option) for option in arguments)
     if origin is list or hint is list:

@@ -17,6 +17,9 @@
 With axes a combination's name joins its parts (`roberta-lm_ctr`), and `compare_to: lm_ctr` means the point of the same axis
 values. An axis value or a point may have its own `recipe`, a point its own `compare_to` (null: none). Values are applied in the
 order grid, axes, point, command line.
+
+A grid may start from another one, its `base` (a file beside it, or a shipped name), and state only what differs: mappings are merged key
+by key, lists replaced.
 """
 
 from __future__ import annotations
@@ -24,24 +27,90 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from lmctr.runs.recipe import Recipe, RecipeError, find_recipe, load_recipe
-from lmctr.utils.files import read_yaml
-from lmctr.utils.suggest import nearest, unknown_key_message
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-GRID_KEYS = ("name", "description", "recipe", "output_dir", "seeds", "compare_to", "set", "axes", "points")
-POINT_KEYS = ("name", "label", "recipe", "compare_to", "set")
-AXIS_KEYS = ("name", "label", "recipe", "set")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+from lmctr.runs.recipe import Recipe, RecipeError, find_recipe, load_recipe, read_with_base
+from lmctr.utils.suggest import nearest
+from lmctr.utils.values import Values, read_values
+
 # Recipe keys that the grid itself decides.
 _OWN = {
     "training.seed": "the grid's `seeds` decide it",
     "training.output_dir": "the grid's `output_dir` decides it",
 }
+
+
+def _folder_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
+        raise ValueError(
+            f"the name {name!r} becomes a folder; accepted: letters, digits and _ . + - , a letter or digit first"
+        )
+    return name
+
+
+def _dotted_keys(values: dict[str, Any]) -> dict[str, Any]:
+    for key in values:
+        if not isinstance(key, str) or "." not in key:
+            raise ValueError(f"set: {key!r} is no dotted recipe key; write for example data.num_behaviors")
+        if key in _OWN:
+            raise ValueError(f"set: {key} is not set in a grid; {_OWN[key]}")
+    return values
+
+
+Name = Annotated[str, AfterValidator(_folder_name)]
+Text = Annotated[str, Field(min_length=1)]
+Changes = Annotated[dict, AfterValidator(_dotted_keys)]
+
+
+class AxisKeys(Values):
+    """A value of an axis, or a size of a ladder: values over a recipe."""
+
+    name: Name
+    label: Text | None = None
+    recipe: Text | None = None
+    set: Changes | None = None
+
+
+class PointKeys(AxisKeys):
+    """A point of a grid."""
+
+    compare_to: Text | None = None
+
+
+class GridKeys(Values):
+    """A grid file."""
+
+    name: Name | None = None
+    description: str | None = None
+    recipe: Text | None = None
+    output_dir: Text | None = None
+    seeds: list[int] = Field([0], min_length=1)
+    compare_to: Text | None = None
+    set: Changes | None = None
+    axes: dict[str, Annotated[list[AxisKeys], Field(min_length=1)]] | None = None
+    points: Annotated[list[PointKeys], Field(min_length=1)] | None = None
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _check_seeds(cls, seeds: Any) -> Any:
+        whole = isinstance(seeds, list) and all(isinstance(seed, int) and not isinstance(seed, bool) for seed in seeds)
+        if not whole or not seeds or min(seeds) < 0:
+            raise ValueError(f"seeds is {seeds!r}, accepted: a list of whole numbers from 0, such as [0, 1, 2]")
+        if len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds holds {_first_double(seeds)} twice")
+        return seeds
+
+    @model_validator(mode="after")
+    def _has_points(self) -> GridKeys:
+        if not self.points and not self.axes:
+            raise ValueError("a grid needs points, or axes, or both")
+        return self
 
 
 @dataclass(frozen=True)
@@ -93,9 +162,6 @@ class Grid:
         Raises:
             ValueError: a pattern that matches nothing.
         """
-        from dataclasses import replace
-        from fnmatch import fnmatchcase
-
         for pattern in patterns:
             if not any(fnmatchcase(point.name, pattern) for point in self.points):
                 raise ValueError(
@@ -118,33 +184,24 @@ def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
         FileNotFoundError: no such grid, or no such recipe.
     """
     path = find_recipe(name)
-    where = str(name)
-    raw = read_yaml(path)
-    values = _mapping(raw, GRID_KEYS, where)
-    title = _text(values, "name", where, default=Path(path).stem)
-    _check_name(title, f"{where}: name")
-    seeds = values.get("seeds", [0])
-    if (
-        not isinstance(seeds, list)
-        or not seeds
-        or any(not isinstance(seed, int) or isinstance(seed, bool) or seed < 0 for seed in seeds)
-    ):
-        raise ValueError(f"{where}: seeds is {seeds!r}, accepted: a list of whole numbers from 0, such as [0, 1, 2]")
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(f"{where}: seeds holds {_first_double(seeds)} twice")
-    axes = _axes(values.get("axes"), where)
-    entries = values.get("points")
-    if entries is None:
-        if not axes:
-            raise ValueError(f"{where}: a grid needs points, or axes, or both")
-        entries = [{}]
-    elif not isinstance(entries, list) or not entries:
-        raise ValueError(f"{where}: points is {entries!r}, accepted: a list of points {{name, label, set}}")
-    common = _values(values.get("set"), f"{where}: set")
-    points = _cross(path, where, values, axes, entries, common, implicit="points" not in values)
-    folder = output_dir or _text(values, "output_dir", where, default=f"runs/{title}")
-    description = _text(values, "description", where, default="")
-    return Grid(path, title, description, Path(folder), seeds, points)
+    keys = read_values(GridKeys, read_with_base(path, str(name)), str(name))
+    title = keys.name or path.stem
+    points = list(_cross(path, str(name), keys))
+    known = [point.name for point in points]
+    if len(set(known)) < len(known):
+        raise ValueError(f"{name}: two points are named {_first_double(known)!r}")
+    for point in points:
+        if point.compare_to is not None and point.compare_to not in known:
+            guess = nearest(point.compare_to, [*known, *(entry.name for entry in keys.points or ())])
+            hint = f" did you mean {guess!r}?" if guess else ""
+            raise ValueError(
+                f"{name}: compare_to of point {point.name!r} is {point.compare_to!r}, which is no point;{hint} "
+                f"points: {', '.join(known)}"
+            )
+    # A point is not tested against itself.
+    points = [replace(point, compare_to=None) if point.compare_to == point.name else point for point in points]
+    folder = Path(output_dir or keys.output_dir or f"runs/{title}")
+    return Grid(path, title, keys.description or "", folder, keys.seeds, points)
 
 
 def check_recipes(grid: Grid, more: Sequence[tuple[str, str]] = ()) -> dict[tuple[str, int], Recipe]:
@@ -166,102 +223,42 @@ def check_recipes(grid: Grid, more: Sequence[tuple[str, str]] = ()) -> dict[tupl
     return recipes
 
 
-def _cross(
-    path: Path, where: str, values: Mapping, axes: dict, entries: list, common: dict, implicit: bool
-) -> list[Point]:
-    base = _text(values, "recipe", where, default=None)
-    reference = _text(values, "compare_to", where, default=None)
-    names = []
-    for number, entry in enumerate(entries):
-        place = f"{where}: points, entry {number + 1}"
-        _mapping(entry, POINT_KEYS, place)
-        if not implicit:
-            names.append(_text(entry, "name", place, default=...))
-            _check_name(names[-1], place)
-    points = []
-    for choice in itertools.product(*axes.values()):
-        prefix = "-".join(value["name"] for value in choice)
-        for number, entry in enumerate(entries):
-            place = f"{where}: points, entry {number + 1}"
-            name = "-".join(part for part in (prefix, None if implicit else names[number]) if part)
-            recipe = _text(entry, "recipe", place, default=None)
-            for value in reversed(choice):  # the point's own, else the last axis that names one, else the grid's
-                recipe = recipe or value["recipe"]
-            recipe = recipe or base
+def _cross(path: Path, where: str, keys: GridKeys) -> Iterator[Point]:
+    """Every combination of axis values and points."""
+    names = [entry.name for entry in keys.points or ()]
+    for choice in itertools.product(*(keys.axes or {}).values()):
+        prefix = "-".join(value.name for value in choice)
+        for number, entry in enumerate(keys.points or [None]):
+            parts = [*choice] if entry is None else [*choice, entry]
+            recipe = next(
+                (part.recipe for part in reversed(parts) if part.recipe), keys.recipe
+            )  # the last that names one
             if recipe is None:
-                raise ValueError(f"{place} has no recipe: give the grid, an axis or each point a base recipe")
-            labels = [value.get("label", value["name"]) for value in choice]
-            if not implicit:
-                labels.append(_text(entry, "label", place, default=names[number]))
-            merged = dict(common)
-            for value in choice:
-                merged |= value["set"]
-            merged |= _values(entry.get("set"), f"{place}: set")
-            against = _text(entry, "compare_to", place, default=None) if "compare_to" in entry else reference
-            points.append(
-                Point(
-                    name,
-                    " ".join(labels),
-                    labels[-1],
-                    _find_base(path, recipe),
-                    merged,
-                    _full_name(against, prefix, names),
-                    {axis: value["name"] for axis, value in zip(axes, choice)},
+                raise ValueError(
+                    f"{where}: points, entry {number + 1} has no recipe: give the grid, an axis or each point a base recipe"
                 )
+            labels = [part.label or part.name for part in parts]
+            values = dict(keys.set or {})
+            for part in parts:
+                values |= part.set or {}
+            against = entry.compare_to if entry and "compare_to" in entry.model_fields_set else keys.compare_to
+            if (
+                against in names and prefix
+            ):  # the point of the same axis values; a combination's whole name stays as it is
+                against = f"{prefix}-{against}"
+            yield Point(
+                "-".join(part.name for part in parts),
+                " ".join(labels),
+                labels[-1],
+                find_base(path, recipe),
+                values,
+                against,
+                {axis: value.name for axis, value in zip(keys.axes or {}, choice)},
             )
-    known = [point.name for point in points]
-    if len(set(known)) < len(known):
-        raise ValueError(f"{where}: two points are named {_first_double(known)!r}")
-    for point in points:
-        if point.compare_to is not None and point.compare_to not in known:
-            guess = nearest(point.compare_to, [*known, *names])
-            hint = f" did you mean {guess!r}?" if guess else ""
-            raise ValueError(
-                f"{where}: compare_to of point {point.name!r} is {point.compare_to!r}, which is no point;{hint} "
-                f"points: {', '.join(known)}"
-            )
-    # A point is not tested against itself.
-    return [point if point.compare_to != point.name else _without_comparison(point) for point in points]
 
 
-def _without_comparison(point: Point) -> Point:
-    from dataclasses import replace
-
-    return replace(point, compare_to=None)
-
-
-def _full_name(against: str | None, prefix: str, names: list[str]) -> str | None:
-    """`lm_ctr` is the point of the same axis values; a combination's whole name stays as it is."""
-    return f"{prefix}-{against}" if against in names and prefix else against
-
-
-def _axes(raw: Any, where: str) -> dict[str, list[dict[str, Any]]]:
-    if raw is None:
-        return {}
-    if not isinstance(raw, dict) or not raw:
-        raise ValueError(
-            f"{where}: axes is {raw!r}, accepted: a mapping of axis names to lists of {{name, label, set}}"
-        )
-    axes = {}
-    for axis, entries in raw.items():
-        place = f"{where}: axes.{axis}"
-        if not isinstance(entries, list) or not entries:
-            raise ValueError(f"{place} is {entries!r}, accepted: a list of values {{name, label, recipe, set}}")
-        axes[str(axis)] = []
-        for number, entry in enumerate(entries):
-            spot = f"{place}, entry {number + 1}"
-            entry = dict(_mapping(entry, AXIS_KEYS, spot))
-            entry["name"] = _text(entry, "name", spot, default=...)
-            _check_name(entry["name"], spot)
-            entry["label"] = _text(entry, "label", spot, default=entry["name"])
-            entry["recipe"] = _text(entry, "recipe", spot, default=None)
-            entry["set"] = _values(entry.get("set"), f"{spot}: set")
-            axes[str(axis)].append(entry)
-    return axes
-
-
-def _find_base(grid: Path, recipe: str) -> Path:
-    """The base recipe: beside the grid file, or as `lmctr train` finds it."""
+def find_base(grid: Path, recipe: str) -> Path:
+    """The base recipe of a grid: beside its file, or as `lmctr train` finds it."""
     beside = Path(grid).parent / recipe
     if beside.is_file():
         return beside
@@ -269,46 +266,6 @@ def _find_base(grid: Path, recipe: str) -> Path:
         return find_recipe(recipe)
     except (FileNotFoundError, ValueError) as error:
         raise FileNotFoundError(f"{grid}: recipe {recipe!r}: there is no file {beside}; {error}") from None
-
-
-def _values(raw: Any, where: str) -> dict[str, Any]:
-    if raw is None:
-        return {}
-    if not isinstance(raw, dict):
-        raise ValueError(f"{where} is {raw!r}, accepted: a mapping of dotted recipe keys to values")
-    for key in raw:
-        if not isinstance(key, str) or "." not in key:
-            raise ValueError(f"{where}: {key!r} is no dotted recipe key; write for example data.num_behaviors")
-        if key in _OWN:
-            raise ValueError(f"{where}: {key} is not set in a grid; {_OWN[key]}")
-    return dict(raw)
-
-
-def _mapping(raw: Any, known: Sequence[str], where: str) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise ValueError(f"{where}: expected a mapping with the keys {', '.join(known)}, got {raw!r}")
-    for key in raw:
-        if key not in known:
-            raise ValueError(unknown_key_message(str(key), known, where))
-    return raw
-
-
-def _text(values: Mapping[str, Any], key: str, where: str, default: Any) -> Any:
-    value = values.get(key)
-    if value is None:
-        if default is ...:
-            raise ValueError(f"{where}: {key} is missing; accepted: text")
-        return default
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{where}: {key} is {value!r}, accepted: text (put quotes around numbers)")
-    return value
-
-
-def _check_name(name: str, where: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{where}: the name {name!r} becomes a folder; accepted: letters, digits and _ . + - , a letter or digit first"
-        )
 
 
 def _first_double(values: Sequence[Any]) -> Any:

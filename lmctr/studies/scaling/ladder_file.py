@@ -22,18 +22,20 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from lmctr.studies.grids.file import _NAME, Grid, _find_base, load_grid
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from lmctr.runs.recipe import find_recipe, read_with_base
+from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, load_grid
 from lmctr.studies.scaling.allocate import read_scenario
 from lmctr.studies.scaling.options import LAWS, LawOptions, MeasureOptions, RequestOptions
-from lmctr.utils.files import read_yaml, write_text
-from lmctr.utils.suggest import nearest, unknown_key_message
-from lmctr.utils.values import dataclass_values, read_values
+from lmctr.utils.files import write_text
+from lmctr.utils.suggest import nearest
+from lmctr.utils.values import Values, dataclass_values, read_values
 
 X_COLUMNS = ("flops_per_sample", "flops_per_request", "dense_parameters", "embedding_parameters", "parameters")
-KEYS = ("name", "description", "recipe", "output_dir", "seeds", "set", "sizes", "metric", "split", "x", "request", "fit", "cost", "revenue", "design", "allocate")  # fmt: skip
-SIZE_KEYS = ("name", "label", "recipe", "set")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +46,10 @@ class CostSection(MeasureOptions):
     base_machines: float = 1.0
 
 
-@dataclass(frozen=True)
-class RevenueSection:
+_LawKeys, _CostKeys, _RequestKeys = map(dataclass_values, (LawOptions, CostSection, RequestOptions))
+
+
+class RevenueSection(Values):
     """G: revenue = slope x metric + intercept. price: of a machine, in the same unit. unit: its name."""
 
     slope: float = 1.0
@@ -54,8 +58,7 @@ class RevenueSection:
     unit: str = ""
 
 
-@dataclass(frozen=True)
-class DesignSection:
+class DesignSection(Values):
     """The search. base: default that of cost. relative: to the base. grid: keys of `DesignGrid`, for MLP sizes between those of the ladder."""
 
     minimal_roi: float
@@ -64,20 +67,80 @@ class DesignSection:
     grid: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class ScenarioSection:
+class ScenarioSection(Values):
     """A scenario that serves the ladder's sizes: its own revenue, machines of its base model today, price of one.
 
     set: recipe values; the ladder is then climbed again with them, in OUTPUT_DIR/scenarios/NAME. seeds: of that; default the ladder's.
     """
 
-    name: str
+    name: Name
     slope: float
     intercept: float = 0.0
-    base_machines: float = 1.0
+    base_machines: float = Field(1.0, gt=0)
     price: float = 1.0
-    set: dict[str, Any] | None = None
+    set: dict | None = None
     seeds: list[int] | None = None
+
+
+class AllocateKeys(Values):
+    """The allocation as a ladder file states it."""
+
+    budget: float
+    minimal_roi: float = 1.0
+    scenarios: list[dict] = Field(min_length=1)
+
+
+class LadderKeys(Values):
+    """A ladder file."""
+
+    name: Name | None = None
+    description: str | None = None
+    recipe: Text | None = None
+    output_dir: Text | None = None
+    seeds: list[int] | None = None
+    set: dict | None = None
+    sizes: list[AxisKeys]
+    metric: Text
+    split: Literal["test", "validation"] = "test"
+    x: Literal[X_COLUMNS] = "flops_per_sample"
+    request: _RequestKeys | None = None
+    fit: _LawKeys | None = None
+    cost: _CostKeys | None = None
+    revenue: RevenueSection | None = None
+    design: DesignSection | None = None
+    allocate: AllocateKeys | None = None
+
+    @field_validator("sizes", mode="before")
+    @classmethod
+    def _enough(cls, sizes: Any) -> Any:
+        if not isinstance(sizes, list) or len(sizes) < 4:
+            found = len(sizes) if isinstance(sizes, list) else repr(sizes)
+            raise ValueError(f"sizes is a list of at least 4 (a power law needs as many), got {found}")
+        return sizes
+
+    @model_validator(mode="after")
+    def _go_together(self) -> LadderKeys:
+        names = [entry.name for entry in self.sizes]
+        for key, section in (("cost", self.cost), ("design", self.design)):
+            if section is not None and section.base not in (None, *names):
+                guess = nearest(section.base, names)
+                hint = f" did you mean {guess!r}?" if guess else ""
+                raise ValueError(f"{key}.base is {section.base!r}, which is no size;{hint} sizes: {', '.join(names)}")
+        if self.cost is not None:
+            try:
+                CostSection(**self.cost.model_dump()).limits()
+            except ValueError as error:
+                raise ValueError(f"cost: {error}") from error
+            if not self.cost.base_machines > 0:
+                raise ValueError(f"cost.base_machines is {self.cost.base_machines}, accepted: a number above 0")
+        if self.fit is not None and self.fit.law not in LAWS:
+            raise ValueError(f"fit.law is {self.fit.law!r}, accepted: {', '.join(LAWS)}")
+        for key, section in (("design", self.design), ("allocate", self.allocate)):
+            if section is not None and self.cost is None:
+                raise ValueError(f"{key} needs machine costs: give the section cost")
+        if self.design is not None and self.design.grid is not None and self.x != "flops_per_sample":
+            raise ValueError(f"design.grid knows its sizes' flops_per_sample only, but x is {self.x}")
+        return self
 
 
 @dataclass(frozen=True)
@@ -122,80 +185,41 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         ValueError: unknown keys (with the nearest known one), wrong types, names that lead nowhere, fewer than four sizes.
         FileNotFoundError: no such ladder, or no such recipe.
     """
-    from lmctr.runs.recipe import find_recipe
-
-    path = find_recipe(name)
-    where = str(name)
-    values = _mapping(read_yaml(path), KEYS, where)
-    title = str(values.get("name") or path.stem)
-    if not _NAME.fullmatch(title):
-        raise ValueError(f"{where}: the name {title!r} becomes a folder; accepted: letters, digits and _ . + -")
-    sizes = values.get("sizes")
-    if not isinstance(sizes, list) or len(sizes) < 4:
-        found = len(sizes) if isinstance(sizes, list) else repr(sizes)
-        raise ValueError(f"{where}: sizes is a list of at least 4 (a power law needs as many), got {found}")
-    for number, entry in enumerate(sizes):
-        _mapping(entry, SIZE_KEYS, f"{where}: sizes, entry {number + 1}")
-    metric, x, split = values.get("metric"), values.get("x", "flops_per_sample"), values.get("split", "test")
-    if not isinstance(metric, str) or not metric:
-        raise ValueError(f"{where}: metric is {metric!r}, accepted: the name of a metric of metrics.json, such as auc")
-    if x not in X_COLUMNS:
-        raise ValueError(f"{where}: x is {x!r}, accepted: {', '.join(X_COLUMNS)}")
-    if split not in ("test", "validation"):
-        raise ValueError(f"{where}: split is {split!r}, accepted: test, validation")
-    fit = _section(LawOptions, values.get("fit") or {}, f"{where}: fit")
-    if fit.law not in LAWS:
-        raise ValueError(f"{where}: fit.law is {fit.law!r}, accepted: {', '.join(LAWS)}")
-    names = [str(entry.get("name")) for entry in sizes]
-    cost = _optional(CostSection, values, "cost", where)
-    if cost is not None:
-        _check_size(cost.base, names, f"{where}: cost.base")
-        try:
-            cost.limits()
-        except ValueError as error:
-            raise ValueError(f"{where}: cost: {error}") from error
-        if not cost.base_machines > 0:
-            raise ValueError(f"{where}: cost.base_machines is {cost.base_machines}, accepted: a number above 0")
-    design = _optional(DesignSection, values, "design", where)
-    allocation = _allocation(values.get("allocate"), path, where)
-    for key, section in (("design", design), ("allocate", allocation)):
-        if section is not None and cost is None:
-            raise ValueError(f"{where}: {key} needs machine costs: give the section cost")
-    if design is not None and design.base is not None:
-        _check_size(design.base, names, f"{where}: design.base")
-    if design is not None and design.grid is not None and x != "flops_per_sample":
-        raise ValueError(f"{where}: design.grid knows its sizes' flops_per_sample only, but x is {x}")
-    folder = Path(output_dir or values.get("output_dir") or f"runs/{title}")
+    path, where = find_recipe(name), str(name)
+    content = read_with_base(path, where)
+    keys = read_values(LadderKeys, content, where)
+    title = keys.name or path.stem
+    allocation = None if keys.allocate is None else _allocation(keys.allocate, path, f"{where}: allocate")
+    folder = Path(output_dir or keys.output_dir or f"runs/{title}")
     ladder = Ladder(
         path,
         title,
-        str(values.get("description") or ""),
+        keys.description or "",
         folder,
-        _grid(values, path, folder, title),
-        metric,
-        split,
-        x,
-        _section(RequestOptions, values.get("request") or {}, f"{where}: request"),
-        fit,
-        cost,
-        _section(RevenueSection, values.get("revenue") or {}, f"{where}: revenue"),
-        design,
+        _grid(content, path, folder, title),
+        keys.metric,
+        keys.split,
+        keys.x,
+        RequestOptions(**keys.request.model_dump() if keys.request else {}),
+        LawOptions(**keys.fit.model_dump() if keys.fit else {}),
+        keys.cost and CostSection(**keys.cost.model_dump()),
+        keys.revenue or RevenueSection(),
+        keys.design,
         allocation,
     )
     for scenario in allocation.scenarios if allocation else ():
         if scenario.set is None and scenario.seeds is None:
             continue
         own = folder / "scenarios" / scenario.name
-        name = f"{title}-{scenario.name}"
-        changed = values | {"set": {**(values.get("set") or {}), **(scenario.set or {})}}
+        changed = content | {"set": {**(keys.set or {}), **(scenario.set or {})}}
         if scenario.seeds is not None:
             changed["seeds"] = scenario.seeds
         ladder.scenarios[scenario.name] = dataclasses.replace(
             ladder,
-            name=name,
+            name=f"{title}-{scenario.name}",
             description=f"Scenario {scenario.name} of {title}.",
             output_dir=own,
-            grid=_grid(changed, path, own, name),
+            grid=_grid(changed, path, own, f"{title}-{scenario.name}"),
             design=None,
             allocate=None,
             scenarios={},
@@ -205,16 +229,14 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
 
 def _grid(values: dict[str, Any], path: Path, folder: Path, title: str) -> Grid:
     """The runs as a grid file, so that `lmctr grid report OUTPUT_DIR/grid.yaml` works too."""
-    import yaml
-
     content: dict[str, Any] = {"name": f"{title}-sizes", "output_dir": str(folder / "runs")}
     if values.get("recipe") is not None:
-        content["recipe"] = str(_base(path, values["recipe"]))
+        content["recipe"] = str(find_base(path, values["recipe"]).resolve())
     for key in ("seeds", "set"):
         if key in values:
             content[key] = values[key]
     content["points"] = [
-        entry | ({"recipe": str(_base(path, entry["recipe"]))} if entry.get("recipe") else {})
+        entry | ({"recipe": str(find_base(path, entry["recipe"]).resolve())} if entry.get("recipe") else {})
         for entry in values["sizes"]
     ]
     folder.mkdir(parents=True, exist_ok=True)
@@ -222,72 +244,16 @@ def _grid(values: dict[str, Any], path: Path, folder: Path, title: str) -> Grid:
     return load_grid(folder / "grid.yaml")
 
 
-def _base(path: Path, recipe: Any) -> Path:
-    if not isinstance(recipe, str):
-        raise ValueError(f"{path}: recipe is {recipe!r}, accepted: the name or path of a recipe")
-    return _find_base(path, recipe).resolve()
-
-
-def _allocation(raw: Any, path: Path, where: str) -> AllocateSection | None:
-    if raw is None:
-        return None
-    spot = f"{where}: allocate"
-    values = _mapping(raw, ("budget", "minimal_roi", "scenarios"), spot)
-    entries = values.get("scenarios")
-    if not isinstance(entries, list) or not entries:
-        raise ValueError(
-            f"{spot}: scenarios is {entries!r}, accepted: a list of {{name, slope, base_machines, price}}"
-        )
+def _allocation(keys: AllocateKeys, path: Path, where: str) -> AllocateSection:
     own, files = [], {}
-    for number, entry in enumerate(entries):
-        place = f"{spot}: scenarios, entry {number + 1}"
-        if isinstance(entry, dict) and "candidates" in entry:
+    for number, entry in enumerate(keys.scenarios):
+        place = f"{where}: scenarios, entry {number + 1}"
+        if "candidates" in entry:
             name, designs = read_scenario(entry, path, place)
             files[name] = designs
         else:
-            own.append(_section(ScenarioSection, entry, place))
+            own.append(read_values(ScenarioSection, entry, place))
     names = [scenario.name for scenario in own] + list(files)
-    for scenario in own:
-        if not _NAME.fullmatch(scenario.name):
-            raise ValueError(
-                f"{spot}: the name {scenario.name!r} becomes a folder; accepted: letters, digits and _ . + -"
-            )
-        if not scenario.base_machines > 0:
-            raise ValueError(
-                f"{spot}: base_machines of {scenario.name} is {scenario.base_machines}, accepted: above 0"
-            )
-    if len(set(names)) < len(entries):
-        raise ValueError(f"{spot}: two scenarios have one name: {', '.join(names)}")
-    top = _section(_Top, {key: value for key, value in values.items() if key != "scenarios"}, spot)
-    return AllocateSection(top.budget, top.minimal_roi, tuple(own), files)
-
-
-@dataclass(frozen=True)
-class _Top:
-    budget: float
-    minimal_roi: float = 1.0
-
-
-def _optional(kind: type, values: dict[str, Any], key: str, where: str) -> Any:
-    return None if values.get(key) is None else _section(kind, values[key], f"{where}: {key}")
-
-
-def _section(kind: type, raw: Any, where: str) -> Any:
-    """A mapping as a dataclass. Raises `ValueError`: an unknown or missing key, a wrong type."""
-    return kind(**read_values(dataclass_values(kind), raw, where).model_dump())
-
-
-def _mapping(raw: Any, known: tuple[str, ...], where: str) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise ValueError(f"{where}: expected a mapping with the keys {', '.join(known)}, got {raw!r}")
-    for key in raw:
-        if key not in known:
-            raise ValueError(unknown_key_message(str(key), known, where))
-    return raw
-
-
-def _check_size(name: str, names: list[str], where: str) -> None:
-    if name not in names:
-        guess = nearest(name, names)
-        hint = f" did you mean {guess!r}?" if guess else ""
-        raise ValueError(f"{where} is {name!r}, which is no size;{hint} sizes: {', '.join(names)}")
+    if len(set(names)) < len(keys.scenarios):
+        raise ValueError(f"{where}: two scenarios have one name: {', '.join(names)}")
+    return AllocateSection(keys.budget, keys.minimal_roi, tuple(own), files)
