@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lmctr.cli.options import Action, Actions
 
-ACCEPTS_OVERRIDES = True
 _EPILOG = (
     "Overrides such as --data.path FOLDER or --training.use_cpu true apply to every point, last. Give `grid report` the same ones as "
     "`grid run` (--data.path alone may be left out)."

@@ -22,7 +22,7 @@ VERBS = {
     "push": "lmctr.cli.push",
     "card": "lmctr.cli.card",
     "benchmark": "lmctr.cli.benchmark",
-    "analyze": "lmctr.studies.analyses.attention",
+    "analyze": "lmctr.cli.analyze",
     "data": "lmctr.cli.data",
     "grid": "lmctr.cli.grid",
     "scaling": "lmctr.cli.scaling",

@@ -5,11 +5,11 @@ A module that holds only such dataclasses imports nothing heavy, so that `--help
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field
 from typing import Any
 
-__all__ = ["given", "option"]
+__all__ = ["check_counts", "given", "option"]
 
 
 def option(
@@ -56,3 +56,10 @@ def given(default: Any = MISSING) -> Any:
     """A dataclass field that the command line fills by itself: `overrides` (pairs of a recipe's dotted key and the value's text)
     and `command` (the words that were typed)."""
     return field(default=default)
+
+
+def check_counts(options: Any, names: Iterable[str]) -> None:
+    """Raise `ValueError` that names the first of these options below 1."""
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")

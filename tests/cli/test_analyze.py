@@ -159,7 +159,7 @@ def test_bad_runs(tiny_run, tmp_path, capsys):
 def test_runs_of_the_same_name_are_told_apart():
     from pathlib import Path
 
-    from lmctr.studies.analyses.attention import run_names
+    from lmctr.studies.analyses.common import run_names
 
     assert run_names([RunFolder(Path("/x/a/run")), RunFolder(Path("/x/b/run"))]) == ["a/run", "b/run"]
     assert run_names([RunFolder(Path("/x/a/run"))]) == ["run"]

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from lmctr.analysis.effective_rank import measure_effective_rank
 from lmctr.analysis.field_interactions import field_interactions
 from lmctr.cli.main import main
 from lmctr.runs.loading import load_run
+from lmctr.studies.analyses.options import RankOptions
+from lmctr.studies.analyses.tabular import analyze_rank
 
 MODELS = {
     "fat": {"hidden_size": 8, "num_attention_heads": 2, "num_bases": 4, "top_k": 2, "meta_dim": 4},
@@ -151,4 +154,25 @@ def test_bad_input(copies, tiny_run, capsys):
     assert "no FAT model" in error_of(capsys, "analyze", "bound", mixer)
     assert "--num-samples" in error_of(capsys, "analyze", "rank", fat, "--num-samples", 0)
     assert "'ctr_sink' reads no tables" in error_of(capsys, "analyze", "rank", tiny_run)
+    assert "'fat' reads no texts" in error_of(capsys, "analyze", "attention", fat)
+    assert "'fat' has no event sequences" in error_of(capsys, "analyze", "behaviors", fat)
     assert "model.top_k" in error_of(capsys, "analyze", "rank", fat, "--model.top_k", 1)
+
+
+def test_the_family_is_checked_before_the_plots_extra(copies, tiny_run, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "'ctr_sink' reads no tables" in error_of(capsys, "analyze", "rank", tiny_run)
+    assert "'fat' reads no texts" in error_of(capsys, "analyze", "attention", copies["fat"])
+    assert "no field interactions" in error_of(capsys, "analyze", "fields", copies["rank_mixer"])
+    assert "pip install 'lmctr[plots]'" in error_of(capsys, "analyze", "fields", copies["fat"])
+
+
+def test_in_python(copies, tmp_path):
+    """The functions behind the verb give what they found, and print where they are told to."""
+    printed = []
+    options = RankOptions(runs=[str(copies["rank_mixer"])], num_samples=20, output=str(tmp_path / "o"), no_plots=True)
+    found = analyze_rank(options, printed.append)
+    assert found.results["rank_mixer"].num_samples == 20
+    assert found.written == [tmp_path / "o" / "rank.json", tmp_path / "o" / "rank.csv"]
+    assert read(tmp_path / "o" / "rank.json") == found.content
+    assert len(printed) == 2

@@ -47,5 +47,5 @@ class GridReportOptions(GridOptions):
     them. What is not done is listed as missing."""
 
     output: str | None = option("write NAME.md, NAME.csv and NAME_tests.csv there", None, metavar="FOLDER")
-    split: str = option("default: test", "test", choices=("test", "validation"))
-    resamples: int = option("draws per bootstrap (default: 1000)", 1000, metavar="N")
+    split: str = option("part of the data", "test", choices=("test", "validation"))
+    resamples: int = option("draws per bootstrap", 1000, metavar="N")

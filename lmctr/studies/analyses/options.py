@@ -1,0 +1,95 @@
+"""Options of `lmctr analyze`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lmctr.utils.options import given, option
+
+__all__ = ["AttentionOptions", "BehaviorsOptions", "BoundOptions", "FieldsOptions", "RankOptions"]
+
+_RUN = "run folder of lmctr train"
+_NO_PLOTS = "write numbers only; matplotlib is not needed"
+
+
+@dataclass(kw_only=True)
+class AnalysisOptions:
+    """Where what was found is written; `overrides` are (dotted recipe key, YAML text) pairs."""
+
+    output: str | None = option("folder to write to (default: analysis/ in the first RUN)", None, metavar="DIR")
+    overrides: Sequence[tuple[str, str]] = given(())
+    command: str = given("")
+
+
+@dataclass(kw_only=True)
+class SampleOptions(AnalysisOptions):
+    """Which samples are read, and how."""
+
+    split: str = option("part of the data", "test", choices=("train", "validation", "test"))
+    num_samples: int = option("samples, drawn at random", 2048, metavar="N")
+    seed: int = option("seed of that draw", 0)
+    batch_size: int = option("samples at a time", 512, metavar="B")
+    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+
+
+@dataclass(kw_only=True)
+class RunsOptions(SampleOptions):
+    """Runs that are compared."""
+
+    runs: list[str] = option(_RUN, positional=True, metavar="RUN")
+    no_plots: bool = option(_NO_PLOTS, False)
+
+
+@dataclass(kw_only=True)
+class AttentionOptions(RunsOptions):
+    """Attention of CTR-Sink runs by layer: the share that goes to sinks (Eq. 7) and from sinks to sinks (Eq. 8), a heat map of one
+    sample, and curves that compare runs. Writes attention.json, attention.csv, attention_map.png and attention_layers.png; with several
+    runs attention_comparison.json and so on, with one map per run."""
+
+    num_samples: int = option("samples, drawn at random", 64, metavar="N")
+    sample: int | None = option(
+        "which of the drawn samples the map shows, from 0 (default: the first one with sinks)", None, metavar="K"
+    )
+    layer: int | None = option("layer of the map, 0 = first, -1 = last (default: mean over layers)", None, metavar="L")
+    head: int | None = option("head of the map (default: mean over heads)", None, metavar="H")
+    batch_size: int = option("samples at a time", 8, metavar="B")
+
+
+@dataclass(kw_only=True)
+class BehaviorsOptions(RunsOptions):
+    """Share of the candidates' attention that falls on each behaviour type, by layer and block, beside the share of events of that type.
+    Give an ASTRO run and a behavior_transformer run of the same data to compare them. Writes behaviors.json, behaviors.csv and
+    behaviors.png; with several runs behaviors_comparison.json and so on."""
+
+    num_samples: int = option("samples, drawn at random", 1024, metavar="N")
+    batch_size: int = option("samples at a time", 32, metavar="B")
+
+
+@dataclass(kw_only=True)
+class RankOptions(RunsOptions):
+    """Effective rank of each sample's representation at every stage of tabular runs: mean, interval and distribution. Writes rank.json,
+    rank.csv, rank.png (curves), rank_distributions.png; with several runs rank_comparison.json and so on, with distributions per run."""
+
+    kind: str = option("rank in table and plots", "stable", choices=("stable", "entropy"))
+    normalized: bool = option("divide by min(T, D) in table and curves", False)
+
+
+@dataclass(kw_only=True)
+class FieldsOptions(AnalysisOptions):
+    """The modulation weights w of FAT runs, mean over heads: table by field pair, heat maps, and the pairs that read each other most
+    differently. Writes fields.json, fields.csv, fields.png (mean over layers) and fields_layer_N.png."""
+
+    run: str = option(_RUN, positional=True, metavar="RUN")
+    layer: int | None = option("0 = first, -1 = last (default: mean over layers)", None, metavar="L")
+    no_plots: bool = option(_NO_PLOTS, False)
+    top: int = option("rows printed per list", 10, metavar="N")
+
+
+@dataclass(kw_only=True)
+class BoundOptions(SampleOptions):
+    """The terms of FAT's Theorem A.1 from the run's norms, layer by layer, and the parameters of field-wise, field-pair and generated
+    projections. Writes bound.json."""
+
+    run: str = option(_RUN, positional=True, metavar="RUN")
+    num_samples: int = option("samples, drawn at random, whose largest norm is R", 2048, metavar="N")
