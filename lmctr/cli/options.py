@@ -132,7 +132,7 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
         else:
             arguments |= {"type": kind, "choices": about["choices"]}
             if many:
-                arguments |= {"action": "append"} if about["repeated"] else {"nargs": "+"}
+                arguments |= {"action": "append"} if about["repeated"] else {"nargs": about["count"] or "+"}
         if about["positional"]:
             arguments.pop("action", None)
             if not required:

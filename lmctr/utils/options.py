@@ -20,6 +20,7 @@ def option(
     choices: Sequence[Any] | None = None,
     metavar: str | None = None,
     repeated: bool = False,
+    count: int | None = None,
     short: Sequence[str] = (),
     **notes: Any,
 ) -> Any:
@@ -35,6 +36,7 @@ def option(
         choices: accepted values.
         metavar: what the help calls the value.
         repeated: for a list, whether the flag is given once for each value (`--only A --only B`).
+        count: for a list after one flag, how many values it has; None takes any number.
         short: further spellings of the flag, such as "--license".
         notes: more for the field's `metadata`, for methods of the dataclass.
     """
@@ -44,6 +46,7 @@ def option(
         "choices": choices,
         "metavar": metavar,
         "repeated": repeated,
+        "count": count,
         "short": tuple(short),
         **notes,
     }

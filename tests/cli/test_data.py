@@ -8,9 +8,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
-from lmctr.__main__ import main
-from lmctr.cli.data import describe
-from lmctr.data import InteractionLog, load_log, split_log, synthetic_log, validate_log
+from lmctr.cli.main import main
+from lmctr.data import InteractionLog, load, load_log, split_log, synthetic_log, validate_log
+from lmctr.data.inspection import describe_log
 
 SMALL = ["--option", "num_users=20", "--option", "num_items=60", "--option", "events_per_user=30"]
 
@@ -37,7 +37,7 @@ def test_prepare_then_inspect(tmp_path, capsys):
     assert "0 training samples after the first validation or test sample" in captured.out
     assert f"best reachable AUC: {log.info.best_auc:.4f}" in captured.out
     assert re.search(r"written to .*log: .* bytes per event", captured.out)
-    assert "read" in captured.err, "the progress bar"
+    assert "read" in captured.err, "the steps"
     report = json.loads((folder / "report.json").read_text())
     assert report["counts"]["samples"] == 600
 
@@ -50,7 +50,7 @@ def test_prepare_then_inspect(tmp_path, capsys):
 def test_figures_against_plain_counts():
     log = synthetic_log(num_users=15, num_items=80, events_per_user=25, events_spread=0.5)
     splits = split_log(log)
-    figures = describe(log, splits, validate_log(log, splits), None, num_behaviors=8)
+    figures = describe_log(log, splits, validate_log(log, splits), None, num_behaviors=8)
     for name, events in splits.items():
         lengths = [
             sum(
@@ -183,3 +183,73 @@ def test_prompt_with_a_tokenizer_counts_tokens(tmp_path, capsys):
     assert tokens["behaviors_dropped"] == 0
     assert main([*arguments, "--max-length", str(tokens["longest"] - 1)]) == 0
     assert json.loads(capsys.readouterr().out)["text"]["tokens"]["test"]["behaviors_dropped"] == 2
+
+
+TABLE = [
+    "--option",
+    "num_rows=2000",
+    "--option",
+    "num_categorical=3",
+    "--option",
+    "vocab_size=200",
+    "--option",
+    "num_pairs=1",
+]
+CASCADE = ["--option", "num_impressions=100", "--option", "num_ads=250"]
+
+
+def test_tables_are_inspected_and_prepared_like_logs(tmp_path, capsys):
+    from lmctr.data import TabularStore
+
+    assert main(["data", "inspect", "synthetic_table", *TABLE, "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert re.search(r"train\s+1,600\s+0\.\d{4}", captured.out)
+    assert re.search(r"C3\s+categorical\s+0\.0%\s+\d+\s+\d+", captured.out)
+    assert re.search(r"I1\s+numeric\s+1\d\.\d%\s+-\s+-", captured.out)
+
+    assert main(["data", "inspect", "synthetic_table", *TABLE, "--quiet", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    arguments = ["data", "prepare", "synthetic_table", *TABLE, "--output", str(tmp_path / "out"), "--quiet"]
+    assert main(arguments) == 0
+    assert f"data.cache_dir: {tmp_path / 'out'}" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == figures
+    source = load("synthetic_table", num_rows=2000, num_categorical=3, vocab_size=200, num_pairs=1)
+    (folder,) = (tmp_path / "out").glob("*/store.json")
+    store = TabularStore.build(source, directory=tmp_path / "out")  # found again, not built
+    assert store.directory == folder.parent
+    assert figures["split"]["parts"]["test"]["label_rate"] == pytest.approx(store.statistics["test"]["positive_rate"])
+    assert main(arguments) == 2
+    assert "holds a store already" in capsys.readouterr().err
+    for _ in range(2):
+        assert main([*arguments, "--overwrite", "--option", "seed=1"]) == 0
+        assert len(list((tmp_path / "out").glob("*/store.json"))) == 2, "other data stay"
+
+
+def test_impressions_are_inspected_and_prepared_like_logs(tmp_path, capsys):
+    assert main(["data", "prepare", "synthetic_cascade", *CASCADE, "--output", str(tmp_path / "out"), "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"train\s+80\s+1,280", out)
+    assert re.search(r"ad_id\s+categorical", out)
+    assert "bytes per impression" in out
+    assert main(["data", "inspect", "synthetic_cascade", *CASCADE, "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "out" / "report.json").read_text())
+
+
+def test_a_data_file_is_a_table(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("label,color,x\n" + "0,red,1.5\n1,,2\n" * 50)
+    arguments = ["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]
+    assert main([*arguments, "--split", "rows", "--fractions", "0.6", "0.2", "0.2"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"train\s+60\s+0\.5000", out)
+    assert re.search(r"color\s+categorical\s+50\.0%\s+1\s+1", out)
+    for extra, message in (
+        (["--num-behaviors", "3"], "--num-behaviors: .*is no log"),
+        (["--prompt", "generic/en"], "--prompt: .*is no log"),
+        (["--fractions", "0.5", "0.5", "0.5"], "fractions"),
+        (["--kind", "impressions"], "impressions .*neither a known name"),
+    ):
+        assert main([*arguments, *extra]) == 2
+        assert re.search(message, capsys.readouterr().err)
+    assert main(["data", "inspect", "synthetic_table", "--split", "time", "--quiet"]) == 2
+    assert "'synthetic_table' parts its rows itself" in capsys.readouterr().err

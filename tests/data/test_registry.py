@@ -79,7 +79,7 @@ def test_options_of_generated_data_are_their_settings():
 
 
 def test_a_data_set_of_ones_own_is_known_everywhere(monkeypatch, capsys):
-    from lmctr.__main__ import main
+    from lmctr.cli.main import main
 
     def load_shop(num_users: int = 8) -> InteractionLog:
         return synthetic_log(num_users=num_users, num_items=40, events_per_user=10)

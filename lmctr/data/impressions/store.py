@@ -29,7 +29,7 @@ from lmctr.utils.ragged import offsets_from_lengths
 
 from .source import ImpressionBlock, ImpressionSource
 
-__all__ = ["ImpressionStore"]
+__all__ = ["ImpressionStore", "count_block"]
 
 STORE_FILE = "impressions.json"
 FORMAT_VERSION = 1
@@ -145,10 +145,10 @@ class ImpressionStore(ArrayStore):
             "ad_input_ids": smallest_integer(max(config["ad_vocab_sizes"], default=1)),
             "user_sequence_ids": smallest_integer(max((processor.user.vocab_size(name) for name in lists), default=1)),
         }
-        statistics: dict[str, Any] = {part: dict.fromkeys(_COUNTED, 0) for part in PARTS}
+        statistics: dict[str, Any] = {}
         unknown: dict[str, list] = {"user": [], "ad": []}
         for block in source.read():
-            _count(block, statistics)
+            count_block(block, statistics)
             has_ads = np.asarray(block.counts) > 0
             if not has_ads.all():
                 block = block.take(has_ads)
@@ -167,7 +167,7 @@ class ImpressionStore(ArrayStore):
                 values = getattr(block, name)
                 if values is not None:
                     writer.write(name, np.asarray(values).astype(kind))
-        if not sum(statistics[part]["ads"] for part in PARTS):
+        if not sum(part["ads"] for part in statistics.values()):
             raise ValueError(f"{source.info.name}: no impression of any part has ads.")
         for side, parts in unknown.items():
             statistics[f"{side} values"] = parts[0]
@@ -188,12 +188,13 @@ _PLAIN = {
 }
 
 
-def _count(block: ImpressionBlock, statistics: dict[str, Any]) -> None:
+def count_block(block: ImpressionBlock, statistics: dict[str, Any]) -> None:
+    """Adds the impressions of a block to the counts of each part."""
     counts, split = np.asarray(block.counts), np.asarray(block.split)
     paid = np.bincount(np.repeat(np.arange(len(counts)), counts), np.asarray(block.ecpm) > 0, len(counts)) > 0
     for code, part in enumerate(PARTS):
         own = split == code
-        entry = statistics[part]
+        entry = statistics.setdefault(part, dict.fromkeys(_COUNTED, 0))
         entry["empty"] += int((own & (counts == 0)).sum())
         own &= counts > 0
         entry["impressions"] += int(own.sum())

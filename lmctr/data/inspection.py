@@ -1,0 +1,441 @@
+"""What is in a data set: figures of a log, a table or impressions, and data sets read once and kept; `lmctr data` prints both."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from lmctr.data.array_store import ArrayStore
+from lmctr.data.features.columns import labels_of, seconds_of
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.impressions.source import ImpressionSource
+from lmctr.data.impressions.store import ImpressionStore, count_block
+from lmctr.data.logs.log import LOG_FILE, InteractionLog
+from lmctr.data.logs.splits import PARTS, RULES, Splits, split_log
+from lmctr.data.logs.validation import LeakageReport, validate_log
+from lmctr.data.options import DataOptions, PrepareOptions
+from lmctr.data.processors.impressions import ImpressionProcessor
+from lmctr.data.registry import Loader, find
+from lmctr.data.tables.source import TableSource
+from lmctr.data.tables.store import TabularStore, processor_arguments
+from lmctr.utils.tables import text_table
+
+__all__ = [
+    "Inspected",
+    "describe_impressions",
+    "describe_log",
+    "describe_table",
+    "inspect",
+    "lines_of",
+    "prepare_data",
+]
+
+REPORT_FILE = "report.json"
+_LENGTH_STEPS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+_ODD = {"empty": "without ads, left out", "single": "with one ad", "no_revenue": "without an eCPM above 0"}
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A data set that was read and checked: the data, its parts (of a log that can be split) and its figures."""
+
+    data: InteractionLog | TableSource | ImpressionSource
+    splits: Splits | None
+    figures: dict[str, Any]
+
+
+def inspect(options: DataOptions) -> Inspected:
+    """Reads and checks any data set; `figures` say what is in it, see [`lines_of`].
+
+    Raises:
+        ValueError: bad options or data; a log that leaks.
+        FileNotFoundError: the data are absent.
+    """
+    data = _read(options)
+    _step("check", options)
+    if isinstance(data, InteractionLog):
+        splits, report, problem = _split_and_check(data, options)
+        return Inspected(data, splits, describe_log(data, splits, report, problem, options.num_behaviors or 50))
+    if isinstance(data, TableSource):
+        processor = TabularFeatureProcessor(**processor_arguments(data)).fit(data, progress=_shows_bars(options))
+        return Inspected(data, None, describe_table(data, processor))
+    processor = ImpressionProcessor(data.user_fields, data.ad_fields).fit(data)
+    return Inspected(data, None, describe_impressions(data, processor))
+
+
+def prepare_data(options: PrepareOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Reads and checks any data set and writes it into a folder, with its figures in `report.json`.
+
+    Returns:
+        The figures.
+
+    Raises:
+        ValueError: what [`inspect`] raises; a folder that holds something else, or the data already.
+    """
+    output = Path(options.output)
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output {output}: a file of this name exists.")
+    kind = find(options.name, options.kind).kind
+    store_class = {"table": TabularStore, "impressions": ImpressionStore}.get(kind)
+    held = [output / LOG_FILE] if store_class is None else list(output.glob(f"*/{store_class.header_file}"))
+    if output.is_dir() and any(output.iterdir()):
+        what = "log" if store_class is None else store_class.kind
+        if not any(file.is_file() for file in held):
+            raise ValueError(f"--output {output}: the folder is not empty and holds no {what}; name another one.")
+        if not options.overwrite:
+            raise ValueError(
+                f"--output {output}: the folder holds a {what} already; name another one, or pass --overwrite."
+            )
+    if store_class is None:
+        found = inspect(options)
+        _step("write", options)
+        found.data.save(output)
+        figures, folder, rows, use = found.figures, output, found.data.num_events, "event"
+    else:
+        source = _read(options)
+        _step("write", options)
+        store: ArrayStore = store_class.build(source, directory=output, rebuild=options.overwrite)
+        figures = (describe_table if kind == "table" else describe_impressions)(source, store.processor)
+        folder, rows = store.directory, len(store)
+        use = f"{'row' if kind == 'table' else 'impression'}\na recipe reads it with data.cache_dir: {output}"
+    report = json.dumps(figures, indent=2, ensure_ascii=False) + "\n"
+    (output / REPORT_FILE).write_text(report, encoding="utf-8")
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    say("\n".join(lines_of(figures)))
+    say(f"\nwritten to {output}: {size / 1e6:,.1f} MB, {size / max(rows, 1):.0f} bytes per {use}")
+    return figures
+
+
+def _read(options: DataOptions) -> InteractionLog | TableSource | ImpressionSource:
+    """The data that the options name."""
+    if options.num_behaviors is not None and options.num_behaviors < 1:
+        raise ValueError(f"--num-behaviors: got {options.num_behaviors}, accepted: an integer from 1.")
+    loader = find(options.name, options.kind)
+    values = _options(loader, options)
+    if loader.kind != "log":
+        if options.num_behaviors is not None:
+            raise ValueError(f"--num-behaviors: {options.name!r} is no log, which alone has behaviours; leave it out.")
+        for key in ("split", "fractions", "seed"):
+            value = getattr(options, key)
+            if value is not None:
+                if key not in loader.options:
+                    raise ValueError(f"--{key}: {options.name!r} parts its rows itself; leave it out.")
+                values[key] = value
+    _step("read", options)
+    return loader(**values)
+
+
+def _shows_bars(options: DataOptions) -> bool:
+    """Bars are for people: a file or a pipe gets the names of the steps alone."""
+    return not options.quiet and sys.stderr.isatty()
+
+
+def _step(name: str, options: DataOptions) -> None:
+    if not options.quiet:
+        print(f"{name} {options.name}", file=sys.stderr)
+
+
+def _options(loader: Loader, options: DataOptions) -> dict[str, Any]:
+    """The options of the data set, as `--option` and `--path` give them."""
+    values: dict[str, Any] = {}
+    for text in options.option:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--option {text!r}: expected KEY=VALUE, such as last_years=5.")
+        try:
+            values[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            values[key] = value
+    if options.path is not None:
+        values["path"] = options.path
+    if "progress" in loader.options:
+        values.setdefault("progress", _shows_bars(options))
+    return values
+
+
+def _split_and_check(log: InteractionLog, options: DataOptions) -> tuple[Splits | None, LeakageReport, str | None]:
+    """The splits, or None and the reason why the log cannot be split; the leakage report of what there is."""
+    rule = options.split or "time"
+    if rule not in RULES[:2]:
+        raise ValueError(f"--split: got {rule!r}, accepted: {', '.join(RULES[:2])}.")
+    splits, problem = None, None
+    if len(log.sample_events()) >= 3 and log.num_events >= 3:
+        try:
+            splits = split_log(log, rule, options.fractions or (0.8, 0.1, 0.1), options.seed or 0)
+        except ValueError as error:
+            if "fractions:" in str(error):
+                raise
+            problem = str(error)
+    else:
+        problem = f"{len(log.sample_events())} samples are too few for three parts"
+    return splits, validate_log(log, splits), problem
+
+
+def describe_log(
+    log: InteractionLog, splits: Splits | None, report: LeakageReport, problem: str | None, num_behaviors: int = 50
+) -> dict[str, Any]:
+    """Figures of a log: counts, parts, history lengths, leakage report.
+
+    Args:
+        splits: its parts, or None when it cannot be split, which `problem` explains.
+        report: what the validator saw.
+        num_behaviors: K; histories longer than K are counted as truncated.
+    """
+    samples = log.sample_events()
+    parts = splits.items() if splits is not None else []
+    return {
+        "kind": "log",
+        "info": log.info.to_dict(),
+        "counts": {
+            "users": log.num_users,
+            "items": log.num_items,
+            "items_with_events": len(np.unique(log.item)),
+            "events": log.num_events,
+            "samples": len(samples),
+            "events_without_label": log.num_events - len(samples),
+        },
+        "columns": {
+            "catalogue": {
+                name: str(kind) for name, kind in zip(log.catalogue.column_names, log.catalogue.schema.types)
+            },
+            "feedback": {
+                name: int(count)
+                for name, count in zip(
+                    log.feedback_names, np.bincount(log.feedback, minlength=len(log.feedback_names))
+                )
+            },
+            "empty_texts": _empty_texts(log),
+        },
+        "time": {"first": int(log.time.min()), "last": int(log.time.max())},
+        "split": {
+            "rule": None if splits is None else splits.rule,
+            "problem": problem,
+            "parts": {name: _part(log, events, num_behaviors) for name, events in parts if len(events)},
+        },
+        "all_samples": _part(log, samples, num_behaviors),
+        "history_lengths": _histogram(log.history_lengths(samples)),
+        "leakage": dataclasses.asdict(report),
+        "leakage_lines": report.lines(),
+    }
+
+
+def _part(log: InteractionLog, events: np.ndarray, num_behaviors: int) -> dict[str, Any]:
+    lengths, times = log.history_lengths(events), log.time[events]
+    total = int(lengths.sum())
+    return {
+        "samples": len(events),
+        "users": len(np.unique(log.user[events])),
+        "label_rate": float(np.mean(log.label[events])),
+        "first": int(times.min()),
+        "last": int(times.max()),
+        "history": {
+            "mean": float(lengths.mean()),
+            "median": float(np.median(lengths)),
+            "p90": float(np.quantile(lengths, 0.9)),
+            "max": int(lengths.max()),
+            "share_empty": float((lengths == 0).mean()),
+            "num_behaviors": num_behaviors,
+            "share_truncated": float((lengths > num_behaviors).mean()),
+            "share_of_behaviors_cut": float(np.maximum(lengths - num_behaviors, 0).sum() / total) if total else 0.0,
+        },
+    }
+
+
+def _empty_texts(log: InteractionLog) -> dict[str, int]:
+    """Items whose text column is null or empty."""
+    counts = {}
+    for name in log.catalogue.column_names:
+        column = log.catalogue[name]
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            counts[name] = pc.sum(pc.equal(pc.fill_null(column, ""), "")).as_py() or 0
+    return counts
+
+
+def _histogram(lengths: np.ndarray) -> list[dict[str, int]]:
+    """Counts of samples by history length: 0, 1, 2, 3-5, 6-10, ..."""
+    edges = [step for step in _LENGTH_STEPS if step < lengths.max()]
+    edges.append(int(next((step for step in _LENGTH_STEPS if step >= lengths.max()), lengths.max())))
+    which = np.searchsorted(edges, lengths, side="left")
+    counts = np.bincount(which, minlength=len(edges))
+    starts = [0] + [edge + 1 for edge in edges[:-1]]
+    return [{"from": start, "to": end, "samples": int(count)} for start, end, count in zip(starts, edges, counts)]
+
+
+def describe_table(source: TableSource, processor: TabularFeatureProcessor) -> dict[str, Any]:
+    """Figures of a table: rows, label rate and dates of each part, and what its fields hold.
+
+    Args:
+        source: the table; its label, group and time columns are read once.
+        processor: fitted on its training part, of which the figures of the fields are.
+    """
+    parts = {name: {"rows": 0} for name in PARTS}
+    for rows in source.rows(source.special_columns()):
+        columns = {}
+        if source.label is not None:
+            columns["label"] = labels_of(rows, source.label)
+        if source.time is not None:
+            columns["time"] = seconds_of(rows, source.time, source.time_format)
+        for code, part in enumerate(parts.values()):
+            own = np.ones(len(rows), bool) if rows.split is None else rows.split == code
+            if not own.any():
+                continue
+            part["rows"] += int(own.sum())
+            if "label" in columns:
+                part["positives"] = part.get("positives", 0) + int(columns["label"][own].sum())
+            if "time" in columns:
+                times = columns["time"][own]
+                part["first"] = min(part.get("first", times.min()), int(times.min()))
+                part["last"] = max(part.get("last", times.max()), int(times.max()))
+    for part in parts.values():
+        if "positives" in part:
+            part["label_rate"] = part.pop("positives") / part["rows"]
+    special = {"label": source.label, "group": source.group, "time": source.time, "weight": source.weight}
+    return {
+        "kind": "table",
+        "info": source.info.to_dict(),
+        "counts": {"rows": sum(part["rows"] for part in parts.values()), "fields": len(processor.fields)},
+        "columns": {name: column for name, column in special.items() if column is not None},
+        "split": {"parts": {name: part for name, part in parts.items() if part["rows"]}},
+        "fields": _fields(processor),
+    }
+
+
+def describe_impressions(source: ImpressionSource, processor: ImpressionProcessor) -> dict[str, Any]:
+    """Figures of impressions: impressions and ads of each part, and what the fields of both sides hold.
+
+    Args:
+        source: the impressions, which are read once.
+        processor: fitted on their training part, of which the figures of the fields are.
+    """
+    parts: dict[str, Any] = {}
+    for block in source.read():
+        count_block(block, parts)
+    return {
+        "kind": "impressions",
+        "info": source.info.to_dict(),
+        "counts": {name: sum(part[name] for part in parts.values()) for name in ("impressions", "ads")},
+        "split": {"parts": {name: part for name, part in parts.items() if part["impressions"] or part["empty"]}},
+        "user_fields": _fields(processor.user),
+        "ad_fields": _fields(processor.ad),
+    }
+
+
+def _fields(processor: TabularFeatureProcessor) -> dict[str, dict[str, Any]]:
+    rows = max(processor.statistics["num_rows"], 1)
+    return {
+        field.name: {
+            "type": field.type,
+            "share_missing": counted.get("missing", 0) / rows,
+            "values": counted.get("distinct"),
+            "values_kept": counted.get("kept"),
+        }
+        for field in processor.fields
+        for counted in (processor.statistics["fields"].get(field.name, {}),)
+    }
+
+
+def lines_of(figures: dict[str, Any]) -> list[str]:
+    """The figures as text."""
+    info = figures["info"]
+    lines = [f"{info['name']}"]
+    for key, label in (("url", "source"), ("licence", "licence"), ("label_rule", "label"), ("notes", "notes")):
+        if info[key]:
+            lines += textwrap.wrap(info[key], 110, initial_indent=f"  {label:<9}", subsequent_indent=" " * 11)
+    if info["best_auc"] is not None:
+        lines.append(f"  best reachable AUC: {info['best_auc']:.4f}")
+    lines += ["", "counts"]
+    lines += [f"  {name.replace('_', ' '):<22}{count:>14,}" for name, count in figures["counts"].items()]
+    own = {"log": _log_lines, "table": _table_lines, "impressions": _impression_lines}[figures["kind"]]
+    return lines + own(figures)
+
+
+def _table_lines(figures: dict[str, Any]) -> list[str]:
+    lines = [f"  {name:<22}{column:>14}" for name, column in figures["columns"].items()]
+    table = [["part", "rows", "label rate", "first", "last"]]
+    for name, part in figures["split"]["parts"].items():
+        rate = f"{part['label_rate']:.4f}" if "label_rate" in part else "-"
+        dates = [_date(part[key]) if key in part else "-" for key in ("first", "last")]
+        table.append([name, f"{part['rows']:,}", rate, *dates])
+    return [*lines, "", "parts", *_indented(table), *_field_lines("fields", figures["fields"])]
+
+
+def _impression_lines(figures: dict[str, Any]) -> list[str]:
+    parts = figures["split"]["parts"]
+    table = [["part", "impressions", "ads", *_ODD.values()]]
+    table += [[name, *(f"{part[key]:,}" for key in ("impressions", "ads", *_ODD))] for name, part in parts.items()]
+    lines = ["", "parts", *_indented(table)]
+    for side in ("user", "ad"):
+        lines += _field_lines(f"fields of the {side}", figures[f"{side}_fields"])
+    return lines
+
+
+def _field_lines(title: str, fields: dict[str, dict[str, Any]]) -> list[str]:
+    table = [["field", "type", "missing", "values", "kept"]]
+    for name, field in fields.items():
+        counts = ("-" if field[key] is None else f"{field[key]:,}" for key in ("values", "values_kept"))
+        table.append([name, field["type"], f"{field['share_missing']:.1%}", *counts])
+    return ["", f"{title} (in the training part)", *_indented(table, left=(0, 1))]
+
+
+def _indented(table: list[list[str]], left: tuple[int, ...] = (0,)) -> list[str]:
+    return [f"  {line}" for line in text_table(table, left).splitlines()]
+
+
+def _log_lines(figures: dict[str, Any]) -> list[str]:
+    lines = []
+    lines.append(f"  {'time':<22}  {_date(figures['time']['first'])} to {_date(figures['time']['last'])} UTC")
+    lines.append(
+        "  feedback in histories   " + ", ".join(f"{n}: {c:,}" for n, c in figures["columns"]["feedback"].items())
+    )
+    empty = ", ".join(f"{name}: {count:,}" for name, count in figures["columns"]["empty_texts"].items())
+    if empty:
+        lines.append(f"  items with empty text   {empty}")
+    split = figures["split"]
+    parts = split["parts"]
+    lines += ["", f"split by {split['rule']}" if split["rule"] else f"no split: {split['problem']}"]
+    if parts:
+        lines.append(f"  {'part':<11}{'samples':>12}{'users':>10}{'label rate':>12}  {'first':<18}{'last':<16}")
+    for name, part in parts.items():
+        lines.append(
+            f"  {name:<11}{part['samples']:>12,}{part['users']:>10,}{part['label_rate']:>12.4f}  "
+            f"{_date(part['first']):<18}{_date(part['last'])}"
+        )
+    everything = figures["all_samples"]
+    lines.append(
+        f"  {'all':<11}{everything['samples']:>12,}{everything['users']:>10,}{everything['label_rate']:>12.4f}"
+    )
+    k = everything["history"]["num_behaviors"]
+    lines += ["", "behaviours before a sample"]
+    lines.append(
+        f"  {'part':<11}{'mean':>9}{'median':>9}{'90 %':>9}{'max':>9}{'empty':>9}{f'longer than {k}':>18}{'behaviours cut':>17}"
+    )
+    for name, part in (*parts.items(), ("all", everything)):
+        history = part["history"]
+        lines.append(
+            f"  {name:<11}{history['mean']:>9.1f}{history['median']:>9.0f}{history['p90']:>9.0f}{history['max']:>9,}"
+            f"{history['share_empty']:>9.1%}{history['share_truncated']:>18.1%}{history['share_of_behaviors_cut']:>17.1%}"
+        )
+    lines += ["", "distribution of history lengths (samples)"]
+    most = max(step["samples"] for step in figures["history_lengths"])
+    for step in figures["history_lengths"]:
+        span = f"{step['from']:,}" if step["from"] == step["to"] else f"{step['from']:,} - {step['to']:,}"
+        bar = "#" * round(40 * step["samples"] / most)
+        lines.append(f"  {span:>16}{step['samples']:>12,}  {bar}".rstrip())
+    lines += ["", "leakage report", *(f"  {line}" for line in figures["leakage_lines"])]
+    return lines
+
+
+def _date(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M")

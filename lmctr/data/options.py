@@ -1,0 +1,61 @@
+"""Options of `lmctr data`; Python callers fill them by keyword."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmctr.utils.options import option
+
+__all__ = ["DataOptions", "InspectOptions", "PrepareOptions"]
+
+
+@dataclass(kw_only=True)
+class DataOptions:
+    """What to read, and how to split it."""
+
+    name: str = option(
+        "a data set such as movielens, criteo, recflow or synthetic, a schema .yaml file, a data file, or a folder of `lmctr data prepare`",
+        positional=True,
+    )
+    kind: str | None = option(
+        "what to read where a name stands for several (default: the log)",
+        None,
+        choices=("log", "table", "impressions"),
+    )
+    path: str | None = option("folder (or zip) with the raw files", None)
+    split: str | None = option("split rule; of a log: time (default) or user", None)
+    fractions: list[float] | None = option("shares of train, validation and test", None, metavar="SHARE", count=3)
+    seed: int | None = option("seed of the split", None)
+    num_behaviors: int | None = option("of a log: behaviours that a model would read (default 50)", None, metavar="K")
+    quiet: bool = option("no progress", False)
+    # last, because its name hides the function
+    option: list[str] = option(
+        "option of the data set, such as last_years=5 (may be repeated)", [], metavar="KEY=VALUE", repeated=True
+    )
+
+
+@dataclass(kw_only=True)
+class PrepareOptions(DataOptions):
+    """Read raw files once and check them. A log is written as a folder, which is the `data.name` of a recipe; a table and impressions as
+    processed arrays, whose folder is the `data.cache_dir` of a recipe."""
+
+    output: str = option("folder to write to", metavar="DIR")
+    overwrite: bool = option(
+        "write though DIR holds a log, which is replaced, or processed arrays, of which those of other data stay",
+        False,
+    )
+
+
+@dataclass(kw_only=True)
+class InspectOptions(DataOptions):
+    """Describe a data set: counts and label rate of each part; of a log also split dates, leakage report and history lengths; of a table and
+    of impressions the fields."""
+
+    prompt: str | None = option(
+        "prompt name or YAML file, such as movielens/en: show samples of a log as a model reads them", None
+    )
+    tokenizer: str | None = option("with --prompt: tokenizer name or folder, for exact token counts", None)
+    max_length: int | None = option("with --tokenizer: token limit of a sample", None)
+    feedback: str = option("with --prompt", "inline", choices=("none", "groups", "inline", "sink"))
+    samples: int = option("with --prompt: samples to show (default 2)", 2)
+    json: bool = option("print the figures as JSON", False)
