@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,15 @@ def shuffled_samples(log: InteractionLog) -> np.ndarray:
 def catalogue_tokenizer(log: InteractionLog, kind: str = "wordpiece", prompt: str = PROMPT) -> PreTrainedTokenizerFast:
     """A tokenizer trained on the texts of the items."""
     return train_tokenizer(Prompt.load(prompt).item_texts(log.catalogue), kind, _VOCAB_SIZE)
+
+
+def behaviors(log: InteractionLog, texts: Sequence[str], first: int, last: int) -> list[dict[str, Any]]:
+    """Events of a user as the processor takes them."""
+    history = [{"text": texts[log.item[event]], "time": int(log.time[event])} for event in range(first, last)]
+    if log.feedback is not None:
+        for event, behavior in zip(range(first, last), history):
+            behavior["feedback"] = int(log.feedback[event])
+    return history
 
 
 def random_model(

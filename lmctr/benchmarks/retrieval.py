@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-import lmctr
 from lmctr.benchmarks.harness import in_turn, keeping, machine_text, reports, results, speedups, summary, table
 from lmctr.benchmarks.options import RetrievalBenchmark
 from lmctr.models.common.ranking_losses import ARFLoss, neural_sort
+from lmctr.models.families import family_of
 from lmctr.scaling.flops import measure_flops
+from lmctr.scaling.inputs import RequestShape, random_inputs
 from lmctr.serving import split_first_layer
 
 _TOLERANCE = 1e-5
@@ -68,35 +69,24 @@ def make_model(family: str, options: RetrievalBenchmark) -> torch.nn.Module:
         "ad_num_numeric": options.ad_numeric,
         "embedding_dim": options.embedding_dim,
         "hidden_units": options.hidden_units,
+        **({"vector_size": options.vector_size} if family == "two_tower" else {}),
     }
     torch.manual_seed(0)
-    if family == "two_tower":
-        model = lmctr.TwoTowerForCTR(lmctr.TwoTowerConfig(**values, vector_size=options.vector_size))
-    else:
-        model = lmctr.RetrievalMLPForCTR(lmctr.RetrievalMLPConfig(**values))
+    row = family_of(family)
+    model = row.load("ForCTR")(row.load("Config")(**values)).train()
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm1d):
             module.momentum = None  # the mean over the batches
     with torch.no_grad():
         for seed in range(2):
-            model.train()(**make_request(options, users=64, ads=2, seed=seed))
+            model(**random_inputs(model.config, RequestShape(candidates=2), num_requests=64, seed=seed))
     return model.eval()
 
 
-def make_request(options: RetrievalBenchmark, users: int, ads: int, seed: int) -> dict[str, torch.Tensor]:
-    """The inputs of users and their ads, ids and numbers at random."""
-    rng = torch.Generator().manual_seed(seed)
-    high = options.vocabulary + 2
-    return {
-        "user_input_ids": torch.randint(1, high, (users, options.user_fields), generator=rng),
-        "user_numeric_values": torch.randn(users, options.user_numeric, generator=rng),
-        "ad_input_ids": torch.randint(1, high, (users, ads, options.ad_fields), generator=rng),
-        "ad_numeric_values": torch.randn(users, ads, options.ad_numeric, generator=rng),
-    }
-
-
 def _measure_scoring(family: str, options: RetrievalBenchmark) -> dict[str, Any]:
-    model, request = make_model(family, options), make_request(options, users=1, ads=options.ads, seed=9)
+    model = make_model(family, options)
+    request = random_inputs(model.config, RequestShape(candidates=options.ads), seed=9)
+    del request["ad_mask"]  # no ad is padding
     user = {name: values for name, values in request.items() if name.startswith("user")}
     ads = {name: values[0] for name, values in request.items() if name.startswith("ad")}
     one = {name: values[:1] for name, values in ads.items()}

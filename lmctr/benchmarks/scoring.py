@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lmctr.benchmarks.harness import in_turn, keeping, machine_text, rates, reports, results, say, speedups, table
-from lmctr.benchmarks.inputs import PROMPT, SEED, catalogue_tokenizer, random_model, read_log
+from lmctr.benchmarks.inputs import PROMPT, SEED, behaviors, catalogue_tokenizer, random_model, read_log
 from lmctr.benchmarks.options import ScoringBenchmark
 from lmctr.data.logs.log import InteractionLog
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
@@ -128,11 +128,7 @@ def _history(log: InteractionLog, texts: list[str], length: int) -> tuple[list[d
     if not long.any():
         raise ValueError(f"no sample of {log.info.name} has {length} behaviours before it; lower --num-behaviors")
     place = int(long.argmax())
-    history = []
-    for event in range(int(end[place]) - length, int(end[place])):
-        feedback = {} if log.feedback is None else {"feedback": int(log.feedback[event])}
-        history.append({"text": texts[log.item[event]], "time": int(log.time[event]), **feedback})
-    return history, int(log.time[events[place]])
+    return behaviors(log, texts, int(end[place]) - length, int(end[place])), int(log.time[events[place]])
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ from lmctr.models.astro.configuration_astro import ASTROConfig
 from lmctr.models.astro.modeling_astro import ASTROForCTR
 from lmctr.models.common.sequence import sequence_inputs, sequence_loss
 from lmctr.scaling.flops import astro_flops, count_flops, paper_flops
+from lmctr.scaling.inputs import RequestShape, random_inputs
 
 ARMS = ("mumi", "sumi", "cache", "blocks")
 _ROWS = 50  # of a forward pass that scores one row per candidate
@@ -72,18 +73,11 @@ def benchmark_sequence(options: SequenceBenchmark, log: InteractionLog | None = 
     say(f"scoring: {options.request} candidates")
     scoring, other, memory = _scoring(model, view, rows[0], options)
     points = [*((n, blocks) for n in options.lengths), *((options.length, count) for count in options.block_counts)]
-    length = config.sequence_length
+    settings = {"length": config.sequence_length, "blocks": blocks, "samples": int(rows.size)}
+    settings |= {"num_candidates": options.candidates, "num_layers": options.layers}
     return {
         "data": log.info.name,
-        **results(
-            options,
-            options.device,
-            length=length,
-            blocks=blocks,
-            samples=int(rows.size),
-            num_candidates=options.candidates,
-            num_layers=options.layers,
-        ),
+        **results(options, options.device, **settings),
         "training": training,
         "scoring": scoring,
         "memory": memory,
@@ -226,26 +220,17 @@ def _growth(config: ASTROConfig, options: SequenceBenchmark, length: int, blocks
     torch.manual_seed(SEED)
     model = ASTROForCTR(made).eval().to(device)
     events = length // blocks  # every block holds all of them
-    batch = {
-        "history_items": torch.randint(1, 1000, (1, events)),
-        "history_times": torch.randint(1, 1000, (1, events)).cumsum(1),
-        "candidate_items": torch.randint(1, 1000, (1, candidates)),
-        "candidate_times": torch.full((1, candidates), 1000 * (events + 1)),
-    }
+    batch = random_inputs(made, RequestShape(candidates, events), seed=SEED)
     batch = {name: values.to(device) for name, values in batch.items()}
     inputs = sequence_inputs(made, **batch)
+
+    def encode() -> Any:
+        return model.model.encode_history(inputs, model.model.slots(inputs))
+
     with torch.no_grad():
-        slots = model.model.slots(inputs)
-        cache = model.model.encode_history(inputs, slots)
-        stages = in_turn(
-            {
-                "stage1_seconds": lambda: model.model.encode_history(inputs, model.model.slots(inputs)),
-                "stage2_seconds": lambda: model.score_candidates(cache, inputs),
-            },
-            options.repeats,
-            device=device,
-            warm_up=True,
-        )
+        cache = encode()
+        ways = {"stage1_seconds": encode, "stage2_seconds": lambda: model.score_candidates(cache, inputs)}
+        stages = in_turn(ways, options.repeats, device=device, warm_up=True)
     formula = astro_flops(made, candidates)
     return {
         "length": length,

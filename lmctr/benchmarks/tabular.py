@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import lmctr
 from lmctr.benchmarks.harness import in_turn, machine_text, now, reports, results, say, table
 from lmctr.benchmarks.options import TABULAR_ARMS as ARMS
 from lmctr.benchmarks.options import TabularBenchmark
@@ -131,7 +130,8 @@ def make_model(family: str, values: Mapping[str, Any], shape: Shape) -> nn.Modul
     """A family's model for the shape, with seeded weights."""
     keys = {"vocab_sizes": shape.vocab_sizes(), "num_numeric": shape.num_numeric, "embedding_dim": shape.embedding_dim}
     torch.manual_seed(0)
-    return lmctr.AutoModelForCTR.from_config(family_of(family).load("Config")(**{**keys, **values})).train()
+    row = family_of(family)
+    return row.load("ForCTR")(row.load("Config")(**{**keys, **values})).train()
 
 
 def make_batches(shape: Shape, place: torch.device, count: int = _BATCHES) -> list[dict[str, torch.Tensor]]:

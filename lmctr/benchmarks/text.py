@@ -9,7 +9,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from lmctr.benchmarks.harness import in_turn, machine_text, now, rates, reports, results, say, speedups, table
-from lmctr.benchmarks.inputs import catalogue_tokenizer, read_log, shuffled_samples
+from lmctr.benchmarks.inputs import behaviors, catalogue_tokenizer, read_log, shuffled_samples
 from lmctr.benchmarks.options import TextBenchmark
 from lmctr.data.batches.text import TextView
 from lmctr.data.logs.log import InteractionLog
@@ -130,12 +130,7 @@ def _raw_rows(
             first += min((int(own[0]) for own in shown if len(own)), default=0)
         else:
             first = max(first, last - num_behaviors)
-        histories.append(
-            [
-                {"text": texts[log.item[e]], "time": int(log.time[e]), "feedback": int(log.feedback[e])}
-                for e in range(first, last)
-            ]
-        )
+        histories.append(behaviors(log, texts, first, last))
     targets = [{"text": texts[item]} for item in log.item[events]]
     return histories, targets, [int(value) for value in log.time[events]]
 

@@ -201,15 +201,8 @@ def _model(options: TrainBenchmark, arm: Arm, view: TextView) -> torch.nn.Module
         dropout = {"attention_dropout": attention}
     else:
         dropout = {"hidden_dropout_prob": options.dropout, "attention_probs_dropout_prob": attention}
-    layers = None if arm.bias else []
-    return random_model(
-        options,
-        view.processor,
-        options.max_length,
-        dropout,
-        sink_bias_layers=layers,
-        sink_bias_dropout=options.dropout,
-    )
+    bias = {"sink_bias_layers": None if arm.bias else [], "sink_bias_dropout": options.dropout}
+    return random_model(options, view.processor, options.max_length, dropout, **bias)
 
 
 def _sampler(options: TrainBenchmark, lengths: np.ndarray, strategy: str = "group_by_length") -> GlobalBatchSampler:
