@@ -48,11 +48,10 @@ def catalogue_tokenizer(log: InteractionLog, kind: str = "wordpiece", prompt: st
 
 def behaviors(log: InteractionLog, texts: Sequence[str], first: int, last: int) -> list[dict[str, Any]]:
     """Events of a user as the processor takes them."""
-    history = [{"text": texts[log.item[event]], "time": int(log.time[event])} for event in range(first, last)]
-    if log.feedback is not None:
-        for event, behavior in zip(range(first, last), history):
-            behavior["feedback"] = int(log.feedback[event])
-    return history
+    return [
+        {"text": texts[log.item[event]], "time": int(log.time[event]), "feedback": int(log.feedback[event])}
+        for event in range(first, last)
+    ]
 
 
 def random_model(

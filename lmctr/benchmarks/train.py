@@ -183,7 +183,7 @@ def _data(options: TrainBenchmark) -> tuple[TextView, np.ndarray]:
     """A text view with feedback in groups, and its samples in random order."""
     # the generated log is long enough for K behaviours of each kind
     log = read_log(options, num_users=200, num_items=2000, events_per_user=4 * options.num_behaviors)
-    if log.feedback is None:
+    if not log.feedback.any():
         raise ValueError(f"{options.data} has no feedback; the histories of this benchmark come as two lists")
     processor = CTRSinkProcessor(
         catalogue_tokenizer(log),

@@ -9,6 +9,7 @@ import torch
 
 from lmctr.benchmarks import harness
 from lmctr.benchmarks import train as benchmark_train
+from lmctr.benchmarks.inputs import read_log
 from lmctr.benchmarks.options import TrainBenchmark
 from lmctr.benchmarks.train import ARMS, as_markdown
 from lmctr.cli.main import main
@@ -68,6 +69,14 @@ def test_the_arms_train_the_same_samples():
     before = [parameter.clone() for parameter in made["on"].model.parameters()]
     made["on"].measure(1)
     assert any(not value.equal(own) for value, own in zip(before, made["on"].model.parameters()))
+
+
+def test_a_log_without_feedback_is_refused(monkeypatch):
+    log = read_log(TINY, num_users=5, num_items=30, events_per_user=8)
+    plain = replace(log, feedback=np.zeros_like(log.feedback))
+    monkeypatch.setattr(benchmark_train, "read_log", lambda *_, **options: plain)
+    with pytest.raises(ValueError, match="synthetic has no feedback"):
+        benchmark_train.benchmark_train(TINY)
 
 
 def test_micro_batches_give_the_gradient_of_the_batch():
