@@ -11,10 +11,13 @@ from importlib import import_module
 from pathlib import PurePath
 from typing import Any
 
+from lmctr import _moved
 from lmctr.models.families import public_classes
 from lmctr.utils.lazy import load_target
 
 __version__ = "0.1.0"
+
+_moved.install()
 
 # Names besides the families' classes.
 _NAMES = {

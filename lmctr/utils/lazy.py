@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import warnings
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["load_target"]
+__all__ = ["load_target", "moved_names"]
 
 
 def load_target(target: str) -> Any:
     """What "module:name" names."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def moved_names(package: str, *modules: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that was a module once: names that it held come from `modules` now, with a warning."""
+
+    def find(name: str) -> Any:
+        for module in () if name.startswith("__") else modules:
+            source = importlib.import_module(module)
+            if hasattr(source, name):
+                message = f"{package}.{name} is now in {module}; the old path goes with the next release"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                return getattr(source, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
