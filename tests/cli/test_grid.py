@@ -104,6 +104,20 @@ def test_axes_alone_and_recipes_by_axis(tmp_path):
     assert (recipes["a", 0].data["num_behaviors"], recipes["b", 0].data["num_behaviors"]) == (2, 5)
 
 
+def test_a_grid_states_what_differs_from_its_base(tmp_path):
+    write_grid(tmp_path, set={"data.num_behaviors": 3})
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        "base: grid.yaml\nname: other\nset: {training.learning_rate: 0.1}\npoints: [{name: alone}]\ncompare_to: null\n"
+    )
+    grid = load_grid(other)
+    assert (grid.name, grid.seeds, [point.name for point in grid.points]) == ("other", [0, 1], ["alone"])
+    assert grid.points[0].values == {"data.num_behaviors": 3, "training.learning_rate": 0.1}
+    other.write_text("base: other.yaml\n")
+    with pytest.raises(ValueError, match="leads back to"):
+        load_grid(other)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -3,7 +3,7 @@
 name: dnn                              # also the output folder: runs/dnn
 recipe: dnn/synthetic                  # base recipe of every size: beside this file, or a shipped name
 seeds: [0, 1, 2]
-set: {training.stage2_epochs: 1}       # values of every size
+set: {training.epochs: 1}              # values of every size
 sizes:                                 # at least four, each a name and values over the recipe
   - {name: w8, set: {model.hidden_units: [8]}}
   - {name: w16, set: {model.hidden_units: [16]}}
