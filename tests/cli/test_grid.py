@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -20,6 +21,9 @@ from lmctr.evaluation.significance import delong_test, paired_t_test
 from lmctr.runs.recipe import load_recipe
 from lmctr.studies.grids.baselines import configuration
 from lmctr.studies.grids.file import check_recipes, load_grid
+from lmctr.studies.grids.options import GridReportOptions, GridRunOptions
+from lmctr.studies.grids.report import report_grid
+from lmctr.studies.grids.run import PRELOADED, run_grid
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, NEW, inspect_runs
 from lmctr.utils.resources import find_resource, list_resources
 
@@ -273,6 +277,18 @@ def test_max_minutes_only_and_dry_run(tmp_path, capsys):
     assert main([*words, "--only", "pl*", "--keep-checkpoints"]) == 0
     assert set(states(path, runs).items()) >= {("plain seed 0", DONE), ("sink seed 0", NEW)}
     assert (runs / "plain" / "seed-0" / "checkpoints").is_dir()
+
+
+def test_in_python(finished, tmp_path):
+    """The functions behind the verb, with the same options; what is named to be loaded before a fork is there."""
+    path, runs = finished
+    printed = []
+    options = GridReportOptions(str(path), output_dir=str(runs), resamples=200, output=str(tmp_path / "out"))
+    report = report_grid(options, printed.append)
+    assert [result.point.name for result in report.results] == ["plain", "sink"]
+    assert printed == [report.markdown()] == [(tmp_path / "out" / "small.md").read_text()]
+    assert run_grid(GridRunOptions(str(path), output_dir=str(runs))) == 0
+    assert all(find_spec(module) for module in PRELOADED)
 
 
 def test_a_second_grid_run_is_kept_out(tmp_path, capsys):

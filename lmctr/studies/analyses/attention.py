@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from lmctr.runs.answers import load_retriever
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs.logs import log_fingerprint
 from lmctr.runs.inputs.text_build import build_retrieval_for
-from lmctr.studies.analyses.common import Analysis, Measure, OpenedRun
-from lmctr.studies.analyses.options import AttentionOptions
+from lmctr.studies.analyses.common import Measure, OpenedRun
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +38,9 @@ class MeasuredAttention:
     map: AttentionMap
 
 
-def analyze_attention(options: AttentionOptions, say: Callable[[str], None] = print) -> Analysis:
-    """Measure runs of CTR-Sink, print and write what was found; results are [`MeasuredAttention`].
-
-    Raises:
-        FileNotFoundError, ValueError: options out of range, no finished run, a run of another kind of family, no matplotlib.
-    """
-    return _Attention(options, say).run(options.runs)
-
-
 class _Attention(Measure):
+    """Runs of CTR-Sink; results are [`MeasuredAttention`]."""
+
     name, input = "attention", "text"
 
     def measure(self, run: OpenedRun, name: str) -> MeasuredAttention:
@@ -176,3 +168,6 @@ def _entry(result: MeasuredAttention) -> dict[str, Any]:
             "head": result.map.head,
         },
     }
+
+
+analyze_attention = _Attention.analyze

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,13 @@ import numpy as np
 from lmctr.analysis.behavior_attention import BehaviorAttention, behavior_attention
 from lmctr.analysis.plots_sequence import plot_behavior_attention
 from lmctr.runs.folder import RunFolder
-from lmctr.studies.analyses.common import Analysis, Measure, OpenedRun
-from lmctr.studies.analyses.options import BehaviorsOptions
+from lmctr.studies.analyses.common import Measure, OpenedRun
 from lmctr.utils.tables import text_table
 
 
-def analyze_behaviors(options: BehaviorsOptions, say: Callable[[str], None] = print) -> Analysis:
-    """Measure runs of sequence families, print and write what was found; results are [`BehaviorAttention`].
-
-    Raises:
-        FileNotFoundError, ValueError: options out of range, no finished run, a run of another kind of family, runs that know
-            different behaviour types, no matplotlib.
-    """
-    return _Behaviors(options, say).run(options.runs)
-
-
 class _Behaviors(Measure):
+    """Runs of sequence families that know the same behaviour types; results are [`BehaviorAttention`]."""
+
     name, input = "behaviors", "sequence"
 
     def measure(self, run: OpenedRun, name: str) -> BehaviorAttention:
@@ -66,3 +56,6 @@ class _Behaviors(Measure):
 
     def plots(self, results: dict[str, BehaviorAttention], stem: Path) -> list[Path]:
         return [plot_behavior_attention(results, f"{stem}.png")]
+
+
+analyze_behaviors = _Behaviors.analyze

@@ -76,6 +76,15 @@ class Measure(ABC):
         self.options, self.say = options, say
         self.has_plots = not getattr(options, "no_plots", True)
 
+    @classmethod
+    def analyze(cls, options: Any, say: Callable[[str], None] = print) -> Analysis:
+        """Measure the runs of the options, print and write what was found.
+
+        Raises:
+            FileNotFoundError, ValueError: options out of range, no finished runs, runs of another kind of family, no matplotlib.
+        """
+        return cls(options, say).run(getattr(options, "runs", None) or [options.run])
+
     @abstractmethod
     def measure(self, run: OpenedRun, name: str) -> Any:
         """What one run gives."""
@@ -97,11 +106,7 @@ class Measure(ABC):
         return ()
 
     def run(self, runs: Sequence[str | Path]) -> Analysis:
-        """Measure runs, print and write what was found.
-
-        Raises:
-            FileNotFoundError, ValueError: options out of range, no finished runs, runs of another kind of family, no matplotlib.
-        """
+        """One run after the other."""
         options = self.options
         check_counts(options, ("num_samples", "batch_size"))
         found = [open_run(path) for path in runs]

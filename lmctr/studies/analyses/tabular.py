@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,35 +18,7 @@ from lmctr.analysis.plots_tabular import plot_field_interactions, plot_rank_curv
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_run
 from lmctr.studies.analyses.common import Analysis, Measure, OpenedRun
-from lmctr.studies.analyses.options import BoundOptions, FieldsOptions, RankOptions
 from lmctr.utils.options import check_counts
-
-
-def analyze_rank(options: RankOptions, say: Callable[[str], None] = print) -> Analysis:
-    """Measure tabular runs, print and write what was found; results are [`EffectiveRanks`].
-
-    Raises:
-        FileNotFoundError, ValueError: options out of range, no finished run, a run of another kind of family, no matplotlib.
-    """
-    return _Rank(options, say).run(options.runs)
-
-
-def analyze_fields(options: FieldsOptions, say: Callable[[str], None] = print) -> Analysis:
-    """Read the weights of field pairs of a FAT run, print and write them; the result is a [`FieldInteractions`].
-
-    Raises:
-        FileNotFoundError, ValueError: options out of range, no finished run, a run of another family, no matplotlib.
-    """
-    return _Fields(options, say).run([options.run])
-
-
-def analyze_bound(options: BoundOptions, say: Callable[[str], None] = print) -> Analysis:
-    """Work out the terms of the bound of a FAT run, print and write them; the result is a [`Bound`].
-
-    Raises:
-        FileNotFoundError, ValueError: options out of range, no finished run, a run of another family.
-    """
-    return _Bound(options, say).run([options.run])
 
 
 @dataclass(frozen=True)
@@ -69,6 +41,8 @@ def _drawn_batches(run: OpenedRun, options: Any) -> Iterator[dict[str, Any]]:
 
 
 class _Rank(Measure):
+    """Tabular runs; results are [`EffectiveRanks`]."""
+
     name, input = "rank", "tabular"
 
     def measure(self, run: OpenedRun, name: str) -> EffectiveRanks:
@@ -115,10 +89,11 @@ class _Rank(Measure):
 
 
 class _Fields(Measure):
+    """The weights of a FAT run, no data; the result is a [`FieldInteractions`]."""
+
     name, input = "fields", "tabular"
 
     def run(self, runs: list[str]) -> Analysis:
-        """Only the weights are read, no data."""
         options = self.options
         check_counts(options, ("top",))
         if options.overrides:
@@ -169,6 +144,8 @@ class _Fields(Measure):
 
 
 class _Bound(Measure):
+    """A FAT run; the result is a [`Bound`]."""
+
     name, input = "bound", "tabular"
 
     def measure(self, run: OpenedRun, name: str) -> Bound:
@@ -199,3 +176,8 @@ class _Bound(Measure):
             "layers": [term.row() for term in found.terms],
             "projection_parameters": found.projection_parameters,
         }
+
+
+analyze_rank = _Rank.analyze
+analyze_fields = _Fields.analyze
+analyze_bound = _Bound.analyze
