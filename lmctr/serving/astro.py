@@ -12,7 +12,7 @@ from lmctr.models.astro.modeling_astro import ASTROCache
 from lmctr.models.astro.partition import Slots
 from lmctr.models.common.sequence import SequenceInputs
 
-from .events import EventScorer
+from .events import CachedEventScorer
 from .registry import EncodedHistory
 
 __all__ = ["ASTROScorer", "EncodedBlocks"]
@@ -48,15 +48,14 @@ class EncodedBlocks(EncodedHistory):
         return cls(ASTROCache(slots, keys, values), tensors["identity"], tensors["wanted"])
 
 
-class ASTROScorer(EventScorer):
-    """Scores with an [`ASTROForCTR`]; for histories and candidates see [`EventScorer`].
+class ASTROScorer(CachedEventScorer):
+    """Scores with an [`ASTROForCTR`]; for histories and candidates see [`~lmctr.serving.events.EventScorer`].
 
     A kept state extends each block by the new events that its strategy selects. A block whose window of n_k events is full gives
     up its oldest, and is encoded again; the others are not. A state serves candidates of every scenario.
     """
 
     encoded_class = EncodedBlocks
-    reason = "no state of the history depends on the candidate: its keys and values are computed once"
 
     def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
         if not history:
@@ -68,42 +67,19 @@ class ASTROScorer(EventScorer):
         held = inputs.history_items.shape[1]  # the processor may have cut the history
         return held - int(slots.index[slots.valid].min())
 
-    def encode(
-        self, history: Sequence[Mapping[str, Any]], encoded: EncodedBlocks | None, time: float | None
-    ) -> tuple[EncodedBlocks | None, int]:
-        if not history:
-            return encoded, 0
-        with self.inference():
-            inputs = self._inputs(history, None, history[-1]["time"] + 1)
-            return self._encode(inputs, self._all(inputs), encoded)
-
-    def score(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Any],
-        time: float,
-        encoded: EncodedBlocks | None,
-        *,
-        similarity: Any = None,
-        max_tokens: int,
+    def _run(
+        self, inputs: SequenceInputs, encoded: EncodedBlocks | None, max_tokens: int
     ) -> tuple[torch.Tensor, EncodedBlocks | None, int]:
-        self._check_similarity(similarity)
-        if not len(candidates):
-            return self._no_logits(), encoded, 0
-        with self.inference():
-            inputs = self._inputs(history, candidates, time)
-            wanted = self.model.model.wanted_scenarios(inputs)
-            if encoded is not None:  # a kept state serves all scenarios, now and later
-                wanted = self._all(inputs)
-            encoded, reencoded = self._encode(inputs, wanted, encoded)
-            size = max(1, min(self.model.config.serving_micro_batch_size, max_tokens // self.model.config.num_blocks))
-            logits = self.model.score_candidates(encoded.cache, inputs, size)[0].cpu()
-        return logits.squeeze(-1), encoded, reencoded
+        # A kept state serves all scenarios, now and later.
+        wanted = self.model.model.wanted_scenarios(inputs) if encoded is None else self._all(inputs)
+        encoded, reencoded = self._encode(inputs, encoded, wanted)
+        size = max(1, min(self.model.config.serving_micro_batch_size, max_tokens // self.model.config.num_blocks))
+        return self.model.score_candidates(encoded.cache, inputs, size), encoded, reencoded
 
     def _encode(
-        self, inputs: SequenceInputs, wanted: torch.Tensor, encoded: EncodedBlocks | None
+        self, inputs: SequenceInputs, encoded: EncodedBlocks | None, wanted: torch.Tensor | None = None
     ) -> tuple[EncodedBlocks, int]:
-        model = self.model.model
+        model, wanted = self.model.model, self._all(inputs) if wanted is None else wanted
         slots = model.slots(inputs, wanted=wanted)
         past = (None, None) if encoded is None else (encoded.cache, encoded.identity)
         cache, reencoded = update_cache(model, inputs, slots, *past)

@@ -12,10 +12,8 @@ import torch
 from lmctr.models.ctr_sink.assembly import Candidates, EventTable, Pieces, Plan, RowError, Samples, make_plan
 from lmctr.models.ctr_sink.raw_rows import (
     check_behavior,
-    check_times,
     feedback_code,
     similarity_of,
-    target_text,
 )
 from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
@@ -204,23 +202,9 @@ class CTRSinkScorer(RequestScorer):
         self, history: Sequence[Mapping[str, Any]], candidates: Sequence[Any], time: float, similarity: Any
     ) -> _Request:
         """Checked and tokenised; each different text once."""
-        processor = self.processor
         with _named_errors():
-            for number, behavior in enumerate(history):
-                check_behavior(behavior, 0, number)
-            when = whole_seconds(time, "time")
-            times = np.array([_time(b, i) for i, b in enumerate(history)], dtype=np.int64)
-            check_times(times, np.array([when]), np.array([0, len(times)]))
-            texts = [b["text"] for b in history] + [target_text(c, i) for i, c in enumerate(candidates)]
-            unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-            item = np.array([unique[text] for text in texts], dtype=np.int64)
-            feedback = None
-            if processor.needs_feedback:
-                names = processor.prompt.feedback_names
-                feedback = np.array([feedback_code(b, names, 0, i) for i, b in enumerate(history)], dtype=np.int64)
-            events = processor.event_table(item[: len(history)], times, feedback)
-            cosines = self._similarity(history, candidates, similarity)
-        return _Request(processor.encode_items(list(unique)), events, item[len(history) :], when, cosines)
+            pieces, events, _, target, times = self.processor.read_rows([history], candidates, [time])
+            return _Request(pieces, events, target, int(times[0]), self._similarity(history, candidates, similarity))
 
     def _similarity(
         self, history: Sequence[Mapping[str, Any]], candidates: Sequence[Any], given: Any
@@ -304,5 +288,7 @@ def _named_errors(row: int | None = None, history: str = "history") -> Iterator[
         place = history if about_history else f"candidates[{error.row if row is None else row}]"
         raise ValueError(f"{place}: {error.reason}") from error
     except ValueError as error:
-        text = str(error).replace("histories[0]", history).replace("targets[", "candidates[")
+        text = (
+            str(error).replace("histories[0]", history).replace("targets[", "candidates[").replace("times[0]", "time")
+        )
         raise ValueError(text) from error

@@ -7,7 +7,7 @@ TWIN and DLRMTwin compare each event with each candidate: their histories are em
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,20 +51,25 @@ class EventScorer(RequestScorer):
         similarity: Any = None,
         max_tokens: int,
     ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
-        self._check_similarity(similarity)
+        if similarity is not None:
+            raise ValueError(f"similarity: {type(self.model).__name__} takes none; leave it out")
         if not len(candidates):
             return self._no_logits(), encoded, 0
         with self.inference():
-            inputs = self._inputs(history, candidates, time)
-            size = max(1, max_tokens // max(inputs.history_items.shape[1], 1))
-            logits = []
-            for part in inputs.split_candidates(size):
-                logits.append(self.model.head(self.model.model.run(part).last_hidden_state))
-        return sequence_logits(torch.cat(logits, dim=1), False)[0].cpu(), encoded, 0
+            logits, encoded, reencoded = self._run(self._inputs(history, candidates, time), encoded, max_tokens)
+        return sequence_logits(logits, False)[0].cpu(), encoded, reencoded
 
-    def _check_similarity(self, similarity: Any) -> None:
-        if similarity is not None:
-            raise ValueError(f"similarity: {type(self.model).__name__} takes none; leave it out")
+    def _run(
+        self, inputs: SequenceInputs, encoded: EncodedHistory | None, max_tokens: int
+    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+        """(1, C, T) logits, and what `encode` returns."""
+        return self._heads(inputs, max_tokens, self.model.model.run), encoded, 0
+
+    def _heads(self, inputs: SequenceInputs, max_tokens: int, read: Callable[[SequenceInputs], Any]) -> torch.Tensor:
+        """(1, C, T) logits of what `read` makes of some of the candidates at a time."""
+        size = max(1, max_tokens // max(inputs.history_items.shape[1], 1))
+        parts = [self.model.head(read(part).last_hidden_state) for part in inputs.split_candidates(size)]
+        return torch.cat(parts, dim=1)
 
     def _no_logits(self) -> torch.Tensor:
         tasks = self.model.config.num_tasks
@@ -165,36 +170,20 @@ class CachedEventScorer(EventScorer):
     reason = "no state of the history depends on the candidate: its keys and values are computed once"
 
     def encode(
-        self, history: Sequence[Mapping[str, Any]], encoded: EncodedLayers | None, time: float | None
-    ) -> tuple[EncodedLayers | None, int]:
+        self, history: Sequence[Mapping[str, Any]], encoded: EncodedHistory | None, time: float | None
+    ) -> tuple[EncodedHistory | None, int]:
         if not history:
             return encoded, 0
         with self.inference():
             return self._encode(self._inputs(history, None, history[-1]["time"] + 1), encoded)
 
-    def score(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Any],
-        time: float,
-        encoded: EncodedLayers | None,
-        *,
-        similarity: Any = None,
-        max_tokens: int,
-    ) -> tuple[torch.Tensor, EncodedLayers | None, int]:
-        self._check_similarity(similarity)
-        if not len(candidates):
-            return self._no_logits(), encoded, 0
-        with self.inference():
-            inputs = self._inputs(history, candidates, time)
-            kept, reencoded = self._encode(inputs, encoded)
-            size = max(1, max_tokens // max(inputs.history_items.shape[1], 1))
-            logits = []
-            for part in inputs.split_candidates(size):
-                logits.append(self.model.head(self.model.model.read(part, kept.layers).last_hidden_state))
-        if not len(history):
-            kept = None  # the place of padding that stands for an empty history is nothing to go on from
-        return sequence_logits(torch.cat(logits, dim=1), False)[0].cpu(), kept, reencoded
+    def _run(
+        self, inputs: SequenceInputs, encoded: EncodedHistory | None, max_tokens: int
+    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+        kept, reencoded = self._encode(inputs, encoded)
+        logits = self._heads(inputs, max_tokens, lambda part: self.model.model.read(part, kept.layers))
+        # The place of padding that stands for an empty history is nothing to go on from.
+        return logits, kept if kept.num_positions else None, reencoded
 
     def _encode(self, inputs: SequenceInputs, encoded: EncodedLayers | None) -> tuple[EncodedLayers, int]:
         """Keys and values of the history, going on from the kept ones where these are its beginning."""

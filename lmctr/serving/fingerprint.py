@@ -26,7 +26,7 @@ def model_fingerprint(model: torch.nn.Module) -> str:
 
 def processor_fingerprint(processor: Any) -> str:
     """Hexadecimal hash over the settings, the prompt and the tokenizer of a text processor; the `fingerprint` of others."""
-    if not hasattr(processor, "tokenizer"):
+    if processor.request_kind != "text":
         return processor.fingerprint
     digest = hashlib.blake2b(digest_size=16)
     digest.update(_canonical(processor.to_dict()))

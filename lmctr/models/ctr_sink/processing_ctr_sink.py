@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import AddedToken
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
-from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
+from lmctr.utils.ragged import Ragged, offsets_from_lengths
 from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
@@ -395,6 +395,42 @@ class CTRSinkProcessor(ProcessorMixin):
         plan = make_plan(self.settings, pieces, events, Samples(start, end, target, time), candidates)
         return plan.length, np.diff(plan.offsets), plan.dropped
 
+    def read_rows(
+        self,
+        histories: Sequence[Sequence[Mapping[str, Any]]],
+        targets: Sequence[Mapping[str, Any] | str],
+        times: Sequence[int | float],
+    ) -> tuple[Pieces, EventTable, np.ndarray, np.ndarray, np.ndarray]:
+        """Check raw rows as `__call__` takes them, and tokenise each different text once.
+
+        Args:
+            histories: H histories. targets: T targets, of which there may be another number. times: H times of targets.
+
+        Returns:
+            Pieces and events; offsets (H + 1,) of the histories in the events; item rows (T,) of the targets; times (H,) int64.
+
+        Raises:
+            ValueError: what `__call__` refuses in a row.
+        """
+        for b, history in enumerate(histories):
+            check_list(history, f"histories[{b}]", "behaviours, oldest first")
+        offsets = offsets_from_lengths(np.array([len(history) for history in histories], dtype=np.int64))
+        flat = [(b, i, entry) for b, history in enumerate(histories) for i, entry in enumerate(history)]
+        for b, i, entry in flat:
+            check_behavior(entry, b, i)
+        target_time = np.array([whole_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
+        time = np.array([whole_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
+        check_times(time, target_time, offsets)
+        texts = [entry["text"] for _, _, entry in flat] + [target_text(t, b) for b, t in enumerate(targets)]
+        unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        item = np.array([unique[text] for text in texts], dtype=np.int64)
+        feedback = None
+        if self.needs_feedback:
+            names = self.prompt.feedback_names
+            feedback = np.array([feedback_code(e, names, b, i) for b, i, e in flat], dtype=np.int64)
+        events = self.event_table(item[: len(flat)], time, feedback)
+        return self.encode_items(list(unique)), events, offsets, item[len(flat) :], target_time
+
     def __call__(
         self,
         histories: Sequence[Sequence[Mapping[str, Any]]],
@@ -437,38 +473,17 @@ class CTRSinkProcessor(ProcessorMixin):
             )
         if not len(histories):
             raise ValueError("the batch is empty; give at least one row")
-        for b, history in enumerate(histories):
-            check_list(history, f"histories[{b}]", "behaviours, oldest first")
-        counts = np.array([len(history) for history in histories], dtype=np.int64)
-        offsets = offsets_from_lengths(counts)
-        flat = [(b, i, entry) for b, history in enumerate(histories) for i, entry in enumerate(history)]
-        for b, i, entry in flat:
-            check_behavior(entry, b, i)
-        target_time = np.array([whole_seconds(time, f"times[{b}]") for b, time in enumerate(times)], dtype=np.int64)
-        time = np.array([whole_seconds(e["time"], f"histories[{b}][{i}]['time']") for b, i, e in flat], dtype=np.int64)
-        check_times(time, target_time, offsets)
-        texts = [entry["text"] for _, _, entry in flat] + [target_text(t, b) for b, t in enumerate(targets)]
-        unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-        pieces = self.encode_items(list(unique))
-        item = np.array([unique[text] for text in texts], dtype=np.int64)
-        feedback = None
-        if self.needs_feedback:
-            feedback = np.array(
-                [feedback_code(e, self.prompt.feedback_names, b, i) for b, i, e in flat], dtype=np.int64
-            )
-        events = self.event_table(item[: len(flat)], time, feedback)
+        pieces, events, offsets, target, target_time = self.read_rows(histories, targets, times)
         candidates = None
         if self.needs_similarity:
-            similarity = [similarity_of(entry, b, i) for b, i, entry in flat]
-            candidates = Candidates(
-                offsets, ragged_arange(offsets[:-1], counts), np.array(similarity, dtype=np.float64)
-            )
+            similarity = [similarity_of(e, b, i) for b, history in enumerate(histories) for i, e in enumerate(history)]
+            candidates = Candidates(offsets, np.arange(offsets[-1]), np.array(similarity, dtype=np.float64))
         batch = self.assemble(
             pieces,
             events,
             start=offsets[:-1],
             end=offsets[1:],
-            target=item[len(flat) :],
+            target=target,
             time=target_time,
             candidates=candidates,
             pad_to_multiple_of=pad_to_multiple_of,
