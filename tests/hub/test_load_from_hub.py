@@ -8,6 +8,7 @@ import torch
 from hub_server import HubServer, client
 from tiny_run import make_batch
 
+from lmctr.runs.answers import predict_rows
 from lmctr.runs.folder import is_shared
 
 TRY = """
@@ -122,3 +123,14 @@ def test_card_of_a_hub_id(hub, tmp_path):
     done = client(hub.url, tmp_path, "-c", CLI, "card", "runs/nothing")
     assert done.returncode == 2
     assert done.stderr.startswith("error: runs/nothing is neither a folder here nor a model repository")
+
+
+def test_predict_of_a_hub_id(hub, finished_run, tmp_path):
+    _, model, processor = finished_run
+    history = [{"text": "Heat (Crime)", "time": 10, "feedback": "liked"}]
+    rows = [{"history": history, "candidates": ["Casino", "Toy Story"], "time": 20}]
+    (tmp_path / "in.jsonl").write_text(json.dumps(rows[0]))
+    done = client(hub.url, tmp_path, "-c", CLI, "predict", "tester/tiny", "--input", str(tmp_path / "in.jsonl"))
+    assert done.returncode == 0, done.stderr
+    (answer,) = map(json.loads, done.stdout.splitlines())
+    assert answer["logits"] == pytest.approx(predict_rows(model, processor, rows).tolist(), abs=1e-5)

@@ -6,8 +6,8 @@ import csv
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -59,13 +59,15 @@ def predict_table(
     if id_column is not None:
         columns.setdefault(id_column, "any")
     count, unknown = 0, {}
-    with _writer(target, id_column) as write:
+    with whole_output(target, binary=target.endswith(".parquet")) as stream:
+        writer = _Writer(stream, target, id_column)
         for rows in _rows(source, columns):
             logits = table_logits(model, processor(rows), batch_size)
             unknown = add_counts([unknown, processor.oov_counts])
             ids = None if id_column is None else rows.column(id_column).to_pylist()
-            write(count + 1, ids, logits)
+            writer.write(count + 1, ids, logits)
             count += len(logits)
+        writer.close()
     return count, unknown
 
 
@@ -92,51 +94,35 @@ def _rows(source: str, columns: dict[str, str]) -> Iterator[Rows]:
         first += len(block)
 
 
-@contextmanager
-def _writer(target: str, id_column: str | None) -> Iterator[Callable[[int, list | None, np.ndarray], None]]:
-    """A function that writes the scores of some rows: number of the first, their ids, their logits."""
-    names = ["row", *([id_column] if id_column is not None else []), "logit", "probability"]
-    opened = {".parquet": _parquet, ".csv": _csv}.get(
-        target[target.rfind(".") :] if target != "-" else "", _json_lines
-    )
-    with whole_output(target, binary=target.endswith(".parquet")) as stream, opened(stream, names) as write_columns:
+class _Writer:
+    """Writes the scores of some rows after the other to a stream, in the format that the target's name ends in."""
 
-        def write(first: int, ids: list | None, logits: np.ndarray) -> None:
-            values = logits.astype(np.float64)
-            columns = [list(range(first, first + len(logits))), *([ids] if ids is not None else [])]
-            write_columns([*columns, values.tolist(), (1 / (1 + np.exp(-values))).tolist()])
+    def __init__(self, stream: IO[Any], target: str, id_column: str | None):
+        self.stream, self.suffix = stream, Path(target).suffix
+        self.names = ["row", *([] if id_column is None else [id_column]), "logit", "probability"]
+        self.parquet: pq.ParquetWriter | None = None
+        if self.suffix == ".csv":
+            csv.writer(stream).writerow(self.names)
 
-        yield write
+    def write(self, first: int, ids: list | None, logits: np.ndarray) -> None:
+        """The rows from number `first` on, with their ids."""
+        values = logits.astype(np.float64)
+        columns = [list(range(first, first + len(logits))), values.tolist(), (1 / (1 + np.exp(-values))).tolist()]
+        if len(self.names) > len(columns):
+            columns.insert(1, ids)
+        if self.suffix == ".parquet":
+            block = pa.table(dict(zip(self.names, columns)), schema=self.parquet and self.parquet.schema)
+            self.parquet = self.parquet or pq.ParquetWriter(self.stream, block.schema)
+            self.parquet.write_table(block)
+        elif self.suffix == ".csv":
+            csv.writer(self.stream).writerows(zip(*columns))
+        else:
+            for row in zip(*columns):
+                self.stream.write(json.dumps(dict(zip(self.names, row)), ensure_ascii=False, default=str) + "\n")
 
-
-@contextmanager
-def _csv(stream: IO[str], names: list[str]) -> Iterator[Callable[[list[list[Any]]], None]]:
-    writer = csv.writer(stream)
-    writer.writerow(names)
-    yield lambda columns: writer.writerows(zip(*columns))
-
-
-@contextmanager
-def _json_lines(stream: IO[str], names: list[str]) -> Iterator[Callable[[list[list[Any]]], None]]:
-    def write(columns: list[list[Any]]) -> None:
-        for row in zip(*columns):
-            stream.write(json.dumps(dict(zip(names, row)), ensure_ascii=False, default=str) + "\n")
-
-    yield write
-
-
-@contextmanager
-def _parquet(stream: IO[bytes], names: list[str]) -> Iterator[Callable[[list[list[Any]]], None]]:
-    writer = None
-
-    def write(columns: list[list[Any]]) -> None:
-        nonlocal writer
-        block = pa.table(dict(zip(names, columns)), schema=None if writer is None else writer.schema)
-        if writer is None:
-            writer = pq.ParquetWriter(stream, block.schema)
-        writer.write_table(block)
-
-    yield write
-    if writer is None:
-        write([[] for _ in names])
-    writer.close()
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self.suffix == ".parquet":
+            if self.parquet is None:
+                self.write(1, [], np.zeros(0, dtype=np.float32))
+            self.parquet.close()
