@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,6 +103,55 @@ def format_of(path: Path, given: str | None = None) -> str:
     return FORMATS[suffix.lower()]
 
 
+_OTHER_FILES = {
+    b"PAR1": "a Parquet file; end its name in .parquet, or set `format: parquet`",
+    b"PK\x03\x04": "a zip or Excel file; unpack it, or save the sheet as CSV",
+    b"\x1f\x8b": "compressed by gzip; end its name in .gz",
+    b"\xff\xfe": "UTF-16 text; convert the file to UTF-8",
+    b"\xfe\xff": "UTF-16 text; convert the file to UTF-8",
+}
+
+
+def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Path, str]:
+    """The file and its format. Raises for a file that is absent or empty, and for one that holds no text where its format is text."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file.")
+    kind = format_of(path, format)
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty.")
+    if kind != "parquet" and path.suffix != ".gz":
+        with open(path, "rb") as file:
+            head = file.read(1 << 12)
+        for start, what in _OTHER_FILES.items():
+            if head.startswith(start):
+                raise ValueError(f"{path}: cannot be read as {kind}: this is {what}.")
+        if b"\0" in head:
+            raise ValueError(
+                f"{path}: cannot be read as {kind}: the file holds no text (byte {head.index(0)} is zero). Accepted: CSV, TSV and JSON "
+                "lines as UTF-8 text, and Parquet."
+            )
+    return path, kind
+
+
+def printable(message: object) -> str:
+    """A message of pyarrow without what a terminal would take for commands."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in str(message))
+
+
+def first_not_utf8(column: pa.Array | pa.ChunkedArray) -> tuple[int, bytes] | None:
+    """Row (from 0) and value of the first cell of a binary column that is no UTF-8 text."""
+    try:
+        column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        for row, value in enumerate(column):
+            try:
+                value.as_py().decode("utf-8")
+            except UnicodeDecodeError:
+                return row, value.as_py()
+    return None
+
+
 def read_table(
     path: str | os.PathLike,
     wanted: Sequence[str] | None = None,
@@ -127,12 +177,7 @@ def read_table(
         FileNotFoundError: no such file.
         ValueError: the file is empty, has no rows, has duplicate columns, lacks a wanted column or has values of the wrong type.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file.")
-    kind = format_of(path, format)
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty.")
+    path, kind = checked_file(path, format)
     if kind in ("csv", "tsv"):
         return read_delimited(
             path,
@@ -153,7 +198,7 @@ def read_table(
             check_columns(table.column_names, wanted, str(path))
             table = table if wanted is None else table.select(list(dict.fromkeys(wanted)))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise ValueError(f"{path}: cannot be read as {kind}: {error}") from None
+        raise ValueError(f"{path}: cannot be read as {kind}: {printable(error)}") from None
     return _with_rows(table, str(path))
 
 
@@ -219,7 +264,7 @@ def _header_only() -> pacsv.ReadOptions:
 
 def _with_row(error: Exception, header: bool) -> str:
     """pyarrow's message, its row number counted as everywhere here: from 1, a header line not counted."""
-    message = str(error)
+    message = printable(error)
     if "parse error" not in message:
         return f"cannot be read as delimited text: {message}"
     return re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - header}", message)
@@ -253,16 +298,12 @@ def _find_bad_value(
 
 def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
     """Raises for the first value of a binary column that is no UTF-8 text."""
-    try:
-        column.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        for row, value in enumerate(column):
-            try:
-                value.as_py().decode("utf-8")
-            except UnicodeDecodeError:
-                raise ValueError(
-                    f"{source}, column {name!r}: row {row + 1} is not UTF-8 text ({value.as_py()!r}); convert the file to UTF-8."
-                ) from None
+    found = first_not_utf8(column)
+    if found is not None:
+        row, value = found
+        raise ValueError(
+            f"{source}, column {name!r}: row {row + 1} is not UTF-8 text ({value!r}); convert the file to UTF-8."
+        )
 
 
 def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: str) -> None:
@@ -272,7 +313,9 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
         raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:
-        raise ValueError(f"{source}: no column {', '.join(map(repr, missing))}; its columns are {list(found)}.")
+        sign = next((sign for sign in ";\t|," if len(found) == 1 and sign in found[0]), None)
+        hint = "" if sign is None else f" They look separated by {sign!r}: set `delimiter: {json.dumps(sign)}`."
+        raise ValueError(f"{source}: no column {', '.join(map(repr, missing))}; its columns are {list(found)}.{hint}")
 
 
 def _with_rows(table: pa.Table, source: str) -> pa.Table:

@@ -9,7 +9,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from lmctr.data import load_log, load_table, log_from_table, validate_log
+from lmctr.data import load_log, load_table, load_tabular, log_from_table, validate_log
 
 ROWS = {
     "customer": ["b", "a", "a", "b"],
@@ -410,3 +410,47 @@ def test_long_history_and_one_user(tmp_path):
     assert log.num_users == 1
     assert log.history_lengths([rows - 1]).tolist() == [rows - 1]
     assert log.time[-1] < time.time()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEADER.replace(",", ";") + "a;1;5;1;x;y\n", r"They look separated by ';': set `delimiter: \";\"`"),
+        (HEADER.replace(",", "\t") + "a\t1\t5\t1\tx\ty\n", r"set `delimiter: \"\\t\"`"),
+        (
+            b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR",
+            r"e\.csv: cannot be read as csv: the file holds no text \(byte 8 is zero\)",
+        ),
+        (b"PK\x03\x04\x14\x00", "this is a zip or Excel file"),
+        (b"PAR1\x15\x04", "this is a Parquet file; end its name in .parquet"),
+        ("a,b".encode("utf-16"), "this is UTF-16 text; convert the file to UTF-8"),
+        (b"customer,product\na,b\nx\x1b[31m,y,z\n", r"row 2: .*x\\x1b\[31m"),
+    ],
+)
+def test_files_that_are_no_comma_separated_text(tmp_path, content, message):
+    (tmp_path / "e.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    if b"\x1b" in (tmp_path / "e.csv").read_bytes():
+        text = "events: FILE\ncolumns: {user: customer, item: product, time: customer, label: product}\n"
+        path = schema_file(tmp_path, "e.csv", text)
+    else:
+        path = schema_file(tmp_path, "e.csv")
+    with pytest.raises(ValueError, match=message):
+        load_log(path)
+    if b"\x1b" not in (tmp_path / "e.csv").read_bytes():
+        with pytest.raises(ValueError, match=message):
+            list(load_tabular(tmp_path / "e.csv", label="clicked").rows({"clicked": "number"}))
+
+
+@pytest.mark.parametrize(
+    ("unit", "time", "fix"),
+    [
+        ("ms", 1_700_000_000, "the numbers look like s: leave `unit` out"),
+        ("us", 1_700_000_000_000, "the numbers look like ms: set `unit: ms`"),
+        ("ns", 1_700_000_000, "the numbers look like s"),
+    ],
+)
+def test_seconds_read_as_a_finer_unit_are_refused(tmp_path, unit, time, fix):
+    write(tmp_path, "events.csv", {"u": [1, 1], "i": [1, 2], "t": [time, time + 1], "c": [1, 0]})
+    text = f"events: events.csv\ncolumns: {{user: u, item: i, time: {{column: t, unit: {unit}}}, label: c}}\n"
+    with pytest.raises(ValueError, match=f"all times lie in January 1970.*{fix}"):
+        load_log(schema_file(tmp_path, "events.csv", text))

@@ -245,6 +245,8 @@ def _times(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
         except pa.ArrowInvalid as error:
             raise ValueError(f"{columns.place(source, spec.column)}: timezone {spec.timezone!r}: {error}") from None
     seconds = columns.to_seconds(array, spec.column, source, spec.unit)
+    if spec.unit != "s" and len(seconds) and abs(seconds).max() < 31 * 86_400:
+        _refuse_finer_unit(seconds, spec, source)
     future = seconds > clock.time() + 86_400
     if future.any():
         raise columns.bad_rows(
@@ -256,6 +258,20 @@ def _times(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
             "Events have happened; check the unit or format of the time.",
         )
     return seconds
+
+
+def _refuse_finer_unit(seconds: np.ndarray, spec: TimeSpec, source: str) -> None:
+    """Raises for times that all lie in January 1970, when a coarser unit puts them between 2000 and today."""
+    units = ("s", "ms", "us", "ns")
+    finer = units.index(spec.unit)
+    for place, unit in enumerate(units[:finer]):
+        factor = 1000 ** (finer - place)
+        if (seconds.min() + 1) * factor >= 946_684_800 and seconds.max() * factor <= clock.time() + 86_400:
+            fix = "leave `unit` out" if unit == "s" else f"set `unit: {unit}`"
+            raise ValueError(
+                f"{columns.place(source, spec.column)}: read in the unit {spec.unit!r} all times lie in January 1970; the numbers look "
+                f"like {unit}: {fix} in the schema."
+            )
 
 
 def _numbers(array: pa.Array, name: str, source: str, accepted: str) -> pa.Array:

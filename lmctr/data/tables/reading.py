@@ -20,7 +20,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.reading import check_columns, format_of
+from lmctr.data.reading import check_columns, checked_file, first_not_utf8, printable
 
 __all__ = ["BLOCK_SIZE", "block_size_for", "stream_file"]
 
@@ -70,12 +70,7 @@ def stream_file(
         ValueError: an empty file, duplicate or missing columns, rows of different length, text that is not UTF-8, values that
             do not fit their column; names file, column and row.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file.")
-    kind = format_of(path, format)
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty.")
+    path, kind = checked_file(path, format)
     if kind == "parquet":
         stream = _stream_parquet(path, columns, block_size)
     elif kind == "jsonl":
@@ -169,7 +164,7 @@ def _csv_error(
     done: int,
 ) -> ValueError:
     """Arrow's error with the row, from 1, a header line not counted; `done` rows stand before the block."""
-    message = str(error)
+    message = printable(error)
     if "parse error" not in message:
         raw = pacsv.ConvertOptions(column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=wanted)
         bad = _bad_cell(pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types)
@@ -181,7 +176,7 @@ def _csv_error(
         try:
             pacsv.read_csv(pa.py_buffer(block), read, parse)
         except pa.ArrowInvalid as located:
-            message = str(located)
+            message = printable(located)
         message = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - read.skip_rows + done}", message)
     return ValueError(f"{path}: cannot be read as delimited text: {message}")
 
@@ -190,15 +185,10 @@ def _bad_cell(table: pa.Table, types: Mapping[str, pa.DataType]) -> tuple[str, i
     """Column, row (from 0), value and problem of the first cell that does not fit its column."""
     for name in table.column_names:
         raw = table[name].combine_chunks()
-        try:
-            text = raw.cast(pa.large_string())
-        except pa.ArrowInvalid:
-            for row, value in enumerate(raw):
-                try:
-                    value.as_py().decode("utf-8")
-                except UnicodeDecodeError:
-                    return name, row, value.as_py(), "is not UTF-8 text; convert the file to UTF-8"
-            continue
+        undecodable = first_not_utf8(raw)
+        if undecodable is not None:
+            return name, *undecodable, "is not UTF-8 text; convert the file to UTF-8"
+        text = raw.cast(pa.large_string())
         if name in types and (pa.types.is_floating(types[name]) or pa.types.is_integer(types[name])):
             fits = pc.or_(
                 pc.match_substring_regex(text, _NUMBER, ignore_case=True),
