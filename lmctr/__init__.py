@@ -22,6 +22,8 @@ _moved.install()
 # Names besides the families' classes.
 _NAMES = {
     "AutoModelForCTR": "lmctr.auto:AutoModelForCTR",
+    "CTRTrainer": "lmctr.training.trainer:CTRTrainer",
+    "CTRTrainingArguments": "lmctr.training.arguments:CTRTrainingArguments",
     "CTROutput": "lmctr.models.common.outputs:CTROutput",
     "CTRSinkProcessor": "lmctr.models.ctr_sink.processing_ctr_sink:CTRSinkProcessor",
     "Family": "lmctr.models.families:Family",

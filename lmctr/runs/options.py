@@ -12,12 +12,19 @@ from lmctr.utils.options import given, option
 class TrainOptions:
     """Train a model by a recipe, measure it beside the baselines, and leave a run folder."""
 
-    recipe: str = option("YAML file, or the name of a recipe of the package (ctr_sink/quickstart)", positional=True)
+    recipe: str | None = option(
+        "YAML file, or the name of a recipe of the package (ctr_sink/quickstart)", None, positional=True
+    )
     output_dir: str | None = option("run folder (default: runs/<name of the recipe>)", None)
     resume: bool = option(
         "continue the run in the folder from its newest complete checkpoint; start it where there is none", False
     )
     overwrite: bool = option("replace an earlier run in the same folder", False)
+    list_keys: str | None = option(
+        "print every key that a recipe of a family (din, ctr_sink, ...) may set, with type, default and meaning",
+        None,
+        metavar="FAMILY",
+    )
     overrides: Sequence[tuple[str, str]] = given(())
     command: str = given("")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lmctr.models.families import DEFAULT_FAMILY, families
-from lmctr.runs.inputs import input_class
+from lmctr.runs.inputs import config_class, input_class
 from lmctr.runs.inputs.keys import TrainingKeys
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.utils import files
@@ -185,6 +185,15 @@ def load_recipe(
     model = _check_group("model", _model_keys(kind, family), groups["model"], where, kind.set_elsewhere(family))
     for key, says in kind.check_recipe(data, model):
         raise RecipeError(f"{where(key)}: {says}")
+    width, heads = model.get("hidden_size"), model.get("num_attention_heads")
+    if width and heads and width % heads:  # the other values depend on data, which are read later
+        try:
+            config_class(family)(hidden_size=width, num_attention_heads=heads)
+        except ValueError as error:
+            raise RecipeError(
+                f"{where('model.num_attention_heads')}: model.num_attention_heads is {heads}, accepted: a divisor of model.hidden_size, "
+                f"which is {width}"
+            ) from error
     given = groups["training"]
     checked = _check_group("training", training_keys(), given, where, elsewhere_keys(kind))
     training = {_EPOCHS.get(key, key): checked[key] for key in given}

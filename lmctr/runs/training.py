@@ -16,8 +16,9 @@ from transformers.trainer_callback import PrinterCallback
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
 from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.folder import DATA, METRICS, RECIPE, RunFolder, claim
-from lmctr.runs.inputs import input_of
+from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
+from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.progress import ProgressLines
 from lmctr.runs.recipe import Recipe, RecipeError, load_recipe
@@ -73,6 +74,11 @@ def train(
 
 def run_train(options: TrainOptions) -> int:
     """`lmctr train RECIPE`. Returns the exit code."""
+    if options.list_keys is not None:
+        print(key_reference(options.list_keys))
+        return 0
+    if options.recipe is None:
+        raise ValueError("give a recipe (a YAML file, or a name such as ctr_sink/quickstart), or --list-keys FAMILY")
     if options.resume and options.overwrite:
         raise ValueError("--resume continues a run, --overwrite deletes it: give one of them")
     resume = "auto" if options.resume else False
@@ -128,6 +134,10 @@ class Training:
         values = {"disable_tqdm": True, **recipe.training}
         self.args: CTRTrainingArguments = CTRTrainingArguments(output_dir=str(folder.checkpoints), **values)
         self.is_first = self.args.process_index == 0
+        if self.args.lora is not None:
+            from lmctr.training.lora import check_lora  # PEFT is loaded where it is used only
+
+            check_lora(self.args.lora, config_class(recipe.model["family"]))
 
     def say(self, line: str) -> None:
         """Print a line, from the first process only."""
@@ -308,8 +318,6 @@ class Training:
             save_adapter(model, self.folder.path / "adapter")
             model = merge_lora(model)
             model.save_pretrained(self.folder.path)
-        # The arguments are in recipe.yaml; a pickle has no place beside a model that people share.
-        (self.folder.path / "training_args.bin").unlink(missing_ok=True)
         if not trainer.is_fsdp_enabled:  # there no process holds the whole model
             rows = [samples[row] for row in range(min(_REFERENCE_ROWS, len(samples)))]
             write_reference(self.folder.path, model, trainer.data_collator(rows))

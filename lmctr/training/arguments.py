@@ -5,10 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import IntervalStrategy, SchedulerType
+from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
 from lmctr.training.optim import EMBEDDING_OPTIMIZERS
 
+_TRACKER_PACKAGES = {
+    name: name
+    for name in (
+        "clearml",
+        "codecarbon",
+        "dagshub",
+        "dvclive",
+        "mlflow",
+        "neptune",
+        "swanlab",
+        "tensorboard",
+        "trackio",
+        "wandb",
+    )
+} | {"comet_ml": "comet-ml"}
 _LOWER_IS_BETTER = ("loss", "normalized_entropy", "expected_calibration_error")
 
 
@@ -112,6 +129,16 @@ class CTRTrainingArguments(TrainingArguments):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0.0 <= self.learning_rate < float("inf"):
+            raise ValueError(f"learning_rate must be a number above 0, such as 1e-3, got {self.learning_rate}")
+        if self.bf16 and not (self.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available()):
+            raise ValueError(
+                "bf16 is set, but there is no accelerator that computes in bfloat16; leave it out (training.bf16 false in a recipe) to "
+                "train in float32, or set use_cpu too for bfloat16 on the CPU"
+            )
         if self.stage1_epochs + self.stage2_epochs < 1:
             raise ValueError("stage1_epochs + stage2_epochs must be at least 1, got 0 + 0: nothing would be trained")
         if self.early_stopping_patience is not None:
@@ -156,6 +183,7 @@ class CTRTrainingArguments(TrainingArguments):
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = not self.metric_for_best_model.endswith(_LOWER_IS_BETTER)
         super().__post_init__()
+        self._check_trackers()
         self._set_plateau_mode()
 
     def _check_embedding_optimizer(self) -> None:
@@ -171,6 +199,15 @@ class CTRTrainingArguments(TrainingArguments):
                 )
             if not self.embedding_learning_rate >= 0.0:
                 raise ValueError(f"embedding_learning_rate must be 0 or more, got {self.embedding_learning_rate}")
+
+    def _check_trackers(self) -> None:
+        missing = set(self.report_to) & (set(_TRACKER_PACKAGES) - set(get_available_reporting_integrations()))
+        if missing:
+            packages = " ".join(sorted(_TRACKER_PACKAGES[name] for name in missing))
+            raise ValueError(
+                f"report_to names {', '.join(sorted(missing))}, which is not installed; pip install {packages}, or leave report_to "
+                "(training.report_to in a recipe) out"
+            )
 
     def _set_plateau_mode(self) -> None:
         """Let a plateau schedule wait for what counts as better, which torch would not know."""

@@ -24,12 +24,34 @@ from transformers import PreTrainedConfig
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["add_lora", "load_adapter", "merge_lora", "save_adapter"]
+__all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter"]
 
 CONFIG_FILE = "ctr_config.json"
 
 DEFAULTS = {"r": 32, "alpha": 64, "dropout": 0.1}
 """The paper's settings (arXiv 2508.03668, section 4.1)."""
+
+
+def check_lora(settings: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
+    """The settings, with the paper's values where they say nothing.
+
+    Raises:
+        ValueError: a family without a language model, an unknown key or a value out of range.
+    """
+    if "text_config" not in config_class.sub_configs:
+        raise ValueError(
+            f"training.lora adapts a language model, and {config_class.model_type} has none; leave it out, or train the family ctr_sink"
+        )
+    for key in settings:
+        if key not in DEFAULTS:
+            raise ValueError(unknown_key_message(key, DEFAULTS, "training.lora"))
+    values = {**DEFAULTS, **settings}
+    for key, least in (("r", 1), ("alpha", 1)):
+        if isinstance(values[key], bool) or not isinstance(values[key], int) or values[key] < least:
+            raise ValueError(f"training.lora.{key} is {values[key]!r}, accepted: a whole number from {least}")
+    if isinstance(values["dropout"], bool) or not 0.0 <= float(values["dropout"]) < 1.0:
+        raise ValueError(f"training.lora.dropout is {values['dropout']!r}, accepted: a number from 0 to below 1")
+    return values
 
 
 def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
@@ -43,17 +65,9 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
         The model wrapped by PEFT. `merge_lora` turns it back into a plain model.
 
     Raises:
-        ValueError: an unknown key or a value out of range.
+        ValueError: a model without a language model, an unknown key or a value out of range.
     """
-    for key in settings:
-        if key not in DEFAULTS:
-            raise ValueError(unknown_key_message(key, DEFAULTS, "training.lora"))
-    values = {**DEFAULTS, **settings}
-    for key, least in (("r", 1), ("alpha", 1)):
-        if isinstance(values[key], bool) or not isinstance(values[key], int) or values[key] < least:
-            raise ValueError(f"training.lora.{key} is {values[key]!r}, accepted: a whole number from {least}")
-    if isinstance(values["dropout"], bool) or not 0.0 <= float(values["dropout"]) < 1.0:
-        raise ValueError(f"training.lora.dropout is {values['dropout']!r}, accepted: a number from 0 to below 1")
+    values = check_lora(settings, type(model.config))
     present = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
     targets = [
         name

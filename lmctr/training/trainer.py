@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainerCallback
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
 from lmctr.evaluation.evaluator import evaluate_predictions
@@ -416,6 +417,19 @@ class CTRTrainer(Trainer):
         if should_stop(self.args, self.state):
             return num_train_epochs, 0  # the run had ended early: no further epoch
         return result
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save weights, configuration and processor, so that the folder can be loaded, measured, used and shared as it is.
+
+        The training arguments, which transformers pickles beside the weights, stay in checkpoints only: a pickle has no place beside a
+        model that people share.
+        """
+        config = getattr(_unwrap(self.model), "config", None)
+        if getattr(config, "processor_fingerprint", "none kept") is None:  # ids mean nothing without the vocabularies
+            config.processor_fingerprint = getattr(self.processing_class, "fingerprint", None)
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save and not _internal_call:
+            Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         if self.stages.stage != 2:

@@ -1,7 +1,7 @@
 """Base of the library's configurations: unknown keys are errors that offer the nearest known key."""
 
 from dataclasses import field, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
@@ -62,6 +62,17 @@ class CTRConfig(PreTrainedConfig):
             raise ValueError(unknown_key_message(key, sorted(own - base), type(self).__name__))
         super().__post_init__(**kwargs)
         self.validate_values()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "CTRConfig":
+        """As in the parent, but the configuration of another family is an error. Raises `ValueError` that names it."""
+        found = config_dict.get("model_type")
+        if cls.model_type and found is not None and found != cls.model_type:
+            raise ValueError(
+                f"this checkpoint is {found}, and {cls.__name__} is of {cls.model_type}; use AutoModelForCTR (or AutoConfig), which "
+                "reads any family"
+            )
+        return super().from_dict(config_dict, **kwargs)
 
     def validate_values(self) -> None:
         """Check the values of the family's keys. Raises `ValueError` that names the key."""

@@ -66,6 +66,11 @@ class TextInput(InputKind):
                 "model.backbone is a config from scratch without model_type; "
                 "accepted: a model name, a folder, package:NAME, or a mapping such as {model_type: bert, hidden_size: 128}",
             )
+        else:
+            try:
+                text_build.check_backbone(backbone)
+            except ValueError as error:
+                yield "model.backbone", str(error)
         if model["text_config_values"]:
             yield (
                 "model.text_config_values",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from lmctr.data.batches.text import TextCollator, TextView
@@ -165,6 +166,32 @@ def pretrained_text_config(model: Mapping[str, Any]) -> Any:
     return config
 
 
+def check_backbone(values: Mapping[str, Any]) -> None:
+    """Check what can be known of a backbone from scratch before there are data.
+
+    Raises:
+        ValueError: an unknown model type or configuration key, heads that do not divide the width.
+    """
+    model_type = values["model_type"]
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(f"model.backbone: unknown model_type {model_type!r}; for example bert, roberta, qwen2, qwen3")
+    config_class = CONFIG_MAPPING[model_type]
+    known = set(config_class().to_dict()) | set(inspect.signature(config_class.__init__).parameters)
+    for key in values:
+        if key not in known:
+            raise ValueError(unknown_key_message(key, known - {"self", "args", "kwargs"}, "model.backbone"))
+    config = config_class(**{key: value for key, value in values.items() if key != "model_type"})
+    width, heads = (getattr(config, key, None) for key in ("hidden_size", "num_attention_heads"))
+    if width and heads and width % heads:
+        try:
+            with torch.device("meta"):
+                AutoModel.from_config(config)
+        except ValueError as error:
+            raise ValueError(
+                f"model.backbone.num_attention_heads is {heads}, accepted: a divisor of model.backbone.hidden_size, which is {width} ({error})"
+            ) from error
+
+
 def scratch_text_config(
     values: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, sink_token_id: int | None = None
 ) -> dict[str, Any]:
@@ -175,14 +202,7 @@ def scratch_text_config(
     Raises:
         ValueError: an unknown model type or configuration key, a `vocab_size` smaller than the tokenizer's.
     """
-    model_type = values["model_type"]
-    if model_type not in CONFIG_MAPPING:
-        raise ValueError(f"model.backbone: unknown model_type {model_type!r}; for example bert, roberta, qwen2, qwen3")
-    config_class = CONFIG_MAPPING[model_type]
-    known = set(config_class().to_dict()) | set(inspect.signature(config_class.__init__).parameters)
-    for key in values:
-        if key not in known:
-            raise ValueError(unknown_key_message(key, known - {"self", "args", "kwargs"}, "model.backbone"))
+    check_backbone(values)
     needed = max(number for number in tokenizer.get_vocab().values() if number != sink_token_id) + 1
     if values.get("vocab_size", needed) < needed:
         raise ValueError(

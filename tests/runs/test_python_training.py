@@ -1,0 +1,99 @@
+"""Training from Python in the statements that README shows: from a table or a log to an evaluated, saved run in at most six."""
+
+import ast
+import inspect
+import shutil
+import textwrap
+
+import numpy as np
+import pytest
+
+import lmctr
+import lmctr.data
+from lmctr.cli.main import main
+from lmctr.hub.checks import validate_run
+from lmctr.runs.folder import open_run
+
+ROWS = 400
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A schema of 400 clicks of one's own."""
+    rng = np.random.default_rng(0)
+    ad, site = rng.integers(0, 20, ROWS), rng.integers(0, 5, ROWS)
+    click = (rng.random(ROWS) < 0.2 + 0.6 * (ad < 10)).astype(int)
+    lines = [f"{c},ad{a},site{s},{rng.random():.3f}" for c, a, s in zip(click, ad, site)]
+    (tmp_path / "clicks.csv").write_text("click,ad,site,price\n" + "\n".join(lines) + "\n")
+    (tmp_path / "clicks.yaml").write_text("name: clicks\nfiles: clicks.csv\nlabel: click\n")
+    return tmp_path / "clicks.yaml"
+
+
+def by_recipe(table, folder):
+    recipe = {
+        "data": {"name": str(table), "split": "random"},
+        "model": {"family": "deepfm"},
+        "training": {"epochs": 1, "use_cpu": True},
+    }
+    run = lmctr.runs.train(recipe, output_dir=folder)
+    return run, run.metrics["split metrics"]["test"]
+
+
+def by_trainer(table, folder):
+    store = lmctr.data.TabularStore.build(lmctr.data.load_tabular(table))
+    model = lmctr.DeepFMForCTR(lmctr.DeepFMConfig(**store.processor.model_config_values()))
+    parts = {
+        part: lmctr.data.TabularDataset(lmctr.data.TabularView(store), rows) for part, rows in store.splits.items()
+    }
+    trainer = lmctr.CTRTrainer(
+        model,
+        lmctr.CTRTrainingArguments(folder, stage2_epochs=1, use_cpu=True),
+        data_collator=lmctr.data.TabularCollator(lmctr.data.TabularView(store)),
+        train_dataset=parts["train"],
+        eval_dataset=parts["validation"],
+        processing_class=store.processor,
+    )
+    trainer.train()
+    trainer.save_model()
+    return lmctr.runs.load(folder), trainer.evaluate(parts["test"], metric_key_prefix="test")
+
+
+@pytest.mark.parametrize("way", [by_recipe, by_trainer])
+def test_at_most_six_statements(way):
+    body = ast.parse(textwrap.dedent(inspect.getsource(way))).body[0].body
+    assert len(body) - (way is by_trainer) <= 6  # `return` stands for the last statements: evaluating, loading
+
+
+@pytest.mark.parametrize("way", [by_recipe, by_trainer])
+def test_what_python_trains_every_verb_takes(way, table, tmp_path, capsys):
+    folder = tmp_path / "run"
+    run, measured = way(table, folder)
+    assert not list(folder.glob("*.bin"))
+    assert open_run(folder, "model").config["processor_fingerprint"] == run.processor.fingerprint
+    assert validate_run(folder).lines
+    assert main(["card", str(folder), "--print"]) == 0
+    assert main(["push", str(folder), "tester/deepfm", "--dry-run"]) == 0
+    assert (
+        main(
+            ["predict", str(folder), "--input", str(table.with_suffix(".csv")), "--output", str(tmp_path / "o.jsonl")]
+        )
+        == 0
+    )
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == ROWS
+    capsys.readouterr()
+    words = ["evaluate", str(folder), "--output", str(tmp_path / "metrics.json")]
+    if way is by_trainer:
+        assert main(words) == 2
+        assert (
+            "has no recipe.yaml, which would say what to measure on; give the data: --data.name NAME"
+            in capsys.readouterr().err
+        )
+        words += ["--data.name", str(table)]
+    assert main(words) == 0
+    assert "test" in capsys.readouterr().out
+    again = lmctr.runs.evaluate(folder, overrides={} if way is by_recipe else {"data.name": str(table)})
+    expected = measured if way is by_recipe else {key: measured[f"test_{key}"] for key in again}
+    assert again == pytest.approx(expected, abs=1e-6)
+    rows = {"ad": ["ad3", "ad15"], "site": ["site1", "never seen"], "price": [0.5, 0.1]}
+    assert run.predict(rows).shape == (2,)
+    shutil.rmtree(folder)
