@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import transformers
 
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
+from lmctr.runs.download import local_folder
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
-from lmctr.runs.inputs import input_of
+from lmctr.runs.inputs import input_class, input_of
 from lmctr.runs.inputs.base import PARTS, RunContext
-from lmctr.runs.loading import load_run
+from lmctr.runs.loading import load_folder
 from lmctr.runs.options import EvaluateOptions
-from lmctr.runs.recipe import load_recipe
+from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import write_json
@@ -48,7 +49,7 @@ def run_evaluate(options: EvaluateOptions) -> int:
 
 
 def evaluate(
-    run: str | Path | RunFolder,
+    run: str | Path,
     split: str = "test",
     *,
     overrides: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
@@ -57,20 +58,20 @@ def evaluate(
     """Metrics of one part; empty in processes other than the first.
 
     Args:
-        run: folder of a finished run.
+        run: folder of a finished run; or another folder that `from_pretrained` loads, or a Hub id, with `overrides` that name the data.
         split: train, validation or test.
-        overrides: dotted keys over the run's own recipe; only keys that leave the model and its inputs as they were trained.
+        overrides: dotted keys over the run's own recipe; only keys that leave the model and its inputs as they were trained. A folder
+            without a recipe takes every data key: `{"data.name": "clicks.yaml"}`.
         predictions: Parquet file for the scores.
 
     Raises:
-        FileNotFoundError, ValueError: no finished run, another key, data that do not go with the processor.
+        FileNotFoundError, ValueError: no finished run and no data, another key, data that do not go with the processor.
     """
     if split not in PARTS:
         raise ValueError(f"split is {split!r}, accepted: {', '.join(PARTS)}")
-    folder = run if isinstance(run, RunFolder) else open_run(run)
     transformers.utils.logging.disable_progress_bar()
-    check_overrides(overrides, input_of(load_recipe(folder.path / RECIPE)).free_data_keys)
-    recipe = load_recipe(folder.path / RECIPE, overrides)
+    folder = RunFolder(local_folder(run))
+    recipe = _recipe_of(folder, overrides)
     view = input_of(recipe)
     with tempfile.TemporaryDirectory() as scratch:
         values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
@@ -78,7 +79,7 @@ def evaluate(
             output_dir=scratch, eval_strategy="no", save_strategy="no", disable_tqdm=True, **values
         )
         view.load(Path(scratch))
-        model, processor = load_run(folder.path)
+        model, processor = load_folder(folder)
         view.open(processor, (split,), RunContext(folder.path))
         trainer = CTRTrainer(
             model=model,
@@ -96,6 +97,27 @@ def evaluate(
         return plain_metrics(output.metrics, split, view.tasks)
 
 
+def _recipe_of(folder: RunFolder, overrides: Mapping[str, Any] | Sequence[tuple[str, str]]) -> Recipe:
+    """The recipe of a finished run, or one around a bare model, which knows its inputs itself and needs data."""
+    if folder.started or not (folder.path / "config.json").is_file():
+        path = open_run(folder.path).path / RECIPE
+        check_overrides(overrides, input_of(load_recipe(path)).free_data_keys)
+        return load_recipe(path, overrides)
+    if "data.name" not in dict(overrides):
+        raise FileNotFoundError(
+            f"{folder.path} is no run folder: it has no {RECIPE}, which would say what to measure on; give the data: --data.name NAME "
+            "and what else they need of --data.KEY"
+        )
+    model = {"family": folder.model_type}
+    if "text_config" in folder.config:
+        model |= {
+            "backbone": {"model_type": folder.config["text_config"]["model_type"]},
+            "tokenizer": "the model's own",
+        }
+    check_overrides(overrides, tuple(input_class(folder.model_type).data_keys.model_fields))
+    return load_recipe({"model": model}, overrides)
+
+
 def check_overrides(overrides: Mapping[str, Any] | Sequence[tuple[str, str]], free_data_keys: tuple[str, ...]) -> None:
     """Only what leaves the model and its inputs as they were trained may be overridden.
 
@@ -103,7 +125,8 @@ def check_overrides(overrides: Mapping[str, Any] | Sequence[tuple[str, str]], fr
         ValueError: an override of another key.
     """
     for key in dict(overrides):
-        group, name = key.split(".")[:2]
+        group, _, name = key.partition(".")
+        name = name.split(".")[0]
         if group == "model" or (group == "data" and name not in free_data_keys):
             free = ", data.".join(free_data_keys)
             raise ValueError(f"--{key}: the run was trained with its own value; free are data.{free}")
