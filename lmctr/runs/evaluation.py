@@ -17,7 +17,7 @@ from lmctr.runs.download import local_folder
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
 from lmctr.runs.inputs import input_class, input_of
 from lmctr.runs.inputs.base import PARTS, RunContext
-from lmctr.runs.loading import load_folder
+from lmctr.runs.loading import load_run
 from lmctr.runs.options import EvaluateOptions
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.training.arguments import CTRTrainingArguments
@@ -79,7 +79,7 @@ def evaluate(
             output_dir=scratch, eval_strategy="no", save_strategy="no", disable_tqdm=True, **values
         )
         view.load(Path(scratch))
-        model, processor = load_folder(folder)
+        model, processor = load_run(folder.path)
         view.open(processor, (split,), RunContext(folder.path))
         trainer = CTRTrainer(
             model=model,

@@ -13,7 +13,7 @@ from lmctr.runs.answers import load_retriever, predict_rows
 from lmctr.runs.download import local_folder
 from lmctr.runs.evaluation import evaluate
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
-from lmctr.runs.loading import load_folder
+from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.serving import score
 
@@ -37,7 +37,7 @@ class Run:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        return load_folder(self.folder)
+        return load_run(self.path)
 
     @property
     def model(self) -> Any:
