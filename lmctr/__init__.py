@@ -36,6 +36,7 @@ _NAMES = {
 _ROOMS = (
     "analysis",
     "auto",
+    "benchmarks",
     "data",
     "evaluation",
     "hub",

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lmctr.benchmarks.harness import in_turn, machine_text, now, reports, results, say, table
 from lmctr.benchmarks.options import TABULAR_ARMS as ARMS
 from lmctr.benchmarks.options import TabularBenchmark
+from lmctr.data.synthetic.tables import rising_sizes, zipf_values
 from lmctr.models.families import families, family_of
 from lmctr.training.optim import GroupedOptimizer, LazyAdamW, use_sparse_gradients
 from lmctr.utils.files import parse_yaml
@@ -43,17 +44,8 @@ class Shape:
     embedding_dim: int = 16
 
     def vocab_sizes(self) -> list[int]:
-        """Sizes that rise geometrically from 4 and add up to the vocabulary, as Criteo's do."""
-        count = self.num_categorical
-        # the last field alone is within the sum
-        low, high = 1.0, max(1.0, self.vocabulary / 4) ** (1 / max(count - 1, 1))
-        for _ in range(200):  # the ratio of the series, by halving
-            ratio = (low * high) ** 0.5
-            if (4 * ratio ** np.arange(count)).sum() < self.vocabulary:
-                low = ratio
-            else:
-                high = ratio
-        return [max(3, int(size)) + 2 for size in 4 * low ** np.arange(count)]
+        """Sizes with padding and unknown values, which rise from field to field and add up to the vocabulary."""
+        return [max(3, size) + 2 for size in rising_sizes(self.num_categorical, self.vocabulary)]
 
 
 def benchmark_tabular(options: TabularBenchmark) -> dict[str, Any]:
@@ -140,10 +132,7 @@ def make_batches(shape: Shape, place: torch.device, count: int = _BATCHES) -> li
     sizes = np.array(shape.vocab_sizes()) - 2
     batches = []
     for _ in range(count):
-        uniform = rng.random((shape.batch_size, len(sizes)))
-        power = 1 - 1.05  # bounded Pareto, rounded down
-        ranks = (1 + uniform * ((sizes + 1.0) ** power - 1)) ** (1 / power)
-        ids = np.minimum(ranks.astype(np.int64) - 1, sizes - 1) + 2
+        ids = zipf_values(rng.random((shape.batch_size, len(sizes))), sizes, 1.05) + 2
         batch = {
             "input_ids": torch.from_numpy(ids.astype(np.int32)),
             "labels": torch.from_numpy((rng.random(shape.batch_size) < 0.25).astype(np.float32)),

@@ -178,6 +178,11 @@ def _sizes(count: int, total: int, given: Sequence[int] | None) -> list[int]:
     if not count:
         return []
     _require(total >= 4 * count, "vocab_size", total, f"{4 * count} or more (4 values per field)")
+    return rising_sizes(count, total)
+
+
+def rising_sizes(count: int, total: int) -> list[int]:
+    """Numbers of values of so many fields that rise geometrically from 4 and add up to about `total`, as Criteo's do."""
     low, high = 0.0, np.log(total)
     for _ in range(60):  # the common ratio that makes the sizes add up
         middle = (low + high) / 2
@@ -186,6 +191,16 @@ def _sizes(count: int, total: int, given: Sequence[int] | None) -> list[int]:
         else:
             high = middle
     return [int(size) for size in 4 * np.exp(np.linspace(0, low, count))]
+
+
+def zipf_values(uniform: np.ndarray, size: int | np.ndarray, exponent: float) -> np.ndarray:
+    """Values below `size` (one, or one per column) by the law P(rank k) ~ k^-exponent: a bounded Pareto variable, rounded down."""
+    power = 1.0 - exponent
+    if abs(power) < 1e-9:
+        rank = np.exp(uniform * np.log(size + 1))
+    else:
+        rank = (1 + uniform * ((size + 1) ** power - 1)) ** (1 / power)
+    return np.minimum(rank.astype(np.int32) - 1, size - 1)
 
 
 def _pairs(
@@ -243,15 +258,7 @@ class _Model:
 
     def inputs(self, rng: np.random.Generator, count: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
         """Values of each categorical field (int32), of each numeric field (float64, NaN where missing) and uniforms for labels."""
-        power = 1.0 - self.zipf_exponent
-        values = []
-        for size in self.sizes:
-            uniform = rng.random(count)
-            if abs(power) < 1e-9:
-                rank = np.exp(uniform * np.log(size + 1))
-            else:
-                rank = (1 + uniform * ((size + 1) ** power - 1)) ** (1 / power)
-            values.append(np.minimum(rank.astype(np.int32) - 1, size - 1))
+        values = [zipf_values(rng.random(count), size, self.zipf_exponent) for size in self.sizes]
         numbers = []
         for location, scale, *_ in self.numeric:
             number = np.floor(np.exp(rng.standard_normal(count) * scale + location))
