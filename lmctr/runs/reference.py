@@ -6,6 +6,7 @@ ids of real samples, so the file stays in the run folder and is not shared.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,10 @@ def write_reference(
         raise ValueError("the model gives NaN or infinite logits; it is not fit to be kept as a reference")
     tensors = {f"input.{key}": value.contiguous() for key, value in inputs.items()} | {"logits": logits}
     parameter = next(model.parameters())
-    metadata = {"dtype": str(parameter.dtype).removeprefix("torch."), "device": parameter.device.type}
+    made_with = {"dtype": str(parameter.dtype).removeprefix("torch."), "device": parameter.device.type}
+    metadata = {
+        "made_with": json.dumps(made_with)
+    }  # one entry: several are written in an order that changes from run to run
     path = Path(run_dir) / REFERENCE_FILE
     save_file(tensors, path, metadata=metadata)
     return path
@@ -77,6 +81,7 @@ def compare_with_reference(run_dir: str | Path, model: torch.nn.Module) -> tuple
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, Any] = file.metadata() or {}
+            metadata = json.loads(metadata.get("made_with", "null")) or metadata  # earlier runs have an entry for each
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read ({error}); delete it, or evaluate the run again") from error
