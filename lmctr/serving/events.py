@@ -87,40 +87,25 @@ class EventScorer(RequestScorer):
     ) -> Mapping[str, torch.Tensor]:
         """The processor's tensors; without candidates some item stands in for one."""
         processor = self.processor
-        users, statistics = list(processor.user_feature_names), list(processor.statistics)
         if candidates is None:
             known = processor.items["item_id"]
             entries = [{"item": known[0].as_py() if len(known) else 0, "time": time}]
-            entries[0] |= {"user": dict.fromkeys(users), "statistics": [0.0] * len(statistics)}
+            entries[0] |= {"user": dict.fromkeys(processor.user_feature_names)}
+            entries[0] |= {"statistics": [0.0] * len(processor.statistics)}
         else:
-            entries = [dict(c) if isinstance(c, Mapping) else {"item": c} for c in candidates]
-            times = [time if entry.get("time") is None else entry["time"] for entry in entries]
-            if len(history) and min(times) <= history[-1]["time"]:
-                raise ValueError(
-                    f"time: the last behaviour is at {history[-1]['time']}; candidates come after it, got {min(times)}"
-                )
-        options: dict[str, Any] = {}
-        for place, entry in enumerate(entries):
-            for key, names in (("user", users), ("statistics", statistics)):
-                if names and entry.get(key) is None:
-                    raise ValueError(f"candidates[{place}] has no {key!r}; it needs {names}")
-        if users:
-            other = next((place for place, entry in enumerate(entries) if entry["user"] != entries[0]["user"]), None)
-            if other is not None:
-                raise ValueError(
-                    f"candidates[{other}] has another 'user' than candidates[0]; the candidates of a request are of one user"
-                )
-            options["users"] = [entries[0]["user"]]
-        if statistics:
-            options["statistics"] = [[entry["statistics"] for entry in entries]]
-        plain = [{key: value for key, value in e.items() if key not in ("user", "statistics")} for e in entries]
+            entries = [c if isinstance(c, Mapping) else {"item": c} for c in candidates]
         try:
-            return processor([history], [plain], times=[time], **options)
+            batch = processor.of_requests([history], [entries], [time])
         except ValueError as error:
-            text = str(error)
-            for long, short in (("histories: row 0, event ", what), ("candidates: row 0, candidate ", "candidates")):
-                text = re.sub(rf"{long}(\d+)", rf"{short}[\1]", text)
-            raise ValueError(text) from error
+            text = re.sub(r"histories: row 0, event (\d+)", rf"{what}[\1]", str(error))
+            text = re.sub(r"candidates: row 0: candidate (\d+) needs", r"candidates[\1] has no", text)
+            raise ValueError(re.sub(r"candidates: row 0[,:] candidate (\d+)", r"candidates[\1]", text)) from error
+        first = int(batch["candidate_times"].min())
+        if candidates is not None and len(history) and first <= history[-1]["time"]:
+            raise ValueError(
+                f"time: the last behaviour is at {history[-1]['time']}; candidates come after it, got {first}"
+            )
+        return batch
 
 
 class EncodedLayers(EncodedHistory):

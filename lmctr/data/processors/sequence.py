@@ -362,6 +362,43 @@ class SequenceProcessor(FeatureExtractionMixin):
             raise ValueError("statistics: the processor was fitted without any.")
         return BatchFeature({name: torch.from_numpy(values) for name, values in batch.items()})
 
+    def of_requests(
+        self,
+        histories: Sequence[Sequence[Mapping[str, Any]]],
+        candidates: Sequence[Sequence[Any]],
+        times: Sequence[int],
+    ) -> BatchFeature:
+        """`__call__` on requests whose candidates hold what belongs to them: dicts with `item` and optionally `time` and `scenario`,
+        `user` (one for all candidates of a row) and `statistics` (a list of floats) where the processor reads such.
+
+        Raises:
+            ValueError: as `__call__`; a candidate without `user` or `statistics`.
+        """
+        users, names = self.user_feature_names, self.statistics
+        width = max(map(len, candidates), default=0)
+        options: dict[str, Any] = {"users": [] if users else None, "statistics": [] if names else None}
+        for row, own in enumerate(candidates):
+            for place, entry in enumerate(own):
+                where = f"candidates: row {row}: candidate {place}"
+                if users and not isinstance(entry.get("user"), Mapping):
+                    raise ValueError(f"{where} needs 'user', an object of {', '.join(users)}")
+                if users and entry["user"] != own[0]["user"]:
+                    raise ValueError(
+                        f"{where} has another 'user' than candidate 0; the candidates of a request are of one user"
+                    )
+                if names and np.shape(entry.get("statistics")) != (len(names),):
+                    raise ValueError(f"{where} needs 'statistics', a list of {', '.join(names)}")
+            if users:
+                options["users"].append(own[0]["user"])
+            if names:
+                missing = [[0.0] * len(names)] * (width - len(own))
+                options["statistics"].append([entry["statistics"] for entry in own] + missing)
+        plain = [
+            [{key: value for key, value in entry.items() if key not in ("user", "statistics")} for entry in own]
+            for own in candidates
+        ]
+        return self(histories, plain, times, **options)
+
     def _row(
         self,
         row: int,

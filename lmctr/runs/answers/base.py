@@ -28,11 +28,13 @@ class Answers(ABC):
     Attributes:
         unknown: what was unknown to the processor so far: "values" and "unknown" by the name of what was counted.
         reason: why lines were scored on their own, where some were.
+        tasks: what the logits of a candidate are of.
     """
 
     default_batch_size: ClassVar[int] = 64
     batches_at_a_time: ClassVar[int] = 8  # so that there is something to sort by length
     candidates_key: ClassVar[str] = "candidates"
+    tasks: tuple[str, ...] = ("label",)
 
     def __init__(self, model: torch.nn.Module, processor: Any, batch_size: int | None = None):
         self.model, self.processor = model, processor

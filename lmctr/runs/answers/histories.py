@@ -138,6 +138,10 @@ class EventAnswers(HistoryAnswers):
     Candidates of a request that share a time are one row of the model; so each has the logit of a row of its own.
     """
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.processor.tasks
+
     def check(self, request: Any, where: str) -> dict[str, Any]:
         return event_request(request, where)
 
@@ -170,39 +174,19 @@ class EventAnswers(HistoryAnswers):
                 yield place, chosen[start : start + self.batch_size]
 
     def _process(self, rows: list[tuple[Request, list[int]]]) -> Any:
-        chosen = [[request["candidates"][number] for number in numbers] for (_, request), numbers in rows]
-        options: dict[str, Any] = {}
-        if self.processor.user_feature_names:
-            options["users"] = [self._user(candidates) for candidates in chosen]
-        if self.processor.statistics:
-            width = max(len(candidates) for candidates in chosen)
-            options["statistics"] = [self._statistics(candidates, width) for candidates in chosen]
-        left_out = ("user", "statistics") if options else ()
-        return self.processor(
-            histories=[request["history"] for (_, request), _ in rows],
-            candidates=[
-                [{key: value for key, value in entry.items() if key not in left_out} for entry in candidates]
-                for candidates in chosen
-            ],
-            times=[request["time"] for (_, request), _ in rows],
-            **options,
+        return self.processor.of_requests(
+            [request["history"] for (_, request), _ in rows],
+            [[request["candidates"][number] for number in numbers] for (_, request), numbers in rows],
+            [request["time"] for (_, request), _ in rows],
         )
-
-    def _user(self, candidates: list[dict[str, Any]]) -> Mapping[str, Any]:
-        users = [entry.get("user") for entry in candidates]
-        if not isinstance(users[0], dict) or any(user != users[0] for user in users):
-            raise ValueError(f"the request needs one 'user' with {', '.join(self.processor.user_feature_names)}")
-        return users[0]
-
-    def _statistics(self, candidates: list[dict[str, Any]], width: int) -> list[list[float]]:
-        names = self.processor.statistics
-        for place, entry in enumerate(candidates):
-            if not isinstance(entry.get("statistics"), list) or len(entry["statistics"]) != len(names):
-                raise ValueError(f"candidate {place} needs 'statistics', a list of {', '.join(names)}")
-        missing = [[0.0] * len(names)] * (width - len(candidates))
-        return [entry["statistics"] for entry in candidates] + missing
 
 
 def _in_words(error: str) -> str:
     """The processor's message about its only row, as one about the request."""
-    return error.replace("histories: row 0, event", "history: event").replace("candidates: row 0, ", "candidates: ")
+    for long, short in (
+        ("histories: row 0, event", "history: event"),
+        ("candidates: row 0, ", "candidates: "),
+        ("candidates: row 0: ", ""),
+    ):
+        error = error.replace(long, short)
+    return error

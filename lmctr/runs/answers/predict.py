@@ -55,7 +55,7 @@ def predict(options: PredictOptions) -> int:
     count = 0
     with open_lines(options.input) as lines, whole_output(options.output) as target:
         for request, logits in answers.scored(read_objects(lines, name_of_input(options.input))):
-            answer = answer_of(request, logits, getattr(processor, "tasks", ("label",)))
+            answer = answer_of(request, logits, answers.tasks)
             target.write(json.dumps(answer, ensure_ascii=False) + "\n")
             count += 1
     reason = f" ({answers.reason})" if answers.reason else ""
