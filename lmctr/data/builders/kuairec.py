@@ -101,8 +101,7 @@ def load_kuairec(
     keep = np.isin(events.video, known)
     num_without_text = int((~keep).sum())
     if min_user_events > 1:
-        _, codes, counts = np.unique(events.user[keep], return_inverse=True, return_counts=True)
-        keep[np.flatnonzero(keep)[counts[codes] < min_user_events]] = False
+        keep[keep] = columns.users_with(events.user[keep], min_user_events)
     if not keep.any():
         raise ValueError(
             f"{folder}: none of {events.num_rows} rows is left: {events.num_without_time} have no timestamp, {events.num_repeats} repeat "

@@ -153,11 +153,7 @@ def load_movielens(
     }
     ratings = source.table("ratings", types, progress)
     catalogue = _catalogue(source, names["item"], progress)
-    arrays = {}
-    for key, name in names.items():
-        column = columns.as_arrow(ratings[name], name, ratings_file)
-        columns.reject_nulls(column, name, ratings_file)
-        arrays[key] = column.to_numpy(zero_copy_only=False)
+    arrays = columns.whole_arrays(ratings, names, ratings_file)
     del ratings
     rating = arrays["rating"]
     bad = ~((rating >= 0) & (rating <= 5))
@@ -172,8 +168,7 @@ def load_movielens(
     num_ratings, num_users = len(rating), len(np.unique(arrays["user"]))
     keep = np.ones(num_ratings, dtype=bool)
     if min_user_events > 1:
-        _, codes, counts = np.unique(arrays["user"], return_inverse=True, return_counts=True)
-        keep &= counts[codes] >= min_user_events
+        keep &= columns.users_with(arrays["user"], min_user_events)
     if last_years is not None:
         keep &= arrays["time"] >= arrays["time"].max() - int(last_years * _SECONDS_PER_YEAR)
     if not keep.any():
@@ -267,11 +262,7 @@ def _tags(source: _Source, names: dict[str, str], item_ids: pa.ChunkedArray, pro
     text = "tag" if source.kind == "csv" else "Tag"
     kinds = {names["user"]: pa.int64(), names["item"]: pa.int64(), text: pa.string(), names["time"]: pa.int64()}
     table = source.table("tags", kinds, progress)
-    found = {}
-    for key in ("user", "item", "time"):
-        column = columns.as_arrow(table[names[key]], names[key], file)
-        columns.reject_nulls(column, names[key], file)
-        found[key] = column.to_numpy(zero_copy_only=False)
+    found = columns.whole_arrays(table, {key: names[key] for key in ("user", "item", "time")}, file)
     columns.item_rows(found["item"], item_ids, names["item"], file)
     columns.to_seconds(found["time"], names["time"], file)
     return found

@@ -25,7 +25,6 @@ one id per row, those with one number, the lists, each in the order given.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
@@ -34,7 +33,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers import BatchFeature, FeatureExtractionMixin
+from transformers import BatchFeature
 from transformers.utils import TensorType
 
 from lmctr.data.tables.source import TableSource, rows_of, watched
@@ -44,26 +43,13 @@ from .columns import Rows
 from .fields import Field, parse_fields
 from .files import SIDE_FILES, read_state, write_state
 from .fit import FittedState, Fitter
+from .settings import FittedExtractor, sequence_tables
 from .transform import TabularArrays, concatenate, transform_rows
 
 __all__ = ["TabularFeatureProcessor"]
 
-_SETTINGS = (
-    "fields",
-    "label",
-    "group",
-    "time",
-    "time_format",
-    "weight",
-    "embedding_dim",
-    "quantile_sample",
-    "seed",
-    "statistics",
-)
-_IGNORED = ("feature_extractor_type", "processor_class", "transformers_version", "auto_map")
 
-
-class TabularFeatureProcessor(FeatureExtractionMixin):
+class TabularFeatureProcessor(FittedExtractor):
     r"""Turns the columns of a table into the inputs of a tabular CTR model.
 
     Args:
@@ -83,6 +69,18 @@ class TabularFeatureProcessor(FeatureExtractionMixin):
         ValueError: unknown keys (the nearest known one is offered) and values, of the processor or of a field.
     """
 
+    settings: ClassVar[tuple[str, ...]] = (
+        "fields",
+        "label",
+        "group",
+        "time",
+        "time_format",
+        "weight",
+        "embedding_dim",
+        "quantile_sample",
+        "seed",
+        "statistics",
+    )
     model_input_names: ClassVar[list[str]] = ["input_ids", "numeric_values", "sequence_ids", "sequence_times"]
     request_kind: ClassVar[str] = "table"
 
@@ -100,10 +98,7 @@ class TabularFeatureProcessor(FeatureExtractionMixin):
         statistics: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for key in kwargs:
-            if key not in _IGNORED:
-                raise ValueError(unknown_key_message(key, _SETTINGS, type(self).__name__))
-        super().__init__()
+        super().__init__(**kwargs)
         self.fields = parse_fields(fields)
         for name, value in {
             "label": label,
@@ -284,10 +279,6 @@ class TabularFeatureProcessor(FeatureExtractionMixin):
         keys = [key for key in (*self.model_input_names, "labels") if key in arrays]
         return BatchFeature({key: arrays[key] for key in keys}, tensor_type=return_tensors)
 
-    def _require_fitted(self) -> None:
-        if not self._fitted:
-            raise ValueError("this processor is not fitted; call fit(source) first, or load a fitted one.")
-
     # what the model needs to know
 
     def vocab_size(self, name: str) -> int:
@@ -329,27 +320,20 @@ class TabularFeatureProcessor(FeatureExtractionMixin):
         """
         ids = [field for field in self.fields if field.kind == "id"]
         lists = [field for field in self.fields if field.kind == "list"]
-        table_of = {field.name: place for place, field in enumerate(ids)}
-        tables, own_sizes = [], []
-        for field in lists:
-            key = field.share_with or field.name
-            if key not in table_of:
-                table_of[key] = len(ids) + len(own_sizes)
-                own_sizes.append(self.vocab_size(key))
-            tables.append(table_of[key])
+        tables, own = sequence_tables(lists, {field.name: place for place, field in enumerate(ids)}, len(ids))
         values: dict[str, Any] = {
             "vocab_sizes": [self.vocab_size(field.name) for field in ids],
             "num_numeric": sum(field.kind == "value" for field in self.fields),
             "field_names": self.field_names,
             "num_sequences": len(lists),
             "sequence_tables": tables,
-            "sequence_vocab_sizes": own_sizes,
+            "sequence_vocab_sizes": [self.vocab_size(name) for name in own],
             "processor_fingerprint": self.fingerprint,
         }
         owners = {field.name: field for field in self.fields}
-        own = [owners[field.share_with or field.name].embedding_dim for field in self.ordered_fields()]
-        if any(width is not None for width in own):
-            values["embedding_dim"] = [width or self.embedding_dim or embedding_dim for width in own]
+        widths = [owners[field.share_with or field.name].embedding_dim for field in self.ordered_fields()]
+        if any(width is not None for width in widths):
+            values["embedding_dim"] = [width or self.embedding_dim or embedding_dim for width in widths]
         elif self.embedding_dim is not None:
             values["embedding_dim"] = self.embedding_dim
         return values
@@ -372,11 +356,7 @@ class TabularFeatureProcessor(FeatureExtractionMixin):
     # saving and loading
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings, as `preprocessor_config.json` holds them; what was fitted goes to side files."""
-        values: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in _SETTINGS if name != "fields"}
-        values["fields"] = [field.to_dict() for field in self.fields]
-        values["feature_extractor_type"] = values["processor_class"] = type(self).__name__
-        return values
+        return super().to_dict() | {"fields": [field.to_dict() for field in self.fields]}
 
     def save_pretrained(
         self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
@@ -397,12 +377,7 @@ class TabularFeatureProcessor(FeatureExtractionMixin):
             OSError: a file is absent.
             ValueError: the files do not belong together.
         """
-        kwargs.pop("trust_remote_code", None)
-        hub = {
-            key: kwargs[key]
-            for key in ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
-            if key in kwargs
-        }
+        hub = cls._hub_options(kwargs)
         processor = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
         first_ids = {field.name: field.first_id for field in processor.fields}
         processor._set_state(read_state(pretrained_model_name_or_path, first_ids, processor.statistics, **hub))

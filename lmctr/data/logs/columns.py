@@ -7,7 +7,7 @@ Rows are counted from 1, in the order of the input, a header line not counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,22 @@ def ids_to_numpy(ids: pa.Array) -> np.ndarray:
     if pa.types.is_integer(ids.type):
         return ids.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return np.array(ids.to_pylist(), dtype=np.str_)
+
+
+def whole_arrays(table: pa.Table, names: Mapping[str, str], source: str) -> dict[str, np.ndarray]:
+    """Columns without missing values as arrays, by the keys of `names`. Raises `ValueError` for a missing value."""
+    arrays = {}
+    for key, name in names.items():
+        column = as_arrow(table[name], name, source)
+        reject_nulls(column, name, source)
+        arrays[key] = column.to_numpy(zero_copy_only=False)
+    return arrays
+
+
+def users_with(user: np.ndarray, min_events: int) -> np.ndarray:
+    """(E,) bool, the events of users who have at least `min_events`."""
+    _, codes, counts = np.unique(user, return_inverse=True, return_counts=True)
+    return counts[codes] >= min_events
 
 
 def to_seconds(values: Any, column: str = "time", source: str | None = None, unit: str = "s") -> np.ndarray:

@@ -18,7 +18,6 @@ an ad's field (`share_with: "ad.<name>"`): it gets the ids of that field, and in
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -26,26 +25,24 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers import BatchFeature, FeatureExtractionMixin
+from transformers import BatchFeature
 from transformers.utils import TensorType
 
 from lmctr.data.features.fields import Field
 from lmctr.data.features.files import read_state, write_state
 from lmctr.data.features.fit import FittedState, Fitter
 from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.features.settings import FittedExtractor, sequence_tables
 from lmctr.data.features.transform import add_counts
 from lmctr.utils.ragged import ragged_arange
-from lmctr.utils.suggest import unknown_key_message
 
 __all__ = ["ImpressionProcessor", "pad_ads"]
 
 SIDES = ("user", "ad")
-_SETTINGS = ("user_fields", "ad_fields", "quantile_sample", "seed", "statistics")
-_IGNORED = ("feature_extractor_type", "processor_class", "transformers_version", "auto_map")
 _BORROWS = "ad."
 
 
-class ImpressionProcessor(FeatureExtractionMixin):
+class ImpressionProcessor(FittedExtractor):
     r"""Turns users and the ads of their impressions into the inputs of a retrieval model.
 
     Args:
@@ -64,6 +61,7 @@ class ImpressionProcessor(FeatureExtractionMixin):
             field of an ad, a `share_with` that names no categorical field of the ad.
     """
 
+    settings: ClassVar[tuple[str, ...]] = ("user_fields", "ad_fields", "quantile_sample", "seed", "statistics")
     model_input_names: ClassVar[list[str]] = [
         "user_input_ids",
         "user_numeric_values",
@@ -83,10 +81,7 @@ class ImpressionProcessor(FeatureExtractionMixin):
         statistics: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for key in kwargs:
-            if key not in _IGNORED:
-                raise ValueError(unknown_key_message(key, _SETTINGS, type(self).__name__))
-        super().__init__()
+        super().__init__(**kwargs)
         statistics = dict(statistics or {})
         options = {"label": None, "quantile_sample": quantile_sample, "seed": seed}
         self.quantile_sample, self.seed = quantile_sample, seed
@@ -210,8 +205,7 @@ class ImpressionProcessor(FeatureExtractionMixin):
         Raises:
             ValueError: no users, another number of lists of ads, a user without ads, a missing column, a value that does not fit.
         """
-        if not self.is_fitted:
-            raise ValueError("this processor is not fitted; call fit(source) first, or load a fitted one.")
+        self._require_fitted()
         if isinstance(ads, Mapping) or not isinstance(ads, Sequence):
             raise ValueError("ads: expected a list with the ads of each user.")
         user = self.user(users, return_tensors=None)
@@ -259,24 +253,15 @@ class ImpressionProcessor(FeatureExtractionMixin):
         lists = [field for field in user.fields if field.kind == "list"]
         place_of = {field.name: place for place, field in enumerate(ids)}
         ad_place = {name: place for place, name in enumerate(ad["field_names"])}
-        first_own = len(ids) + len(ad["vocab_sizes"])
-        tables, own = [], []
-        for field in lists:
-            if field.name in self.borrowed:
-                tables.append(len(ids) + ad_place[self.borrowed[field.name]])
-                continue
-            key = field.share_with or field.name
-            if key not in place_of:
-                place_of[key] = first_own + len(own)
-                own.append(user.vocab_size(key))
-            tables.append(place_of[key])
+        borrowed = {name: len(ids) + ad_place[owner] for name, owner in self.borrowed.items()}
+        tables, own = sequence_tables(lists, place_of, len(ids) + len(ad["vocab_sizes"]), borrowed)
         return {
             "user_vocab_sizes": [user.vocab_size(field.name) for field in ids],
             "user_num_numeric": sum(field.kind == "value" for field in user.fields),
             "user_field_names": user.field_names,
             "user_num_sequences": len(lists),
             "user_sequence_tables": tables,
-            "user_sequence_vocab_sizes": own,
+            "user_sequence_vocab_sizes": [user.vocab_size(name) for name in own],
             "ad_vocab_sizes": ad["vocab_sizes"],
             "ad_num_numeric": ad["num_numeric"],
             "ad_field_names": ad["field_names"],
@@ -291,18 +276,11 @@ class ImpressionProcessor(FeatureExtractionMixin):
 
     # saving and loading
 
-    def to_dict(self) -> dict[str, Any]:
-        """The settings, as `preprocessor_config.json` holds them."""
-        values: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in _SETTINGS}
-        values["feature_extractor_type"] = values["processor_class"] = type(self).__name__
-        return values
-
     def save_pretrained(
         self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
     ) -> list[str]:
         """Writes `preprocessor_config.json` and the side files of both sides, `user_...` and `ad_...`."""
-        if not self.is_fitted:
-            raise ValueError("this processor is not fitted; call fit(source) before it is saved.")
+        self._require_fitted()
         os.makedirs(save_directory, exist_ok=True)
         own = {name: value for name, value in self.user.state.vocabularies.items() if name not in self.borrowed}
         state = FittedState(own, self.user.state.bounds, self.user.state.moments)
@@ -316,12 +294,7 @@ class ImpressionProcessor(FeatureExtractionMixin):
         Raises:
             OSError: a file is absent. ValueError: the files do not belong together.
         """
-        kwargs.pop("trust_remote_code", None)
-        hub = {
-            key: kwargs[key]
-            for key in ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
-            if key in kwargs
-        }
+        hub = cls._hub_options(kwargs)
         processor = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
         for side, part in (("ad", processor.ad), ("user", processor.user)):
             first_ids = {field.name: field.first_id for field in part.fields}
