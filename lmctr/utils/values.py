@@ -68,7 +68,8 @@ class Wording:
 
     def wrong(self, path: Sequence[str | int], value: Any, accepted: str, in_type: bool) -> str:
         """A value that is not accepted; `in_type`: its type is right, but not the value."""
-        return f"{self.place(path[:-1])}: {path[-1]} is {value!r}, accepted: {accepted}"
+        quotes = " (put it in quotes)" if accepted.startswith("text") and isinstance(value, (bool, int, float)) else ""
+        return f"{self.place(path[:-1])}: {path[-1]} is {value!r}, accepted: {accepted}{quotes}"
 
     def refused(self, path: Sequence[str | int], message: str, of_mapping: bool) -> str:
         """What a validator says, of a mapping or of one value in it."""
@@ -119,18 +120,19 @@ def _message(kind: type[Values], given: Any, error: Mapping[str, Any], wording: 
         path.append(part)
         value = value.get(key) if isinstance(value, Mapping) else value[key]
     if error["type"] == "extra_forbidden":
-        return 0, wording.unknown([*path, error["loc"][-1]], inner_values(hint).model_fields)
+        return 0, wording.unknown([*path, error["loc"][-1]], _keys_of(inner_values(hint)))
     if error["type"] == "value_error":
         return 1, wording.refused(path, str(error["ctx"]["error"]), inner_values(hint) is not None)
     if error["type"] == "missing":
         return 2, wording.missing(path, describe(hint, bounds))
-    if inner_values(hint) is not None and (not path or isinstance(path[-1], int)):
-        return 1, wording.mapping(path, list(inner_values(hint).model_fields), value)
+    if inner_values(hint) is not None and inner_values(hint) is _without_null(hint):
+        return 1, wording.mapping(path, _keys_of(inner_values(hint)), value)
     in_type = error["type"].startswith(("greater", "less"))
-    accepted = describe(hint, bounds if in_type else ())
-    if isinstance(value, (bool, int, float)) and accepted.startswith("text"):
-        accepted += " (put it in quotes)"
-    return 1, wording.wrong(path, value, accepted, in_type)
+    return 1, wording.wrong(path, value, describe(hint, bounds if in_type else ()), in_type)
+
+
+def _keys_of(kind: type[Values]) -> list[str]:
+    return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def inner_values(hint: Any, deep: bool = False) -> type[Values] | None:

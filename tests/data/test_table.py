@@ -454,3 +454,16 @@ def test_seconds_read_as_a_finer_unit_are_refused(tmp_path, unit, time, fix):
     text = f"events: events.csv\ncolumns: {{user: u, item: i, time: {{column: t, unit: {unit}}}, label: c}}\n"
     with pytest.raises(ValueError, match=f"all times lie in January 1970.*{fix}"):
         load_log(schema_file(tmp_path, "events.csv", text))
+
+
+def test_a_schema_of_the_other_kind_is_told_as_such(tmp_path):
+    table = schema_file(tmp_path, text="files: t.csv\nlabel: y\n")
+    with pytest.raises(
+        ValueError, match=r"is the schema of a table .files, fields., and an interaction log is wanted"
+    ):
+        load_log(table)
+    log = schema_file(tmp_path, text=SCHEMA)
+    with pytest.raises(
+        ValueError, match=r"is the schema of an interaction log .*; or prepare the log, lmctr data prep"
+    ):
+        load_tabular(log)

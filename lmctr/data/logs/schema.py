@@ -3,69 +3,144 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field, model_validator
+
+from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, refuse_other_schema, short_for
 from lmctr.utils.files import read_yaml
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.values import Values, read_values
 
-from .log import DatasetInfo
-
-RULES = ("greater_than", "at_least", "less_than", "at_most", "equals", "in")
-TYPES = ("text", "integer", "number")
+# Rules of labels, by their sign in words.
+RULES = {"greater_than": ">", "at_least": ">=", "less_than": "<", "at_most": "<=", "equals": "=", "in": "in"}
 
 
-@dataclass(frozen=True)
-class FileSpec:
+class FileSpec(Values):
     """Where a table stands and how to read it."""
 
-    path: str
+    path: ColumnName
     format: str | None = None
     delimiter: str | None = None
 
 
-@dataclass(frozen=True)
-class TimeSpec:
+class TimeSpec(Values):
     """A time column: numbers in `unit`, or strings in `format`; naive times are in `timezone` (default UTC)."""
 
-    column: str
-    unit: str = "s"
+    column: ColumnName
+    unit: Literal["s", "ms", "us", "ns"] = "s"
     format: str | None = None
     timezone: str | None = None
 
+    @model_validator(mode="after")
+    def _one_way(self) -> TimeSpec:
+        if {"format", "unit"} <= self.model_fields_set:
+            raise ValueError("`format` reads strings, `unit` numbers; give one of them.")
+        return self
 
-@dataclass(frozen=True)
-class LabelSpec:
+
+class LabelSpec(Values):
     """A label column of 0 and 1, or a rule on a column; `missing` is "error" or "history" (the event is no sample)."""
 
-    column: str
-    rule: str | None = None
-    value: Any = None
-    missing: str = "error"
+    column: ColumnName
+    missing: Literal["error", "history"] = "error"
+    greater_than: Any = None
+    at_least: Any = None
+    less_than: Any = None
+    at_most: Any = None
+    equals: Any = None
+    in_: Any = Field(None, alias="in")
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> LabelSpec:
+        rules = [rule for rule in RULES if _field(rule) in self.model_fields_set]
+        if len(rules) > 1:
+            raise ValueError(f"one rule at most, got {', '.join(rules)}.")
+        rule, value = self.rule, self.value
+        if rule == "in" and (not isinstance(value, list) or not value):
+            raise ValueError(f"`in` needs a list of values, got {value!r}.")
+        if rule == "equals" and isinstance(value, (list, dict, type(None))):
+            raise ValueError(f"`equals` needs one value, got {value!r}.")
+        if rule not in (None, "in", "equals") and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise ValueError(f"`{rule}` needs a number, got {value!r}.")
+        return self
+
+    @property
+    def rule(self) -> str | None:
+        """The key of the rule; None: the column holds 0 and 1."""
+        return next((rule for rule in RULES if _field(rule) in self.model_fields_set), None)
+
+    @property
+    def value(self) -> Any:
+        """What the rule compares with."""
+        return None if self.rule is None else getattr(self, _field(self.rule))
 
     def describe(self) -> str:
         """The rule in words, such as "rating > 3"."""
-        sign = {"greater_than": ">", "at_least": ">=", "less_than": "<", "at_most": "<=", "equals": "=", "in": "in"}
-        return f"column {self.column!r}" if self.rule is None else f"{self.column} {sign[self.rule]} {self.value}"
+        return f"column {self.column!r}" if self.rule is None else f"{self.column} {RULES[self.rule]} {self.value}"
 
 
-@dataclass(frozen=True)
-class CodeSpec:
+def _field(rule: str) -> str:
+    return "in_" if rule == "in" else rule
+
+
+class CodeSpec(Values):
     """A column of names or codes."""
 
-    column: str
-    names: tuple[str, ...] | None = None
+    column: ColumnName
+    names: list[str] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _different(self) -> CodeSpec:
+        if self.names is not None and len(set(self.names)) < len(self.names):
+            raise ValueError(f"names: each name may stand once, got {self.names}.")
+        return self
 
 
-@dataclass(frozen=True)
-class AttributeSpec:
+class AttributeSpec(Values):
     """A column of the catalogue or user table; `separator` splits text into a list."""
 
-    column: str
-    type: str | None = None
-    separator: str | None = None
+    column: ColumnName
+    type: Literal["text", "integer", "number"] | None = None
+    separator: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _splits_text(self) -> AttributeSpec:
+        if self.separator is not None and self.type not in (None, "text"):
+            raise ValueError(f"`separator` splits text, got separator {self.separator!r} with type {self.type!r}.")
+        return self
+
+
+def _named(columns: Any) -> Any:
+    """A list of columns, or names with a column each, as names with the keys of a column."""
+    if isinstance(columns, list):
+        columns = {name: name for name in columns}
+    if not isinstance(columns, dict):
+        return columns
+    whole = {}
+    for name, spec in columns.items():
+        spec = {"column": spec} if isinstance(spec, str) else {} if spec is None else spec
+        whole[str(name)] = {"column": str(name), **spec} if isinstance(spec, dict) else spec
+    return whole
+
+
+class AttributeTableKeys(FileSpec):
+    """The catalogue or user table: a file of its own, or columns of the event table."""
+
+    path: ColumnName | None = None
+    item: ColumnName | None = None
+    user: ColumnName | None = None
+    columns: Annotated[dict[str, AttributeSpec], BeforeValidator(_named)] | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> AttributeTableKeys:
+        for name in () if self.path is not None else ("format", "delimiter", "item", "user"):
+            if name in self.model_fields_set:
+                raise ValueError(f"{name!r} belongs to a file of its own; add `path`, or leave it out.")
+        if self.path is None and not self.columns:
+            raise ValueError("give `path` (a file of its own) or `columns` (columns of the event table).")
+        return self
 
 
 @dataclass(frozen=True)
@@ -77,23 +152,43 @@ class AttributesSpec:
     columns: dict[str, AttributeSpec] | None
 
 
-@dataclass(frozen=True)
-class Schema:
+Label = Annotated[LabelSpec, short_for("column")]
+Codes = Annotated[CodeSpec, short_for("column")]
+AttributeTable = Annotated[AttributeTableKeys, short_for("path")]
+
+
+class ColumnKeys(Values):
+    """Which column of the event table is what."""
+
+    user: ColumnName
+    item: ColumnName
+    time: Annotated[TimeSpec, short_for("column")]
+    label: Label
+    feedback: Codes | None = None
+    scenario: Codes | None = None
+    weight: ColumnName | None = None
+    extra_labels: dict[str, Label] = {}  # noqa: RUF012 (pydantic copies it)
+
+
+class SchemaKeys(Values):
+    """A schema file."""
+
+    name: ColumnName = "table"
+    events: Annotated[FileSpec, short_for("path")] | None = None
+    columns: ColumnKeys
+    catalogue: AttributeTable | None = None
+    users: AttributeTable | None = None
+    info: InfoKeys | None = None
+
+
+class Schema(ColumnKeys):
     """A parsed schema; `where` names it in error messages."""
 
     where: str
-    user: str
-    item: str
-    time: TimeSpec
-    label: LabelSpec
-    events: FileSpec | None = None
-    feedback: CodeSpec | None = None
-    scenario: CodeSpec | None = None
-    weight: str | None = None
-    extra_labels: dict[str, LabelSpec] = field(default_factory=dict)
-    catalogue: AttributesSpec | None = None
-    users: AttributesSpec | None = None
-    info: dict[str, Any] = field(default_factory=dict)
+    events: FileSpec | None
+    catalogue: AttributesSpec | None
+    users: AttributesSpec | None
+    info: dict[str, Any]
 
     def event_columns(self) -> list[str]:
         """Every column of the event table that the schema uses."""
@@ -123,163 +218,24 @@ def read_schema(path: str | os.PathLike) -> Schema:
 
 def parse_schema(values: Any, where: str = "schema", needs_events: bool = False) -> Schema:
     """Checks a schema given as a mapping (the content of a schema file)."""
-    values = _mapping(values, where, {"name", "events", "columns", "catalogue", "users", "info"})
-    columns = _mapping(
-        _need(values, "columns", where),
-        f"columns of {where}",
-        {"user", "item", "time", "label", "feedback", "scenario", "weight", "extra_labels"},
-    )
-    at = f"columns of {where}"
-    if needs_events or "events" in values:
-        events = _file(_need(values, "events", where), f"events of {where}")
-    else:
-        events = None
-    user, item = (_text(_need(columns, key, at), f"{key} in {at}") for key in ("user", "item"))
-    info = _mapping(
-        values.get("info", {}), f"info of {where}", {entry.name for entry in fields(DatasetInfo)} - {"name"}
-    )
-    name = _text(values.get("name", "table"), f"name in {where}")
-    extra = columns.get("extra_labels", {})
-    if not isinstance(extra, Mapping):
-        raise ValueError(f"extra_labels in {at}: expected label names with a column or rule each, got {extra!r}.")
-    return Schema(
+    refuse_other_schema(values, where, is_log=True)
+    keys = read_values(SchemaKeys, values, SchemaWording(where))
+    if needs_events and keys.events is None:
+        raise ValueError(f"{where}: the key 'events' is missing.")
+    return Schema.model_construct(
+        **{name: getattr(keys.columns, name) for name in ColumnKeys.model_fields},
         where=where,
-        user=user,
-        item=item,
-        time=_time(_need(columns, "time", at), f"time in {at}"),
-        label=_label(_need(columns, "label", at), f"label in {at}"),
-        events=events,
-        feedback=_codes(columns["feedback"], f"feedback in {at}") if "feedback" in columns else None,
-        scenario=_codes(columns["scenario"], f"scenario in {at}") if "scenario" in columns else None,
-        weight=_text(columns["weight"], f"weight in {at}") if "weight" in columns else None,
-        extra_labels={str(key): _label(value, f"extra_labels.{key} in {at}") for key, value in extra.items()},
-        catalogue=_attributes(values["catalogue"], f"catalogue of {where}", "item", item)
-        if "catalogue" in values
-        else None,
-        users=_attributes(values["users"], f"users of {where}", "user", user) if "users" in values else None,
-        info=dict(info) | {"name": name},
+        events=keys.events,
+        catalogue=_attributes(keys.catalogue, "item", keys.columns.item),
+        users=_attributes(keys.users, "user", keys.columns.user),
+        info=info_values(keys.info) | {"name": keys.name},
     )
 
 
-def _mapping(value: Any, where: str, known: set[str]) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where}: expected keys ({', '.join(sorted(known))}), got {value!r}.")
-    for key in value:
-        if key not in known:
-            raise ValueError(unknown_key_message(key, known, where))
-    return dict(value)
-
-
-def _need(values: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in values or values[key] is None:
-        raise ValueError(f"{where}: the key {key!r} is missing.")
-    return values[key]
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        hint = "; YAML reads this word as true or false, put it in quotes" if isinstance(value, bool) else ""
-        raise ValueError(f"{where}: expected a name, got {value!r}{hint}.")
-    return value
-
-
-def _one_of(value: Any, accepted: tuple[str, ...], where: str) -> str:
-    if value not in accepted:
-        raise ValueError(f"{where}: got {value!r}, accepted: {', '.join(accepted)}.")
-    return value
-
-
-def _file(value: Any, where: str) -> FileSpec:
-    if isinstance(value, str):
-        return FileSpec(value)
-    value = _mapping(value, where, {"path", "format", "delimiter"})
-    return FileSpec(
-        _text(_need(value, "path", where), f"path in {where}"), value.get("format"), value.get("delimiter")
-    )
-
-
-def _time(value: Any, where: str) -> TimeSpec:
-    if isinstance(value, str):
-        return TimeSpec(value)
-    value = _mapping(value, where, {"column", "unit", "format", "timezone"})
-    unit = _one_of(value.get("unit", "s"), ("s", "ms", "us", "ns"), f"unit of {where}")
-    if "format" in value and "unit" in value:
-        raise ValueError(f"{where}: `format` reads strings, `unit` numbers; give one of them.")
-    return TimeSpec(
-        _text(_need(value, "column", where), f"column of {where}"), unit, value.get("format"), value.get("timezone")
-    )
-
-
-def _label(value: Any, where: str) -> LabelSpec:
-    if isinstance(value, str):
-        return LabelSpec(value)
-    value = _mapping(value, where, {"column", "missing", *RULES})
-    rules = [rule for rule in RULES if rule in value]
-    if len(rules) > 1:
-        raise ValueError(f"{where}: one rule at most, got {', '.join(rules)}.")
-    rule = rules[0] if rules else None
-    number = value.get(rule) if rule else None
-    if rule in RULES[:4] and (isinstance(number, bool) or not isinstance(number, (int, float))):
-        raise ValueError(f"{where}: `{rule}` needs a number, got {number!r}.")
-    if rule == "in" and (not isinstance(number, list) or not number):
-        raise ValueError(f"{where}: `in` needs a list of values, got {number!r}.")
-    if rule == "equals" and isinstance(number, (list, dict, type(None))):
-        raise ValueError(f"{where}: `equals` needs one value, got {number!r}.")
-    missing = _one_of(value.get("missing", "error"), ("error", "history"), f"missing of {where}")
-    return LabelSpec(_text(_need(value, "column", where), f"column of {where}"), rule, number, missing)
-
-
-def _codes(value: Any, where: str) -> CodeSpec:
-    if isinstance(value, str):
-        return CodeSpec(value)
-    value = _mapping(value, where, {"column", "names"})
-    names = value.get("names")
-    if names is not None:
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
-            raise ValueError(f"names of {where}: expected a list of names, got {names!r}.")
-        if len(set(names)) < len(names):
-            raise ValueError(f"names of {where}: each name may stand once, got {names}.")
-    return CodeSpec(
-        _text(_need(value, "column", where), f"column of {where}"), None if names is None else tuple(names)
-    )
-
-
-def _attributes(value: Any, where: str, key: str, event_column: str) -> AttributesSpec:
-    if isinstance(value, str):
-        return AttributesSpec(FileSpec(value), event_column, None)
-    value = _mapping(value, where, {"path", "format", "delimiter", key, "columns"})
-    given = value.get("columns")
-    if given is None:
-        columns = None
-    elif isinstance(given, list):
-        columns = {_text(name, f"columns of {where}"): AttributeSpec(name) for name in given}
-    elif isinstance(given, Mapping):
-        columns = {
-            str(name): _attribute(str(name), spec, f"{name} in columns of {where}") for name, spec in given.items()
-        }
-    else:
-        raise ValueError(
-            f"columns of {where}: expected a list of columns, or names with a column each, got {given!r}."
-        )
-    if "path" in value:
-        file = _file({name: value[name] for name in ("path", "format", "delimiter") if name in value}, where)
-        return AttributesSpec(file, _text(value.get(key, event_column), f"{key} in {where}"), columns)
-    for name in ("format", "delimiter", key):
-        if name in value:
-            raise ValueError(f"{where}: {name!r} belongs to a file of its own; add `path`, or leave it out.")
-    if not columns:
-        raise ValueError(f"{where}: give `path` (a file of its own) or `columns` (columns of the event table).")
-    return AttributesSpec(None, event_column, columns)
-
-
-def _attribute(name: str, value: Any, where: str) -> AttributeSpec:
-    if isinstance(value, str):
-        return AttributeSpec(value)
-    value = _mapping({} if value is None else value, where, {"column", "type", "separator"})
-    kind = value.get("type")
-    if kind is not None:
-        _one_of(kind, TYPES, f"type of {where}")
-    separator = value.get("separator")
-    if separator is not None and (kind not in (None, "text") or not isinstance(separator, str) or not separator):
-        raise ValueError(f"{where}: `separator` splits text, got separator {separator!r} with type {kind!r}.")
-    return AttributeSpec(_text(value.get("column", name), f"column of {where}"), kind, separator)
+def _attributes(keys: AttributeTableKeys | None, key: str, event_column: str) -> AttributesSpec | None:
+    if keys is None:
+        return None
+    file = None
+    if keys.path is not None:
+        file = FileSpec(path=keys.path, format=keys.format, delimiter=keys.delimiter)
+    return AttributesSpec(file, getattr(keys, key) or event_column, keys.columns)

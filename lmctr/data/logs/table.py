@@ -76,7 +76,7 @@ def load_table(
     if path is not None:
         path = Path(path).expanduser()
         if path.is_file():
-            events = FileSpec(str(path.resolve()), events.format, events.delimiter)
+            events = FileSpec(path=str(path.resolve()), format=events.format, delimiter=events.delimiter)
         elif path.is_dir():
             folder = path
         else:
@@ -382,7 +382,7 @@ def _read_attributes(spec: AttributesSpec, key: str, file: Path, progress: bool)
     check_keys(table, spec.key, str(file))
     parts = spec.columns
     if parts is None:
-        parts = {name: AttributeSpec(name) for name in table.column_names if name != spec.key}
+        parts = {name: AttributeSpec(column=name) for name in table.column_names if name != spec.key}
     return _attributes(table, parts, key, _whole_ids(table[spec.key], spec.key, str(file)), str(file))
 
 

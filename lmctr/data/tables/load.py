@@ -27,9 +27,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -37,11 +36,12 @@ from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularV
 from lmctr.data.features.fields import parse_fields
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.registry import load_tabular
+from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, refuse_other_schema, short_for
 from lmctr.utils.files import read_yaml
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.values import Values, read_values
 
 from .reading import block_size_for
-from .source import PARTS, Piece, SplitRule, TableSource, file_piece, table_piece
+from .source import Piece, SplitRule, TableSource, file_piece, table_piece
 from .store import TabularStore
 
 __all__ = [
@@ -55,8 +55,6 @@ __all__ = [
     "load_tabular",
     "table_source",
 ]
-
-_FILE_KEYS = ("format", "delimiter", "names")
 
 
 def table_source(
@@ -163,7 +161,44 @@ def _guess_fields(schema: pa.Schema, special: set[str]) -> list[dict[str, Any]]:
     return fields
 
 
-_SCHEMA_KEYS = ("name", "files", *_FILE_KEYS, "label", "group", "time", "weight", "split", "fields", "info")
+class TableFiles(Values):
+    """The files of a table's parts."""
+
+    train: ColumnName
+    validation: ColumnName | None = None
+    test: ColumnName | None = None
+
+
+class TableTime(Values):
+    """A time column; `format` reads words."""
+
+    column: ColumnName | None = None
+    format: str | None = None
+
+
+class TableSplit(Values):
+    """How rows are parted; what is not stated has the default of [`table_source`]."""
+
+    rule: str | None = None
+    fractions: list[float] | None = None
+    seed: int | None = None
+
+
+class TableSchema(Values):
+    """A schema file."""
+
+    name: str | int | None = None
+    files: Annotated[TableFiles, short_for("train")]
+    format: str | None = None
+    delimiter: str | None = None
+    names: list[str] | None = None
+    label: ColumnName | None = None
+    group: ColumnName | None = None
+    time: Annotated[TableTime, short_for("column")] | None = None
+    weight: ColumnName | None = None
+    split: TableSplit = TableSplit()
+    fields: list | None = None
+    info: InfoKeys | None = None
 
 
 def source_from_schema(
@@ -176,46 +211,28 @@ def source_from_schema(
 ) -> TableSource:
     """The table that a schema file describes; `path` is another folder for its files."""
     where, folder = str(schema), Path(schema).parent if path is None else Path(path).expanduser()
-    values = _mapping(read_yaml(schema), where, _SCHEMA_KEYS)
-    files = values.get("files")
-    if isinstance(files, str):
-        files = {"train": files}
-    files = _mapping(files, f"files of {where}", PARTS)
-    if "train" not in files:
-        raise ValueError(f"files of {where}: the key 'train' is missing.")
-    rule = _mapping(values.get("split", {}), f"split of {where}", ("rule", "fractions", "seed"))
+    values = read_yaml(schema)
+    refuse_other_schema(values, where, is_log=False)
+    keys = read_values(TableSchema, values, SchemaWording(where))
+    files, time = keys.files, keys.time or TableTime()
     given = {"rule": split, "fractions": fractions, "seed": seed}
-    rule |= {key: value for key, value in given.items() if value is not None}
-    time = values.get("time")
-    if isinstance(time, Mapping):
-        time = _mapping(time, f"time of {where}", ("column", "format"))
-    else:
-        time = {"column": time}
-    known = [entry.name for entry in dataclass_fields(DatasetInfo) if entry.name != "name"]
-    info = _mapping(values.get("info", {}), f"info of {where}", known)
+    rule = keys.split.model_copy(update={key: value for key, value in given.items() if value is not None})
     return table_source(
-        folder / files["train"],
-        values.get("label"),
-        values.get("fields"),
-        validation=folder / files["validation"] if "validation" in files else None,
-        test=folder / files["test"] if "test" in files else None,
-        group=values.get("group"),
-        time=time.get("column"),
-        time_format=time.get("format"),
-        weight=values.get("weight"),
-        split=rule.get("rule", "random"),
-        fractions=rule.get("fractions"),
-        seed=rule.get("seed", 0),
-        info=DatasetInfo(str(values.get("name", Path(schema).stem)), **info),
+        folder / files.train,
+        keys.label,
+        keys.fields,
+        validation=None if files.validation is None else folder / files.validation,
+        test=None if files.test is None else folder / files.test,
+        group=keys.group,
+        time=time.column,
+        time_format=time.format,
+        weight=keys.weight,
+        split=rule.rule or "random",
+        fractions=rule.fractions,
+        seed=rule.seed or 0,
+        format=keys.format,
+        delimiter=keys.delimiter,
+        names=keys.names,
+        info=DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info)),
         memory_limit=memory_limit,
-        **{key: values.get(key) for key in _FILE_KEYS},
     )
-
-
-def _mapping(value: Any, where: str, known: Sequence[str]) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where}: expected keys ({', '.join(known)}), got {value!r}.")
-    for key in value:
-        if key not in known:
-            raise ValueError(unknown_key_message(key, known, where))
-    return dict(value)

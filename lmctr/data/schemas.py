@@ -1,0 +1,71 @@
+"""What the two kinds of schema files, of logs and of tables, share: keys, and how errors are worded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.utils.values import Values, Wording, dataclass_values
+
+__all__ = ["ColumnName", "InfoKeys", "SchemaWording", "info_values", "refuse_other_schema", "short_for"]
+
+ColumnName = Annotated[str, Field(min_length=1)]
+InfoKeys = dataclass_values(DatasetInfo, {"name"})
+
+
+def short_for(key: str) -> BeforeValidator:
+    """A text stands for a mapping with this key."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+
+
+class SchemaWording(Wording):
+    """Places are named from the inside out: `time in columns of shop.yaml`."""
+
+    def place(self, path: Sequence[str | int]) -> str:
+        text = self.where
+        for depth, part in enumerate(path):
+            joint = "in" if depth and path[depth - 1] == "columns" else "of"
+            text = f"entry {part + 1} {joint} {text}" if isinstance(part, int) else f"{part} {joint} {text}"
+        return text
+
+    def mapping(self, path: Sequence[str | int], known: Sequence[str], value: Any) -> str:
+        return f"{self.place(path)}: expected keys ({', '.join(sorted(known))}), got {value!r}."
+
+    def missing(self, path: Sequence[str | int], accepted: str) -> str:
+        return f"{self.place(path[:-1])}: the key {path[-1]!r} is missing."
+
+    def wrong(self, path: Sequence[str | int], value: Any, accepted: str, in_type: bool) -> str:
+        hint = "; YAML reads this word as true or false, put it in quotes" if isinstance(value, bool) else ""
+        if "," in accepted:
+            return f"{self.place(path)}: got {value!r}, accepted: {accepted}{hint}."
+        return f"{self.place(path)}: expected {accepted.replace('text', 'a name')}, got {value!r}{hint}."
+
+    def refused(self, path: Sequence[str | int], message: str, of_mapping: bool) -> str:
+        return f"{self.place(path)}: {message}"
+
+
+def info_values(keys: Values | None) -> dict[str, Any]:
+    """The part `info` of a schema, what is stated of it."""
+    return {} if keys is None else keys.model_dump(exclude_unset=True)
+
+
+def refuse_other_schema(values: Any, where: str, is_log: bool) -> None:
+    """A schema of the other kind is told as such. Raises `ValueError`."""
+    own, other = (
+        ({"events", "columns"}, {"files", "fields"}) if is_log else ({"files", "fields"}, {"events", "columns"})
+    )
+    if not isinstance(values, Mapping) or own & values.keys() or not other & values.keys():
+        return
+    if is_log:
+        raise ValueError(
+            f"{where} is the schema of a table (files, fields), and an interaction log is wanted here, whose schema has events and "
+            "columns (see lmctr.data.logs.table); a table's rows are read by tabular families, such as deepfm"
+        )
+    raise ValueError(
+        f"{where} is the schema of an interaction log (events, columns), and a table is wanted here, whose schema has files and "
+        f"fields (see lmctr.data.tables.load); or prepare the log, lmctr data prepare {where} --output FOLDER, and name FOLDER in "
+        "data.name"
+    )
