@@ -12,10 +12,10 @@ scenario, and may scale them:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field
 
 from lmctr.scaling.allocation import Allocation, allocate
 from lmctr.scaling.design import Design
@@ -23,12 +23,29 @@ from lmctr.studies.scaling.options import AllocateOptions
 from lmctr.studies.scaling.tables import compact, sizes_text
 from lmctr.utils.files import check_file, read_yaml
 from lmctr.utils.results import check_output, write_result
-from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.tables import markdown_table, read_csv, text_table
+from lmctr.utils.values import Values, read_values
 
-_KEYS = ("budget", "minimal_roi", "scenarios")
-_SCENARIO_KEYS = ("name", "candidates", "gain", "cost", "gain_factor", "cost_factor")
-_CANDIDATE_KEYS = ("design", "gain", "cost")
+
+class _Plan(Values):
+    budget: float | None = None
+    minimal_roi: float = 1.0
+    scenarios: Any = None
+
+
+class _Scenario(Values):
+    name: str = Field(min_length=1)
+    candidates: Any = None
+    gain: str = "gain"
+    cost: str = "cost"
+    gain_factor: float = 1.0
+    cost_factor: float = 1.0
+
+
+class _Candidate(Values):
+    design: Any = None
+    gain: float
+    cost: float
 
 
 def run(options: AllocateOptions) -> None:
@@ -67,64 +84,35 @@ def read_scenarios(path: str) -> tuple[dict[str, list[Design]], float | None, fl
         for row in read_csv(path, text=["scenario", "design"], numbers=["gain", "cost"]):
             found.setdefault(row["scenario"], []).append(Design(row["design"], row["gain"], row["cost"]))
         return found, None, 1.0
-    values = read_yaml(path)
-    _check_keys(values, _KEYS, path)
-    entries = values.get("scenarios")
-    if not isinstance(entries, list) or not entries:
-        raise ValueError(f"{path}: scenarios is {entries!r}, accepted: a list of {{name, candidates}}")
-    found = {}
-    for number, entry in enumerate(entries):
+    plan, found = read_values(_Plan, read_yaml(path), path), {}
+    if not isinstance(plan.scenarios, list) or not plan.scenarios:
+        raise ValueError(f"{path}: scenarios is {plan.scenarios!r}, accepted: a list of {{name, candidates}}")
+    for number, entry in enumerate(plan.scenarios):
         name, designs = read_scenario(entry, Path(path), f"{path}: scenarios, entry {number + 1}")
         if name in found:
             raise ValueError(f"{path}: two scenarios are named {name!r}")
         found[name] = designs
-    budget = values.get("budget")
-    minimal_roi = number_of(values, "minimal_roi", 1.0, path)
-    return found, None if budget is None else number_of(values, "budget", 0.0, path), minimal_roi
+    return found, plan.budget, plan.minimal_roi
 
 
 def read_scenario(entry: Any, path: Path, where: str) -> tuple[str, list[Design]]:
     """Name and candidates of one scenario; files are beside `path`."""
-    _check_keys(entry, _SCENARIO_KEYS, where)
-    name = entry.get("name")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{where}: name is {name!r}, accepted: text")
-    candidates = entry.get("candidates")
-    columns = [entry.get("gain", "gain"), entry.get("cost", "cost")]
-    if isinstance(candidates, str):
-        beside = path.parent / candidates
-        rows = read_csv(beside if beside.is_file() else candidates, text=["design"], numbers=columns)
-        triples = [(row["design"], row[columns[0]], row[columns[1]]) for row in rows]
-    elif isinstance(candidates, list) and candidates:
-        triples = []
-        for place, row in enumerate(candidates):
-            spot = f"{where}, candidate {place + 1}"
-            _check_keys(row, _CANDIDATE_KEYS, spot)
-            triples.append(
-                (str(row.get("design")), number_of(row, "gain", None, spot), number_of(row, "cost", None, spot))
-            )
+    values = read_values(_Scenario, entry, where)
+    if isinstance(values.candidates, str):
+        beside, columns = path.parent / values.candidates, [values.gain, values.cost]
+        rows = read_csv(beside if beside.is_file() else values.candidates, text=["design"], numbers=columns)
+        triples = [(row["design"], row[values.gain], row[values.cost]) for row in rows]
+    elif isinstance(values.candidates, list) and values.candidates:
+        spots = (f"{where}, candidate {place + 1}" for place in range(len(values.candidates)))
+        rows = [read_values(_Candidate, row, spot) for row, spot in zip(values.candidates, spots)]
+        triples = [(str(row.design), row.gain, row.cost) for row in rows]
     else:
         raise ValueError(
-            f"{where}: candidates is {candidates!r}, accepted: a CSV file, or a list of {{design, gain, cost}}"
+            f"{where}: candidates is {values.candidates!r}, accepted: a CSV file, or a list of {{design, gain, cost}}"
         )
-    gain_factor, cost_factor = (number_of(entry, f"{kind}_factor", 1.0, where) for kind in ("gain", "cost"))
-    return name, [Design(design, gain * gain_factor, cost * cost_factor) for design, gain, cost in triples]
-
-
-def number_of(values: Mapping[str, Any], key: str, default: float | None, where: Any) -> float:
-    """A finite number of a mapping. Raises `ValueError`."""
-    value = values.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{where}: {key} is {value!r}, accepted: a number")
-    return float(value)
-
-
-def _check_keys(values: Any, known: tuple[str, ...], where: Any) -> None:
-    if not isinstance(values, dict):
-        raise ValueError(f"{where}: expected a mapping with the keys {', '.join(known)}, got {values!r}")
-    for key in values:
-        if key not in known:
-            raise ValueError(unknown_key_message(str(key), known, str(where)))
+    return values.name, [
+        Design(design, gain * values.gain_factor, cost * values.cost_factor) for design, gain, cost in triples
+    ]
 
 
 def allocation_lines(found: Allocation, minimal_roi: float) -> list[str]:
@@ -146,13 +134,9 @@ def allocation_table(found: Allocation) -> list[list[str]]:
 
 def allocation_dict(found: Allocation, minimal_roi: float) -> dict[str, Any]:
     """As JSON can hold it."""
-    return {
-        "chosen": {
-            name: {"design": sizes_text(design.sizes), "gain": design.gain, "cost": design.cost}
-            for name, design in found.chosen.items()
-        },
-        "gain": found.gain,
-        "cost": found.cost,
-        "budget": found.budget,
-        "minimal_roi": minimal_roi,
+    chosen = {
+        name: {"design": sizes_text(design.sizes), "gain": design.gain, "cost": design.cost}
+        for name, design in found.chosen.items()
     }
+    totals = {"gain": found.gain, "cost": found.cost, "budget": found.budget}
+    return {"chosen": chosen, **totals, "minimal_roi": minimal_roi}
