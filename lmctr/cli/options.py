@@ -128,7 +128,8 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
         arguments: dict[str, Any] = {"help": _help(field), "metavar": about["metavar"]}
         required = field.default is MISSING and field.default_factory is MISSING
         if kind is bool:
-            arguments = {"help": about["says"], "action": "store_true"}
+            switch = "store_false" if field.default is True else "store_true"
+            arguments = {"help": about["says"], "action": switch, "default": None}
         else:
             arguments |= {"type": kind, "choices": about["choices"]}
             if many:
@@ -139,8 +140,9 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
                 arguments["nargs"] = "*" if many else "?"
             parser.add_argument(field.name, **arguments)
         else:
-            flag = "--" + field.name.replace("_", "-")
-            flags = dict.fromkeys((flag, "--" + field.name))
+            start = "--no-" if field.default is True else "--"
+            flag = start + field.name.replace("_", "-")
+            flags = dict.fromkeys((flag, start + field.name))
             if not about["short"]:
                 parser.add_argument(*flags, dest=field.name, required=required, **arguments)
                 continue
@@ -164,7 +166,7 @@ def read_options(options: type, args: argparse.Namespace) -> Any:
     values = {}
     for field in fields(options):
         value = getattr(args, field.name, None)
-        if value is not None and not (value is False or value == []):
+        if value is not None and value != []:
             values[field.name] = value
     return options(**values)
 

@@ -15,7 +15,7 @@ from lmctr.runs.folder import RunFolder, open_run
 from lmctr.utils.files import read_json
 from lmctr.utils.load_report import held_load_report
 
-__all__ = ["check_tokenizer_files", "load_folder", "load_run"]
+__all__ = ["check_tokenizer_files", "load_bare_model", "load_folder", "load_run"]
 
 
 def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
@@ -37,6 +37,12 @@ def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     processor = _load_processor(folder)
     _check_fingerprint(folder, processor)
     return model, processor
+
+
+def load_bare_model(folder: RunFolder) -> torch.nn.Module:
+    """The model of a folder that may lack a processor, checked as `load_folder` does."""
+    _load_config(folder)
+    return _load_model(folder)
 
 
 def _load_config(folder: RunFolder) -> CTRConfig:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .options import GridOptions
+
 __all__ = ["Design", "DesignGrid", "DesignResult", "choose_design", "mlp_flops", "pareto_front"]
 
 
@@ -29,33 +31,14 @@ def mlp_flops(sizes: Sequence[int]) -> int:
     return 2 * sum(below * above for below, above in itertools.pairwise(sizes))
 
 
-@dataclass(frozen=True)
-class DesignGrid:
-    """The grid of Appendix B.1.
+@dataclass(frozen=True, kw_only=True)
+class DesignGrid(GridOptions):
+    """The grid of Appendix B.1; iterating gives its sizes. Arguments: see `GridOptions`.
 
     Decided: `ratio` bounds the step from the input to the first layer too (`ratio_on_input`), which gives 1,553 sizes, near the paper's
-    "approximately 1000"; without it there are 9,191, with embedding dimensions below 2,000 (all up to the limit on FLOPs: 9,241, the 50 others being
-    wider inputs of the narrowest network).
-
-    Args:
-        num_sparse_features, num_dense: the input is `embedding_dim x num_sparse_features + num_dense` wide.
-        embedding_step: of the embedding dimension, which starts there too. width_step: of the layers, likewise.
-        max_embedding_dim: the largest embedding dimension; None leaves it to `max_flops`.
-        num_hidden_layers: layers before the output of width 1. max_first_width: what an ad's cached half may take.
-        ratio: a layer is at least 1 / ratio of the one before. ratio_on_input: also the first of the input.
-        max_flops: per user-ad pair.
+    "approximately 1000"; without it there are 9,191, with embedding dimensions below 2,000 (all up to the limit on FLOPs, `max_embedding_dim`
+    None: 9,241, the 50 others being wider inputs of the narrowest network).
     """
-
-    num_sparse_features: int = 200
-    num_dense: int = 128
-    embedding_step: int = 16
-    width_step: int = 128
-    max_embedding_dim: int | None = 1984
-    num_hidden_layers: int = 4
-    max_first_width: int = 1024
-    ratio: int = 20
-    ratio_on_input: bool = True
-    max_flops: int = 143_000_000
 
     def __post_init__(self):
         for name in ("embedding_step", "width_step", "num_hidden_layers", "max_first_width", "ratio", "max_flops"):

@@ -27,7 +27,7 @@ def option(
     """A dataclass field that is a flag of the command line too.
 
     The flag is the field's name with hyphens (`batch_size` is `--batch-size`); its type is the annotation: `str`, `int`, `float`,
-    `Path`, each also `| None`; `bool`, a switch whose default is False; `list[...]`, several words after one flag.
+    `Path`, each also `| None`; `bool`, a switch (`--no-batch-size` where the default is True); `list[...]`, several words after one flag.
 
     Args:
         says: the help.

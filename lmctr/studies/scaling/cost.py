@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lmctr.runs.download import local_folder
 from lmctr.scaling.cost import Capacity, LatencyLimitError, machines, measure_capacity
 from lmctr.scaling.inputs import request_shape
 from lmctr.scaling.load import CapacityCache, ModelLoad, model_fingerprint
@@ -102,18 +103,19 @@ def measure_run(
     cache: Path | None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Capacity and FLOPs of one saved model, as JSON can hold them; `kept` tells whether the capacity was found in the folder `cache`.
+    """Capacity and FLOPs of one saved model (a folder, or an id of the Hub), as JSON can hold them; `kept` tells whether the capacity was found in the folder `cache`.
 
     Raises:
         ValueError: a limit that no load meets (`LatencyLimitError`), naming the run. FileNotFoundError: no saved model.
     """
-    model, limits = saved_model(run), options.limits()
+    path = local_folder(run)
+    model, limits = saved_model(path), options.limits()
     if options.threads is not None:
         if options.threads < 1:
             raise ValueError(f"--threads must be at least 1, got {options.threads}")
         torch.set_num_threads(options.threads)
     shape = request_shape(model.config, request.candidates, request.length)
-    here, fingerprint = machine(options.device), model_fingerprint(run)
+    here, fingerprint = machine(options.device), model_fingerprint(path)
     store = None if cache is None else CapacityCache(cache)
     capacity = None if store is None else store.get(here, fingerprint, shape, limits)
     was_kept = capacity is not None

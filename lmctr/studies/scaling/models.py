@@ -10,11 +10,10 @@ from typing import Any
 import transformers
 from transformers import set_seed
 
-from lmctr.auto import AutoModelForCTR
+from lmctr.runs.folder import PROCESSOR_FILES, RunFolder
 from lmctr.runs.inputs import input_of
-from lmctr.runs.loading import load_run
+from lmctr.runs.loading import load_bare_model, load_run
 from lmctr.runs.recipe import load_recipe
-from lmctr.utils.load_report import held_load_report
 
 __all__ = ["open_model", "saved_model"]
 
@@ -36,26 +35,21 @@ def open_model(name: str, overrides: Sequence[tuple[str, str]] = ()) -> Any:
 
 
 def saved_model(path: str | Path) -> Any:
-    """The model of a folder.
+    """The model of a folder, with or without a processor, in evaluation mode, on the CPU.
 
     Raises:
         FileNotFoundError: no folder, or none with a saved model. ValueError: weights and configuration do not belong together.
     """
     transformers.utils.logging.disable_progress_bar()
-    path = Path(path)
-    if not path.is_dir():
+    folder = RunFolder(Path(path))
+    if not folder.path.is_dir():
         raise FileNotFoundError(f"run folder {path} does not exist")
-    if not (path / "config.json").is_file():
+    if not (folder.path / "config.json").is_file():
         raise FileNotFoundError(
             f"{path} holds no saved model: it has no config.json (train one with `lmctr train RECIPE`)"
         )
-    if (path / "processor_config.json").is_file() or (path / "preprocessor_config.json").is_file():
-        return load_run(path)[0]
-    with held_load_report():
-        model, info = AutoModelForCTR.from_pretrained(path, output_loading_info=True)
-    if info["missing_keys"]:
-        raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys'])[:5])}")
-    return model.eval()
+    has_processor = any((folder.path / name).is_file() for name in PROCESSOR_FILES)
+    return load_run(path)[0] if has_processor else load_bare_model(folder)
 
 
 def _model_of_recipe(name: str, overrides: Sequence[tuple[str, str]]) -> Any:

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lmctr.scaling.options import SweepOptions
+from lmctr.scaling.options import GridOptions, SweepOptions
 from lmctr.utils.options import given, option
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class CostRunOptions(MeasureOptions, RequestOptions, ResultFile):
     inputs of fixed size, for single and batched requests; then the machines that the base model's load needs with each. The load is
     closed: each client waits for its answer. Results are kept, and found again on the same machine and model."""
 
-    runs: list[str] = option("folder with a saved model", positional=True, metavar="RUN")
+    runs: list[str] = option("folder with a saved model, or its id on the Hub", positional=True, metavar="RUN")
     base: str | None = option("the model in use today, one of the runs (default: the first)", None, metavar="RUN")
     base_machines: float = option("machines that serve it (default: 1)", 1.0, metavar="N")
     cache: str | None = option("where results are kept (default: ~/.cache/lmctr/cost)", None, metavar="FOLDER")
@@ -155,11 +155,10 @@ class RevenueOptions(ResultFolder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignOptions(ResultFolder):
+class DesignOptions(GridOptions, ResultFolder):
     """Search a grid of MLP sizes (a_0-a_1-...-1, the input first) for the one of most gain whose gain per cost is at least lambda (Eq. 7-8
     of arXiv 2411.13322). The gain is revenue by metric by FLOPs; the cost of a measured size is its own, of another one interpolated in
-    log FLOPs. Gains and costs are relative to the base size, unless --absolute. The grid is that of Appendix B.1, 1,553 sizes by
-    default."""
+    log FLOPs. Gains and costs are relative to the base size, unless --absolute."""
 
     fit: str | None = option("metric by FLOPs per sample, from `lmctr scaling fit`", None, metavar="FIT.json")
     costs: str | None = option(
@@ -181,16 +180,6 @@ class DesignOptions(ResultFolder):
     candidates: str | None = option(
         "sizes to choose from, in a column sizes (default: the paper's grid)", None, metavar="FILE.csv"
     )
-    num_sparse_features: int = option("of the grid (default: 200)", 200)
-    num_dense: int = option("of the grid (default: 128)", 128)
-    embedding_step: int = option("of the grid (default: 16)", 16)
-    max_embedding_dim: int = option("of the grid (default: 1984)", 1984)
-    width_step: int = option("of the grid (default: 128)", 128)
-    num_hidden_layers: int = option("of the grid (default: 4)", 4, short=["--hidden-layers"])
-    max_first_width: int = option("of the grid (default: 1024)", 1024)
-    ratio: int = option("of the grid: a layer is at least 1/ratio of the one before (default: 20)", 20)
-    no_ratio_on_input: bool = option("the ratio does not bound the grid's first layer (9,191 sizes)", False)
-    max_flops: float = option("of the grid, per user-ad pair (default: 143e6)", 143e6)
     count: bool = option("only count the grid's sizes", False)
     rows: int = option("most rows of the Pareto front that are shown (default: 15)", 15)
 
@@ -198,9 +187,7 @@ class DesignOptions(ResultFolder):
         """The space of sizes. Raises `ValueError`: a value out of its range."""
         from lmctr.scaling.design import DesignGrid
 
-        own = {field.name for field in dataclasses.fields(DesignGrid)} & vars(self).keys()
-        values = {name: getattr(self, name) for name in own} | {"max_flops": int(self.max_flops)}
-        return DesignGrid(**values, ratio_on_input=not self.no_ratio_on_input)
+        return DesignGrid(**{field.name: getattr(self, field.name) for field in dataclasses.fields(GridOptions)})
 
 
 @dataclass(frozen=True, kw_only=True)
