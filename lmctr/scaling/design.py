@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .options import GridOptions
+from .options import SizeGridOptions
 
 __all__ = ["Design", "DesignGrid", "DesignResult", "choose_design", "mlp_flops", "pareto_front"]
 
@@ -32,8 +32,8 @@ def mlp_flops(sizes: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignGrid(GridOptions):
-    """The grid of Appendix B.1; iterating gives its sizes. Arguments: see `GridOptions`.
+class DesignGrid(SizeGridOptions):
+    """The grid of Appendix B.1; iterating gives its sizes. Arguments: see `SizeGridOptions`.
 
     Decided: `ratio` bounds the step from the input to the first layer too (`ratio_on_input`), which gives 1,553 sizes, near the paper's
     "approximately 1000"; without it there are 9,191, with embedding dimensions below 2,000 (all up to the limit on FLOPs, `max_embedding_dim`

@@ -29,7 +29,7 @@ class SweepOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridOptions:
+class SizeGridOptions:
     """The space of MLP sizes of Appendix B.1 of arXiv 2411.13322; it has 1,553 sizes with the defaults.
 
     The input is `embedding_dim x num_sparse_features + num_dense` wide; embedding dimension and widths start at their step.

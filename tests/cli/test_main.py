@@ -11,7 +11,7 @@ from lmctr.cli import main as cli
 from lmctr.cli.main import VERBS, main
 from lmctr.cli.options import Parser, add_options, read_options
 from lmctr.models.families import families
-from lmctr.runs.inputs import view_class
+from lmctr.runs.inputs import input_class
 from lmctr.runs.recipe import training_keys
 from lmctr.runs.words import COMMON_KEYS
 from lmctr.utils.options import option
@@ -153,11 +153,11 @@ def test_too_many_words(capsys):
 
 
 def test_the_words_for_recipe_keys_lead_to_keys():
-    known = {"data": set(), "model": set(), "training": set(training_keys())}
+    known = {"data": set(), "model": set(), "training": set(training_keys().model_fields)}
     for family in families():
-        view = view_class(family.model_type)
-        known["data"] |= set(view.data_keys)
-        known["model"] |= {"family", *view.model_keys(family.model_type)}
+        kind = input_class(family.model_type)
+        known["data"] |= set(kind.data_keys.model_fields)
+        known["model"] |= {"family", *kind.model_keys(family.model_type).model_fields}
     for key in COMMON_KEYS:
         group, _, name = key.partition(".")
         assert name in known[group], key

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lmctr.scaling.options import GridOptions, SweepOptions
+from lmctr.scaling.options import SizeGridOptions, SweepOptions
 from lmctr.utils.options import given, option
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class RevenueOptions(ResultFolder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignOptions(GridOptions, ResultFolder):
+class DesignOptions(SizeGridOptions, ResultFolder):
     """Search a grid of MLP sizes (a_0-a_1-...-1, the input first) for the one of most gain whose gain per cost is at least lambda (Eq. 7-8
     of arXiv 2411.13322). The gain is revenue by metric by FLOPs; the cost of a measured size is its own, of another one interpolated in
     log FLOPs. Gains and costs are relative to the base size, unless --absolute."""
@@ -187,7 +187,7 @@ class DesignOptions(GridOptions, ResultFolder):
         """The space of sizes. Raises `ValueError`: a value out of its range."""
         from lmctr.scaling.design import DesignGrid
 
-        return DesignGrid(**{field.name: getattr(self, field.name) for field in dataclasses.fields(GridOptions)})
+        return DesignGrid(**{field.name: getattr(self, field.name) for field in dataclasses.fields(SizeGridOptions)})
 
 
 @dataclass(frozen=True, kw_only=True)
