@@ -46,6 +46,8 @@ def test_rates_ratios_and_padding(monkeypatch):
     assert padding["padded to the longest allowed"] == pytest.approx(1 - padding["tokens_per_sample"] / 64)
     assert result["reported"] is None  # another shape
     assert "Reported" not in as_markdown(result)
+    result["memory"] = {"on": {"before": None, "peak": None}}  # of a system that does not tell
+    assert "Peak memory, on: not told by this system." in as_markdown(result)
 
 
 def test_the_arms_train_the_same_samples():
