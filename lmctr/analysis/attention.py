@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmctr.models.common.base import IGNORED_LABEL
+from lmctr.models.common.base import IGNORED_LABEL, plain_model
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 
 __all__ = ["AttentionMap", "SinkAttention", "attention_map", "sink_attention", "token_labels"]
@@ -348,8 +348,7 @@ def _eager_attention(base: CTRSinkModel) -> Iterator[None]:
 
 
 def _base_model(model: nn.Module) -> CTRSinkModel:
-    if hasattr(model, "get_base_model"):
-        model = model.get_base_model()
+    model = plain_model(model)
     base = model.model if isinstance(model, CTRSinkForCTR) else model
     if not isinstance(base, CTRSinkModel):
         raise ValueError(

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from lmctr.models.common.base import CTRPreTrainedModel
+
 __all__ = ["RANK_KINDS", "EffectiveRanks", "effective_rank", "measure_effective_rank"]
 
 RANK_KINDS = ("stable", "entropy")
@@ -147,11 +149,11 @@ def measure_effective_rank(
         ValueError: the model names no points, nothing was measured, or a module ran several times in a forward pass.
     """
     if points is None:
-        if not hasattr(model, "diagnostic_points"):
+        points = model.diagnostic_points() if isinstance(model, CTRPreTrainedModel) else {}
+        if not points:
             raise ValueError(
                 f"{type(model).__name__} names no diagnostic points; give points={{label: module}} to say what to measure"
             )
-        points = model.diagnostic_points()
     if not points:
         raise ValueError("points: nothing to measure; give at least one module")
     caught: dict[str, torch.Tensor] = {}

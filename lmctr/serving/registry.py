@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from lmctr.models.common.base import CTRPreTrainedModel, plain_model
 from lmctr.models.families import families
 from lmctr.utils.lazy import load_target
 
@@ -133,9 +134,8 @@ def scorer_for(model: torch.nn.Module, processor: Any) -> RequestScorer:
     Raises:
         ValueError: a family without request scoring.
     """
-    if hasattr(model, "get_base_model"):  # PEFT
-        model = model.get_base_model()
-    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    model = plain_model(model)
+    model_type = model.config.model_type if isinstance(model, CTRPreTrainedModel) else None
     scorers = _scorers()
     if model_type not in scorers:
         raise ValueError(

@@ -6,7 +6,6 @@ a loss normalised over the whole global batch, and checkpoints that survive a ki
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
 from lmctr.evaluation.evaluator import evaluate_predictions
-from lmctr.models.common.base import IGNORED_LABEL
+from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StageTwoEarlyStopping, TwoStageCallback, should_stop
 from lmctr.training.checkpoints import MARKER, mark_complete, read_marker, rotate
@@ -57,7 +56,7 @@ class CTRTrainer(Trainer):
     its own: it gets those of the samples, in its own order, and its values take the place of those below.
 
     Args:
-        model: for example a [`CTRSinkForCTR`]. Stage 1 needs a forward with `pooling`.
+        model: for example a [`CTRSinkForCTR`]. Stage 1 needs one whose `poolings` has "sinks".
         args: [`CTRTrainingArguments`].
         data_collator: list of dataset items to a dict of tensors with `labels`.
         train_dataset, eval_dataset: see above; `eval_dataset` may be a dict of datasets.
@@ -115,15 +114,14 @@ class CTRTrainer(Trainer):
         # The loss below is normalised over the whole global batch: the parent must not divide it again.
         self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
-        inner = _unwrap(self.model)
-        self._takes_pooling = "pooling" in inspect.signature(inner.forward).parameters
-        if args.stage1_epochs > 0:
-            sink_kind = getattr(getattr(inner, "config", None), "sink_kind", None)
-            if not self._takes_pooling or sink_kind == "none":
-                reason = 'sink_kind="none"' if self._takes_pooling else f"{type(inner).__name__} has no sinks"
-                raise ValueError(
-                    f"stage1_epochs={args.stage1_epochs} pools the sinks only, but {reason}; set stage1_epochs=0"
-                )
+        inner = plain_model(self.model)
+        poolings = inner.poolings if isinstance(inner, CTRPreTrainedModel) else ()
+        self._takes_pooling = bool(poolings)
+        if args.stage1_epochs > 0 and "sinks" not in poolings:
+            reason = 'sink_kind="none"' if poolings else f"{type(inner).__name__} has no sinks"
+            raise ValueError(
+                f"stage1_epochs={args.stage1_epochs} pools the sinks only, but {reason}; set stage1_epochs=0"
+            )
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
@@ -182,21 +180,12 @@ class CTRTrainer(Trainer):
     # ---- loss -----------------------------------------------------------------------------------------------------
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor:
-        """Weight of the rows that count in the global batch: all processes, all accumulation steps.
-
-        A model whose loss is no mean over labels has `count_items(batch)`, which says what a batch counts.
-        """
+        """Weight of the rows that count in the global batch: all processes, all accumulation steps."""
         total = torch.zeros((), dtype=torch.float32, device=device)
-        count_items = getattr(_unwrap(self.model), "count_items", None)
+        model = plain_model(self.model)
+        count = model.count_items if isinstance(model, CTRPreTrainedModel) else count_items
         for batch in batch_samples:
-            if count_items is not None:
-                total += count_items(batch).to(device)
-                continue
-            counted = batch["labels"].ne(IGNORED_LABEL).to(torch.float32)
-            if batch.get("sample_weight") is not None:
-                weight = batch["sample_weight"].to(torch.float32)
-                counted = counted * weight.reshape(weight.shape + (1,) * (counted.dim() - weight.dim()))
-            total += counted.sum().to(device)
+            total += count(batch).to(device)
         if self.args.world_size > 1:
             total = self.accelerator.gather(total).sum()
         return torch.where(total > 0, total, torch.ones_like(total))
@@ -338,7 +327,7 @@ class CTRTrainer(Trainer):
         """Tasks to measure, by the columns of (S, T) logits; None for the only one of (S,) logits."""
         if logits.ndim == 1:
             return [None]
-        names = list(getattr(_unwrap(self.model).config, "task_names", None) or [])
+        names = list(plain_model(self.model).config.task_names or [])
         return names if len(names) > 1 and logits.shape[1:] == (len(names),) else []
 
     # ---- stages, checkpoints, resuming ----------------------------------------------------------------------------
@@ -462,7 +451,8 @@ def _diagnostics(model: nn.Module | None, args: CTRTrainingArguments) -> list[Tr
         return []
     from lmctr.training.diagnostics import EffectiveRankCallback  # analysis is loaded where it is wanted only
 
-    if model is not None and not hasattr(_unwrap(model), "diagnostic_points"):
+    inner = None if model is None else plain_model(model)
+    if inner is not None and not (isinstance(inner, CTRPreTrainedModel) and inner.diagnostic_points()):
         raise ValueError(
             f"effective_rank_samples={args.effective_rank_samples}, but {type(model).__name__} names no stages to measure; "
             "tabular families do"
@@ -477,8 +467,8 @@ def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None
         raise ValueError(f"{option} does not work with FSDP or DeepSpeed, which shard dense gradients; use 'dense'")
     if args.world_size > 1 and args.device.type == "cuda":
         raise ValueError(f"{option} does not work with several GPUs: NCCL adds up dense gradients only; use 'dense'")
-    if not use_sparse_gradients(_unwrap(model)):
-        raise ValueError(f"{option}, but {type(_unwrap(model)).__name__} has no embedding table; use 'dense'")
+    if not use_sparse_gradients(plain_model(model)):
+        raise ValueError(f"{option}, but {type(plain_model(model)).__name__} has no embedding table; use 'dense'")
 
 
 @contextmanager
@@ -502,10 +492,6 @@ def _damaged(checkpoint: str | None, reason: object) -> ValueError:
         f"{checkpoint} is damaged and cannot be read ({first_line}); delete this folder and resume from an earlier "
         "checkpoint, or train again"
     )
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _column(dataset: Any, name: str) -> np.ndarray | None:

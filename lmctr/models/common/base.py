@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-__all__ = ["IGNORED_LABEL", "CTRPreTrainedModel", "ctr_loss", "row_weights"]
+__all__ = ["IGNORED_LABEL", "CTRPreTrainedModel", "count_items", "ctr_loss", "plain_model", "row_weights"]
 
 IGNORED_LABEL = -100
 """A row with this label counts nowhere: the collators use it for filler rows in distributed batches."""
@@ -14,6 +14,19 @@ def row_weights(labels: torch.Tensor, sample_weight: torch.Tensor | None = None)
     """What each entry of `labels` counts in the loss: its weight (default 1), 0 for an ignored one. float32."""
     weight = (labels != IGNORED_LABEL).to(torch.float32)
     return weight if sample_weight is None else weight * sample_weight.to(torch.float32)
+
+
+def count_items(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """() float32, the summed weight of the entries of `labels` that count, with the weights of `sample_weight` (..) where given."""
+    labels, weight = batch["labels"], batch.get("sample_weight")
+    if weight is not None:
+        weight = weight.reshape(weight.shape + (1,) * (labels.dim() - weight.dim()))
+    return row_weights(labels, weight).sum()
+
+
+def plain_model(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside a PEFT wrapper; another model as it is."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def ctr_loss(
@@ -73,7 +86,12 @@ class CTRPreTrainedModel(PreTrainedModel):
     """Base of every lmctr model: `PreTrainedModel` that reads weights from safetensors only, never from pickles.
 
     A module with `init_parameters(config)` says itself how its new weights are made.
+
+    Attributes:
+        poolings: what the `pooling` of its forward may be, "all" and "sinks"; none where its forward has no such argument.
     """
+
+    poolings: tuple[str, ...] = ()
 
     @torch.no_grad()
     def _init_weights(self, module: torch.nn.Module) -> None:
@@ -81,6 +99,14 @@ class CTRPreTrainedModel(PreTrainedModel):
             module.init_parameters(self.config)
         else:
             super()._init_weights(module)
+
+    def count_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """() float32, what a batch counts in its loss: its part of `num_items_in_batch`."""
+        return count_items(batch)
+
+    def diagnostic_points(self) -> dict[str, torch.nn.Module]:
+        """Places to look at representations, by label in the order of the computation; empty where the family names none."""
+        return {}
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool = True, **kwargs) -> "CTRPreTrainedModel":

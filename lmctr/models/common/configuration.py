@@ -45,10 +45,12 @@ class CTRConfig(PreTrainedConfig):
     Attributes:
         keys_shared_with_processor: keys that the processor holds too, with the same values in every folder.
         has_tokenizer: whether the processor holds a tokenizer.
+        task_names: what the model predicts, in the order of its logits; None for one thing without a name.
     """
 
     keys_shared_with_processor: ClassVar[tuple[str, ...]] = ()
     has_tokenizer: ClassVar[bool] = False
+    task_names: ClassVar[list[str] | None] = None
 
     soft_labels: bool = False
 

@@ -75,9 +75,7 @@ class TabularPreTrainedModel(CTRPreTrainedModel):
 
         The labels are unique and in the order of the computation; `"embedding"` is the fields' vectors.
         """
-        if self.base_model is self:
-            raise NotImplementedError(f"{type(self).__name__} does not say where to look")
-        return self.base_model.diagnostic_points()
+        return super().diagnostic_points() if self.base_model is self else self.base_model.diagnostic_points()
 
 
 class TabularModelMixin:

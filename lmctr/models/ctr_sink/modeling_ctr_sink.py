@@ -298,6 +298,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         super().__init__(config)
         self.model = CTRSinkModel(config, language_model)
         self.head = SplitHead(config) if config.layout == "split" else CTRSinkHead(config)
+        self.poolings = POOLINGS if config.sink_kind != "none" else ("all",)
         self.post_init()
         self._no_split_modules = self.model._no_split_modules
 

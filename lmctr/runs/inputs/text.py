@@ -12,6 +12,7 @@ from lmctr.data.batches.text import TextDataset, TextView
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.data.logs.validation import validate_log
+from lmctr.models.common.base import plain_model
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.runs.inputs import config_keys, text_build
 from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext, check_labels, log_columns
@@ -173,4 +174,4 @@ class TextInput(InputKind):
         return text_build.build_model(self.data, self.model_group, processor)
 
     def describe_model(self, model: Any) -> str:
-        return f"{type(text_build.plain_model(model)).__name__} on {model.config.text_config.model_type}"
+        return f"{type(plain_model(model)).__name__} on {model.config.text_config.model_type}"

@@ -133,11 +133,6 @@ def build_model(data: Mapping[str, Any], model: Mapping[str, Any], processor: CT
     return CTRSinkForCTR(config)
 
 
-def plain_model(model: Any) -> Any:
-    """The model inside a PEFT wrapper."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
 def build_text_config(model: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Any:
     """The backbone's configuration, without its weights."""
     backbone = model["backbone"]
