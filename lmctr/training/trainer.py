@@ -413,7 +413,7 @@ class CTRTrainer(Trainer):
         The training arguments, which transformers pickles beside the weights, stay in checkpoints only: a pickle has no place beside a
         model that people share.
         """
-        config = getattr(_unwrap(self.model), "config", None)
+        config = getattr(plain_model(self.model), "config", None)
         if getattr(config, "processor_fingerprint", "none kept") is None:  # ids mean nothing without the vocabularies
             config.processor_fingerprint = getattr(self.processing_class, "fingerprint", None)
         super().save_model(output_dir, _internal_call)
