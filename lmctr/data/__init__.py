@@ -31,61 +31,21 @@ if TYPE_CHECKING:
     from lmctr.data.tables.store import TabularStore
 
 _MODULES = {
-    "batches.impressions": (
-        "ImpressionCollator",
-        "ImpressionDataset",
-        "ImpressionView",
-    ),
-    "batches.sequence": (
-        "SequenceCollator",
-        "SequenceDataset",
-        "SequenceView",
-        "sumi_rows",
-    ),
-    "batches.tabular": (
-        "TabularCollator",
-        "TabularDataset",
-        "TabularView",
-    ),
-    "batches.text": (
-        "TextCollator",
-        "TextDataset",
-        "TextView",
-    ),
+    "batches.impressions": ("ImpressionCollator", "ImpressionDataset", "ImpressionView"),
+    "batches.sequence": ("SequenceCollator", "SequenceDataset", "SequenceView", "sumi_rows"),
+    "batches.tabular": ("TabularCollator", "TabularDataset", "TabularView"),
+    "batches.text": ("TextCollator", "TextDataset", "TextView"),
     "features.processor": ("TabularFeatureProcessor",),
     "impressions.source": ("ImpressionSource",),
     "impressions.store": ("ImpressionStore",),
-    "logs.log": (
-        "DatasetInfo",
-        "InteractionLog",
-    ),
-    "logs.retrieval": (
-        "Retrieval",
-        "TextRetriever",
-        "build_retrieval",
-    ),
-    "logs.splits": (
-        "Splits",
-        "split_log",
-    ),
-    "logs.table": (
-        "load_table",
-        "log_from_table",
-    ),
-    "logs.validation": (
-        "LeakageReport",
-        "validate_histories",
-        "validate_log",
-    ),
+    "logs.log": ("DatasetInfo", "InteractionLog"),
+    "logs.retrieval": ("Retrieval", "TextRetriever", "build_retrieval"),
+    "logs.splits": ("Splits", "split_log"),
+    "logs.table": ("load_table", "log_from_table"),
+    "logs.validation": ("LeakageReport", "validate_histories", "validate_log"),
     "processors.impressions": ("ImpressionProcessor",),
     "processors.sequence": ("SequenceProcessor",),
-    "registry": (
-        "load",
-        "load_impressions",
-        "load_log",
-        "load_tabular",
-        "register_dataset",
-    ),
+    "registry": ("load", "load_impressions", "load_log", "load_tabular", "register_dataset"),
     "synthetic.cascade": ("synthetic_cascade",),
     "synthetic.log": ("synthetic_log",),
     "synthetic.tables": ("synthetic_table",),

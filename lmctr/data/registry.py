@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     from lmctr.data.logs.log import InteractionLog
     from lmctr.data.tables.source import TableSource
 
-__all__ = [
-    "DATASETS",
-    "Loader",
-    "find",
-    "load",
-    "load_impressions",
-    "load_log",
-    "load_tabular",
-    "register_dataset",
-]
+__all__ = ["DATASETS", "Loader", "find", "load", "load_impressions", "load_log", "load_tabular", "register_dataset"]
 
 DATASETS: dict[str, dict[str, str | Callable[..., Any]]] = {
     "log": {

@@ -171,12 +171,7 @@ def _read_events(files: list[Path], progress: bool) -> _Events:
 
 
 def _read_matrix(file: Path, progress: bool) -> dict[str, np.ndarray]:
-    types = {
-        "user_id": pa.int64(),
-        "video_id": pa.int64(),
-        "timestamp": pa.float64(),
-        "watch_ratio": pa.float64(),
-    }
+    types = {"user_id": pa.int64(), "video_id": pa.int64(), "timestamp": pa.float64(), "watch_ratio": pa.float64()}
     table = read_delimited(file, list(types), types, progress=progress)
     arrays = {}
     for name in types:

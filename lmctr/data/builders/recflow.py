@@ -259,10 +259,7 @@ class _Reader:
         _refuse(~(np.isfinite(ecpm) & (ecpm >= 0)), ecpm, columns["row"], file, " + ".join(self.weights), accepted)
         seconds = _seconds(columns["request_timestamp"])
         users = {name: columns[name][starts] for name in _USER}
-        users |= {
-            "request_hour": seconds[starts] // 3600 % 24,
-            "request_weekday": (seconds[starts] // 86400 + 3) % 7,
-        }
+        users |= {"request_hour": seconds[starts] // 3600 % 24, "request_weekday": (seconds[starts] // 86400 + 3) % 7}
         ads = {name: columns[name] for name in _VIDEO} | {"duration": columns["duration"]}
         ads["age_days"] = np.maximum(seconds - _seconds(columns["upload_timestamp"]), 0) / 86400
         v = columns["v"].astype(np.float32)

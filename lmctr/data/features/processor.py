@@ -242,10 +242,7 @@ class TabularFeatureProcessor(FittedExtractor):
         return transform_rows(self.fields, self._state, rows, special or self._special())
 
     def __call__(
-        self,
-        rows: Any,
-        return_tensors: str | TensorType | None = "pt",
-        return_labels: bool = False,
+        self, rows: Any, return_tensors: str | TensorType | None = "pt", return_labels: bool = False
     ) -> BatchFeature:
         """Rows to score as a model's inputs, by the same code as [`~TabularFeatureProcessor.transform`].
 

@@ -95,11 +95,7 @@ def load_table(
 
 
 def log_from_table(
-    data: Any,
-    schema: Mapping[str, Any],
-    *,
-    catalogue: pa.Table | None = None,
-    users: pa.Table | None = None,
+    data: Any, schema: Mapping[str, Any], *, catalogue: pa.Table | None = None, users: pa.Table | None = None
 ) -> InteractionLog:
     """Builds a log from a table in memory.
 
@@ -163,12 +159,7 @@ def _to_arrow(data: Any, wanted: list[str]) -> pa.Table:
 
 
 def _build(
-    table: pa.Table,
-    spec: Schema,
-    source: str,
-    *,
-    catalogue: pa.Table | None = None,
-    users: pa.Table | None = None,
+    table: pa.Table, spec: Schema, source: str, *, catalogue: pa.Table | None = None, users: pa.Table | None = None
 ) -> InteractionLog:
     item, user = (_whole_ids(table[name], name, source) for name in (spec.item, spec.user))
     if catalogue is None and spec.catalogue is not None:

@@ -184,12 +184,7 @@ class ImpressionProcessor(FittedExtractor):
 
     # transforming
 
-    def __call__(
-        self,
-        users: Any,
-        ads: Sequence[Any],
-        return_tensors: str | TensorType | None = "pt",
-    ) -> BatchFeature:
+    def __call__(self, users: Any, ads: Sequence[Any], return_tensors: str | TensorType | None = "pt") -> BatchFeature:
         """Impressions to score as a model's inputs.
 
         Args:

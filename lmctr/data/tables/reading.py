@@ -102,11 +102,7 @@ def _opened(path: Path) -> pa.NativeFile:
 
 
 def _stream_csv(
-    path: Path,
-    columns: Mapping[str, str] | None,
-    delimiter: str,
-    names: Sequence[str] | None,
-    block_size: int,
+    path: Path, columns: Mapping[str, str] | None, delimiter: str, names: Sequence[str] | None, block_size: int
 ) -> Iterator[pa.Table]:
     # Blocks of whole lines are cut here and parsed one by one: Arrow's own streaming reader holds more than 30 blocks at a time
     parse = pacsv.ParseOptions(delimiter=delimiter)
