@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from lmctr.data.processors.impressions import ImpressionProcessor
     from lmctr.data.processors.sequence import SequenceProcessor
     from lmctr.data.registry import load, load_impressions, load_log, load_tabular, register_dataset
-    from lmctr.data.synthetic.cascade import synthetic_cascade
-    from lmctr.data.synthetic.log import synthetic_log
-    from lmctr.data.synthetic.tables import synthetic_table
+    from lmctr.data.synthetic.cascade import SyntheticCascade, synthetic_cascade
+    from lmctr.data.synthetic.log import SyntheticLog, synthetic_log
+    from lmctr.data.synthetic.sequence import SyntheticSequenceLog, synthetic_sequence_log
+    from lmctr.data.synthetic.tables import SyntheticTable, synthetic_table
     from lmctr.data.tables.load import table_source
     from lmctr.data.tables.source import TableSource
     from lmctr.data.tables.store import TabularStore
@@ -46,9 +47,10 @@ _MODULES = {
     "processors.impressions": ("ImpressionProcessor",),
     "processors.sequence": ("SequenceProcessor",),
     "registry": ("load", "load_impressions", "load_log", "load_tabular", "register_dataset"),
-    "synthetic.cascade": ("synthetic_cascade",),
-    "synthetic.log": ("synthetic_log",),
-    "synthetic.tables": ("synthetic_table",),
+    "synthetic.cascade": ("SyntheticCascade", "synthetic_cascade"),
+    "synthetic.log": ("SyntheticLog", "synthetic_log"),
+    "synthetic.sequence": ("SyntheticSequenceLog", "synthetic_sequence_log"),
+    "synthetic.tables": ("SyntheticTable", "synthetic_table"),
     "tables.load": ("table_source",),
     "tables.source": ("TableSource",),
     "tables.store": ("TabularStore",),

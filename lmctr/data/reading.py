@@ -44,13 +44,13 @@ class _Counted(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(path: Path, progress: bool) -> Iterator[BinaryIO]:
-    """The file's bytes (decompressed when the name ends in .gz), with a progress bar over the bytes on disk."""
+    """The file's bytes (decompressed when the name ends in .gz), with a progress bar over the bytes on disk (on a terminal)."""
     bar = tqdm(
         total=path.stat().st_size,
         unit="B",
         unit_scale=True,
         desc=f"reading {path.name}",
-        disable=not progress,
+        disable=None if progress else True,
         leave=False,
     )
     with open(path, "rb") as file, bar:

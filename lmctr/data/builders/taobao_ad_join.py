@@ -99,7 +99,9 @@ def prepare_taobao_ad(
     )  # "new_user_class_level " in the published file
     words = {"pid": pa.array(list(pids)), "btag": pa.array(tags)}
     total = dropped = 0
-    for part in tqdm(range(num_partitions), desc="joining behaviours", disable=not progress, leave=False):
+    for part in tqdm(
+        range(num_partitions), desc="joining behaviours", disable=None if progress else True, leave=False
+    ):
         sample = samples.read(part)
         if len(sample):
             table, lost = _join(sample, events.read(part), ads, users, words, max_length)

@@ -300,7 +300,9 @@ class _Plan:
         user = self.log.user[self.events]
         bounds = np.flatnonzero(np.diff(user, prepend=-1, append=-1)) if len(user) else np.zeros(1, dtype=np.int64)
         saved = time.monotonic()
-        bar = tqdm(total=len(self.events), initial=done, desc="retrieval", unit="sample", disable=not progress)
+        bar = tqdm(
+            total=len(self.events), initial=done, desc="retrieval", unit="sample", disable=None if progress else True
+        )
         try:
             with bar:
                 for begin, stop in itertools.pairwise(bounds):

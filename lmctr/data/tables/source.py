@@ -237,7 +237,7 @@ def _uniform(keys: np.ndarray, seed: int) -> np.ndarray:
 
 def watched(stream: Iterator[Rows], what: str, progress: bool) -> Iterator[Rows]:
     """The stream itself, with a progress bar over its rows."""
-    with tqdm(unit=" rows", unit_scale=True, desc=what, disable=not progress, leave=False) as bar:
+    with tqdm(unit=" rows", unit_scale=True, desc=what, disable=None if progress else True, leave=False) as bar:
         for rows in stream:
             yield rows
             bar.update(len(rows))
