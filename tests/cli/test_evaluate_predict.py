@@ -230,6 +230,13 @@ def test_a_json_error_has_one_line_number(tiny_run, tmp_path, capsys):
     assert f"{source}, line 2: not valid JSON: Expecting value at column 14\n" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_text(tiny_run, tmp_path, capsys):
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"\xff\xfe\x00")
+    assert main(["predict", str(tiny_run), "--input", str(source)]) == 2
+    assert f"{source}: not UTF-8 text, from about line 1 on" in capsys.readouterr().err
+
+
 def test_a_table_for_a_run_that_reads_json_lines(tiny_run, tmp_path, capsys):
     source = tmp_path / "rows.csv"
     source.write_text("user,item\n1,2\n")

@@ -37,7 +37,7 @@ def read_objects(lines: IO[str], name: str, what: str = "a request") -> Iterator
                 raise ValueError(f"{where}: {what} is a JSON object, got {type(value).__name__}")
             yield where, value
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name}, after line {number}: not UTF-8 text ({error.reason})") from error
+        raise ValueError(f"{name}: not UTF-8 text, from about line {number + 1} on ({error.reason})") from error
 
 
 def text_request(request: Any, where: str) -> dict[str, Any]:
