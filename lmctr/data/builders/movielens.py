@@ -145,27 +145,9 @@ def load_movielens(
         names = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
     else:
         names = {"user": "UserID", "item": "MovieID", "rating": "Rating", "time": "Timestamp"}
-    types = {
-        names["user"]: pa.int64(),
-        names["item"]: pa.int64(),
-        names["rating"]: pa.float32(),
-        names["time"]: pa.int64(),
-    }
-    ratings = source.table("ratings", types, progress)
     catalogue = _catalogue(source, names["item"], progress)
-    arrays = columns.whole_arrays(ratings, names, ratings_file)
-    del ratings
-    rating = arrays["rating"]
-    bad = ~((rating >= 0) & (rating <= 5))
-    if bad.any():
-        raise columns.bad_rows(
-            bad, rating, names["rating"], ratings_file, "are no ratings", "Ratings go from 0.5 to 5."
-        )
-    columns.item_rows(arrays["item"], catalogue["item_id"], names["item"], ratings_file)
-    columns.to_seconds(arrays["time"], names["time"], ratings_file)
-    _reject_repeats(arrays["user"], arrays["item"], ratings_file)
-
-    num_ratings, num_users = len(rating), len(np.unique(arrays["user"]))
+    arrays = _ratings(source, names, catalogue["item_id"], progress)
+    num_ratings, num_users = len(arrays["user"]), len(np.unique(arrays["user"]))
     keep = np.ones(num_ratings, dtype=bool)
     if min_user_events > 1:
         keep &= columns.users_with(arrays["user"], min_user_events)
@@ -220,6 +202,28 @@ def load_movielens(
         source=ratings_file,
         names=names,
     )
+
+
+def _ratings(
+    source: _Source, names: dict[str, str], item_ids: pa.ChunkedArray, progress: bool
+) -> dict[str, np.ndarray]:
+    """The columns of the ratings, checked: `user`, `item`, `rating`, `time`."""
+    file = str(source.label("ratings"))
+    types = {
+        names["user"]: pa.int64(),
+        names["item"]: pa.int64(),
+        names["rating"]: pa.float32(),
+        names["time"]: pa.int64(),
+    }
+    arrays = columns.whole_arrays(source.table("ratings", types, progress), names, file)
+    rating = arrays["rating"]
+    bad = ~((rating >= 0) & (rating <= 5))
+    if bad.any():
+        raise columns.bad_rows(bad, rating, names["rating"], file, "are no ratings", "Ratings go from 0.5 to 5.")
+    columns.item_rows(arrays["item"], item_ids, names["item"], file)
+    columns.to_seconds(arrays["time"], names["time"], file)
+    _reject_repeats(arrays["user"], arrays["item"], file)
+    return arrays
 
 
 def _catalogue(source: _Source, key: str, progress: bool) -> pa.Table:
