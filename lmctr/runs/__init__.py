@@ -2,7 +2,7 @@
 
 ```python
 >>> run = lmctr.runs.train("ctr_sink/quickstart", overrides={"training.stage2_epochs": 1})
->>> run.metrics["split metrics"]["test"]["auc"]
+>>> run.metrics["test"]["auc"]
 >>> run = lmctr.runs.load("runs/quickstart")     # or another folder that from_pretrained reads, or a Hub id
 >>> run.score(history, candidates, time)
 ```

@@ -26,7 +26,8 @@ class Run:
         model: in evaluation mode, on the CPU.
         processor: makes inputs for it.
         recipe: the recipe that it was trained by, every value filled in; None for a bare model folder.
-        metrics: `metrics.json`: metrics of each part, baselines, seed, versions, command; None for a bare model folder.
+        metrics: the metrics of each part by its name (`run.metrics["test"]["auc"]`), and the entries of `metrics.json`: baselines, seed,
+            versions, command; None for a bare model folder.
     """
 
     def __init__(self, folder: RunFolder):
@@ -53,7 +54,8 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, Any] | None:
-        return self.folder.metrics()
+        found = self.folder.metrics()
+        return None if found is None else {**found["split metrics"], **found}
 
     def evaluate(self, split: str = "test", overrides: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Metrics of a part of the run's data, or of other data, see [`~lmctr.runs.evaluate`]."""

@@ -64,7 +64,7 @@ def train(
 
     ```python
     >>> run = lmctr.runs.train("ctr_sink/quickstart", output_dir="runs/mine", overrides={"training.seed": 1})
-    >>> run.metrics["split metrics"]["test"]["auc"]
+    >>> run.metrics["test"]["auc"]
     ```
     """
     called = "recipe" if isinstance(recipe, (Mapping, Recipe)) else repr(str(recipe))

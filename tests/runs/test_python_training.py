@@ -34,7 +34,7 @@ def by_recipe(table, folder):
         "training": {"epochs": 1, "use_cpu": True},
     }
     run = lmctr.runs.train(recipe, output_dir=folder)
-    return run.metrics["split metrics"]["test"]
+    return run.metrics["test"]
 
 
 def by_trainer(table, folder):
