@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from lmctr.evaluation.comparison import read_predictions
-from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, evaluate_predictions
+from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES
 from lmctr.hub.examples import example_batch
-from lmctr.runs.folder import RunFolder, open_run
+from lmctr.runs.folder import METRICS, RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 
@@ -77,47 +77,26 @@ def _compare_two_loads(folder: RunFolder, model: torch.nn.Module, processor: Any
 
 
 def _check_metrics(folder: RunFolder) -> list[str]:
-    import pyarrow.parquet as pq
-
     metrics = folder.metrics()
     lines = []
     for split, written in split_metrics(metrics).items() if metrics else ():
-        path = folder.path / "predictions" / f"{split}.parquet"
-        if not path.is_file():
-            continue
-        if "ordered_pair_accuracy" in written or "recall" in written:
-            lines.append(_check_ranking(folder, split, written))
+        place = f"predictions/{split}.parquet"
+        if not (folder.path / place).is_file():
             continue
         try:
-            table = pq.read_table(path)
-            columns = {name: table[name].to_numpy() for name in ("label", "logit")}
-            users = table["user"].to_numpy() if "user" in table.column_names else None
-        except (OSError, KeyError, ValueError) as error:  # pyarrow's own errors derive from these
-            raise ValueError(f"{path} cannot be read ({error}); evaluate the run again") from error
-        weight = table["weight"].to_numpy() if "weight" in table.column_names else None
-        again = evaluate_predictions(columns["label"], columns["logit"], users, weight)
-        for name in ("num_samples", *METRIC_NAMES):
-            if name not in written or (name == "grouped_auc" and name not in again):
+            again = read_predictions(folder.path, split).metrics
+        except ValueError as error:
+            raise ValueError(f"{place} cannot be read: {error}; evaluate the run again") from error
+        for name in ("num_samples", *METRIC_NAMES, *RANKING_METRIC_NAMES):
+            if name not in written or name not in again:
                 continue
             if abs(again[name] - written[name]) > _METRIC_TOLERANCE * max(1.0, abs(again[name])):
                 raise ValueError(
-                    f"{folder.path / 'metrics.json'}: {split} {name} is {written[name]}, but {path} gives {again[name]}; "
+                    f"{folder.path / METRICS}: {split} {name} is {written[name]}, but {place} gives {again[name]}; "
                     "they come from different evaluations: run `lmctr evaluate` again"
                 )
-        lines.append(f"{split} metrics are those of predictions/{split}.parquet")
+        lines.append(f"{split} metrics are those of {place}")
     return lines
-
-
-def _check_ranking(folder: RunFolder, split: str, written: dict[str, float]) -> str:
-    """The metrics of impressions, computed again."""
-    again = read_predictions(folder.path, split).metrics
-    for name in ("num_samples", *RANKING_METRIC_NAMES):
-        if name in written and abs(again[name] - written[name]) > _METRIC_TOLERANCE * max(1.0, abs(again[name])):
-            raise ValueError(
-                f"{folder.path / 'metrics.json'}: {split} {name} is {written[name]}, but predictions/{split}.parquet gives {again[name]}; "
-                "they come from different evaluations: run `lmctr evaluate` again"
-            )
-    return f"{split} metrics are those of predictions/{split}.parquet"
 
 
 def split_metrics(metrics: dict[str, Any]) -> dict[str, dict[str, float]]:

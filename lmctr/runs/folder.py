@@ -51,40 +51,20 @@ _UPLOADED = (
     "merges.txt",
     "chat_template.jinja",
 )
-_UPLOADED_SUFFIXES = (
-    ".safetensors",
-    ".model",
-    ".parquet",
-)  # weights, SentencePiece, vocabularies of feature processors
+# Weights, SentencePiece, vocabularies of feature processors.
+_UPLOADED_SUFFIXES = (".safetensors", ".model", ".parquet")
 _RETRIEVER_FILES = ("retriever/retriever.json", "retriever/retriever.safetensors")
 _ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _NEVER_UPLOADED = ("reference.safetensors",)
-_OWN = (
+_OWN = (  # what a run writes
     RECIPE,
     METRICS,
     DATA,
     "README.md",
-    "config.json",
-    "processor_config.json",
-    "preprocessor_config.json",
-    "*tabular_vocabularies.parquet",
-    "*tabular_numbers.safetensors",
-    "sequence_items.parquet",
-    "sequence_features.parquet",
-    "model*.safetensors*",
-    "reference.safetensors",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "chat_template*",
-    "checkpoints",
-    "predictions",
-    "retriever",
-    "adapter",
-    "analysis",
-    ".cache",
+    *_UPLOADED,
+    *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", "reference.safetensors"),
+    *("*tabular_vocabularies.parquet", "*tabular_numbers.safetensors", "sequence_*.parquet"),
+    *("checkpoints", "predictions", "retriever", "adapter", "analysis", ".cache"),
 )
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoProcessor
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from lmctr import __version__
-from lmctr.auto import AutoModelForCTR
+from lmctr.auto import AutoModelForCTR, list_models
 from lmctr.models.common.configuration import CTRConfig
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.utils.files import read_json
@@ -46,22 +47,16 @@ def load_bare_model(folder: RunFolder) -> torch.nn.Module:
 
 
 def _load_config(folder: RunFolder) -> CTRConfig:
-    families = sorted(_model_types(CTRConfig))
-    if folder.model_type not in families:
+    config_class = CONFIG_MAPPING[folder.model_type] if folder.model_type in CONFIG_MAPPING else object
+    if not issubclass(config_class, CTRConfig):
         raise ValueError(
             f"{folder.path / 'config.json'}: model_type is {folder.model_type!r}, which is no CTR model of lmctr "
-            f"{__version__}; its models are {', '.join(families)}"
+            f"{__version__}; its models are {', '.join(list_models())}"
         )
     try:
         return AutoConfig.from_pretrained(folder.path)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error}") from error
-
-
-def _model_types(base: type[CTRConfig]) -> set[str]:
-    """Model types of all configurations below `base`, those of other packages included."""
-    found = {base.model_type} - {""}
-    return found.union(*(_model_types(kind) for kind in base.__subclasses__()))
 
 
 def _check_agreement(folder: RunFolder, config: CTRConfig) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ _REFERENCE_ROWS = 8
 
 
 def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
+    recipe: str | Path | Mapping[str, Any],
     *,
     output_dir: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -67,7 +66,7 @@ def train(
     >>> run.metrics["test"]["auc"]
     ```
     """
-    called = "recipe" if isinstance(recipe, (Mapping, Recipe)) else repr(str(recipe))
+    called = "recipe" if isinstance(recipe, Mapping) else repr(str(recipe))
     command = f"lmctr.runs.train({called}{f', overrides={dict(overrides)}' if overrides else ''})"
     return train_recipe(recipe, output_dir, overrides or {}, resume, overwrite, command)
 
@@ -92,15 +91,13 @@ def train_recipe(
     """[`train`], with the command that `metrics.json` names; `overrides` may be pairs of texts, see `load_recipe`."""
     if resume not in (True, False, "auto"):
         raise ValueError(f"resume is {resume!r}, accepted: 'auto', True, False")
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    training = dict(loaded.training)
-    folder = output_dir or training.pop("output_dir", None)
-    training.pop("output_dir", None)
+    loaded = load_recipe(recipe, overrides)
+    folder = output_dir or loaded.training.get("output_dir")
+    loaded.training.pop("output_dir", None)
     if folder is None:
         if not isinstance(recipe, (str, Path)):
             raise ValueError("output_dir is missing: a recipe that is no file has no name to make one from")
         folder = f"runs/{Path(recipe).stem}"
-    loaded = replace(loaded, training=training)
     return Training(loaded, RunFolder(Path(folder)), resume, overwrite, command).run()
 
 
@@ -294,7 +291,11 @@ class Training:
             "train_seconds": outcome.metrics.get("train_runtime"),
             "num_processes": self.args.world_size,
             **({} if trainer.is_fsdp_enabled else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
-            "evaluations": [_evaluation(entry) for entry in state.log_history if _is_evaluation(entry)],
+            "evaluations": [
+                {"step": entry["step"], "epoch": entry["epoch"], **plain_metrics(entry, "eval")}
+                for entry in state.log_history
+                if "eval_auc" in entry or "eval_revenue_ratio" in entry
+            ],
             "versions": versions(),
             "machine": machine_line(self.args.device.type),
             "command": self.command,
@@ -351,11 +352,3 @@ def results_table(result: dict[str, Any]) -> str:
             f"best reachable test AUC {best:.4f}; the model reached {reached:.4f}, {share:.0%} of the way from 0.5",
         ]
     return "\n".join(lines)
-
-
-def _is_evaluation(entry: dict[str, float]) -> bool:
-    return "eval_auc" in entry or "eval_revenue_ratio" in entry
-
-
-def _evaluation(entry: dict[str, float]) -> dict[str, float]:
-    return {"step": entry["step"], "epoch": entry["epoch"], **plain_metrics(entry, "eval")}
