@@ -47,7 +47,8 @@ def load_bare_model(folder: RunFolder) -> torch.nn.Module:
 
 
 def _load_config(folder: RunFolder) -> CTRConfig:
-    config_class = CONFIG_MAPPING[folder.model_type] if folder.model_type in CONFIG_MAPPING else object
+    # The mapping is lazy: its `get` finds nothing that was not asked for by `[]`.
+    config_class = CONFIG_MAPPING[folder.model_type] if folder.model_type in CONFIG_MAPPING else object  # noqa: SIM401
     if not issubclass(config_class, CTRConfig):
         raise ValueError(
             f"{folder.path / 'config.json'}: model_type is {folder.model_type!r}, which is no CTR model of lmctr "

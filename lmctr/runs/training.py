@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import time
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ _REFERENCE_ROWS = 8
 
 
 def train(
-    recipe: str | Path | Mapping[str, Any],
+    recipe: str | Path | Mapping[str, Any] | Recipe,
     *,
     output_dir: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -44,7 +45,8 @@ def train(
     """Train a model by a recipe, measure it beside the baselines, and leave a run folder, as `lmctr train` does.
 
     Args:
-        recipe: YAML file, name of a recipe of the package ("ctr_sink/quickstart"), or a dict of its groups data, model and training.
+        recipe: YAML file, name of a recipe of the package ("ctr_sink/quickstart"), a dict of its groups data, model and training, or a
+            checked [`Recipe`].
         output_dir: run folder; default: `training.output_dir`, else `runs/<name of the recipe>`.
         overrides: values over the recipe's, by dotted key: `{"data.path": "ml-latest-small", "training.learning_rate": 1e-3}`.
         resume: "auto" goes on with a run that was begun in the folder if its recipe is the same, returns a finished one as it is,
@@ -66,7 +68,7 @@ def train(
     >>> run.metrics["test"]["auc"]
     ```
     """
-    called = "recipe" if isinstance(recipe, Mapping) else repr(str(recipe))
+    called = "recipe" if isinstance(recipe, (Mapping, Recipe)) else repr(str(recipe))
     command = f"lmctr.runs.train({called}{f', overrides={dict(overrides)}' if overrides else ''})"
     return train_recipe(recipe, output_dir, overrides or {}, resume, overwrite, command)
 
@@ -91,7 +93,10 @@ def train_recipe(
     """[`train`], with the command that `metrics.json` names; `overrides` may be pairs of texts, see `load_recipe`."""
     if resume not in (True, False, "auto"):
         raise ValueError(f"resume is {resume!r}, accepted: 'auto', True, False")
-    loaded = load_recipe(recipe, overrides)
+    if isinstance(recipe, Recipe):
+        loaded = load_recipe(recipe.resolved(), overrides) if overrides else copy.deepcopy(recipe)
+    else:
+        loaded = load_recipe(recipe, overrides)
     folder = output_dir or loaded.training.get("output_dir")
     loaded.training.pop("output_dir", None)
     if folder is None:
