@@ -9,6 +9,7 @@ import lmctr
 from lmctr.runs.answers import predict_rows
 from lmctr.runs.answers.base import grid_batches, unknown_words
 from lmctr.runs.answers.files import whole_output
+from lmctr.runs.answers.predict import answers_for
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,13 @@ def test_requests_of_events():
         batch = processor([history[:1], history, history], [[102], [100], [103]], times=[9, 9, 9])
         np.testing.assert_allclose(found, model(**batch).logits[:, 0].numpy(), atol=1e-5)
     assert predict_rows(model, processor, []).shape == (0,)
+    # A history that goes on from the request before is taken over, unless a candidate comes before its end.
+    for time, alone in ((9, True), (4, False), (5, False)):
+        more = {"history": history, "candidates": [{"item": 100, "time": time}], "time": 9}
+        together = predict_rows(model, processor, [more])
+        np.testing.assert_allclose(predict_rows(model, processor, [rows[0], more])[1:], together, atol=1e-5)
+        answers = answers_for(model, processor)
+        assert [answers.goes_alone(answers.check(row, "")) for row in (rows[0], more)] == [False, alone]
     for wrong, message in (
         (rows[0], r"rows: expected a list of requests, got dict; give \[request\]"),
         ([rows[0], {**rows[0], "time": 10**13}], r"rows\[1\]: .*milliseconds"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,10 @@ class EventAnswers(HistoryAnswers):
     def check(self, request: Any, where: str) -> dict[str, Any]:
         return event_request(request, where)
 
+    def goes_alone(self, request: dict[str, Any]) -> bool:
+        # On its own, a request has all of its history before all of its candidates.
+        return super().goes_alone(request) and _is_latest(request)
+
     def unknown_in(self, request: dict[str, Any]) -> dict[str, dict[str, int]]:
         lists = {"items of candidates": request["candidates"], "items of histories": request["history"]}
         counts = {}
@@ -179,6 +184,15 @@ class EventAnswers(HistoryAnswers):
             [[request["candidates"][number] for number in numbers] for (_, request), numbers in rows],
             [request["time"] for (_, request), _ in rows],
         )
+
+
+def _is_latest(request: dict[str, Any]) -> bool:
+    own = [entry.get("time") for entry in request["candidates"]]
+    times = [request["time"] if time is None else time for time in own]
+    last = [entry.get("time") for entry in request["history"][-1:]]
+    if not all(isinstance(time, Real) and math.isfinite(time) for time in [*times, *last]):
+        return False  # the processor will say so
+    return not last or math.floor(min(times)) > last[0]
 
 
 def _in_words(error: str) -> str:

@@ -46,7 +46,11 @@ def text_request(request: Any, where: str) -> dict[str, Any]:
     Raises:
         ValueError: unknown or missing keys, values of the wrong type.
     """
-    return _history_request(request, where, _KEYS, "text", _text_target)
+    request = _history_request(request, where, _KEYS, "text", _text_target)
+    for place, entry in enumerate(request["history"]):
+        if not isinstance(entry.get("text"), str | None):
+            raise ValueError(f"{where}: history[{place}]: text must be a text or null, got {entry['text']!r}")
+    return request
 
 
 def event_request(request: Any, where: str) -> dict[str, Any]:
