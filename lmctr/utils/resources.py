@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
-from lmctr.utils.suggest import nearest
-
-KINDS = ("recipes", "prompts", "model_cards")
+_WORDS = {"recipes": "recipe", "prompts": "prompt", "model_cards": "model card"}
+KINDS = tuple(_WORDS)
 _SUFFIXES = ("", ".yaml", ".yml", ".md")
 
 
@@ -46,7 +46,7 @@ def find_resource(kind: str, name: str) -> Path:
 
     Raises:
         ValueError: unknown `kind`, or a name that leads out of the folder.
-        FileNotFoundError: no such resource; the message offers the nearest name and lists all of them.
+        FileNotFoundError: no such resource; the message offers the nearest names.
     """
     root = resource_dir(kind)
     short = str(name).replace("\\", "/").removeprefix("./").removeprefix(f"{kind}/")
@@ -56,7 +56,8 @@ def find_resource(kind: str, name: str) -> Path:
         path = root / f"{short}{suffix}"
         if path.is_file():
             return path
-    known = list_resources(kind)
-    guess = nearest(Path(short).with_suffix("").as_posix(), known)
-    hint = f"; did you mean {guess!r}?" if guess is not None else ";"
-    raise FileNotFoundError(f"no {kind} resource named {str(name)!r}{hint} known: {', '.join(known) or '(none)'}")
+    close = difflib.get_close_matches(Path(short).with_suffix("").as_posix(), list_resources(kind), n=3, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"
+    raise FileNotFoundError(
+        f"{name}: neither a file nor the name of a {_WORDS[kind]} that ships with lmctr{hint} all of them lie in {root}"
+    )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
-from lmctr.data.logs.log import InteractionLog
+from lmctr.auto import AutoModelForCTR
+from lmctr.runs.inputs import config_class
 from lmctr.runs.inputs.keys import DataKeys
 from lmctr.utils.values import Values
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 PARTS = ("train", "validation", "test")
 
@@ -181,9 +179,14 @@ class InputKind(ABC):
 
     # ---- model ----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def model(self, processor: Any) -> PreTrainedModel:
+    def config(self, processor: Any) -> Any:
+        """The model's configuration: the recipe's values, and what follows from the data."""
+        values = {key: value for key, value in self.model_group.items() if key != "family"}
+        return config_class(self.model_group["family"])(**values | processor.model_config_values())
+
+    def model(self, processor: Any) -> Any:
         """The model with its initial weights; seed the random generators before."""
+        return AutoModelForCTR.from_config(self.config(processor))
 
     def describe_model(self, model: Any) -> str:
         """The model in words."""
@@ -205,17 +208,12 @@ def draw(rows: np.ndarray, limit: int | None, seed: int, part: str) -> np.ndarra
     return rows[np.sort(chosen)]
 
 
-def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:
-    """The identifying columns of samples of an interaction log, see `InputKind.identify`: `user` and `item` are the original ids."""
-    columns = {
-        "event": pa.array(events, pa.int64()),
-        "user": pa.array(log.user_ids[log.user[events]]),
-        "item": log.catalogue["item_id"].take(pa.array(log.item[events])),
-        "time": pa.array(log.time[events], pa.int64()),
-    }
-    if log.weight is not None:
-        columns["weight"] = pa.array(log.weight[events], pa.float32())
-    return columns
+def checksum(*arrays: np.ndarray | None) -> str:
+    """Of the values of arrays one after the other, without those that are None."""
+    value = 0
+    for array in arrays:
+        value = value if array is None else zlib.crc32(np.ascontiguousarray(array).tobytes(), value)
+    return f"{value:08x}"
 
 
 def check_labels(part: str, labels: np.ndarray) -> None:

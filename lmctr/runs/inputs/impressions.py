@@ -6,7 +6,6 @@ largest validation R/R*, and predictions have a row per ad.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,7 @@ from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import find, load_impressions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
-from lmctr.runs.inputs import config_class
-from lmctr.runs.inputs.base import PARTS
+from lmctr.runs.inputs.base import PARTS, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, ImpressionDataKeys
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.utils.suggest import unknown_key_message
@@ -154,7 +152,7 @@ class ImpressionInput(StoredInput):
             "left out or odd": {part: {key: store.statistics[part][key] for key in _ODD} for part in PARTS},
             "metrics": self.settings.titles(),
             "processor_fingerprint": processor.fingerprint,
-            "fingerprint": self._fingerprint(rows),
+            "fingerprint": checksum(store.counts, store.ranks, store.ecpm, *rows.values()),
         }
         say(
             f"{store.info.name}: {len(config['user_field_names'])} user and {len(config['ad_field_names'])} ad fields, "
@@ -162,13 +160,6 @@ class ImpressionInput(StoredInput):
             + ", ".join(f"{part} {len(own):,} ({ads[part]:,} ads)" for part, own in rows.items())
         )
         return result
-
-    def _fingerprint(self, rows: dict[str, np.ndarray]) -> str:
-        """Checksum of ranks, eCPM and samples; the processor, which the run folder holds, has a fingerprint of its own."""
-        value = 0
-        for values in (self.store.counts, self.store.ranks, self.store.ecpm, *rows.values()):
-            value = zlib.crc32(np.ascontiguousarray(values).tobytes(), value)
-        return f"{value:08x}"
 
     @property
     def best_auc(self) -> None:
@@ -196,13 +187,6 @@ class ImpressionInput(StoredInput):
         return impression_baseline_metrics(self.store, {"train": train, **parts}, self.settings, seed), len(train)
 
     # ---- model ----------------------------------------------------------------------------------------------------
-
-    def model(self, processor: Any) -> Any:
-        import lmctr
-
-        values = {key: value for key, value in self.model_group.items() if key != "family"}
-        config = config_class(self.model_group["family"])(**{**values, **processor.model_config_values()})
-        return lmctr.AutoModelForCTR.from_config(config)
 
     def cost(self, model: Any) -> dict[str, Any]:
         """Counted forward FLOPs of an ad, its share of the user's included, as a mean over a few test impressions; parameters."""

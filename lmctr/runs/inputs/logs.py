@@ -1,18 +1,75 @@
-"""What the views of an interaction log share: reading and splitting it, the summary of `data.json`, the baselines' samples."""
+"""What the inputs of an interaction log share: reading and splitting it, the summary of `data.json`, the baselines."""
 
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits, split_log
+from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import load_log
-from lmctr.runs.inputs.base import draw
+from lmctr.evaluation.baselines import baseline_metrics
+from lmctr.runs.inputs.base import PARTS, InputKind, check_labels, checksum, draw
+
+
+class LogInput(InputKind):
+    """Samples that are events of an interaction log."""
+
+    log: InteractionLog
+    splits: Splits
+
+    def load(self, scratch: Path | None = None) -> None:
+        self.log = build_log(self.data)
+        self._split()
+
+    def _split(self) -> None:
+        self.splits = build_splits(self.log, self.data)
+
+    def check(self) -> list[str]:
+        lines = validate_log(self.log, self.splits).lines()
+        self._check_labels(PARTS)
+        return lines
+
+    def _check_labels(self, parts: tuple[str, ...]) -> None:
+        for part in parts:
+            labels = self._first_label()[self.splits[part]]
+            check_labels(part, labels[labels >= 0])
+
+    def _first_label(self) -> np.ndarray:
+        """(E,) labels of the first task, which metrics without a task's name measure."""
+        return self.log.label if self.tasks[0] == "label" else self.log.extra_labels[self.tasks[0]]
+
+    def share(self, folder: Path) -> None:
+        self.log.save(folder / "log")
+
+    def load_shared(self, folder: Path) -> None:
+        self.log = InteractionLog.load(folder / "log")
+        self._split()
+
+    def num_samples(self, part: str) -> int:
+        return len(self.splits[part])
+
+    @property
+    def best_auc(self) -> float | None:
+        return self.log.info.best_auc if self.tasks[0] == "label" else None
+
+    def identify(self, part: str) -> dict[str, Any]:
+        return log_columns(self.log, self.splits[part])
+
+    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        log, parts = self.log, baseline_splits(self.log, self.splits, self.data)
+        if self.tasks[0] != "label":  # they measure what the model's metrics measure
+            label = self._first_label()
+            log = dataclasses.replace(log, label=label)
+            kept = {part: own[label[own] >= 0] for part, own in parts.items()}
+            parts = dataclasses.replace(parts, **kept)
+        return baseline_metrics(log, parts, seed=seed), len(parts.train)
 
 
 def build_log(data: Mapping[str, Any]) -> InteractionLog:
@@ -54,11 +111,21 @@ def _whole_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
 
 def log_fingerprint(log: InteractionLog, splits: Splits, *more: np.ndarray | None) -> str:
     """Checksum of events and samples (and of `more` columns): a resumed run must see the data that it started with."""
-    value = 0
-    arrays = (log.offsets, log.item, log.time, log.label, log.feedback, splits.train, splits.validation, splits.test)
-    for array in (*arrays, *(column for column in more if column is not None)):
-        value = zlib.crc32(np.ascontiguousarray(array).tobytes(), value)
-    return f"{value:08x}"
+    parts = (splits.train, splits.validation, splits.test)
+    return checksum(log.offsets, log.item, log.time, log.label, log.feedback, *parts, *more)
+
+
+def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:
+    """The identifying columns of samples of an interaction log, see `InputKind.identify`: `user` and `item` are the original ids."""
+    columns = {
+        "event": pa.array(events, pa.int64()),
+        "user": pa.array(log.user_ids[log.user[events]]),
+        "item": log.catalogue["item_id"].take(pa.array(log.item[events])),
+        "time": pa.array(log.time[events], pa.int64()),
+    }
+    if log.weight is not None:
+        columns["weight"] = pa.array(log.weight[events], pa.float32())
+    return columns
 
 
 def describe_log(

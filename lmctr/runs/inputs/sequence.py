@@ -17,14 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
-from lmctr.data.logs.log import InteractionLog
-from lmctr.data.logs.splits import Splits
-from lmctr.data.logs.validation import validate_log
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.runs.inputs import config_class, config_keys
-from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext, check_labels, log_columns
+from lmctr.runs.inputs import config_keys
+from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, log_columns
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
-from lmctr.runs.inputs.logs import baseline_splits, build_log, build_splits, describe_log, log_fingerprint
+from lmctr.runs.inputs.logs import LogInput, describe_log, log_fingerprint
 from lmctr.utils.history_features import HISTORY_FEATURES, history_features
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values
@@ -60,14 +57,12 @@ def _statistic(feature: str) -> str:
 STATISTICS = tuple(map(_statistic, HISTORY_FEATURES))
 
 
-class SequenceInput(InputKind):
+class SequenceInput(LogInput):
     """Histories of events and candidates, for families of `SequenceCTRConfig`."""
 
     data_keys: ClassVar = SequenceDataKeys
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "eval_candidates_per_row", "baselines")
 
-    log: InteractionLog
-    splits: Splits
     view: SequenceView
     _statistics_found: tuple[float, np.ndarray] | None = None  # the prior of the last statistics, and these
 
@@ -111,23 +106,18 @@ class SequenceInput(InputKind):
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
-    def load(self, scratch: Path | None = None) -> None:
-        self.log = build_log(self.data)
-        self._split()
-
     def _split(self) -> None:
         for task in self.tasks:
             if task != "label" and task not in self.log.extra_labels:
                 raise ValueError(unknown_key_message(task, ["label", *self.log.extra_labels], "data.tasks"))
-        self.splits = build_splits(self.log, self.data)
+        super()._split()
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return tuple(self.data["tasks"])
 
     def check(self) -> list[str]:
-        lines = validate_log(self.log, self.splits).lines()
-        self._check_labels(PARTS)
+        lines = super().check()
         train = self.splits.train
         if not (self.log.history_end[train] > self.log.offsets[self.log.user[train]]).any():
             raise ValueError(
@@ -135,22 +125,6 @@ class SequenceInput(InputKind):
                 "take a log with several events per user"
             )
         return lines
-
-    def _check_labels(self, parts: tuple[str, ...]) -> None:
-        for part in parts:
-            labels = self._first_label()[getattr(self.splits, part)]
-            check_labels(part, labels[labels >= 0])
-
-    def _first_label(self) -> np.ndarray:
-        """(E,) labels of the first task, which metrics without a task's name measure."""
-        return self.log.label if self.tasks[0] == "label" else self.log.extra_labels[self.tasks[0]]
-
-    def share(self, folder: Path) -> None:
-        self.log.save(folder / "log")
-
-    def load_shared(self, folder: Path) -> None:
-        self.log = InteractionLog.load(folder / "log")
-        self._split()
 
     def make_processor(self) -> SequenceProcessor:
         data = self.data
@@ -167,7 +141,7 @@ class SequenceInput(InputKind):
             statistics_of_events=None if prior is None else self._statistics(prior),
             statistics_prior=prior,
         )
-        self._check_strategies(self._config(processor))  # a wrong model key is an error before the run folder exists
+        self._check_strategies(self.config(processor))  # a wrong model key is an error before the run folder exists
         return processor
 
     @cached_property
@@ -229,11 +203,8 @@ class SequenceInput(InputKind):
         statistics = self._statistics(self._prior(processor)) if self.data["statistics"] else None
         self.view = SequenceView(self.log, processor, statistics)
 
-    def num_samples(self, part: str) -> int:
-        return len(getattr(self.splits, part))
-
     def dataset(self, part: str) -> SequenceDataset:
-        return SequenceDataset(self.view, getattr(self.splits, part), self.data["eval_candidates_per_row"])
+        return SequenceDataset(self.view, self.splits[part], self.data["eval_candidates_per_row"])
 
     def training_dataset(self) -> SequenceDataset:
         data = self.data
@@ -275,34 +246,10 @@ class SequenceInput(InputKind):
             "share_cut": float((lengths < whole).mean()),
         }
 
-    @property
-    def best_auc(self) -> float | None:
-        return self.log.info.best_auc if self.tasks[0] == "label" else None
-
     def identify(self, part: str) -> dict[str, Any]:
         return log_columns(self.log, self.dataset(part).events)
 
-    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        from lmctr.evaluation.baselines import baseline_metrics
-
-        log, parts = self.log, baseline_splits(self.log, self.splits, self.data)
-        if self.tasks[0] != "label":  # they measure what the model's metrics measure
-            label = self._first_label()
-            log = dataclasses.replace(log, label=label)
-            kept = {part: own[label[own] >= 0] for part, own in parts.items()}
-            parts = dataclasses.replace(parts, **kept)
-        return baseline_metrics(log, parts, seed=seed), len(parts.train)
-
     # ---- model ----------------------------------------------------------------------------------------------------
-
-    def _config(self, processor: SequenceProcessor) -> Any:
-        values = {key: value for key, value in self.model_group.items() if key != "family"}
-        return config_class(self.model_group["family"])(**{**values, **processor.model_config_values()})
-
-    def model(self, processor: Any) -> Any:
-        import lmctr
-
-        return lmctr.AutoModelForCTR.from_config(self._config(processor))
 
     def cost(self, model: Any) -> dict[str, Any]:
         """Counted forward FLOPs: of a test sample in a row of its own, and of a training sample in its row; mean over a few, without

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,8 +20,9 @@ from lmctr.data.registry import DATASETS, find, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.runs.inputs import config_class
-from lmctr.runs.inputs.base import PARTS, check_labels, draw, log_columns
+from lmctr.runs.inputs.base import PARTS, check_labels, checksum, draw
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
+from lmctr.runs.inputs.logs import log_columns
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.utils.suggest import unknown_key_message
 
@@ -160,7 +160,7 @@ class TabularInput(StoredInput):
             "label_rates": rates,
             "unknown_values": {part: share for part in PARTS if (share := _unknown_share(store, part)) is not None},
             "processor_fingerprint": processor.fingerprint,
-            "fingerprint": self._fingerprint(rows),
+            "fingerprint": checksum(store.labels, *rows.values()),
         }
         say(
             f"{store.info.name}: {len(sizes)} categorical, {num_numeric} numeric, {num_sequences} sequence fields, "
@@ -169,13 +169,6 @@ class TabularInput(StoredInput):
             + f"; positive {rates.get('train', float('nan')):.1%} of training"
         )
         return result
-
-    def _fingerprint(self, rows: dict[str, np.ndarray]) -> str:
-        """Checksum of labels and samples; the processor, which the run folder holds, has a fingerprint of its own."""
-        value = zlib.crc32(np.ascontiguousarray(self.store.labels).tobytes())
-        for own in rows.values():
-            value = zlib.crc32(np.ascontiguousarray(own).tobytes(), value)
-        return f"{value:08x}"
 
     @property
     def best_auc(self) -> float | None:
@@ -213,9 +206,7 @@ class TabularInput(StoredInput):
 
     # ---- model ----------------------------------------------------------------------------------------------------
 
-    def model(self, processor: Any) -> Any:
-        import lmctr
-
+    def config(self, processor: Any) -> Any:
         values = {key: value for key, value in self.model_group.items() if key != "family"}
         width = values.get("embedding_dim", 16)
         data_values = processor.model_config_values(**({"embedding_dim": width} if isinstance(width, int) else {}))
@@ -223,8 +214,7 @@ class TabularInput(StoredInput):
             raise ValueError(
                 "model.embedding_dim is a list, but data.features gives fields widths of their own; keep one of the two"
             )
-        config = config_class(self.model_group["family"])(**{**values, **data_values})
-        return lmctr.AutoModelForCTR.from_config(config)
+        return config_class(self.model_group["family"])(**values | data_values)
 
 
 def _is_log(name: str) -> bool:

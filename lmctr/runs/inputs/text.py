@@ -9,30 +9,25 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmctr.data.batches.text import TextDataset, TextView
-from lmctr.data.logs.log import InteractionLog
-from lmctr.data.logs.splits import Splits
-from lmctr.data.logs.validation import validate_log
 from lmctr.models.common.base import plain_model
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from lmctr.models.ctr_sink.prompt import Prompt
 from lmctr.runs.inputs import config_keys, text_build
-from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext, check_labels, log_columns
+from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
-from lmctr.runs.inputs.logs import baseline_splits, build_log, build_splits
+from lmctr.runs.inputs.logs import LogInput
 from lmctr.utils.values import Values
 
 # Config keys that the data group sets, because the processor and the model must agree on them.
 _SET_BY_DATA = {"sink_order": "order", "feedback": "feedback", "num_behaviors": "num_behaviors"}
 
 
-class TextInput(InputKind):
+class TextInput(LogInput):
     """Histories and targets as text, for families whose backbone is a language model."""
 
     data_keys: ClassVar = TextDataKeys
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "retrieval")
     has_stages: ClassVar = True
-
-    log: InteractionLog
-    splits: Splits
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
@@ -87,25 +82,17 @@ class TextInput(InputKind):
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
-    def load(self, scratch: Path | None = None) -> None:
-        self.log = build_log(self.data)
-        self.splits = build_splits(self.log, self.data)
-
     def check(self) -> list[str]:
-        lines = validate_log(self.log, self.splits).lines()
-        self._check_labels(PARTS)
+        lines = super().check()
+        try:
+            Prompt.load(self.data["prompt"]).item_texts(self.log.catalogue.slice(0, 1))
+        except ValueError as error:
+            known = ", ".join(name for name in self.log.catalogue.column_names if name != "item_id")
+            raise ValueError(
+                f"data.prompt is {self.data['prompt']!r}: {error}; set a prompt whose item template names columns of the catalogue "
+                f"({known}), such as generic/en"
+            ) from error
         return lines
-
-    def _check_labels(self, parts: tuple[str, ...]) -> None:
-        for part in parts:
-            check_labels(part, self.log.label[getattr(self.splits, part)])
-
-    def share(self, folder: Path) -> None:
-        self.log.save(folder / "log")
-
-    def load_shared(self, folder: Path) -> None:
-        self.log = InteractionLog.load(folder / "log")
-        self.splits = build_splits(self.log, self.data)
 
     def make_processor(self) -> CTRSinkProcessor:
         return text_build.build_processor(
@@ -122,7 +109,7 @@ class TextInput(InputKind):
         self._check_labels(parts)
         retrieval = None
         if processor.needs_similarity:
-            events = np.concatenate([getattr(self.splits, part) for part in parts])
+            events = np.concatenate([self.splits[part] for part in parts])
             place = run.folder / "retriever" if run.folder is not None else None
             if run.writes:  # the first process computes and stores them, the others read what it stored
                 if run.is_first:
@@ -143,30 +130,14 @@ class TextInput(InputKind):
         train = self.splits.train
         return text_build.build_retrieval_for(processor, self.log, events, self.data, folder, train, retriever)
 
-    def num_samples(self, part: str) -> int:
-        return len(getattr(self.splits, part))
-
     def dataset(self, part: str) -> TextDataset:
-        return TextDataset(self.view, getattr(self.splits, part))
+        return TextDataset(self.view, self.splits[part])
 
     def collator(self, half_precision: bool) -> Callable[[list], dict]:
         return text_build.build_collator(self.view, half_precision)
 
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         return text_build.describe_data(self.log, self.splits, self.view, say)
-
-    @property
-    def best_auc(self) -> float | None:
-        return self.log.info.best_auc
-
-    def identify(self, part: str) -> dict[str, Any]:
-        return log_columns(self.log, getattr(self.splits, part))
-
-    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        from lmctr.evaluation.baselines import baseline_metrics
-
-        parts = baseline_splits(self.log, self.splits, self.data)
-        return baseline_metrics(self.log, parts, seed=seed), len(parts.train)
 
     # ---- model ----------------------------------------------------------------------------------------------------
 
