@@ -177,7 +177,7 @@ def test_overrides_are_typed_and_reach_nested_keys(write):
         ("data.options.num_users", "7"),
         ("data.path", "some/where"),
         ("model.sink_signal", "[recency, feedback]"),
-        ("model.backbone", "{model_type: bert, hidden_size: 8}"),
+        ("model.backbone", "{model_type: bert, hidden_size: 8, num_attention_heads: 2}"),
         ("model.tokenizer.type", "bpe"),
         ("data.max_length", "null"),
     ]

@@ -19,9 +19,9 @@ import numpy as np
 from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.inputs import config_keys
-from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, log_columns
+from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
-from lmctr.runs.inputs.logs import LogInput, describe_log, log_fingerprint
+from lmctr.runs.inputs.logs import LogInput, describe_log, log_columns, log_fingerprint
 from lmctr.utils.history_features import HISTORY_FEATURES, history_features
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values
