@@ -39,7 +39,7 @@ _MOVES = {
     "data.sequence": "data.batches.sequence",
     "data.text": "data.batches.text",
     "data.store_view": "data.batches.rows",
-    "data.collators": "data.batches.rows",
+    "data.collators": "data.batches.text",
     "data.features_": "data.features.",
     "data.synthetic_": "data.synthetic.",
     "hub.loading": "runs.loading",
