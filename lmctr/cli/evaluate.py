@@ -10,7 +10,6 @@ from pathlib import Path
 from lmctr.cli.options import Action
 from lmctr.runs.options import EvaluateOptions
 
-ACCEPTS_OVERRIDES = True
 EVALUATE = Action(
     "evaluate",
     "measure a trained run",

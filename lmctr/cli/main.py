@@ -11,7 +11,7 @@ from types import ModuleType
 import yaml
 
 from lmctr import __version__
-from lmctr.cli.options import Parser
+from lmctr.cli.parser import Parser
 from lmctr.utils.suggest import nearest
 
 # verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         parser, modules = build_parser(words[0] if words else None)
         args = parser.parse_args(words)
         module = modules[args.verb]
-        if overrides and not getattr(args, "takes_overrides", getattr(module, "ACCEPTS_OVERRIDES", False)):
+        if overrides and not args.takes_overrides:
             verb = " ".join(filter(None, (args.verb, getattr(args, "action", None))))
             raise ValueError(f"{verb} takes no recipe overrides, got --{overrides[0][0]}")
         args.overrides = overrides

@@ -2,7 +2,6 @@
 
 from lmctr.cli.options import Action
 
-ACCEPTS_OVERRIDES = True
 TRAIN = Action(
     "train",
     "train a model by a recipe",

@@ -28,6 +28,14 @@ class TrainOptions:
     overrides: Sequence[tuple[str, str]] = given(())
     command: str = given("")
 
+    def __post_init__(self) -> None:
+        if self.recipe is None and self.list_keys is None:
+            raise ValueError(
+                "give a recipe (a YAML file, or a name such as ctr_sink/quickstart), or --list-keys FAMILY"
+            )
+        if self.resume and self.overwrite:
+            raise ValueError("--resume continues a run, --overwrite deletes it: give one of them")
+
 
 @dataclass
 class EvaluateOptions:

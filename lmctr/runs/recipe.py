@@ -21,6 +21,7 @@ import yaml
 from lmctr.models.families import DEFAULT_FAMILY, families
 from lmctr.runs.inputs import config_class, input_class
 from lmctr.runs.inputs.keys import TrainingKeys
+from lmctr.runs.words import OTHER_WORDS
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.utils import files
 from lmctr.utils.resources import find_resource
@@ -52,16 +53,6 @@ SET_BY_LMCTR = {
     "auto_find_batch_size": "set training.per_device_train_batch_size and training.gradient_accumulation_steps",
     "label_smoothing_factor": "the loss is binary cross-entropy of 0/1 labels",
     "local_rank": "the launcher sets it",
-}
-# Training keys by the names that they have elsewhere.
-_MEANT = {
-    "batch_size": "per_device_train_batch_size",
-    "train_batch_size": "per_device_train_batch_size",
-    "eval_batch_size": "per_device_eval_batch_size",
-    "lr": "learning_rate",
-    "optimizer": "optim",
-    "scheduler": "lr_scheduler_type",
-    "patience": "early_stopping_patience",
 }
 # Families without stages have `epochs`, which is stage 2 alone; `stage2_epochs` is its old name there.
 _EPOCHS = {"epochs": "stage2_epochs"}
@@ -362,9 +353,9 @@ class _RecipeWording(Wording):
 
     def unknown(self, path: Sequence[str | int], known: Iterable[str]) -> str:
         place = ".".join(map(str, (self.group, *path[:-1])))
-        meant = _MEANT.get(str(path[-1])) if place == "training" else None
+        group, _, meant = OTHER_WORDS.get(str(path[-1]), "").partition(".")
         message = unknown_key_message(str(path[-1]), known, f"{place} ({self.said_by(f'{place}.{path[-1]}')})")
-        return message if meant is None else f"{message.split(';')[0]}; did you mean {meant!r}?"
+        return f"{message.split(';')[0]}; did you mean {meant!r}?" if group == place and meant in known else message
 
     def mapping(self, path: Sequence[str | int], known: Iterable[str], value: Any) -> str:
         return self._named(path, f"must be a mapping of keys to values, got {show(value)}")

@@ -78,10 +78,6 @@ def run_train(options: TrainOptions) -> int:
     if options.list_keys is not None:
         print(key_reference(options.list_keys))
         return 0
-    if options.recipe is None:
-        raise ValueError("give a recipe (a YAML file, or a name such as ctr_sink/quickstart), or --list-keys FAMILY")
-    if options.resume and options.overwrite:
-        raise ValueError("--resume continues a run, --overwrite deletes it: give one of them")
     resume = "auto" if options.resume else False
     train_recipe(options.recipe, options.output_dir, options.overrides, resume, options.overwrite, options.command)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmctr.utils.suggest import nearest
 
-__all__ = ["COMMON_KEYS", "meant_key"]
+__all__ = ["COMMON_KEYS", "OTHER_WORDS", "meant_key"]
 
 COMMON_KEYS: dict[str, tuple[str, ...]] = {
     "data.name": ("dataset", "data"),
@@ -28,7 +28,8 @@ COMMON_KEYS: dict[str, tuple[str, ...]] = {
     "training.per_device_eval_batch_size": ("eval_batch_size", "test_batch_size"),
     "training.gradient_accumulation_steps": ("accumulation_steps", "grad_accum"),
     "training.stage1_epochs": (),
-    "training.stage2_epochs": ("epochs", "num_epochs", "num_train_epochs"),
+    "training.stage2_epochs": (),
+    "training.epochs": ("num_epochs", "num_train_epochs"),
     "training.max_steps": ("steps",),
     "training.weight_decay": ("wd", "l2"),
     "training.warmup_steps": ("warmup",),
@@ -48,10 +49,12 @@ COMMON_KEYS: dict[str, tuple[str, ...]] = {
 }
 """Dotted keys that recipes set most, and other words for each."""
 
+OTHER_WORDS = {word: key for key, words in COMMON_KEYS.items() for word in words}
+"""The dotted key that each of the other words stands for."""
+
 
 def meant_key(word: str) -> str | None:
     """The dotted key that a word without a group stands for: `"lr"` is `"training.learning_rate"`; None when nothing is close."""
-    names = {key.partition(".")[2]: key for key in COMMON_KEYS}
-    names |= {other: key for key, others in COMMON_KEYS.items() for other in others}
+    names = {key.partition(".")[2]: key for key in COMMON_KEYS} | OTHER_WORDS
     found = nearest(word, names)
     return None if found is None else names[found]

@@ -9,7 +9,8 @@ import yaml
 from lmctr.__main__ import main as process_main
 from lmctr.cli import main as cli
 from lmctr.cli.main import VERBS, main
-from lmctr.cli.options import Parser, add_options, read_options
+from lmctr.cli.options import add_options, read_options
+from lmctr.cli.parser import Parser
 from lmctr.models.families import families
 from lmctr.runs.inputs import input_class
 from lmctr.runs.recipe import training_keys
@@ -80,6 +81,7 @@ LIGHT = {
     "unknown flag": ["train", "x", "--lr", "1e-3"],
     "unknown flag of an action": ["grid", "run", "x", "--lunch"],
     "no recipe": ["train"],
+    "flags that exclude each other": ["train", "x", "--resume", "--overwrite"],
     "override of a verb that takes none": ["card", "x", "--data.path", "y"],
 }
 
@@ -153,7 +155,7 @@ def test_too_many_words(capsys):
 
 
 def test_the_words_for_recipe_keys_lead_to_keys():
-    known = {"data": set(), "model": set(), "training": set(training_keys().model_fields)}
+    known = {"data": set(), "model": set(), "training": {"epochs", *training_keys().model_fields}}
     for family in families():
         kind = input_class(family.model_type)
         known["data"] |= set(kind.data_keys.model_fields)
@@ -203,7 +205,7 @@ def fail_with(monkeypatch, error):
     class Failing:
         @staticmethod
         def add_parser(subparsers):
-            subparsers.add_parser("card")
+            subparsers.add_parser("card").set_defaults(takes_overrides=False)
 
         @staticmethod
         def run(args):
