@@ -147,7 +147,7 @@ def test_a_registered_family_trains_and_predicts(field_sum_run, tmp_path):
     path = field_sum_run.path
     assert isinstance(field_sum_run.model, FieldSumForCTR)
     assert AutoConfig.from_pretrained(path).scale == 2.0
-    assert field_sum_run.metrics["split metrics"]["test"]["auc"] > 0.5
+    assert field_sum_run.metrics["test"]["auc"] > 0.5
     source = load_tabular(
         "synthetic_table", num_rows=1500, num_categorical=3, num_numeric=1, num_pairs=2, vocab_size=50
     )

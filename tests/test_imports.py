@@ -167,7 +167,6 @@ def test_a_public_class_is_defined_once():
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-@pytest.mark.xfail(strict=True)
 def test_files_are_short():
     lengths = {place_of(path): len(path.read_text().splitlines()) for path in FILES}
     assert {place: length for place, length in lengths.items() if length > 800} == {}
