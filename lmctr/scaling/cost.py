@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from pydantic import TypeAdapter
 from scipy import stats
 
 from .options import SweepOptions
@@ -144,23 +145,8 @@ class Capacity:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Capacity:
-        """What `to_dict` wrote."""
-
-        def level(entry: dict[str, Any] | None) -> Level | None:
-            if entry is None:
-                return None
-            interval = entry["qps_interval"]
-            pairs = {"qps_interval": interval and tuple(interval), "share": tuple(entry["share"])}
-            return Level(**(entry | pairs))
-
-        return cls(
-            level(values["single"]),
-            level(values["batched"]),
-            tuple(level(entry) for entry in values["levels"]),
-            values["complete"],
-            values["seconds"],
-            CostOptions(**values["options"]),
-        )
+        """What `to_dict` wrote, also where it went through JSON. Raises `ValueError`: another thing."""
+        return TypeAdapter(cls).validate_python(values)
 
 
 def measure_capacity(

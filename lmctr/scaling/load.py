@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from lmctr.utils.files import read_json, write_json
 
@@ -156,8 +157,8 @@ class CapacityCache:
             return None
         try:
             return Capacity.from_dict(read_json(path)["capacity"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path} is no kept measurement ({error}); delete it to measure again") from error
+        except (KeyError, ValidationError) as error:
+            raise ValueError(f"{path} is no kept measurement; delete it to measure again") from error
 
     def put(
         self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions, capacity: Capacity

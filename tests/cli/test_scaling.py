@@ -14,6 +14,11 @@ from lmctr import DNNConfig, DNNForCTR
 from lmctr.cli.main import main
 from lmctr.scaling.bnsl import bnsl
 from lmctr.scaling.design import mlp_flops
+from lmctr.studies.scaling.allocate import allocate_file
+from lmctr.studies.scaling.design import choose_size
+from lmctr.studies.scaling.fit import fit_points
+from lmctr.studies.scaling.options import AllocateOptions, DesignOptions, FitOptions, RevenueOptions
+from lmctr.studies.scaling.revenue import compare_pairs
 
 
 def write_csv(path, rows):
@@ -255,6 +260,23 @@ def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):
     assert "holds no machine costs" in error_of(capsys, "scaling", "design", "--fit", law_file, "--costs", no_law, *base, "--minimal-roi", "1")  # fmt: skip
     one = costs(tmp_path / "one", [BASE], lambda flops: 1)
     assert "at least 2 different FLOPs" in error_of(capsys, "scaling", "design", "--fit", law_file, "--costs", one, *base, "--minimal-roi", "1")  # fmt: skip
+
+
+def test_python_gives_what_the_command_line_writes_and_prints_nothing(points, law_file, tmp_path, capsys):
+    capsys.readouterr()
+    law = {"law": "power_constant", "complement": True, "resamples": 0}
+    found = fit_points(FitOptions(points=str(points), x="flops", y="r", **law))
+    written = read(law_file.parent, "fit.json")
+    assert found.to_dict() == {key: value for key, value in written.items() if key not in ("predictions", "command")}
+    revenue = write_csv(tmp_path / "p.csv", [{"m": 0.1 * i, "revenue": 3.0 * i + 1} for i in range(5)])
+    assert compare_pairs(RevenueOptions(pairs=str(revenue))).fits["m"].slope == pytest.approx(30)
+    file = costs(tmp_path, [BASE, (60_000, 1024, 1024, 1024, 1024, 1)], lambda flops: flops / 1e6)
+    options = DesignOptions(fit=str(law_file), costs=str(file), absolute=True, minimal_roi=0.0, ratio_on_input=False)
+    assert choose_size(options).result.num_feasible > 5000
+    rows = [{"scenario": "s", "design": name, "gain": gain, "cost": 1} for name, gain in (("a", 2), ("b", 3))]
+    chosen, minimal_roi = allocate_file(AllocateOptions(file=str(write_csv(tmp_path / "s.csv", rows)), budget=1.0))
+    assert (chosen.chosen["s"].sizes, minimal_roi) == ("b", 1.0)
+    assert capsys.readouterr() == ("", "")
 
 
 # ---- allocate -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,22 @@ from dataclasses import dataclass
 
 from lmctr.utils.options import given, option
 
-__all__ = ["GridOptions", "GridReportOptions", "GridRunOptions"]
+__all__ = ["GridOptions", "GridReportOptions", "GridRunOptions", "RunnerOptions"]
+
+
+@dataclass(kw_only=True)
+class RunnerOptions:
+    """How the runs of a grid are trained; `overrides` are (dotted recipe key, YAML text) pairs for every run, applied last."""
+
+    keep_checkpoints: bool = option("keep the checkpoints of finished runs", False)
+    max_minutes: float | None = option("start no further run after N minutes", None, metavar="N")
+    dry_run: bool = option("list the runs and their state; do nothing", False)
+    launcher: str | None = option(
+        "start each run by these words and `-m lmctr train ...`: 'accelerate launch --config_file recipes/accelerate/ddp.yaml'",
+        None,
+        metavar="WORDS",
+    )
+    overrides: Sequence[tuple[str, str]] = given(())
 
 
 @dataclass
@@ -26,19 +41,10 @@ class GridOptions:
 
 
 @dataclass
-class GridRunOptions(GridOptions):
+class GridRunOptions(RunnerOptions, GridOptions):
     """Train every point of the grid with every seed, each as a normal run folder OUTPUT_DIR/POINT/seed-S. Finished runs are skipped,
     begun ones continued from their newest checkpoint; a failed one does not stop the others. Ctrl-C at any time: the same command goes
     on."""
-
-    keep_checkpoints: bool = option("keep the checkpoints of finished runs", False)
-    max_minutes: float | None = option("start no further run after N minutes", None, metavar="N")
-    dry_run: bool = option("list the runs and their state; train nothing", False)
-    launcher: str | None = option(
-        "start each run by these words and `-m lmctr train ...`: 'accelerate launch --config_file recipes/accelerate/ddp.yaml'",
-        None,
-        metavar="WORDS",
-    )
 
 
 @dataclass

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from lmctr.runs.recipe import Recipe
 from lmctr.runs.training import train_recipe
 from lmctr.studies.grids.baselines import baselines_file, compute_baselines, missing_seeds
 from lmctr.studies.grids.file import Grid, check_recipes, load_grid
-from lmctr.studies.grids.options import GridRunOptions
+from lmctr.studies.grids.options import GridRunOptions, RunnerOptions
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
 
 # What a training imports on its way; the server holds it all, before the first fork.
@@ -50,10 +50,7 @@ def run_grid(options: GridRunOptions) -> int:
     Raises:
         ValueError: a wrong grid, recipe or option, run folders of other recipes. FileNotFoundError: no such grid.
     """
-    if options.max_minutes is not None and options.max_minutes <= 0:
-        raise ValueError(f"--max-minutes must be greater than 0, got {options.max_minutes:g}")
-    grid = load_grid(options.grid, options.output_dir).select(options.only)
-    runner = GridRunner(grid, options.overrides, options.keep_checkpoints, options.max_minutes, options.launcher)
+    runner = GridRunner(load_grid(options.grid, options.output_dir).select(options.only), options)
     if not options.dry_run:
         return runner.run()
     runner.show_plan()
@@ -65,25 +62,20 @@ class GridRunner:
 
     Args:
         grid: the checked grid, with the chosen points.
-        overrides: recipe overrides of the command line; they apply to every point, last.
-        keep_checkpoints: keep the checkpoints of finished runs.
-        max_minutes: start no further run after so many minutes.
-        launcher: words before `-m lmctr train`, such as `accelerate launch --config_file F`; None: this process' children.
+        options: how the runs are trained.
         say: prints a line.
     """
 
     def __init__(
         self,
         grid: Grid,
-        overrides: Sequence[tuple[str, str]] = (),
-        keep_checkpoints: bool = False,
-        max_minutes: float | None = None,
-        launcher: str | None = None,
+        options: RunnerOptions,
         say: Callable[[str], None] = lambda line: print(line, flush=True),
     ):
-        self.grid, self.overrides, self.keep_checkpoints = grid, list(overrides), keep_checkpoints
-        self.max_minutes, self.launcher, self.say = max_minutes, launcher, say
-        self.recipes: dict[tuple[str, int], Recipe] = check_recipes(grid, overrides)
+        if options.max_minutes is not None and options.max_minutes <= 0:
+            raise ValueError(f"--max-minutes must be greater than 0, got {options.max_minutes:g}")
+        self.grid, self.options, self.say = grid, options, say
+        self.recipes: dict[tuple[str, int], Recipe] = check_recipes(grid, options.overrides)
         self.failures: list[tuple[GridRun, str]] = []
         self.seconds: dict[str, list[float]] = {}
 
@@ -120,8 +112,10 @@ class GridRunner:
         with _locked(self.grid.output_dir), _stopped_by_term():
             self._baselines()
             for number, run in enumerate(todo):
-                if self.max_minutes is not None and time.monotonic() - began > self.max_minutes * 60:
-                    self.say(f"{self.max_minutes:g} minutes are over: {len(todo) - number} runs were not started")
+                if self.options.max_minutes is not None and time.monotonic() - began > self.options.max_minutes * 60:
+                    self.say(
+                        f"{self.options.max_minutes:g} minutes are over: {len(todo) - number} runs were not started"
+                    )
                     break
                 self._one(run, number, todo, began)
             else:
@@ -133,7 +127,7 @@ class GridRunner:
     def command(self, run: GridRun, resume: bool) -> list[str]:
         """The words after `lmctr` that train one run."""
         point = self.grid.point(run.point)
-        overrides = point.overrides(run.seed, self.overrides)
+        overrides = point.overrides(run.seed, list(self.options.overrides))
         if "baselines" in self.recipes[run.point, run.seed].data:
             overrides.append(("data.baselines", "false"))
         words = [f"--{key}={value}" for key, value in overrides]
@@ -148,7 +142,7 @@ class GridRunner:
         after = inspect_run(self.grid, run.point, run.seed, self.recipes[run.point, run.seed])
         passed = time.monotonic() - started
         if code == 0 and after.state == DONE:
-            if not self.keep_checkpoints:
+            if not self.options.keep_checkpoints:
                 shutil.rmtree(run.folder.checkpoints, ignore_errors=True)
             self.seconds.setdefault(run.point, []).append(passed)
             outcome = f"test {_headline(run)}"
@@ -176,8 +170,8 @@ class GridRunner:
     def _train(self, run: GridRun, resume: bool) -> int:
         """Train one run in a process of its own and return its exit code; a KeyboardInterrupt ends it first."""
         words = self.command(run, resume)
-        if self.launcher is not None:
-            command = [*shlex.split(self.launcher), "-m", "lmctr", *words]
+        if self.options.launcher is not None:
+            command = [*shlex.split(self.options.launcher), "-m", "lmctr", *words]
             with open(run.log, "ab") as output:
                 process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
                 return _wait(process.wait, process.terminate)

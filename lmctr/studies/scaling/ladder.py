@@ -75,13 +75,10 @@ def climb_ladder(options: LadderOptions) -> list[Report]:
 
 def _runners(options: LadderOptions) -> list[tuple[Ladder, GridRunner]]:
     """The ladders of a file. Scenarios with data of their own come first: the ladder's allocation reads them."""
-    if options.max_minutes is not None and options.max_minutes <= 0:
-        raise ValueError(f"--max-minutes must be greater than 0, got {options.max_minutes:g}")
     if not options.no_plots:
         require_matplotlib()
     ladder = load_ladder(options.ladder, options.output_dir)
-    settings = (options.overrides, options.keep_checkpoints, options.max_minutes, options.launcher)
-    return [(each, GridRunner(each.grid, *settings)) for each in (*ladder.scenarios.values(), ladder)]
+    return [(each, GridRunner(each.grid, options)) for each in (*ladder.scenarios.values(), ladder)]
 
 
 def climb(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmctr.scaling.options import SizeGridOptions, SweepOptions
+from lmctr.studies.grids.options import RunnerOptions
 from lmctr.utils.options import given, option
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class RequestOptions:
     length: int | None = option("tokens of a text, events of a history (default: the family's)", None, metavar="N")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LadderOptions:
+@dataclass(kw_only=True)
+class LadderOptions(RunnerOptions):
     """The whole way from one file: train every size with every seed (finished runs are skipped, begun ones continued), count FLOPs, fit the
     metric's law and its error on held-out sizes, measure the highest QPS of each size under a latency limit, choose the size of most
     gain under a return on machine cost, and part a budget between scenarios."""
@@ -53,14 +54,9 @@ class LadderOptions:
         "YAML file, or the name of one that ships (scaling/ladder_dnn)", positional=True, metavar="LADDER.yaml"
     )
     output_dir: str | None = option("folder of runs and results (default: the ladder's own, else runs/NAME)", None)
-    dry_run: bool = option("list the runs and their state; do nothing", False)
-    max_minutes: float | None = option("start no further run after N minutes", None, metavar="N")
-    keep_checkpoints: bool = option("keep the checkpoints of finished runs", False)
-    launcher: str | None = option("as in `lmctr grid run`", None, metavar="WORDS")
     no_train: bool = option("train nothing: only what the finished runs say", False)
     allow_missing: bool = option("go on with what is finished; the report lists the rest", False)
     no_plots: bool = option("write no pictures", False)
-    overrides: tuple[tuple[str, str], ...] = given(())
     command: str = given("")
 
 
