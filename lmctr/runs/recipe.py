@@ -258,7 +258,12 @@ def _read_yaml(path: Path) -> Any:
 def read_with_base(path: Path, source: str) -> Any:
     """The content of a file over that of its `base`, a file beside it or a shipped name: mappings are merged key by key, other values
     replaced."""
-    return _over_base(_read_yaml(path), source, path, lambda content, source: None)
+
+    def no_recipe(content: Any, source: str) -> None:
+        if isinstance(content, Mapping) and set(GROUPS) & content.keys():
+            raise RecipeError(f"{source} is a recipe, which one run is trained by: lmctr train {source}")
+
+    return _over_base(_read_yaml(path), source, path, no_recipe)
 
 
 def _check_groups(content: Any, source: str) -> None:

@@ -238,6 +238,17 @@ def test_bad_schemas(tmp_path, capsys, schema, message):
     assert message in error_of(capsys, *write_shop(tmp_path, schema=schema))
 
 
+def test_a_prompt_of_columns_that_the_catalogue_lacks(tmp_path, capsys):
+    recipe = [("data.prompt", {"base": "generic/en", "item": "{genres}"})]
+    message = error_of(capsys, *write_shop(tmp_path, recipe=recipe))
+    assert (
+        "data.prompt is {'base': 'generic/en', 'item': '{genres}'}: unknown key 'genres' in the item template"
+        in message
+    )
+    assert "columns of the catalogue (" in message
+    assert "such as generic/en" in message
+
+
 # ---- tokenizers and backbones -------------------------------------------------------------------------------------
 
 

@@ -125,6 +125,7 @@ def test_a_grid_states_what_differs_from_its_base(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"data": {"name": "synthetic"}}, "is a recipe, which one run is trained by: lmctr train"),
         ({"seed": [0]}, "unknown key 'seed' in .*did you mean 'seeds'"),
         ({"points": [{"name": "a", "sets": {}}]}, "unknown key 'sets' in .*entry 1; did you mean 'set'"),
         ({"points": [{"name": "a"}, {"name": "a"}], "compare_to": None}, "two points are named 'a'"),

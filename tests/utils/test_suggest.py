@@ -43,6 +43,9 @@ def test_unknown_resource_offers_the_nearest():
     with pytest.raises(FileNotFoundError, match="did you mean 'ctr_sink/quickstart'"):
         find_resource("recipes", "ctr_sink/quikstart.yaml")
     assert "ctr_sink/quickstart" in list_resources("recipes")
+    with pytest.raises(FileNotFoundError) as error:
+        find_resource("recipes", "ctr_sink/quikstart.yaml")
+    assert len(str(error.value)) < 300  # the nearest names, not all of them
 
 
 @pytest.mark.parametrize("name", ["../pyproject.toml", "/etc/passwd"])
