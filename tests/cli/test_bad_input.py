@@ -119,14 +119,14 @@ def test_empty_histories(shop, tmp_path):
 
 @pytest.mark.parametrize("edit", [change(TITLE, ""), change_all(TITLE, "")], ids=["one", "all"])
 def test_empty_titles(tmp_path, edit):
-    """An item without title is an item with an empty text, and null is the same as empty."""
+    """An item without title is an item with an empty text, and null is the same as empty in a history."""
     folder = train(tmp_path, edit)
     assert np.isfinite(scores(folder)).all()
     behaviour = {"time": 1, "feedback": None}
     empty, null = predict(
         folder,
         tmp_path,
-        [{"history": [{**behaviour, "text": text}], "target": {"text": text}, "time": 2} for text in ("", None)],
+        [{"history": [{**behaviour, "text": text}], "target": {"text": ""}, "time": 2} for text in ("", None)],
     )
     assert empty == null
 
