@@ -137,11 +137,7 @@ class EncodedLayers(EncodedHistory):
 
 def event_table(inputs: SequenceInputs) -> torch.Tensor:
     """(N, 4 + Fi) int64 of one row without padding: all that a model reads of each event."""
-    columns = [inputs.history_items, inputs.history_behaviors, inputs.history_scenarios, inputs.history_times]
-    table = torch.stack(columns, -1)
-    if inputs.history_features is not None:
-        table = torch.cat([table, inputs.history_features], -1)
-    return table[0, inputs.history_mask[0]]
+    return inputs.event_table()[0, inputs.history_mask[0]]
 
 
 class CachedEventScorer(EventScorer):

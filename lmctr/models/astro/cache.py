@@ -19,11 +19,7 @@ __all__ = ["event_identity", "update_cache"]
 
 def event_identity(inputs: SequenceInputs, slots: Slots) -> torch.Tensor:
     """(K, B, S, 4 + Fi) int64: all that the model reads of the event in each slot; -1 in unused slots."""
-    columns = [inputs.history_items, inputs.history_behaviors, inputs.history_scenarios, inputs.history_times]
-    table = torch.stack(columns, -1)
-    if inputs.history_features is not None:
-        table = torch.cat([table, inputs.history_features], -1)
-    blocks = len(slots.index)
+    table, blocks = inputs.event_table(), len(slots.index)
     index = slots.index[..., None].expand(-1, -1, -1, table.shape[-1])
     found = table.expand(blocks, -1, -1, -1).gather(2, index)
     return torch.where(slots.valid[..., None], found, -1)

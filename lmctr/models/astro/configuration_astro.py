@@ -55,6 +55,7 @@ class ASTROConfig(SequenceCTRConfig):
     """
 
     model_type = "astro"
+    default_head_sizes = (128, 64)
 
     preset: str | None = None
     sequence_length: int | None = None
@@ -85,8 +86,6 @@ class ASTROConfig(SequenceCTRConfig):
             self.num_hidden_layers = preset["num_hidden_layers"]
         if self.intermediate_size is None:
             self.intermediate_size = 4 * self.hidden_size
-        if self.head_hidden_sizes is None:
-            self.head_hidden_sizes = [128, 64]
         super().__post_init__(**kwargs)
 
     @property

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lmctr.models.common.layers import split_heads
+
 from .configuration_astro import ASTROConfig
 from .partition import PairContext
 
@@ -157,10 +159,10 @@ class AdaptiveLayer(GradientCheckpointingLayer):
             (K, B, h, Q, S), for candidates (K, B, h, Q, S + 1) with the candidate itself last.
         """
         normed = self.norm1(states, blocks)
-        new_key, new_value = (self._heads(x) for x in self.key_value(normed, blocks).chunk(2, dim=-1))
+        new_key, new_value = (split_heads(x, self.num_heads) for x in self.key_value(normed, blocks).chunk(2, dim=-1))
         if pairs is None:
             return None, new_key, new_value, None
-        query = self._heads(self.query(normed, blocks))
+        query = split_heads(self.query(normed, blocks), self.num_heads)
         if is_history:
             key = new_key if key is None else torch.cat([key, new_key], dim=3)
             value = new_value if value is None else torch.cat([value, new_value], dim=3)
@@ -186,9 +188,6 @@ class AdaptiveLayer(GradientCheckpointingLayer):
         states = states + self.dropout(self.output(mixed.transpose(2, 3).flatten(3), blocks))
         hidden = F.gelu(self.up(self.norm2(states, blocks), blocks))
         return states + self.dropout(self.down(hidden, blocks)), new_key, new_value, attention
-
-    def _heads(self, states: torch.Tensor) -> torch.Tensor:
-        return states.unflatten(-1, (self.num_heads, self.head_dim)).transpose(2, 3)
 
 
 class FusionLayer(nn.Module):

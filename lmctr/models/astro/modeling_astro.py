@@ -290,9 +290,9 @@ class ASTROForCTR(SequenceForCTRMixin, ASTROPreTrainedModel):
     model has none. `forward` takes the options of [`ASTROModel.run`] too.
     """
 
-    def __init__(self, config: ASTROConfig):
-        super().__init__(config)
-        self.model = ASTROModel(config)
+    base_class = ASTROModel
+
+    def new_head(self, config: ASTROConfig) -> nn.Module:
         dim = config.hidden_size
         self.user_features = nn.ModuleList(
             [nn.Embedding(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
@@ -302,8 +302,7 @@ class ASTROForCTR(SequenceForCTRMixin, ASTROPreTrainedModel):
         layers: list[nn.Module] = []
         for below, above in pairwise(sizes):
             layers += [nn.Linear(below, above), nn.ReLU()]
-        self.head = nn.Sequential(*layers, nn.Linear(sizes[-1], config.num_tasks))
-        self.post_init()
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], config.num_tasks))
 
     def task_logits(self, fused: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         """Y (B, C, Nb * d) to logits (B, C, T)."""

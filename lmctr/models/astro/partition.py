@@ -22,6 +22,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from lmctr.models.common.sequence import time_bucket
+
 from .strategies import SAME, Strategy
 
 __all__ = ["PairContext", "Slots", "block_starts", "candidate_pairs", "history_pairs", "matching_events", "take_slots"]
@@ -54,10 +56,6 @@ class PairContext(NamedTuple):
     position_bucket: torch.Tensor
     time_bucket: torch.Tensor
     scenario: torch.Tensor
-
-    def blocks(self, chosen: slice) -> PairContext:
-        """The pairs of some blocks."""
-        return PairContext(*(tensor[chosen] for tensor in self))
 
 
 def matching_events(
@@ -214,7 +212,4 @@ def _pairs(
     visible = _in_scenario(strategies, visible, scenarios, keys)
     edges = torch.tensor(position_edges(bias.num_position_buckets, bias.max_distance), device=times.device)
     position_bucket = (torch.bucketize(distance, edges, right=True) - 1).clamp_min(0)
-    # Time bucket b holds 2**b - 1 to 2**(b + 1) - 2 seconds: bucket 0 is the same second, the last bucket is open.
-    seconds = torch.tensor([2**b - 1 for b in range(min(bias.num_time_buckets, 62))], device=times.device)
-    time_bucket = (torch.bucketize(elapsed, seconds, right=True) - 1).clamp_min(0)
-    return PairContext(visible, position_bucket, time_bucket, scenarios)
+    return PairContext(visible, position_bucket, time_bucket(elapsed, bias.num_time_buckets), scenarios)

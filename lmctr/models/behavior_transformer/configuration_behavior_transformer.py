@@ -24,6 +24,7 @@ class BehaviorTransformerConfig(SequenceCTRConfig):
     """
 
     model_type = "behavior_transformer"
+    default_head_sizes = (1024, 512, 256)
 
     hidden_size: int = 64
     num_hidden_layers: int = 1
@@ -41,8 +42,6 @@ class BehaviorTransformerConfig(SequenceCTRConfig):
             self.intermediate_size = 4 * self.hidden_size
         if self.num_positions is None:
             self.num_positions = self.max_history_length or 1000
-        if self.head_hidden_sizes is None:
-            self.head_hidden_sizes = [1024, 512, 256]
         super().__post_init__(**kwargs)
 
     def validate_values(self) -> None:

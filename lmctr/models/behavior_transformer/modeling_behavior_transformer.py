@@ -29,7 +29,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.layers import MLP
+from lmctr.models.common.layers import MLP, split_heads
 from lmctr.models.common.sequence import (
     CachedHistoryMixin,
     CandidateContext,
@@ -66,27 +66,27 @@ class TransformerBlock(GradientCheckpointingLayer):
     def forward(
         self,
         states: torch.Tensor,
-        key: torch.Tensor | None = None,
-        value: torch.Tensor | None = None,
-        visible: torch.Tensor | None = None,
+        visible: torch.Tensor | None,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
         is_last: bool = False,
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """One block for events or for candidates.
 
         Args:
             states: events (B, N, d), or candidates (B, C, d).
+            visible: (B, C, N) bool, for candidates; None for events.
             key, value: (B, h, N, d_head) of the events, for candidates; of the events in front of `states`, for events.
-            visible: (B, C, N) bool, for candidates.
             is_last: of events only keys and values are needed.
 
         Returns:
             New states (None for events of the last block), keys and values of `states`, and the candidates' attention
             (B, h, C, N + 1), themselves last.
         """
-        own_key, own_value = (self._heads(x) for x in self.key_value(states).chunk(2, dim=-1))
+        own_key, own_value = (split_heads(x, self.num_heads) for x in self.key_value(states).chunk(2, dim=-1))
         if is_last:
             return None, own_key, own_value, None
-        query = self._heads(self.query(states))
+        query = split_heads(self.query(states), self.num_heads)
         weights = None
         if visible is None and key is not None:
             place = torch.arange(key.shape[2] + states.shape[1], device=states.device)
@@ -105,9 +105,6 @@ class TransformerBlock(GradientCheckpointingLayer):
         states = self.norm1(states + self.dropout(self.output(mixed.transpose(1, 2).flatten(2))))
         hidden = self.down(self.activation(self.up(states)))
         return self.norm2(states + self.dropout(hidden)), own_key, own_value, weights
-
-    def _heads(self, states: torch.Tensor) -> torch.Tensor:
-        return states.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
 class BehaviorTransformerPreTrainedModel(SequencePreTrainedModel):
@@ -139,36 +136,22 @@ class BehaviorTransformerModel(CachedHistoryMixin, BehaviorTransformerPreTrained
         self.gradient_checkpointing = False
         self.post_init()
 
-    def encode_history(
-        self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """See [`~lmctr.models.common.sequence.CachedHistoryMixin`]."""
+    def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[torch.Tensor | None, ...]:
         self._check_length(inputs)
-        new = slice(0 if past is None else past[0][0].shape[2], None)
-        times = inputs.history_times
+        new, times = inputs.events_after(known), inputs.history_times
         since = F.pad(times.diff(dim=1), (1, 0))
         place = torch.arange(times.shape[1], device=times.device).clamp_max(self.config.num_positions)
         states = self._embed(
-            inputs.history_items[:, new],
-            None if inputs.history_features is None else inputs.history_features[:, new],
-            inputs.history_behaviors[:, new],
-            inputs.history_scenarios[:, new],
-            place.expand_as(times)[:, new],
-            since[:, new],
+            new.history_items,
+            new.history_features,
+            new.history_behaviors,
+            new.history_scenarios,
+            place.expand_as(times)[:, known:],
+            since[:, known:],
         )
-        found = []
-        for index, layer in enumerate(self.layers):
-            before = () if past is None else past[index]
-            states, key, value, _ = layer(states, *before, is_last=index == len(self.layers) - 1)
-            if past is not None:
-                key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
-            found.append((key, value))
-        return found
+        return states, None
 
-    def read_history(
-        self, inputs: SequenceInputs, history: list[tuple[torch.Tensor, torch.Tensor]]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The candidates' states (B, C, d) before the first and after each block, and their attentions."""
+    def embed_candidates(self, inputs: SequenceInputs) -> tuple[torch.Tensor, ...]:
         dependence = inputs.dependence
         last = inputs.history_times.gather(1, (dependence - 1).clamp_min(0))
         since = torch.where(dependence > 0, inputs.candidate_times - last, 0)
@@ -180,13 +163,7 @@ class BehaviorTransformerModel(CachedHistoryMixin, BehaviorTransformerPreTrained
             dependence,
             since,
         )
-        visible = visible_events(inputs)
-        all_states, attentions = [states], []
-        for layer, (key, value) in zip(self.layers, history):
-            states, _, _, attention = layer(states, key, value, visible)
-            all_states.append(states)
-            attentions.append(attention)
-        return all_states, attentions
+        return states, visible_events(inputs)
 
     def represent(self, states: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         return self.mlp(torch.cat([states, self.context(inputs)], dim=-1))
@@ -224,8 +201,4 @@ class BehaviorTransformerModel(CachedHistoryMixin, BehaviorTransformerPreTrained
 class BehaviorTransformerForCTR(SequenceForCTRMixin, BehaviorTransformerPreTrainedModel):
     """BehaviorTransformer with one logit per task."""
 
-    def __init__(self, config: BehaviorTransformerConfig):
-        super().__init__(config)
-        self.model = BehaviorTransformerModel(config)
-        self.head = nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
-        self.post_init()
+    base_class = BehaviorTransformerModel

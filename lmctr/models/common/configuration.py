@@ -132,7 +132,11 @@ class SequenceCTRConfig(CTRConfig):
     initializer_range: float = 0.02
     processor_fingerprint: str | None = None
 
+    default_head_sizes = ()  # of a family whose key `head_hidden_sizes` may be None
+
     def __post_init__(self, **kwargs):
+        if self.default_head_sizes and self.head_hidden_sizes is None:
+            self.head_hidden_sizes = list(self.default_head_sizes)
         self.item_feature_vocab_sizes = list(self.item_feature_vocab_sizes or [])
         self.user_feature_vocab_sizes = list(self.user_feature_vocab_sizes or [])
         if self.behavior_names is None:

@@ -8,7 +8,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-__all__ = ["MLP", "DenseLayer", "attend", "in_blocks"]
+__all__ = ["MLP", "DenseLayer", "attend", "in_blocks", "split_heads"]
 
 
 class DenseLayer(GradientCheckpointingLayer):
@@ -74,6 +74,11 @@ def in_blocks(function: Callable[[torch.Tensor], torch.Tensor], states: torch.Te
     if not states.is_cpu or len(states) <= rows or torch.compiler.is_compiling():
         return function(states)
     return torch.cat([function(block) for block in states.split(rows)])
+
+
+def split_heads(states: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """(..., N, d) to (..., h, N, d / h)."""
+    return states.unflatten(-1, (num_heads, -1)).transpose(-3, -2)
 
 
 def attend(

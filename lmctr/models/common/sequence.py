@@ -1,7 +1,7 @@
 """What the sequence families share: checked inputs, item embeddings, from a representation to logits, and the loss.
 
 A rival family's `XModel` is `(SequenceModelMixin, XPreTrainedModel)` with `run`; its `XForCTR` is `(SequenceForCTRMixin,
-XPreTrainedModel)` with the model at `self.model` and a head at `self.head` that turns the representation into (B, C, T) logits.
+XPreTrainedModel)` with `base_class = XModel`.
 
 Shapes: B rows (users), N history events, C candidates of a row, T tasks.
 """
@@ -53,6 +53,17 @@ class SequenceInputs(NamedTuple):
     user_features: torch.Tensor | None
     statistics: torch.Tensor | None
     is_single: bool
+
+    def events_after(self, known: int) -> SequenceInputs:
+        """The same rows without their first `known` events."""
+        named = {name: values for name, values in self._asdict().items() if name.startswith("history")}
+        return self._replace(**{name: values[:, known:] for name, values in named.items() if values is not None})
+
+    def event_table(self) -> torch.Tensor:
+        """(B, N, 4 + Fi) int64: all that a model reads of each event."""
+        columns = [self.history_items, self.history_behaviors, self.history_scenarios, self.history_times]
+        features = () if self.history_features is None else self.history_features.unbind(-1)
+        return torch.stack([*columns, *features], -1)
 
     def split_candidates(self, size: int) -> list[SequenceInputs]:
         """The same rows with at most `size` of the candidates each, in order."""
@@ -371,8 +382,18 @@ class SequenceModelMixin:
 class CachedHistoryMixin(SequenceModelMixin):
     """`run` of a base model no state of whose history depends on a candidate: keys and values are computed once and kept.
 
-    The family gives `encode_history`, `read_history`, `represent`, and `events_of` where its attention is not on events.
+    The family gives `embed_history`, `embed_candidates`, `represent`, and `events_of` where its attention is not on events. Each of
+    its `layers` takes what these two return, keys and values (B, h, L, d_head) of the events in front (None for none) and whether
+    nothing but keys and values is needed of it; it returns new states, own keys and values, and the candidates' attention.
     """
+
+    def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[Any, ...]:
+        """What the first layer takes of the history behind its first `known` keys: states (B, L, d), and what else it asks for."""
+        raise NotImplementedError(f"{type(self).__name__} has no embed_history")
+
+    def embed_candidates(self, inputs: SequenceInputs) -> tuple[Any, ...]:
+        """What the first layer takes of the candidates: states (B, C, d), and what else it asks for."""
+        raise NotImplementedError(f"{type(self).__name__} has no embed_candidates")
 
     def encode_history(
         self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -382,13 +403,25 @@ class CachedHistoryMixin(SequenceModelMixin):
         Args:
             past: those of the first events of the same rows, without padding; only the events behind them are encoded.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no encode_history")
+        states, *context = self.embed_history(inputs, 0 if past is None else past[0][0].shape[2])
+        found = []
+        for index, layer in enumerate(self.layers):
+            before = (None, None) if past is None else past[index]
+            states, *own, _ = layer(states, *context, *before, index == len(self.layers) - 1)
+            found.append(tuple(own) if past is None else tuple(torch.cat(pair, dim=2) for pair in zip(before, own)))
+        return found
 
     def read_history(
         self, inputs: SequenceInputs, history: list[tuple[torch.Tensor, torch.Tensor]]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The candidates' states (B, C, d) before the first and after each layer, and their attentions."""
-        raise NotImplementedError(f"{type(self).__name__} has no read_history")
+        states, *context = self.embed_candidates(inputs)
+        all_states, attentions = [states], []
+        for layer, before in zip(self.layers, history):
+            states, _, _, attention = layer(states, *context, *before)
+            all_states.append(states)
+            attentions.append(attention)
+        return all_states, attentions
 
     def represent(self, states: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         """The candidates' last states (B, C, d) to the output of the final network (B, C, W)."""
@@ -428,7 +461,23 @@ class CachedHistoryMixin(SequenceModelMixin):
 
 
 class SequenceForCTRMixin:
-    """`forward` of a family's model with a head: logits, and a loss when there are labels."""
+    """A family's model with a head: `forward` gives logits, and a loss when there are labels.
+
+    Attributes:
+        base_class: the family's base model.
+    """
+
+    base_class: ClassVar[type[nn.Module]]
+
+    def __init__(self, config: SequenceCTRConfig):
+        super().__init__(config)
+        self.model = self.base_class(config)
+        self.head = self.new_head(config)
+        self.post_init()
+
+    def new_head(self, config: SequenceCTRConfig) -> nn.Module:
+        """From the representation (B, C, W) to logits (B, C, T)."""
+        return nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
 
     def task_logits(self, representation: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         """The base model's (B, C, W) to logits (B, C, T)."""

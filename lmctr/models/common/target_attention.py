@@ -25,6 +25,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration import SequenceCTRConfig
+from .layers import split_heads
 from .sequence import ItemEmbedding, SequenceInputs, time_bucket, visible_events
 
 __all__ = ["SearchedHistory", "TwinAttention", "TwinAttentionConfig", "TwinEncoder"]
@@ -116,7 +117,7 @@ class TwinAttention(GradientCheckpointingLayer):
         bias = (compressed * self.beta[:, None, :-1]).sum(-1)
         static = self.cross_value.weight[:, : cross.shape[2] * cross.shape[3]]
         value = self.value(inherent) + F.linear(cross.flatten(2), static)
-        return self._heads(self.key(inherent)), self._heads(value), bias
+        return split_heads(self.key(inherent), self.num_heads), split_heads(value, self.num_heads), bias
 
     def forward(
         self,
@@ -135,7 +136,7 @@ class TwinAttention(GradientCheckpointingLayer):
         """
         times = self.time_embedding.weight  # (buckets, cross_dim)
         of_time = self.beta[:, -1:] * (self.cross_key[:, -1] @ times.T)  # (h, buckets)
-        query = self._heads(self.query(queries))
+        query = split_heads(self.query(queries), self.num_heads)
         alpha = query @ key.transpose(-1, -2) / math.sqrt(self.head_dim) + bias[:, :, None]  # (c)
         alpha = (alpha + of_time[:, bucket].transpose(0, 1)).float()
         lowest = torch.finfo(torch.float32).min
@@ -151,9 +152,6 @@ class TwinAttention(GradientCheckpointingLayer):
         of_time = of_time.unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
         mixed = weights @ value + per_bucket @ of_time
         return self.output(mixed.transpose(1, 2).flatten(2)), selected, weights
-
-    def _heads(self, states: torch.Tensor) -> torch.Tensor:
-        return states.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
 class TwinEncoder(nn.Module):

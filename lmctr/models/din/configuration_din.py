@@ -21,6 +21,7 @@ class DINConfig(SequenceCTRConfig):
     """
 
     model_type = "din"
+    default_head_sizes = (200, 80)
 
     embedding_dim: int = 16
     attention_hidden_sizes: list[int] | None = None
@@ -33,8 +34,6 @@ class DINConfig(SequenceCTRConfig):
     def __post_init__(self, **kwargs):
         if self.attention_hidden_sizes is None:
             self.attention_hidden_sizes = [36]
-        if self.head_hidden_sizes is None:
-            self.head_hidden_sizes = [200, 80]
         super().__post_init__(**kwargs)
 
     def validate_values(self) -> None:

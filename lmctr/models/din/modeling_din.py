@@ -226,18 +226,13 @@ class DINModel(SequenceModelMixin, DINPreTrainedModel):
                 kept.append(weights)
         interest = torch.cat(interests, dim=1)
         states = torch.cat([interest.flatten(2), queries.flatten(2), self.context(inputs)], dim=-1)
-        hidden_states = [states] if output_hidden_states else None
+        hidden_states = [states]
         for layer in self.layers:
-            states = layer(states, present)
-            if output_hidden_states:
-                hidden_states.append(states)
-        attentions = None
-        if output_attentions:
-            attentions = (F.pad(torch.cat(kept, dim=2), (0, 1)),)
+            hidden_states.append(layer(hidden_states[-1], present))
         return BaseModelOutput(
-            last_hidden_state=states,
+            last_hidden_state=hidden_states[-1],
             hidden_states=tuple(hidden_states) if output_hidden_states else None,
-            attentions=attentions,
+            attentions=(F.pad(torch.cat(kept, dim=2), (0, 1)),) if output_attentions else None,
         )
 
     def _parts(self, queries: torch.Tensor, keys: torch.Tensor) -> list[tuple[int, int]]:
@@ -261,8 +256,4 @@ class DINModel(SequenceModelMixin, DINPreTrainedModel):
 class DINForCTR(SequenceForCTRMixin, DINPreTrainedModel):
     """DIN with one logit per task."""
 
-    def __init__(self, config: DINConfig):
-        super().__init__(config)
-        self.model = DINModel(config)
-        self.head = nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
-        self.post_init()
+    base_class = DINModel

@@ -18,6 +18,7 @@ class DLRMTwinConfig(TwinAttentionConfig):
     """
 
     model_type = "dlrm_twin"
+    default_head_sizes = (512, 256, 128)
 
     use_history_statistics: bool = True
     statistics_hidden_sizes: list[int] | None = None
@@ -25,8 +26,6 @@ class DLRMTwinConfig(TwinAttentionConfig):
     def __post_init__(self, **kwargs):
         if self.statistics_hidden_sizes is None:
             self.statistics_hidden_sizes = [64]
-        if self.head_hidden_sizes is None:
-            self.head_hidden_sizes = [512, 256, 128]
         super().__post_init__(**kwargs)
 
     def validate_values(self) -> None:

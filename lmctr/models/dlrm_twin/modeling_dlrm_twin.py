@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.layers import MLP
@@ -93,8 +92,4 @@ class DLRMTwinModel(SequenceModelMixin, DLRMTwinPreTrainedModel):
 class DLRMTwinForCTR(SequenceForCTRMixin, DLRMTwinPreTrainedModel):
     """DLRMTwin with one logit per task."""
 
-    def __init__(self, config: DLRMTwinConfig):
-        super().__init__(config)
-        self.model = DLRMTwinModel(config)
-        self.head = nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
-        self.post_init()
+    base_class = DLRMTwinModel

@@ -23,6 +23,7 @@ class HSTUConfig(SequenceCTRConfig):
     """
 
     model_type = "hstu"
+    default_head_sizes = (128, 64)
 
     hidden_size: int = 64
     num_hidden_layers: int = 2
@@ -34,11 +35,6 @@ class HSTUConfig(SequenceCTRConfig):
     hidden_act: str = "relu"
     dropout: float = 0.0
     micro_batch_size: int = 512
-
-    def __post_init__(self, **kwargs):
-        if self.head_hidden_sizes is None:
-            self.head_hidden_sizes = [128, 64]
-        super().__post_init__(**kwargs)
 
     def validate_values(self) -> None:
         super().validate_values()

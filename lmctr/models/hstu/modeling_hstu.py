@@ -32,7 +32,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.layers import MLP
+from lmctr.models.common.layers import MLP, split_heads
 from lmctr.models.common.sequence import (
     CachedHistoryMixin,
     CandidateContext,
@@ -93,7 +93,7 @@ class HSTULayer(GradientCheckpointingLayer):
     def __init__(self, config: HSTUConfig):
         super().__init__()
         dim, heads = config.hidden_size, config.num_attention_heads
-        self.num_heads, self.head_dim = heads, dim // heads
+        self.num_heads = heads
         self.norm_input = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
         self.f1 = nn.Linear(dim, 4 * dim, bias=False)  # rows: U, Q, V, K
         self.bias = HSTURelativeBias(config)
@@ -106,19 +106,19 @@ class HSTULayer(GradientCheckpointingLayer):
         states: torch.Tensor,
         positions: torch.Tensor,
         times: torch.Tensor,
-        key: torch.Tensor | None = None,
-        value: torch.Tensor | None = None,
-        history_times: torch.Tensor | None = None,
+        history_times: torch.Tensor,
+        is_history: bool,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
         is_last: bool = False,
-        is_history: bool = False,
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """One layer for the tokens of histories or for candidates.
 
         Args:
             states: tokens (B, L, d), or candidates (B, C, d).
             positions: (B, L) or (B, C), places in the sequence; a candidate's is the number of tokens that it sees. times: seconds.
-            key, value, history_times: of the tokens, (B, h, L, d_head) and (B, L); for candidates, and for tokens behind others.
-            is_last: of tokens only keys and values are needed. is_history: `states` are tokens.
+            history_times, key, value: of the tokens in front, (B, L) and (B, h, L, d_head); for candidates, and for tokens behind others.
+            is_history: `states` are tokens. is_last: of tokens only keys and values are needed.
 
         Returns:
             New states (None for tokens of the last layer), keys and values of `states`, and the candidates' attention
@@ -127,9 +127,9 @@ class HSTULayer(GradientCheckpointingLayer):
         normed = self.norm_input(states)
         if is_last:
             own_value, own_key = F.silu(F.linear(normed, self.f1.weight[2 * normed.shape[-1] :])).chunk(2, dim=-1)
-            return None, self._heads(own_key), self._heads(own_value), None
+            return None, split_heads(own_key, self.num_heads), split_heads(own_value, self.num_heads), None
         gate, *rest = F.silu(self.f1(normed)).chunk(4, dim=-1)  # Eq. 1
-        query, own_value, own_key = (self._heads(x) for x in rest)
+        query, own_value, own_key = (split_heads(x, self.num_heads) for x in rest)
         weights = None
         if is_history:
             if key is not None:
@@ -178,9 +178,6 @@ class HSTULayer(GradientCheckpointingLayer):
             found.append(weights @ value[:, :, :seen])
         return torch.cat(found, dim=2)
 
-    def _heads(self, states: torch.Tensor) -> torch.Tensor:
-        return states.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
-
 
 class HSTUPreTrainedModel(SequencePreTrainedModel):
     """Base of the HSTU models."""
@@ -210,44 +207,20 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def encode_history(
-        self, inputs: SequenceInputs, past: list[tuple[torch.Tensor, torch.Tensor]] | None = None
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """See [`~lmctr.models.common.sequence.CachedHistoryMixin`]; keys and values are those of the tokens, two per event."""
-        known = 0 if past is None else past[0][0].shape[2]
-        new = slice(known // 2, None)
-        features = None if inputs.history_features is None else inputs.history_features[:, new]
-        items = self.item_embedding(inputs.history_items[:, new], features)
-        items = items + self.scenario_embedding(inputs.history_scenarios[:, new])
-        actions = self.behavior_embedding(inputs.history_behaviors[:, new])
+    def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[torch.Tensor | bool, ...]:
+        new = inputs.events_after(known // 2)  # keys and values are those of the tokens, two per event
+        items = self.item_embedding(new.history_items, new.history_features)
+        items = items + self.scenario_embedding(new.history_scenarios)
+        actions = self.behavior_embedding(new.history_behaviors)
         states = torch.stack([items, actions], dim=2).flatten(1, 2)  # x_0, a_0, x_1, a_1, ...
         times = self._token_times(inputs)
         positions = torch.arange(known, times.shape[1], device=states.device).expand(len(states), -1)
-        found = []
-        for index, layer in enumerate(self.layers):
-            before = () if past is None else (*past[index], times[:, :known])
-            is_last = index == len(self.layers) - 1
-            states, key, value, _ = layer(
-                states, positions, times[:, known:], *before, is_last=is_last, is_history=True
-            )
-            if past is not None:
-                key, value = torch.cat([past[index][0], key], dim=2), torch.cat([past[index][1], value], dim=2)
-            found.append((key, value))
-        return found
+        return states, positions, times[:, known:], times[:, :known], True
 
-    def read_history(
-        self, inputs: SequenceInputs, history: list[tuple[torch.Tensor, torch.Tensor]]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The candidates' states (B, C, d) before the first and after each layer, and their attentions."""
+    def embed_candidates(self, inputs: SequenceInputs) -> tuple[torch.Tensor | bool, ...]:
         states = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
         states = states + self.scenario_embedding(inputs.candidate_scenarios)
-        times = self._token_times(inputs)
-        all_states, attentions = [states], []
-        for layer, (key, value) in zip(self.layers, history):
-            states, _, _, attention = layer(states, 2 * inputs.dependence, inputs.candidate_times, key, value, times)
-            all_states.append(states)
-            attentions.append(attention)
-        return all_states, attentions
+        return states, 2 * inputs.dependence, inputs.candidate_times, self._token_times(inputs), False
 
     def represent(self, states: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         return self.mlp(torch.cat([self.norm(states), self.context(inputs)], dim=-1))
@@ -264,8 +237,4 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
 class HSTUForCTR(SequenceForCTRMixin, HSTUPreTrainedModel):
     """HSTU with one logit per task."""
 
-    def __init__(self, config: HSTUConfig):
-        super().__init__(config)
-        self.model = HSTUModel(config)
-        self.head = nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
-        self.post_init()
+    base_class = HSTUModel

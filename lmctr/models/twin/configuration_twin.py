@@ -15,8 +15,4 @@ class TWINConfig(TwinAttentionConfig):
     """
 
     model_type = "twin"
-
-    def __post_init__(self, **kwargs):
-        if self.head_hidden_sizes is None:
-            self.head_hidden_sizes = [200, 80]
-        super().__post_init__(**kwargs)
+    default_head_sizes = (200, 80)

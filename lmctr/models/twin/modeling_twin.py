@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.layers import MLP
@@ -73,8 +72,4 @@ class TWINModel(SequenceModelMixin, TWINPreTrainedModel):
 class TWINForCTR(SequenceForCTRMixin, TWINPreTrainedModel):
     """TWIN with one logit per task."""
 
-    def __init__(self, config: TWINConfig):
-        super().__init__(config)
-        self.model = TWINModel(config)
-        self.head = nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
-        self.post_init()
+    base_class = TWINModel
