@@ -42,7 +42,7 @@ def register_family(family: Family) -> None:
     Example:
 
     ```python
-    >>> lmctr.register_family(lmctr.Family("fnn", "FNN", "tabular", "an MLP on factors", "Zhang et al.", url, module=__name__))
+    >>> lmctr.register_family(lmctr.Family("fnn", "FNN", "tabular", "an MLP on factors", "Zhang et al.: ... https://...", module=__name__))
     ```
     """
     add_family(family)

@@ -98,16 +98,15 @@ class MeanInterestModel(SequenceModelMixin, MeanInterestPreTrainedModel):
 
 
 class MeanInterestForCTR(SequenceForCTRMixin, MeanInterestPreTrainedModel):
-    def __init__(self, config):
-        super().__init__(config)
-        self.model = MeanInterestModel(config)
-        self.head = nn.Linear(2 * config.hidden_size + self.model.context.out_size, config.num_tasks)
-        self.post_init()
+    base_class = MeanInterestModel
+
+    def new_head(self, config):
+        return nn.Linear(2 * config.hidden_size + self.model.context.out_size, config.num_tasks)
 
 
-FIELD_SUM = Family("field_sum", "FieldSum", "tabular", "a sum of fields", "A test.", "https://a.b", module=__name__)
+FIELD_SUM = Family("field_sum", "FieldSum", "tabular", "a sum of fields", "A test. https://a.b", module=__name__)
 MEAN_INTEREST = Family(
-    "mean_interest", "MeanInterest", "sequence", "a mean of events", "A test.", "https://a.b/c", module=__name__
+    "mean_interest", "MeanInterest", "sequence", "a mean of events", "A test. https://a.b/c", module=__name__
 )
 
 
@@ -205,7 +204,7 @@ def test_a_registered_family_of_sequences_trains_and_serves(tmp_path):
     ],
 )
 def test_rows_that_cannot_join(changes, message):
-    values = {"model_type": "other", "stem": "Other", "input": "tabular", "says": "", "paper": "", "url": ""}
+    values = {"model_type": "other", "stem": "Other", "input": "tabular", "says": "", "paper": ""}
     before = families()
     with pytest.raises(ValueError, match=message):
         lmctr.register_family(Family(**values | changes))

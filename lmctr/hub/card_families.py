@@ -40,7 +40,7 @@ class CardFamily(ABC):
     def __init__(self, row: Family):
         self.row = row
         self.title = row.title
-        self.citation = f"{row.paper} {row.url}"
+        self.citation = row.paper
 
     def summary(self, folder: RunFolder) -> str:
         """What the model is, in one or two sentences."""
@@ -262,7 +262,7 @@ class RetrievalCard(CardFamily):
     def summary(self, folder: RunFolder) -> str:
         row = self.row
         return (
-            f"A model for ad retrieval, {row.says}, after [{row.paper.rstrip('.')}]({row.url}). It scores the ads of an impression, so that "
+            f"A model for ad retrieval, {row.says}, after [{row.paper.partition('.')[0]}]({row.url}). It scores the ads of an impression, so that "
             "the best ones go on to the next stage."
         )
 

@@ -57,7 +57,7 @@ class Family:
         stem: what its class names start with: "DIN" has `DINConfig`, `DINPreTrainedModel`, `DINModel` and `DINForCTR`.
         input: the kind of input, a key of `INPUTS`.
         says: what the model is, in a phrase.
-        paper: citation without address. url: its address.
+        paper: citation, which ends with the address.
         title: its name in prose; default the stem.
         scorer: "module:class" of its request scorer; default that of the kind of input.
         module: the module that holds its classes; default `lmctr.models.<model_type>.modeling_<model_type>`, with the configuration
@@ -70,7 +70,6 @@ class Family:
     input: str
     says: str
     paper: str
-    url: str
     title: str = ""
     scorer: str | None = None
     module: str | None = None
@@ -81,6 +80,11 @@ class Family:
             raise ValueError(f"family {self.model_type!r}: input is {self.input!r}, accepted: {', '.join(INPUTS)}")
         object.__setattr__(self, "title", self.title or self.stem)
         object.__setattr__(self, "scorer", self.scorer or INPUTS[self.input].scorer)
+
+    @property
+    def url(self) -> str:
+        """The paper's address."""
+        return self.paper.rpartition(" ")[2]
 
     @property
     def processor(self) -> str:
@@ -98,10 +102,11 @@ class Family:
 
 
 _MLP = {"hidden_units": [400, 400, 400]}
-_CLIMBER = "Xu et al.: An Efficient Large Recommendation Model: Towards a Resource-Optimal Scaling Law (Climber)."
-_CLIMBER_URL = "https://arxiv.org/abs/2502.09888"
-_RETRIEVAL = "Scaling Laws for Online Advertisement Retrieval."
-_RETRIEVAL_URL = "https://arxiv.org/abs/2411.13322"
+_CLIMBER = (
+    "Xu et al.: An Efficient Large Recommendation Model: Towards a Resource-Optimal Scaling Law (Climber). "
+    "https://arxiv.org/abs/2502.09888"
+)
+_RETRIEVAL = "Scaling Laws for Online Advertisement Retrieval. https://arxiv.org/abs/2411.13322"
 
 # In the order in which messages list them.
 _FAMILIES = [
@@ -110,8 +115,7 @@ _FAMILIES = [
         "CTRSink",
         "text",
         "a language model that reads a user's history as text, with attention sinks between behaviours",
-        "CTR-Sink: Behavior-Level Attention Sink for Language Models in Click-Through Rate Prediction.",
-        "https://arxiv.org/abs/2508.03668",
+        "CTR-Sink: Behavior-Level Attention Sink for Language Models in Click-Through Rate Prediction. https://arxiv.org/abs/2508.03668",
         title="CTR-Sink",
     ),
     Family(
@@ -119,8 +123,7 @@ _FAMILIES = [
         "DNN",
         "tabular",
         "field embeddings side by side into an MLP",
-        "Cheng et al.: Wide & Deep Learning for Recommender Systems (the deep part).",
-        "https://arxiv.org/abs/1606.07792",
+        "Cheng et al.: Wide & Deep Learning for Recommender Systems (the deep part). https://arxiv.org/abs/1606.07792",
         benchmark=_MLP,
     ),
     Family(
@@ -128,8 +131,7 @@ _FAMILIES = [
         "FFM",
         "tabular",
         "a latent vector per value and other field, products of all pairs of fields, and first-order weights",
-        "Juan et al.: Field-aware Factorization Machines for CTR Prediction. RecSys 2016.",
-        "https://doi.org/10.1145/2959100.2959134",
+        "Juan et al.: Field-aware Factorization Machines for CTR Prediction. RecSys 2016. https://doi.org/10.1145/2959100.2959134",
         benchmark={"embedding_dim": 4},
     ),
     Family(
@@ -137,8 +139,7 @@ _FAMILIES = [
         "DeepFM",
         "tabular",
         "a factorisation machine and an MLP on shared embeddings",
-        "Guo et al.: DeepFM: A Factorization-Machine based Neural Network for CTR Prediction.",
-        "https://arxiv.org/abs/1703.04247",
+        "Guo et al.: DeepFM: A Factorization-Machine based Neural Network for CTR Prediction. https://arxiv.org/abs/1703.04247",
         benchmark=_MLP,
     ),
     Family(
@@ -146,8 +147,7 @@ _FAMILIES = [
         "XDeepFM",
         "tabular",
         "a compressed interaction network, an MLP and a linear part",
-        "Lian et al.: xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems.",
-        "https://arxiv.org/abs/1803.05170",
+        "Lian et al.: xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems. https://arxiv.org/abs/1803.05170",
         title="xDeepFM",
         benchmark=_MLP,
     ),
@@ -156,16 +156,14 @@ _FAMILIES = [
         "AutoInt",
         "tabular",
         "multi-head self-attention over the fields",
-        "Song et al.: AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks.",
-        "https://arxiv.org/abs/1810.11921",
+        "Song et al.: AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks. https://arxiv.org/abs/1810.11921",
     ),
     Family(
         "dcnv2",
         "DCNv2",
         "tabular",
         "cross layers and an MLP",
-        "Wang et al.: DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems.",
-        "https://arxiv.org/abs/2008.13535",
+        "Wang et al.: DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems. https://arxiv.org/abs/2008.13535",
         title="DCN-V2",
         benchmark=_MLP,
     ),
@@ -174,24 +172,21 @@ _FAMILIES = [
         "Wukong",
         "tabular",
         "stacked factorisation-machine and linear-compression blocks",
-        "Zhang et al.: Wukong: Towards a Scaling Law for Large-Scale Recommendation.",
-        "https://arxiv.org/abs/2403.02545",
+        "Zhang et al.: Wukong: Towards a Scaling Law for Large-Scale Recommendation. https://arxiv.org/abs/2403.02545",
     ),
     Family(
         "hiformer",
         "HiFormer",
         "tabular",
         "heterogeneous attention over fields with composite projections",
-        "Gui et al.: Hiformer: Heterogeneous Feature Interactions Learning with Transformers for Recommender Systems.",
-        "https://arxiv.org/abs/2311.05884",
+        "Gui et al.: Hiformer: Heterogeneous Feature Interactions Learning with Transformers for Recommender Systems. https://arxiv.org/abs/2311.05884",
     ),
     Family(
         "fat",
         "FAT",
         "tabular",
         "a Transformer over fields, whose projections depend on the field and whose scores on the pair of fields",
-        "From Scaling to Structured Expressivity: Rethinking Transformers for CTR Prediction.",
-        "https://arxiv.org/abs/2511.12081",
+        "From Scaling to Structured Expressivity: Rethinking Transformers for CTR Prediction. https://arxiv.org/abs/2511.12081",
     ),
     # Token mixers cut the flat vector of the fields into tokens, so the width that a benchmark gives them follows from fields, tokens and
     # token width: 39 fields x 10 = 15 tokens x 26.
@@ -200,8 +195,7 @@ _FAMILIES = [
         "RankMixer",
         "tabular",
         "multi-head token mixing by transposition and an MLP per token",
-        "Zhu et al.: RankMixer: Scaling Up Ranking Models in Industrial Recommenders.",
-        "https://arxiv.org/abs/2507.15551",
+        "Zhu et al.: RankMixer: Scaling Up Ranking Models in Industrial Recommenders. https://arxiv.org/abs/2507.15551",
         benchmark={"embedding_dim": 10, "num_tokens": 26, "token_dim": 26},
     ),
     Family(
@@ -209,8 +203,7 @@ _FAMILIES = [
         "RankElastor",
         "tabular",
         "full mixing of tokens and gated MLPs per token, which keep the effective rank of the representations",
-        "Expand More, Shrink Less: Shaping Effective-Rank Dynamics for Dense Scaling in Recommendation.",
-        "https://arxiv.org/abs/2605.23191",
+        "Expand More, Shrink Less: Shaping Effective-Rank Dynamics for Dense Scaling in Recommendation. https://arxiv.org/abs/2605.23191",
         benchmark={"embedding_dim": 10, "num_tokens": 15, "token_dim": 26},
     ),
     Family(
@@ -219,7 +212,6 @@ _FAMILIES = [
         "sequence",
         "a block per extraction strategy over the lifetime, adaptive Transformer layers and bit-wise gating fusion",
         _CLIMBER,
-        _CLIMBER_URL,
         scorer="lmctr.serving.astro:ASTROScorer",
     ),
     Family(
@@ -227,16 +219,14 @@ _FAMILIES = [
         "DIN",
         "sequence",
         "local activation units between the candidate and each event",
-        "Zhou et al.: Deep Interest Network for Click-Through Rate Prediction.",
-        "https://arxiv.org/abs/1706.06978",
+        "Zhou et al.: Deep Interest Network for Click-Through Rate Prediction. https://arxiv.org/abs/1706.06978",
     ),
     Family(
         "twin",
         "TWIN",
         "sequence",
         "one target attention for the search in long histories and for what is found",
-        "Chang et al.: TWIN: TWo-stage Interest Network for Lifelong User Behavior Modeling in CTR Prediction at Kuaishou.",
-        "https://arxiv.org/abs/2302.02352",
+        "Chang et al.: TWIN: TWo-stage Interest Network for Lifelong User Behavior Modeling in CTR Prediction at Kuaishou. https://arxiv.org/abs/2302.02352",
     ),
     Family(
         "dlrm_twin",
@@ -244,7 +234,6 @@ _FAMILIES = [
         "sequence",
         "TWIN's interest vector, statistics of the history and an MLP",
         f"The DLRM of {_CLIMBER}",
-        _CLIMBER_URL,
         title="DLRM with TWIN",
     ),
     Family(
@@ -252,8 +241,7 @@ _FAMILIES = [
         "BehaviorTransformer",
         "sequence",
         "one causal Transformer over the latest events and the candidate",
-        "After Chen et al.: Behavior Sequence Transformer for E-commerce Recommendation in Alibaba.",
-        "https://arxiv.org/abs/1905.06874",
+        "After Chen et al.: Behavior Sequence Transformer for E-commerce Recommendation in Alibaba. https://arxiv.org/abs/1905.06874",
         scorer="lmctr.serving.events:CachedEventScorer",
     ),
     Family(
@@ -261,8 +249,7 @@ _FAMILIES = [
         "HSTU",
         "sequence",
         "pointwise SiLU attention with relative bias over items and actions in turn, in its ranking form",
-        "Zhai et al.: Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for Generative Recommendations.",
-        "https://arxiv.org/abs/2402.17152",
+        "Zhai et al.: Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for Generative Recommendations. https://arxiv.org/abs/2402.17152",
         scorer="lmctr.serving.events:CachedEventScorer",
     ),
     Family(
@@ -271,7 +258,6 @@ _FAMILIES = [
         "impressions",
         "an MLP on the features of a user and an ad",
         _RETRIEVAL,
-        _RETRIEVAL_URL,
     ),
     Family(
         "two_tower",
@@ -279,7 +265,6 @@ _FAMILIES = [
         "impressions",
         "the inner product of a user's and an ad's tower",
         _RETRIEVAL,
-        _RETRIEVAL_URL,
     ),
 ]
 
