@@ -27,7 +27,7 @@ _MOVES = {
     "data.builders.schema": "data.logs.schema",
     "data.builders.table": "data.logs.table",
     "data.builders.reading": "data.reading",
-    "data.builders.tabular_files": "data.tables.files",
+    "data.builders.tabular_files": "data.builders.files",
     "data.tabular": "data.tables.load",
     "data.tabular_view": "data.batches.tabular",
     "data.tabular_": "data.tables.",

@@ -155,7 +155,7 @@ def test_save_and_load(tmp_path, mmap):
     again = load_log(tmp_path / "log", mmap=mmap)
     assert_equal(log, again)
     assert isinstance(again.time, np.memmap) is mmap
-    assert not list(tmp_path.rglob("*.part"))
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_a_mapped_log_travels_as_its_folder_and_saves_over_itself(tmp_path):

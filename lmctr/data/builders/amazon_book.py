@@ -11,6 +11,7 @@ import ast
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,20 @@ from lmctr.data.logs import columns
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.reading import ID, check_columns, opened, read_delimited, text_lines
 
-URL = "https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html"
-LICENCE = "Published for research by its authors, who ask for a citation; the texts are those of Amazon's customers."
-CITATION = (
-    "Julian McAuley, Christopher Targett, Qinfeng Shi, and Anton van den Hengel. 2015. Image-Based Recommendations on Styles and "
-    "Substitutes. SIGIR '15, 43-52. https://doi.org/10.1145/2766462.2767755"
+from .files import Published
+
+INFO = DatasetInfo(
+    name="amazon-book",
+    url="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
+    licence="Published for research by its authors, who ask for a citation; the texts are those of Amazon's customers.",
+    citation="Julian McAuley, Christopher Targett, Qinfeng Shi, and Anton van den Hengel. 2015. Image-Based Recommendations on "
+    "Styles and Substitutes. SIGIR '15, 43-52. https://doi.org/10.1145/2766462.2767755",
+    language="en",
 )
 REVIEWS = ("reviews_Books_5.json.gz", "reviews_Books_5.json", "Books_5.json.gz", "Books_5.json")
 RATINGS = ("ratings_Books.csv", "ratings_Books.csv.gz")
 META = ("meta_Books.json.gz", "meta_Books.json")
+FILES = Published("Amazon Books", INFO, f"{REVIEWS[0]} (5-core) or {RATINGS[0]}, and {META[0]} for titles,")
 BEHAVIORS = ("unknown", "1 star", "2 stars", "3 stars", "4 stars", "5 stars")
 _KEYS = {"user": "reviewerID", "item": "asin", "rating": "overall", "time": "unixReviewTime"}
 
@@ -70,36 +76,31 @@ def load_amazon_book(
     item, item_ids = columns.encode_ids(table["item"], "item", str(source))
     rating = table["rating"].to_numpy()
     bad = ~np.isin(rating, (1, 2, 3, 4, 5))
-    if bad.any():
-        raise columns.bad_rows(bad, rating, "rating", str(source), "are no ratings", "Ratings are 1 to 5.")
-    keep = _core(np.asarray(user), np.asarray(item), min_user_events, min_item_events)
+    columns.refuse(bad, rating, "rating", str(source), "are no ratings", "Ratings are 1 to 5.")
+    keep = _core(user, item, min_user_events, min_item_events)
     if not keep.any():
         raise ValueError(
             f"{source}: none of {len(keep)} events is left with min_user_events={min_user_events} and min_item_events="
             f"{min_item_events}; lower them."
         )
     chosen = pa.array(np.flatnonzero(keep))
-    used = np.unique(np.asarray(item)[keep])
+    used = np.unique(item[keep])
     catalogue = pa.table({"item_id": item_ids.take(pa.array(used)).cast(pa.string())})
-    described = folder / next((name for name in META if (folder / name).is_file()), META[0])
-    if meta and described.is_file():
+    described = next((folder / name for name in META if (folder / name).is_file()), None)
+    if meta and described is not None:
         catalogue = _with_meta(catalogue, described, progress)
     rows = np.full(len(item_ids), -1)
     rows[used] = np.arange(len(used))
-    info = DatasetInfo(
-        name="amazon-book",
-        url=URL,
-        licence=LICENCE,
-        citation=CITATION,
+    info = replace(
+        INFO,
         label_rule=f"rating > {positive_above:g}",
-        language="en",
         notes=f"{len(keep)} events in {source.name}; {int(keep.sum())} kept (users with at least {min_user_events} events and items "
         f"with at least {min_item_events}, repeatedly). Times are days.",
         extra={"file": source.name},
     )
     return InteractionLog.from_columns(
-        user_ids.take(pa.array(np.asarray(user)[keep])),
-        catalogue["item_id"].take(pa.array(rows[np.asarray(item)[keep]])),
+        user_ids.take(pa.array(user[keep])),
+        catalogue["item_id"].take(pa.array(rows[item[keep]])),
         table["time"].take(chosen),
         rating[keep] > positive_above,
         catalogue=catalogue,
@@ -137,9 +138,7 @@ def _reviews(source: Path, progress: bool) -> pa.Table:
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{source}: cannot be read as JSON lines: {error}") from None
     check_columns(table.column_names, list(_KEYS.values()), str(source))
-    for name in _KEYS.values():
-        columns.reject_nulls(columns.as_arrow(table[name], name, str(source)), name, str(source))
-    return pa.table({key: table[name].combine_chunks() for key, name in _KEYS.items()})
+    return pa.table({key: columns.whole_column(table[name], name, str(source)) for key, name in _KEYS.items()})
 
 
 def _with_meta(catalogue: pa.Table, path: Path, progress: bool) -> pa.Table:
@@ -178,15 +177,9 @@ def _text(value: Any) -> str | None:
 
 
 def _find(path: str | os.PathLike | None, file: str | None) -> tuple[Path, Path]:
-    given = "path"
-    if path is None:
-        path, given = os.environ.get("LMCTR_DATA"), "the environment variable LMCTR_DATA"
-    where = f"Download {REVIEWS[0]} (5-core) or {RATINGS[0]}, and {META[0]} for titles, from {URL}. Terms: {LICENCE}"
-    if not path:
-        raise FileNotFoundError(f"Amazon Books: give the folder with the files as `path`, or set LMCTR_DATA. {where}")
-    folder = Path(path).expanduser()
+    folder, called = FILES.folder(path)
     names = (file,) if file is not None else (*REVIEWS, *RATINGS)
     for name in names:
         if (folder / name).is_file():
             return folder, folder / name
-    raise FileNotFoundError(f"{folder} (from {given}): there is no {' or '.join(names)}. {where}")
+    raise FILES.absent(folder, called, " or ".join(names))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmctr.data.logs.log import DatasetInfo
-from lmctr.data.tables.files import absent, find_files, split_pieces
-from lmctr.data.tables.reading import block_size_for
-from lmctr.data.tables.source import SplitRule, TableSource, file_piece
+from lmctr.data.tables.source import SplitRule, TableSource
+
+from .files import ALL_PARTS, find_files, require_files, split_pieces
 
 __all__ = ["load_avazu"]
 
@@ -57,21 +57,13 @@ def load_avazu(
         FileNotFoundError: the files are absent; the message says where they are published and under which terms.
     """
     path = Path(path).expanduser()
-    given = None
-    if not path.is_file():
-        roles = {"train": ["train.csv"], "validation": ["valid.csv"], "test": ["test.csv"]}
-        given = find_files(path, roles, INFO)
-        if given is None:
-            found = find_files(path, {"train": ["train.csv", "train"]}, INFO)
-            if found is None:
-                raise FileNotFoundError(absent(path, INFO, "no train.csv or train.gz in it"))
-            path = found["train"]
-    if given is not None:
-        pieces, rule = split_pieces(given, memory_limit, None, seed)
+    if path.is_file():
+        files = {"train": path}
     else:
-        rule = SplitRule(split, tuple(fractions), seed)
-        options = {"format": "csv", "block_size": block_size_for(memory_limit)}
-        pieces = (file_piece(path, None, rule, **options),)
+        single = {"train": ["train.csv", "train.gz", "train"]}
+        files = find_files(path, ALL_PARTS, INFO) or require_files(path, single, INFO)
+    given = SplitRule(split, tuple(fractions), seed)
+    pieces, rule = split_pieces(files, memory_limit, given, format="csv")
     fields = [
         {"name": name, "type": "categorical", "column": "hour", "extract": name, "time_format": TIME_FORMAT}
         for name in ("hour", "weekday", "weekend")

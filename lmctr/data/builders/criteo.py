@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmctr.data.logs.log import DatasetInfo
-from lmctr.data.tables.files import absent, find_files, split_pieces
-from lmctr.data.tables.reading import block_size_for
-from lmctr.data.tables.source import SplitRule, TableSource, file_piece
+from lmctr.data.tables.source import SplitRule, TableSource
+
+from .files import ALL_PARTS, check_variant, find_variant, split_pieces
 
 __all__ = ["load_criteo"]
 
@@ -18,13 +18,14 @@ CATEGORICAL = tuple(f"C{number}" for number in range(1, 27))
 _LICENCE = (
     "Criteo's terms of the Kaggle display advertising challenge: research use, no redistribution of the raw file."
 )
+_LABEL = "column label of the file: 1 = the ad was clicked"
 INFO = {
     "kaggle": DatasetInfo(
         name="criteo-kaggle",
         url="https://www.kaggle.com/c/criteo-display-ad-challenge/data",
         licence=_LICENCE,
         citation="Criteo Labs. 2014. Display Advertising Challenge. Kaggle.",
-        label_rule="column label of the file: 1 = the ad was clicked",
+        label_rule=_LABEL,
         notes="45,840,617 rows of seven days (train.txt); the challenge's own test.txt has no labels",
         extra={"published_rows": 45_840_617},
     ),
@@ -33,7 +34,7 @@ INFO = {
         url="https://huggingface.co/datasets/reczoo/Criteo_x1",
         licence=_LICENCE,
         citation="W. Cheng, Y. Shen, L. Huang. 2020. Adaptive Factorization Network. AAAI. Jieming Zhu et al. 2022. BARS. SIGIR.",
-        label_rule="column label of the file: 1 = the ad was clicked",
+        label_rule=_LABEL,
         notes="given random split 7:2:1; numbers are floats scaled by its authors; min count 1",
         extra={"published_rows": {"train": 33_003_326, "validation": 8_250_124, "test": 4_587_167}},
     ),
@@ -68,32 +69,19 @@ def load_criteo(
         FileNotFoundError: the files are absent; the message says where they are published and under which terms.
         ValueError: an unknown variant.
     """
-    if variant not in (None, *INFO):
-        raise ValueError(f"variant: got {variant!r}, accepted: {', '.join(INFO)}.")
+    check_variant(variant, INFO)
     path = Path(path).expanduser()
-    if path.is_file():
-        found, given = {"kaggle": path}, None
-        if variant == "x1":
-            raise ValueError(f"{path}: the x1 split is a folder with train.csv, valid.csv and test.csv.")
+    if not path.is_file():
+        variant, files = find_variant(path, variant, {"x1": ALL_PARTS, "kaggle": {"train": ["train.txt"]}}, INFO)
+    elif variant == "x1":
+        raise ValueError(f"{path}: the x1 split is a folder with train.csv, valid.csv and test.csv.")
     else:
-        roles = {"train": ["train.csv"], "validation": ["valid.csv"], "test": ["test.csv"]}
-        found = find_files(path, {"kaggle": ["train.txt"]}, INFO[variant or "kaggle"])
-        given = find_files(path, roles, INFO["x1"])
-    if variant is None:
-        variant = "x1" if given else "kaggle"
-    files = given if variant == "x1" else found
-    if files is None:
-        needed = "train.csv, valid.csv and test.csv are not all there" if variant == "x1" else "no train.txt in it"
-        raise FileNotFoundError(absent(path, INFO[variant], needed))
+        variant, files = "kaggle", {"train": path}
     count = min_count if min_count is not None else (1 if variant == "x1" else 10)
     transform = numeric or ("raw" if variant == "x1" else "log1p")
     fields = [{"name": name, "type": "numeric", "transform": transform} for name in NUMERIC]
     fields += [{"name": name, "type": "categorical", "min_count": count} for name in CATEGORICAL]
-    if variant == "x1":
-        pieces, rule = split_pieces(files, memory_limit, None, seed)
-    else:
-        rule = SplitRule(split, tuple(fractions), seed)
-        names = ["label", *NUMERIC, *CATEGORICAL]
-        options = {"format": "tsv", "names": names, "block_size": block_size_for(memory_limit)}
-        pieces = (file_piece(files["kaggle"], None, rule, **options),)
+    given = SplitRule(split, tuple(fractions), seed)
+    options = {} if variant == "x1" else {"format": "tsv", "names": ["label", *NUMERIC, *CATEGORICAL]}
+    pieces, rule = split_pieces(files, memory_limit, given, **options)
     return TableSource(pieces, tuple(fields), label="label", split=rule, info=INFO[variant])

@@ -12,7 +12,7 @@ import io
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,34 +22,26 @@ from lmctr.data.logs import columns
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.reading import check_columns, read_delimited
 
-URL = "https://kuairec.com"
-LICENCE = "CC BY-SA 4.0 (LICENSE of the data set): share and adapt with attribution, under the same licence."
-CITATION = (
-    "Chongming Gao, Shijun Li, Wenqiang Lei, Jiawei Chen, Biao Li, Peng Jiang, Xiangnan He, Jiaxin Mao, and Tat-Seng Chua. 2022. "
-    "KuaiRec: A Fully-observed Dataset and Insights for Evaluating Recommender Systems. CIKM '22, 540-550. "
-    "https://doi.org/10.1145/3511808.3557220"
+from .files import Published
+
+INFO = DatasetInfo(
+    name="kuairec",
+    url="https://kuairec.com",
+    licence="CC BY-SA 4.0 (LICENSE of the data set): share and adapt with attribution, under the same licence.",
+    citation="Chongming Gao, Shijun Li, Wenqiang Lei, Jiawei Chen, Biao Li, Peng Jiang, Xiangnan He, Jiaxin Mao, and Tat-Seng "
+    "Chua. 2022. KuaiRec: A Fully-observed Dataset and Insights for Evaluating Recommender Systems. CIKM '22, 540-550. "
+    "https://doi.org/10.1145/3511808.3557220",
+    language="zh",
 )
 MATRICES = {"small": ("small_matrix",), "big": ("big_matrix",), "both": ("big_matrix", "small_matrix")}
 CAPTIONS = "kuairec_caption_category.csv"
 CATEGORIES = "item_categories.csv"
+FILES = Published("KuaiRec", INFO, f"KuaiRec.zip and {CAPTIONS}", " and unpack the first")
 LEVELS = ("first_level_category_name", "second_level_category_name", "third_level_category_name")
 _CAPTION_COLUMNS = ("video_id", "manual_cover_text", "caption", "topic_tag", *LEVELS)
 _EMPTY = {"", "unknown", "nan", "null", "none"}
 _UNDECODABLE = "\ufffd"  # what decoding puts for bytes that are no UTF-8
 _MOST_BROKEN = 0.05  # of the rows of the caption file; above, it is another file
-
-
-@dataclass(frozen=True)
-class _Events:
-    """Rows of the matrices that have a time, repeats left out; and what was left out."""
-
-    user: np.ndarray
-    video: np.ndarray
-    time: np.ndarray
-    ratio: np.ndarray
-    num_rows: int
-    num_without_time: int
-    num_repeats: int
 
 
 def load_kuairec(
@@ -89,53 +81,45 @@ def load_kuairec(
     captions_file = _beside(folder, CAPTIONS)
     if captions_file is None:
         raise FileNotFoundError(
-            f"{folder}: no {CAPTIONS}, here or above; the site offers it as a file of its own. {_where_to_get()}"
+            f"{folder}: no {CAPTIONS}, here or above; the site offers it as a file of its own. {FILES.where}"
         )
     catalogue, num_videos, num_broken = _read_captions(captions_file)
     categories_file = _beside(folder, CATEGORIES)
     if categories_file is not None:
         catalogue = catalogue.append_column("tags", _read_tags(categories_file, catalogue["item_id"].to_numpy()))
-    events = _read_events([folder / f"{name}.csv" for name in MATRICES[matrix]], progress)
-
-    known = np.sort(catalogue["item_id"].to_numpy())
-    keep = np.isin(events.video, known)
-    num_without_text = int((~keep).sum())
-    if min_user_events > 1:
-        keep[keep] = columns.users_with(events.user[keep], min_user_events)
-    if not keep.any():
-        raise ValueError(
-            f"{folder}: none of {events.num_rows} rows is left: {events.num_without_time} have no timestamp, {events.num_repeats} repeat "
-            f"another, {num_without_text} are of videos without a caption, the rest of users with fewer than {min_user_events} events."
-        )
-    counts = {
-        "num_rows_in_files": events.num_rows,
-        "num_rows_without_timestamp": events.num_without_time,
-        "num_repeated_rows": events.num_repeats,
-        "num_events_without_caption": num_without_text,
+    events, counts = _read_events([folder / f"{name}.csv" for name in MATRICES[matrix]], progress)
+    keep = np.isin(events["video_id"], catalogue["item_id"].to_numpy())
+    counts |= {
+        "num_events_without_caption": int((~keep).sum()),
         "num_videos_in_caption_file": num_videos,
         "num_videos_with_caption": catalogue.num_rows,
         "num_unreadable_caption_rows": num_broken,
     }
-    info = DatasetInfo(
+    num_rows, num_without_time, num_repeats, num_without_text, *_ = counts.values()
+    if min_user_events > 1:
+        keep[keep] = columns.users_with(events["user_id"][keep], min_user_events)
+    if not keep.any():
+        raise ValueError(
+            f"{folder}: none of {num_rows} rows is left: {num_without_time} have no timestamp, {num_repeats} repeat "
+            f"another, {num_without_text} are of videos without a caption, the rest of users with fewer than {min_user_events} events."
+        )
+    info = replace(
+        INFO,
         name=f"kuairec-{matrix}",
-        url=URL,
-        licence=LICENCE,
-        citation=CITATION,
         label_rule=f"watch ratio > {positive_above:g}",
-        language="zh",
         notes=(
-            f"{events.num_rows} rows in {' and '.join(MATRICES[matrix])}; left out: {events.num_without_time} without timestamp, "
-            f"{events.num_repeats} repeats of user, video and timestamp, {num_without_text} of videos without a caption"
+            f"{num_rows} rows in {' and '.join(MATRICES[matrix])}; left out: {num_without_time} without timestamp, "
+            f"{num_repeats} repeats of user, video and timestamp, {num_without_text} of videos without a caption"
             + (f", users with fewer than {min_user_events} events" if min_user_events > 1 else "")
             + f" ({int(keep.sum())} events are left). Caption file: {num_broken} rows that are no record were left out."
         ),
         extra={"matrix": matrix, **counts},
     )
     return InteractionLog.from_columns(
-        events.user[keep],
-        events.video[keep],
-        events.time[keep],
-        events.ratio[keep] > positive_above,
+        events["user_id"][keep],
+        events["video_id"][keep],
+        np.floor(events["timestamp"][keep]).astype(np.int64),
+        events["watch_ratio"][keep] > positive_above,
         catalogue=catalogue,
         info=info,
         source=str(folder),
@@ -146,52 +130,36 @@ def load_kuairec(
 # ---- events -------------------------------------------------------------------------------------------------------
 
 
-def _read_events(files: list[Path], progress: bool) -> _Events:
+def _read_events(files: list[Path], progress: bool) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Rows of the matrices that have a time, repeats left out, by column; and what was left out."""
     parts = [_read_matrix(file, progress) for file in files]
-    num_rows = sum(len(part["user_id"]) for part in parts)
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    timed = arrays["timestamp"] > 0  # false for NaN, which stands for an empty field
-    arrays = {name: values[timed] for name, values in arrays.items()}
-    seconds = np.floor(arrays["timestamp"]).astype(np.int64)
-    order = np.lexsort((arrays["timestamp"], arrays["video_id"], arrays["user_id"]))
+    events = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    timed = events["timestamp"] > 0  # false for NaN, which stands for an empty field
+    events = {name: values[timed] for name, values in events.items()}
+    keys = [events[name] for name in ("timestamp", "video_id", "user_id")]
+    order = np.lexsort(keys)
     repeated = np.zeros(len(order), dtype=bool)
-    repeated[1:] = np.all(
-        [arrays[name][order][1:] == arrays[name][order][:-1] for name in ("user_id", "video_id", "timestamp")], axis=0
-    )
+    repeated[1:] = np.all([key[order][1:] == key[order][:-1] for key in keys], axis=0)
     first = np.sort(order[~repeated])  # lexsort is stable: of equal rows the first of the file stays
-    return _Events(
-        arrays["user_id"][first],
-        arrays["video_id"][first],
-        seconds[first],
-        arrays["watch_ratio"][first],
-        num_rows,
-        int((~timed).sum()),
-        int(repeated.sum()),
-    )
+    counts = {
+        "num_rows_in_files": len(timed),
+        "num_rows_without_timestamp": int((~timed).sum()),
+        "num_repeated_rows": int(repeated.sum()),
+    }
+    return {name: values[first] for name, values in events.items()}, counts
 
 
 def _read_matrix(file: Path, progress: bool) -> dict[str, np.ndarray]:
     types = {"user_id": pa.int64(), "video_id": pa.int64(), "timestamp": pa.float64(), "watch_ratio": pa.float64()}
     table = read_delimited(file, list(types), types, progress=progress)
-    arrays = {}
-    for name in types:
-        column = columns.as_arrow(table[name], name, str(file))
-        if name != "timestamp":
-            columns.reject_nulls(column, name, str(file))
-        arrays[name] = column.to_numpy(zero_copy_only=False)
-    ratio = arrays["watch_ratio"]
+    names = {name: name for name in types if name != "timestamp"}
+    arrays = columns.whole_arrays(table, names, str(file))
+    ratio, time = arrays["watch_ratio"], table["timestamp"].to_numpy()
     bad = ~(np.isfinite(ratio) & (ratio >= 0))
-    if bad.any():
-        raise columns.bad_rows(
-            bad, ratio, "watch_ratio", str(file), "are no ratios", "A ratio is finite and at least 0."
-        )
-    time = arrays["timestamp"]
-    if np.isinf(time).any() or (time > 4e9).any():
-        bad = np.isinf(time) | (time > 4e9)
-        raise columns.bad_rows(
-            bad, time, "timestamp", str(file), "are no unix seconds", "KuaiRec's timestamps are seconds."
-        )
-    return arrays
+    columns.refuse(bad, ratio, "watch_ratio", str(file), "are no ratios", "A ratio is finite and at least 0.")
+    rule = "KuaiRec's timestamps are seconds."
+    columns.refuse(np.isinf(time) | (time > 4e9), time, "timestamp", str(file), "are no unix seconds", rule)
+    return arrays | {"timestamp": time}
 
 
 # ---- catalogue ----------------------------------------------------------------------------------------------------
@@ -229,7 +197,7 @@ def _read_captions(file: Path) -> tuple[pa.Table, int, int]:
     if not videos or broken > _MOST_BROKEN * (broken + len(videos)):
         raise ValueError(
             f"{file}: {broken} of {broken + len(videos)} rows are no record of {len(header)} UTF-8 fields with a video id "
-            f"({first_broken or 'the file has a header and no rows'}). {_where_to_get()}"
+            f"({first_broken or 'the file has a header and no rows'}). {FILES.where}"
         )
     texts = {number: _clean(row[place["caption"]]) for number, row in videos.items()}
     kept = [number for number, caption in texts.items() if caption is not None]
@@ -288,14 +256,7 @@ def _read_tags(file: Path, videos: np.ndarray) -> pa.Array:
 
 
 def _find(path: str | os.PathLike | None, matrices: tuple[str, ...]) -> Path:
-    given = "path"
-    if path is None:
-        path, given = os.environ.get("LMCTR_DATA"), "the environment variable LMCTR_DATA"
-        if not path:
-            raise FileNotFoundError(
-                f"KuaiRec: give the folder with the files as `path`, or set LMCTR_DATA. {_where_to_get()}"
-            )
-    root = Path(path).expanduser()
+    root, called = FILES.folder(path)
     wanted = [f"{name}.csv" for name in matrices]
     folders = [root]
     for _ in range(4):  # path, KuaiRec, KuaiRec 2.0, data
@@ -305,10 +266,7 @@ def _find(path: str | os.PathLike | None, matrices: tuple[str, ...]) -> Path:
         folders = [
             inner for folder in folders if folder.is_dir() for inner in sorted(folder.iterdir()) if inner.is_dir()
         ]
-    state = "there is no" if root.exists() else "the folder does not exist, so there is no"
-    raise FileNotFoundError(
-        f"{root} (from {given}): {state} {' and '.join(wanted)}, here or up to three folders below. {_where_to_get()}"
-    )
+    raise FILES.absent(root, called, f"{' and '.join(wanted)}, here or up to three folders below")
 
 
 def _beside(folder: Path, name: str) -> Path | None:
@@ -316,7 +274,3 @@ def _beside(folder: Path, name: str) -> Path | None:
     return next(
         (place / name for place in (folder, *list(folder.resolve().parents)[:3]) if (place / name).is_file()), None
     )
-
-
-def _where_to_get() -> str:
-    return f"Download KuaiRec.zip and {CAPTIONS} from {URL} and unpack the first. Licence: {LICENCE}"

@@ -9,8 +9,9 @@ import numpy as np
 
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.logs.log import DatasetInfo
-from lmctr.data.tables.files import absent, find_files, split_pieces
 from lmctr.data.tables.source import TableSource
+
+from .files import TRAIN_AND_TEST, absent, find_files, require_files, split_pieces, validation_share
 
 __all__ = ["item_visual_vectors", "load_kuaivideo"]
 
@@ -52,11 +53,9 @@ def load_kuaivideo(
     Raises:
         FileNotFoundError: the files are absent; the message says where they are published.
     """
-    files = find_files(path, {"train": ["train.csv"], "test": ["test.csv"]}, INFO)
-    if files is None:
-        raise FileNotFoundError(absent(Path(path), INFO, "train.csv and test.csv are not both there"))
+    files = require_files(path, TRAIN_AND_TEST, INFO)
     files |= find_files(path, {"validation": ["valid.csv"]}, INFO) or {}
-    pieces, rule = split_pieces(files, memory_limit, validation_fraction, seed)
+    pieces, rule = split_pieces(files, memory_limit, validation_share(validation_fraction, seed))
     fields = [{"name": name, "type": "categorical", "min_count": min_count} for name in ("user_id", "item_id")]
     fields += [
         {"name": name, "type": "sequence", "separator": "^", "max_length": max_length, "share_with": "item_id"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,34 +15,23 @@ from lmctr.data.logs import columns
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.reading import read_delimited
 
+from .files import Published
 from .reception import earlier_reception
 
-URL = "https://grouplens.org/datasets/movielens/"
-LICENCE = (
-    "GroupLens usage licence (README of the data set): research use with acknowledgement; no commercial use without permission "
-    "of the GroupLens Research Project; redistribution as that README allows."
+INFO = DatasetInfo(
+    name="movielens",
+    url="https://grouplens.org/datasets/movielens/",
+    licence="GroupLens usage licence (README of the data set): research use with acknowledgement; no commercial use without permission "
+    "of the GroupLens Research Project; redistribution as that README allows.",
+    citation="F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and Context. ACM Transactions on "
+    "Interactive Intelligent Systems (TiiS) 5, 4: 19:1-19:19. https://doi.org/10.1145/2827872",
+    language="en",
 )
-CITATION = (
-    "F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and Context. ACM Transactions on "
-    "Interactive Intelligent Systems (TiiS) 5, 4: 19:1-19:19. https://doi.org/10.1145/2827872"
-)
-VARIANTS = {
-    "latest-small": "csv",
-    "latest": "csv",
-    "20m": "csv",
-    "25m": "csv",
-    "32m": "csv",
-    "1m": "dat",
-    "10m": "dat",
-}
+FILES = Published("MovieLens", INFO, "ml-latest-small.zip, ml-32m.zip, ml-25m.zip or ml-1m.zip", " and unpack it")
+VARIANTS = dict.fromkeys(("latest-small", "latest", "20m", "25m", "32m"), "csv") | dict.fromkeys(("1m", "10m"), "dat")
 _RATINGS_OF_VARIANT = {
-    100_836: "latest-small",
-    1_000_209: "1m",
-    10_000_054: "10m",
-    20_000_263: "20m",
-    25_000_095: "25m",
-    32_000_204: "32m",
-}
+    100_836: "latest-small", 1_000_209: "1m", 10_000_054: "10m", 20_000_263: "20m", 25_000_095: "25m", 32_000_204: "32m"
+}  # fmt: skip
 BEHAVIORS = {
     "label": ("unknown", "negative", "positive"),
     "ratings": ("unknown", *(f"{level / 2:g} stars" for level in range(1, 11))),
@@ -54,36 +43,29 @@ _SEPARATOR = "\x1f"  # stands for '::', which pyarrow cannot take as a delimiter
 
 @dataclass(frozen=True)
 class _Source:
-    """A folder, or a zip file as downloaded, that holds one variant."""
+    """A folder, or one in a zip file as downloaded, that holds one variant."""
 
-    path: Path
-    prefix: str
+    folder: Path | zipfile.Path
     kind: str  # "csv" or "dat"
 
-    def label(self, name: str) -> Path:
-        return self.path / f"{self.prefix}{name}.{self.kind}"
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name if isinstance(self.folder, Path) else self.folder.name
+
+    def file(self, name: str) -> Path | zipfile.Path:
+        return self.folder / f"{name}.{self.kind}"
 
     def has(self, name: str) -> bool:
-        if self.path.is_dir():
-            return self.label(name).is_file()
-        with zipfile.ZipFile(self.path) as archive:
-            return f"{self.prefix}{name}.{self.kind}" in archive.namelist()
+        return self.file(name).is_file()
 
-    def read(self, name: str) -> bytes:
-        if self.path.is_dir():
-            return self.label(name).read_bytes()
-        with zipfile.ZipFile(self.path) as archive:
-            return archive.read(f"{self.prefix}{name}.{self.kind}")
-
-    def table(self, name: str, types: dict[str, pa.DataType], progress: bool) -> pa.Table:
+    def table(self, name: str, types: dict[str, pa.DataType], progress: bool = False) -> pa.Table:
+        file = self.file(name)
         if self.kind == "csv":
-            data = None if self.path.is_dir() else self.read(name)
-            return read_delimited(self.label(name), list(types), types, data=data, progress=progress)
-        data = _as_utf8(self.read(name)).replace(b"::", _SEPARATOR.encode())
+            data = None if isinstance(file, Path) else file.read_bytes()
+            return read_delimited(file, list(types), types, data=data, progress=progress)
+        data = _as_utf8(file.read_bytes()).replace(b"::", _SEPARATOR.encode())
         try:
-            return read_delimited(
-                self.label(name), None, types, delimiter=_SEPARATOR, names=list(types), quoted=False, data=data
-            )
+            return read_delimited(file, None, types, delimiter=_SEPARATOR, names=list(types), quoted=False, data=data)
         except ValueError as error:
             raise ValueError(str(error).replace(_SEPARATOR, "::")) from None
 
@@ -140,7 +122,7 @@ def load_movielens(
     if behaviors not in BEHAVIORS:
         raise ValueError(f"behaviors: got {behaviors!r}, accepted: {', '.join(BEHAVIORS)}.")
     source = _find(path, variant)
-    ratings_file = str(source.label("ratings"))
+    ratings_file = str(source.file("ratings"))
     if source.kind == "csv":
         names = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
     else:
@@ -174,13 +156,10 @@ def load_movielens(
         feedback = np.concatenate([feedback, np.full(num_tags, len(feedback_names), feedback.dtype)])
         feedback_names = (*feedback_names, "tag")
     variant = variant or _variant_name(source, num_ratings)
-    info = DatasetInfo(
+    info = replace(
+        INFO,
         name=f"movielens-{variant}",
-        url=URL,
-        licence=LICENCE,
-        citation=CITATION,
         label_rule=f"rating > {positive_above:g}",
-        language="en",
         notes=(
             f"{num_ratings} ratings of {num_users} users in the file; kept: users with at least {min_user_events} ratings"
             + ("" if last_years is None else f", then the ratings of the last {last_years:g} years")
@@ -208,18 +187,13 @@ def _ratings(
     source: _Source, names: dict[str, str], item_ids: pa.ChunkedArray, progress: bool
 ) -> dict[str, np.ndarray]:
     """The columns of the ratings, checked: `user`, `item`, `rating`, `time`."""
-    file = str(source.label("ratings"))
-    types = {
-        names["user"]: pa.int64(),
-        names["item"]: pa.int64(),
-        names["rating"]: pa.float32(),
-        names["time"]: pa.int64(),
-    }
+    file = str(source.file("ratings"))
+    kinds = {"user": pa.int64(), "item": pa.int64(), "rating": pa.float32(), "time": pa.int64()}
+    types = {names[key]: kind for key, kind in kinds.items()}
     arrays = columns.whole_arrays(source.table("ratings", types, progress), names, file)
     rating = arrays["rating"]
     bad = ~((rating >= 0) & (rating <= 5))
-    if bad.any():
-        raise columns.bad_rows(bad, rating, names["rating"], file, "are no ratings", "Ratings go from 0.5 to 5.")
+    columns.refuse(bad, rating, names["rating"], file, "are no ratings", "Ratings go from 0.5 to 5.")
     columns.item_rows(arrays["item"], item_ids, names["item"], file)
     columns.to_seconds(arrays["time"], names["time"], file)
     _reject_repeats(arrays["user"], arrays["item"], file)
@@ -228,15 +202,14 @@ def _ratings(
 
 def _catalogue(source: _Source, key: str, progress: bool) -> pa.Table:
     title, genres = ("title", "genres") if source.kind == "csv" else ("Title", "Genres")
-    file = str(source.label("movies"))
+    file = str(source.file("movies"))
     if not source.has("movies"):
-        raise FileNotFoundError(f"{file}: the ratings are there, the movies are not. {_where_to_get()}")
+        raise FileNotFoundError(f"{file}: the ratings are there, the movies are not. {FILES.where}")
     table = source.table("movies", {key: pa.int64(), title: pa.string(), genres: pa.string()}, progress)
-    ids = columns.as_arrow(table[key], key, file)
-    columns.reject_nulls(ids, key, file)
-    titles = pc.utf8_trim_whitespace(columns.as_arrow(table[title], title, file).cast(pa.string()))
+    ids = columns.whole_column(table[key], key, file)
+    titles = pc.utf8_trim_whitespace(table[title].combine_chunks())
     year = pc.extract_regex(titles, r"\((?P<year>\d{4})(?:[-\x{2013}]\s*\d{0,4})?\)$")
-    named = columns.as_arrow(table[genres], genres, file).cast(pa.string())
+    named = table[genres].combine_chunks()
     none = pc.is_in(named, value_set=pa.array(["", "(no genres listed)"]))
     lists = pc.split_pattern(pc.if_else(none, pa.scalar(None, pa.string()), named), "|")
     lists = pc.if_else(pc.is_null(lists), pa.scalar([], pa.list_(pa.string())), lists)
@@ -258,10 +231,10 @@ def _with_reception(
 
 
 def _tags(source: _Source, names: dict[str, str], item_ids: pa.ChunkedArray, progress: bool) -> dict[str, np.ndarray]:
-    file = str(source.label("tags"))
+    file = str(source.file("tags"))
     if not source.has("tags"):
         raise FileNotFoundError(
-            f"{file}: tags=True needs the file of tags, which the 1M data set does not have. {_where_to_get()}"
+            f"{file}: tags=True needs the file of tags, which the 1M data set does not have. {FILES.where}"
         )
     text = "tag" if source.kind == "csv" else "Tag"
     kinds = {names["user"]: pa.int64(), names["item"]: pa.int64(), text: pa.string(), names["time"]: pa.int64()}
@@ -273,14 +246,8 @@ def _tags(source: _Source, names: dict[str, str], item_ids: pa.ChunkedArray, pro
 
 
 def _users(source: _Source) -> pa.Table:
-    types = {
-        "user_id": pa.int64(),
-        "gender": pa.string(),
-        "age": pa.int16(),
-        "occupation": pa.int16(),
-        "zip": pa.string(),
-    }
-    return source.table("users", types, False)
+    numbers = {"user_id": pa.int64(), "gender": pa.string(), "age": pa.int16(), "occupation": pa.int16()}
+    return source.table("users", numbers | {"zip": pa.string()})
 
 
 def _reject_repeats(user: np.ndarray, item: np.ndarray, file: str) -> None:
@@ -303,67 +270,39 @@ def _reject_repeats(user: np.ndarray, item: np.ndarray, file: str) -> None:
 
 
 def _find(path: str | os.PathLike | None, variant: str | None) -> _Source:
-    given = "path"
-    if path is None:
-        path, given = os.environ.get("LMCTR_DATA"), "the environment variable LMCTR_DATA"
-        if not path:
-            raise FileNotFoundError(
-                f"MovieLens: give the folder with the files as `path`, or set LMCTR_DATA. {_where_to_get()}"
-            )
-    root = Path(path).expanduser()
+    root, called = FILES.folder(path)
     found = _sources_in(root)
     if variant is not None:
         found = [source for source in found if source.kind == VARIANTS[variant]]
         if len(found) > 1:
-            found = [source for source in found if _folder_name(source).removeprefix("ml-") == variant]
+            found = [source for source in found if source.name.removeprefix("ml-") == variant]
     if not found:
-        what = (
-            "ratings.csv or ratings.dat"
-            if variant is None
-            else f"ratings.{VARIANTS[variant]} of the variant {variant!r}"
-        )
-        state = "there is no" if root.exists() else "the folder does not exist, so there is no"
-        raise FileNotFoundError(f"{root} (from {given}): {state} {what}, here or one folder below. {_where_to_get()}")
+        of_variant = "" if variant is None else f" of the variant {variant!r}"
+        wanted = "ratings.csv or ratings.dat" if variant is None else f"ratings.{VARIANTS[variant]}"
+        raise FILES.absent(root, called, f"{wanted}{of_variant}, here or one folder below")
     if len(found) > 1:
-        names = ", ".join(sorted(_folder_name(source) for source in found))
-        raise ValueError(f"{root} (from {given}) holds several data sets: {names}. Name one folder, or set `variant`.")
+        names = ", ".join(sorted(source.name for source in found))
+        raise ValueError(f"{called} holds several data sets: {names}. Name one folder, or set `variant`.")
     return found[0]
 
 
 def _sources_in(root: Path) -> list[_Source]:
     if root.is_file():
         if not zipfile.is_zipfile(root):
-            raise ValueError(f"{root}: expected a folder, or a zip file as downloaded from {URL}.")
+            raise ValueError(f"{root}: expected a folder, or a zip file as downloaded from {INFO.url}.")
         with zipfile.ZipFile(root) as archive:
             names = archive.namelist()
-        return [
-            _Source(root, name.removesuffix(f"ratings.{kind}"), kind)
-            for name in names
-            for kind in ("csv", "dat")
-            if name.rsplit("/", 1)[-1] == f"ratings.{kind}"
-        ]
+        kinds = {"ratings.csv": "csv", "ratings.dat": "dat"}
+        files = [zipfile.Path(root, name) for name in names if name.rsplit("/", 1)[-1] in kinds]
+        return [_Source(file.parent, kinds[file.name]) for file in files]
     folders = [root]
     if root.is_dir():
         folders += sorted(folder for folder in root.iterdir() if folder.is_dir())
-    found = [
-        _Source(folder, "", kind)
-        for folder in folders
-        for kind in ("csv", "dat")
-        if (folder / f"ratings.{kind}").is_file()
-    ]
-    return [source for source in found if source.path == root] or found
-
-
-def _folder_name(source: _Source) -> str:
-    return source.prefix.rstrip("/") or source.path.resolve().name
+    found = [_Source(folder, kind) for folder in folders for kind in ("csv", "dat")]
+    found = [source for source in found if source.has("ratings")]
+    return [source for source in found if source.folder == root] or found
 
 
 def _variant_name(source: _Source, num_ratings: int) -> str:
-    folder = _folder_name(source).lower().removeprefix("ml-")
+    folder = source.name.lower().removeprefix("ml-")
     return _RATINGS_OF_VARIANT.get(num_ratings) or (folder if folder in VARIANTS else f"custom-{source.kind}")
-
-
-def _where_to_get() -> str:
-    return (
-        f"Download ml-latest-small.zip, ml-32m.zip, ml-25m.zip or ml-1m.zip from {URL} and unpack it. Terms: {LICENCE}"
-    )

@@ -25,9 +25,10 @@ import pyarrow.feather as feather
 from lmctr.data.impressions.source import ImpressionBlock, ImpressionSource
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
-from lmctr.data.tables.files import absent
-from lmctr.data.tables.source import _file_fingerprint
+from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.suggest import nearest
+
+from .files import absent
 
 __all__ = ["load_recflow"]
 
@@ -129,7 +130,7 @@ def load_recflow(
         settings = (weights, ranks, parts, videos_per_stage, num_partitions, seed)
         digest = hashlib.sha256(repr(settings).encode())
         for file in files:
-            digest.update(_file_fingerprint(file).encode())
+            digest.update(file_fingerprint(file).encode())
         return digest.hexdigest()
 
     return ImpressionSource(reader.blocks, tuple(user_fields), tuple(ad_fields), fingerprint, STAGES, info)

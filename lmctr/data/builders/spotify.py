@@ -8,6 +8,7 @@ The data have no users: a session is one here.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,17 @@ from lmctr.data.logs import columns
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.reading import ID, opened, read_delimited
 
-URL = "https://www.aicrowd.com/challenges/spotify-sequential-skip-prediction-challenge"
-LICENCE = "Terms of the Spotify Sequential Skip Prediction Challenge: research use; no redistribution."
-CITATION = (
-    "Brian Brost, Rishabh Mehrotra, and Tristan Jehan. 2019. The Music Streaming Sessions Dataset. WWW '19, 2594-2600. "
-    "https://doi.org/10.1145/3308558.3313641"
+from .files import Published
+
+INFO = DatasetInfo(
+    name="spotify-sessions",
+    url="https://www.aicrowd.com/challenges/spotify-sequential-skip-prediction-challenge",
+    licence="Terms of the Spotify Sequential Skip Prediction Challenge: research use; no redistribution.",
+    citation="Brian Brost, Rishabh Mehrotra, and Tristan Jehan. 2019. The Music Streaming Sessions Dataset. WWW '19, 2594-2600. "
+    "https://doi.org/10.1145/3308558.3313641",
+    label_rule="not_skipped",
 )
+FILES = Published("Spotify sessions", INFO, "the training set (or the mini version) and the track features")
 BEHAVIORS = ("unknown", "skipped at once", "skipped early", "skipped late", "played")
 _FLAGS = ("skip_1", "skip_2", "skip_3", "not_skipped")
 _FEATURES = ("duration", "release_year", "us_popularity_estimate", "acousticness", "energy", "tempo", "valence")
@@ -55,13 +61,15 @@ def load_spotify_sessions(
         FileNotFoundError: the files are absent; the message says where they are published.
         ValueError: a file lacks a column or has values of another type, a session without its first rows, nothing left.
     """
-    folder, logs = _find(path)
-    logs = logs if max_files is None else logs[:max_files]
+    folder, called = FILES.folder(path)
+    logs = sorted({*folder.glob("log_*.csv*"), *folder.glob("*/log_*.csv*")})
+    if not logs:
+        raise FILES.absent(folder, called, "log_*.csv, here or one folder below")
+    logs = logs[:max_files]
     tables = [_read(file, progress) for file in logs]
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     source = str(logs[0]) if len(logs) == 1 else f"{folder} ({len(logs)} files)"
     session, session_ids = columns.encode_ids(table["session_id"], "session_id", source)
-    session = np.asarray(session)
     keep = np.bincount(session)[session] >= min_session_length
     if not keep.any():
         raise ValueError(f"{source}: no session has {min_session_length} tracks; lower min_session_length.")
@@ -75,12 +83,8 @@ def load_spotify_sessions(
     rows = pa.array(np.flatnonzero(keep))
     item = table["track"].take(rows)
     catalogue = _features(folder, item, progress)
-    info = DatasetInfo(
-        name="spotify-sessions",
-        url=URL,
-        licence=LICENCE,
-        citation=CITATION,
-        label_rule="not_skipped",
+    info = replace(
+        INFO,
         notes=f"{table.num_rows} rows of {len(session_ids)} sessions in {len(logs)} files; kept: {int(keep.sum())} rows of sessions with at "
         f"least {min_session_length} tracks. A session stands for a user. Times are made from day, hour and position.",
         extra={"files": [file.name for file in logs]},
@@ -105,7 +109,7 @@ def _read(file: Path, progress: bool) -> pa.Table:
     types |= {"hour_of_day": pa.int64(), "date": pa.date32(), "context_type": pa.string()}
     table = read_delimited(file, list(types), types, progress=progress)
     for name in types:
-        columns.reject_nulls(columns.as_arrow(table[name], name, str(file)), name, str(file))
+        columns.whole_column(table[name], name, str(file))
     return table.rename_columns(["track" if name == track else name for name in table.column_names])
 
 
@@ -128,17 +132,3 @@ def _features(folder: Path, item: pa.ChunkedArray, progress: bool) -> pa.Table:
     for name in _FEATURES:
         catalogue = catalogue.append_column(name, table[name].combine_chunks().take(rows))
     return catalogue
-
-
-def _find(path: str | os.PathLike | None) -> tuple[Path, list[Path]]:
-    given = "path"
-    where = f"Download the training set (or the mini version) and the track features from {URL}. Terms: {LICENCE}"
-    if path is None:
-        path, given = os.environ.get("LMCTR_DATA"), "the environment variable LMCTR_DATA"
-    if not path:
-        raise FileNotFoundError(f"Spotify sessions: give the folder as `path`, or set LMCTR_DATA. {where}")
-    folder = Path(path).expanduser()
-    logs = sorted({*folder.glob("log_*.csv*"), *folder.glob("*/log_*.csv*")})
-    if not logs:
-        raise FileNotFoundError(f"{folder} (from {given}): there is no log_*.csv, here or one folder below. {where}")
-    return folder, logs

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from lmctr.data.logs.log import DatasetInfo
-from lmctr.data.tables.files import absent, find_files, split_pieces
 from lmctr.data.tables.reading import block_size_for
 from lmctr.data.tables.source import SplitRule, TableSource, file_piece
 
+from .files import TRAIN_AND_TEST, find_variant, split_pieces, validation_share
 from .taobao_ad_join import PREPARED, prepare_taobao_ad
 
 __all__ = ["load_taobao_ad"]
@@ -42,6 +42,7 @@ INFO = {
         extra={"published_rows": {"train": 21_929_911, "test": 3_099_515}},
     ),
 }
+_RAW_FILES = ("raw_sample", "ad_feature", "user_profile", "behavior_log")
 _CHINA = timezone(timedelta(hours=8))
 FIRST_TEST_SECOND = int(datetime(2017, 5, 13, tzinfo=_CHINA).timestamp())
 
@@ -82,22 +83,8 @@ def load_taobao_ad(
         FileNotFoundError: the files are absent; the message says where they are published and under which terms.
         ValueError: an unknown variant; a raw file lacks a column.
     """
-    if variant not in (None, *INFO):
-        raise ValueError(f"variant: got {variant!r}, accepted: {', '.join(INFO)}.")
-    raw = find_files(
-        path,
-        {name: [f"{name}.csv"] for name in ("raw_sample", "ad_feature", "user_profile", "behavior_log")},
-        INFO[variant or "raw"],
-    )
-    given = find_files(path, {"train": ["train.csv"], "test": ["test.csv"]}, INFO["x1"])
-    if variant is None:
-        variant = "x1" if given else "raw"
-    if (given if variant == "x1" else raw) is None:
-        needed = {
-            "x1": "train.csv and test.csv are not both there",
-            "raw": "raw_sample.csv, ad_feature.csv, user_profile.csv and behavior_log.csv are not all there",
-        }
-        raise FileNotFoundError(absent(Path(path), INFO[variant], needed[variant]))
+    raw = {name: [f"{name}.csv"] for name in _RAW_FILES}
+    variant, files = find_variant(path, variant, {"x1": TRAIN_AND_TEST, "raw": raw}, INFO)
     names = ("userid", *USER, *AD, "pid")
     fields = [{"name": name, "type": "categorical", "min_count": min_count} for name in names]
     fields.append({"name": "price", "type": "numeric", "transform": "log1p" if variant == "raw" else "raw"})
@@ -109,16 +96,21 @@ def load_taobao_ad(
         {"name": "btag_his"} | history,
     ]
     if variant == "x1":
-        pieces, rule = split_pieces(given, memory_limit, validation_fraction, seed)
+        pieces, rule = split_pieces(files, memory_limit, validation_share(validation_fraction, seed))
         return TableSource(pieces, tuple(fields), label="clk", group="userid", split=rule, info=INFO["x1"])
     folder = Path(prepared) if prepared is not None else Path(path).expanduser() / PREPARED
-    files = prepare_taobao_ad(
-        raw, folder, max_length=max_length, num_partitions=num_partitions, memory_limit=memory_limit, progress=progress
+    joined = prepare_taobao_ad(
+        files,
+        folder,
+        max_length=max_length,
+        num_partitions=num_partitions,
+        memory_limit=memory_limit,
+        progress=progress,
     )
     first = FIRST_TEST_SECOND - (86_400 if validation_fraction else 0)
     rule = SplitRule("time", boundaries=(first, FIRST_TEST_SECOND))
     size = block_size_for(memory_limit)
-    pieces = tuple(file_piece(file, None, rule, block_size=size) for file in files)
+    pieces = tuple(file_piece(file, None, rule, block_size=size) for file in joined)
     return TableSource(
         pieces, tuple(fields), label="clk", group="userid", time="time_stamp", split=rule, info=INFO["raw"]
     )

@@ -11,6 +11,7 @@ import json
 import os
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
@@ -21,12 +22,16 @@ import pyarrow as pa
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.reading import text_lines
 
-URL = "http://recsys.deib.polimi.it/datasets/"
-LICENCE = "Published for research by its authors, who ask for a citation; collected through the Last.fm API."
-CITATION = (
-    "Roberto Turrin, Massimo Quadrana, Andrea Condorelli, Roberto Pagano, and Paolo Cremonesi. 2015. 30Music Listening and Playlists "
-    "Dataset. RecSys Posters, CEUR-WS 1441."
+from .files import Published
+
+INFO = DatasetInfo(
+    name="30music",
+    url="http://recsys.deib.polimi.it/datasets/",
+    licence="Published for research by its authors, who ask for a citation; collected through the Last.fm API.",
+    citation="Roberto Turrin, Massimo Quadrana, Andrea Condorelli, Roberto Pagano, and Paolo Cremonesi. 2015. 30Music Listening "
+    "and Playlists Dataset. RecSys Posters, CEUR-WS 1441.",
 )
+FILES = Published("30Music", INFO, "ThirtyMusic.tar.gz (30Music)", " and unpack it")
 SESSIONS, LOVE, TRACKS = "relations/sessions.idomaar", "relations/love.idomaar", "entities/tracks.idomaar"
 BEHAVIORS = ("unknown", "skip", "play", "full-play", "love")
 _DECODER = json.JSONDecoder()
@@ -62,81 +67,68 @@ def load_thirty_music(
     """
     if not 0 < full_play <= 1:
         raise ValueError(f"full_play: got {full_play}, accepted: a number in (0, 1].")
-    folder = _find(path)
-    user, item, time = array("q"), array("q"), array("q")
-    feedback, label = array("b"), array("b")
-    for number, started, links in _relations(folder / SESSIONS, progress):
-        owner = _subject(links, folder / SESSIONS, number)
-        for track in links.get("objects") or ():
+    folder, called = FILES.folder(path)
+    if not (folder / SESSIONS).is_file():
+        raise FILES.absent(folder, called, SESSIONS)
+    user, item, time, feedback, label = events = [array(code) for code in "qqqbb"]
+
+    def add(owner: int, track: str | int, moment: int, code: int, target: int) -> None:
+        user.append(owner)
+        item.append(int(track))
+        time.append(moment)
+        feedback.append(code)
+        label.append(target)
+
+    for owner, started, links in _relations(folder / SESSIONS, progress):
+        for track in links:
             played = track.get("playratio")
             skipped = track.get("action") == "skip"
             full = played is not None and played >= full_play
-            user.append(owner)
-            item.append(int(track["id"]))
-            time.append(started + int(track.get("playstart") or 0))
-            feedback.append(1 if skipped else 3 if full else 2)
-            label.append(int(full and not skipped) if skipped or played is not None else -1)
-    plays = len(user)
-    counted = np.frombuffer(user, dtype=np.int64)
-    owners, places, counts = np.unique(counted, return_inverse=True, return_counts=True)
+            target = int(full and not skipped) if skipped or played is not None else -1
+            moment = started + int(track.get("playstart") or 0)
+            add(owner, track["id"], moment, 1 if skipped else 3 if full else 2, target)
+    owners, counts = np.unique(np.frombuffer(user, dtype=np.int64), return_counts=True)
     kept = owners[counts >= min_user_events]
     if not len(kept):
         raise ValueError(
             f"{folder / SESSIONS}: none of {len(owners)} users has {min_user_events} plays; lower min_user_events."
         )
-    del counted, places
     if love:
-        for number, moment, links in _relations(folder / LOVE, progress):
-            owner = _subject(links, folder / LOVE, number)
-            for track in links.get("objects") or ():
+        for owner, moment, links in _relations(folder / LOVE, progress):
+            for track in links:
                 if track.get("type", "track") == "track" and moment >= 0:
-                    user.append(owner)
-                    item.append(int(track["id"]))
-                    time.append(moment)
-                    feedback.append(4)
-                    label.append(-1)
-    columns = {
-        name: np.array(values) for name, values in zip(
-            ("user", "item", "time", "feedback", "label"), (user, item, time, feedback, label)
-        )
-    }  # fmt: skip
-    inside = np.isin(columns["user"], kept)
-    columns = {name: values[inside] for name, values in columns.items()}
+                    add(owner, track["id"], moment, 4, -1)
+    inside = np.isin(np.frombuffer(user, dtype=np.int64), kept)
+    names = ("user", "item", "time", "feedback", "label")
+    columns = {name: np.array(values)[inside] for name, values in zip(names, events)}
     catalogue = pa.table({"item_id": np.unique(columns["item"])})
     if tracks:
         catalogue = _with_tracks(catalogue, folder / TRACKS, progress)
-    info = DatasetInfo(
-        name="30music",
-        url=URL,
-        licence=LICENCE,
-        citation=CITATION,
+    info = replace(
+        INFO,
         label_rule=f"played at least {full_play:g} of the track, and not skipped",
-        notes=f"{plays} plays of {len(owners)} users in the file; kept: {len(kept)} users with at least {min_user_events} plays, with "
+        notes=f"{counts.sum()} plays of {len(owners)} users in the file; kept: {len(kept)} users with at least {min_user_events} plays, with "
         f"{int((columns['feedback'] == 4).sum())} loved tracks as events without a label.",
         extra={"full_play": full_play},
     )
     return InteractionLog.from_columns(
-        columns["user"],
-        columns["item"],
-        columns["time"],
-        columns["label"],
-        catalogue=catalogue,
-        feedback=columns["feedback"],
-        feedback_names=BEHAVIORS,
-        info=info,
-        source=str(folder / SESSIONS),
+        **columns, catalogue=catalogue, feedback_names=BEHAVIORS, info=info, source=str(folder / SESSIONS)
     )
 
 
-def _relations(path: Path, progress: bool) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """(line number, time, links) of each relation."""
+def _relations(path: Path, progress: bool) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
+    """(user, time, linked tracks) of each relation."""
     for number, _, moment, _, links in _lines(path, progress):
-        yield number, moment, links
+        try:
+            user = int(links["subjects"][0]["id"])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise ValueError(f"{path}: line {number} names no user among its subjects.") from None
+        yield user, moment, links.get("objects") or []
 
 
 def _lines(path: Path, progress: bool) -> Iterator[tuple[int, int, int, dict[str, Any], dict[str, Any]]]:
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file. {_where_to_get()}")
+        raise FileNotFoundError(f"{path}: no such file. {FILES.where}")
     for number, line in text_lines(path, progress):
         try:
             _, key, moment, rest = line.split("\t", 3)
@@ -147,13 +139,6 @@ def _lines(path: Path, progress: bool) -> Iterator[tuple[int, int, int, dict[str
             raise ValueError(
                 f"{path}: line {number} is not in the idomaar format (type, id, time, two JSON objects): {line[:80]!r} ({error})."
             ) from None
-
-
-def _subject(links: dict[str, Any], path: Path, number: int) -> int:
-    try:
-        return int(links["subjects"][0]["id"])
-    except (KeyError, IndexError, TypeError, ValueError):
-        raise ValueError(f"{path}: line {number} names no user among its subjects.") from None
 
 
 def _with_tracks(catalogue: pa.Table, path: Path, progress: bool) -> pa.Table:
@@ -174,19 +159,3 @@ def _with_tracks(catalogue: pa.Table, path: Path, progress: bool) -> pa.Table:
         .append_column("artist", pa.array(artist, pa.int64()))
         .append_column("tags", pa.array(tags, pa.list_(pa.int64())))
     )
-
-
-def _find(path: str | os.PathLike | None) -> Path:
-    given = "path"
-    if path is None:
-        path, given = os.environ.get("LMCTR_DATA"), "the environment variable LMCTR_DATA"
-    if not path:
-        raise FileNotFoundError(f"30Music: give the folder as `path`, or set LMCTR_DATA. {_where_to_get()}")
-    folder = Path(path).expanduser()
-    if not (folder / SESSIONS).is_file():
-        raise FileNotFoundError(f"{folder} (from {given}): there is no {SESSIONS}. {_where_to_get()}")
-    return folder
-
-
-def _where_to_get() -> str:
-    return f"Download ThirtyMusic.tar.gz (30Music) from {URL} and unpack it. Terms: {LICENCE}"

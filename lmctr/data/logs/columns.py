@@ -22,21 +22,35 @@ def place(source: str | None, column: str) -> str:
     return f"{source}, column {column!r}" if source else f"column {column!r}"
 
 
-def bad_rows(
-    bad: np.ndarray, values: Any, column: str, source: str | None, problem: str, accepted: str, examples: int = 3
-) -> ValueError:
-    """The error for the rows where the mask `bad` is true, with their count and the first of them."""
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of this type are whole or floating numbers."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def nulls(array: pa.Array) -> np.ndarray:
+    """(R,) bool, the rows without a value."""
+    return pc.is_null(array).to_numpy(zero_copy_only=False)
+
+
+def refuse(
+    bad: np.ndarray, values: pa.Array | np.ndarray, column: str, source: str | None, problem: str, accepted: str
+) -> None:
+    """Raises `ValueError` when the mask `bad` is true anywhere, with the number of such rows and the first three of them."""
+    if not bad.any():
+        return
     rows = np.flatnonzero(bad)
-    shown = []
-    for row in rows[:examples]:
-        value = values[int(row)]
-        value = (
-            value.as_py() if isinstance(value, pa.Scalar) else value.item() if isinstance(value, np.generic) else value
-        )
-        shown.append(f"row {row + 1}: {value!r}")
-    more = ", ..." if len(rows) > examples else ""
-    count = f"{len(rows)} of {len(bad)} values"
-    return ValueError(f"{place(source, column)}: {count} {problem} ({'; '.join(shown)}{more}). {accepted}")
+    values = [values[int(row)] for row in rows[:3]]
+    values = [value.as_py() if isinstance(value, pa.Scalar) else value.item() for value in values]
+    shown = "; ".join(f"row {row + 1}: {value!r}" for row, value in zip(rows, values))
+    more = ", ..." if len(rows) > 3 else ""
+    raise ValueError(
+        f"{place(source, column)}: {len(rows)} of {len(bad)} values {problem} ({shown}{more}). {accepted}"
+    )
 
 
 def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
@@ -59,11 +73,14 @@ def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
         raise ValueError(f"{place(source, column)}: the values have no common type: {error}") from None
 
 
-def reject_nulls(array: pa.Array, column: str, source: str | None) -> None:
-    """Raises when the column has null values."""
+def whole_column(
+    values: Any, column: str, source: str | None = None, accepted: str = "Every event needs a value here."
+) -> pa.Array:
+    """[`as_arrow`] of a column without missing values."""
+    array = as_arrow(values, column, source)
     if array.null_count:
-        bad = pc.is_null(array).to_numpy(zero_copy_only=False)
-        raise bad_rows(bad, array, column, source, "are missing", "Every event needs a value here.")
+        refuse(nulls(array), array, column, source, "are missing", accepted)
+    return array
 
 
 def encode_ids(values: Any, column: str, source: str | None = None) -> tuple[np.ndarray, pa.Array]:
@@ -71,12 +88,7 @@ def encode_ids(values: Any, column: str, source: str | None = None) -> tuple[np.
 
     Ids are integers or strings; a float column is accepted when all its values are whole (a table reader's doing).
     """
-    array = as_arrow(values, column, source)
-    reject_nulls(array, column, source)
-    array = _plain_ids(array, column, source)
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    indices = encoded.indices.to_numpy(zero_copy_only=False)
-    dictionary = encoded.dictionary
+    indices, dictionary = _encoded(_plain_ids(whole_column(values, column, source), column, source))
     used = np.bincount(indices, minlength=len(dictionary)) > 0
     order = pc.sort_indices(dictionary).to_numpy()
     order = order[used[order]]
@@ -85,31 +97,24 @@ def encode_ids(values: Any, column: str, source: str | None = None) -> tuple[np.
     return rank[indices], dictionary.take(pa.array(order))
 
 
+def _encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Indices (R,) and the values that they point to, of which some may stand on no row."""
+    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary
+
+
 def item_rows(values: Any, catalogue_ids: Any, column: str, source: str | None = None) -> np.ndarray:
     """Row (int32) of each event's item in the catalogue; an item that the catalogue lacks is an error."""
-    array = as_arrow(values, column, source)
-    reject_nulls(array, column, source)
-    array = _plain_ids(array, column, source)
+    array = _plain_ids(whole_column(values, column, source), column, source)
     known = _plain_ids(as_arrow(catalogue_ids, "item_id", "catalogue"), "item_id", "catalogue")
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    dictionary = encoded.dictionary
+    indices, dictionary = _encoded(array)
     if pa.types.is_integer(dictionary.type) != pa.types.is_integer(known.type):
         dictionary, known = dictionary.cast(pa.string()), known.cast(pa.string())
     rows = pc.index_in(dictionary.cast(known.type), value_set=known)
-    indices = encoded.indices.to_numpy(zero_copy_only=False)
-    if rows.null_count:  # of a dictionary that may hold ids without an event
-        missing = pc.is_null(rows).to_numpy(zero_copy_only=False)[indices]
-        if missing.any():
-            raise bad_rows(
-                missing,
-                array,
-                column,
-                source,
-                "are not in the catalogue",
-                "Every event's item needs a row in the catalogue.",
-            )
-        rows = pc.fill_null(rows, -1)
-    return rows.to_numpy(zero_copy_only=False).astype(np.int32)[indices]
+    if rows.null_count:
+        accepted = "Every event's item needs a row in the catalogue."
+        refuse(nulls(rows)[indices], array, column, source, "are not in the catalogue", accepted)
+    return rows.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)[indices]
 
 
 def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
@@ -119,19 +124,17 @@ def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
         numbers = array.to_numpy(zero_copy_only=False)
         with np.errstate(invalid="ignore"):
             bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2**53)
-        if bad.any():
-            raise bad_rows(bad, array, column, source, "are no ids", "Ids are integers or strings.")
+        refuse(bad, array, column, source, "are no ids", "Ids are integers or strings.")
         return array.cast(pa.int64())
     if pa.types.is_integer(kind):
         return array if pa.types.is_dictionary(array.type) else array.cast(pa.int64())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         empty = pc.equal(array.dictionary if pa.types.is_dictionary(array.type) else array, "")
         if pc.any(empty).as_py():
             empty = empty.to_numpy(zero_copy_only=False)
             if pa.types.is_dictionary(array.type):
                 empty = empty[array.indices.to_numpy(zero_copy_only=False)]
-            if empty.any():
-                raise bad_rows(empty, array, column, source, "are empty", "Ids are integers or non-empty strings.")
+            refuse(empty, array, column, source, "are empty", "Ids are integers or non-empty strings.")
         return array
     raise ValueError(f"{place(source, column)}: ids of type {kind} are not accepted; ids are integers or strings.")
 
@@ -145,12 +148,7 @@ def ids_to_numpy(ids: pa.Array) -> np.ndarray:
 
 def whole_arrays(table: pa.Table, names: Mapping[str, str], source: str) -> dict[str, np.ndarray]:
     """Columns without missing values as arrays, by the keys of `names`. Raises `ValueError` for a missing value."""
-    arrays = {}
-    for key, name in names.items():
-        column = as_arrow(table[name], name, source)
-        reject_nulls(column, name, source)
-        arrays[key] = column.to_numpy(zero_copy_only=False)
-    return arrays
+    return {key: whole_column(table[name], name, source).to_numpy(zero_copy_only=False) for key, name in names.items()}
 
 
 def users_with(user: np.ndarray, min_events: int) -> np.ndarray:
@@ -168,8 +166,7 @@ def to_seconds(values: Any, column: str = "time", source: str | None = None, uni
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
     if unit not in per_second:
         raise ValueError(f"time unit: got {unit!r}, accepted: {', '.join(map(repr, per_second))}.")
-    array = as_arrow(values, column, source)
-    reject_nulls(array, column, source)
+    array = whole_column(values, column, source)
     kind = array.type
     if pa.types.is_timestamp(kind):
         seconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -180,9 +177,7 @@ def to_seconds(values: Any, column: str = "time", source: str | None = None, uni
         seconds = np.floor_divide(array.cast(pa.int64()).to_numpy(zero_copy_only=False), per_second[unit])
     elif pa.types.is_floating(kind):
         numbers = array.to_numpy(zero_copy_only=False)
-        bad = ~np.isfinite(numbers)
-        if bad.any():
-            raise bad_rows(bad, array, column, source, "are not finite", "Every event needs a time.")
+        refuse(~np.isfinite(numbers), array, column, source, "are not finite", "Every event needs a time.")
         if kind != pa.float64() and len(numbers) and np.abs(numbers).max() > 2**24 * per_second[unit]:
             raise ValueError(
                 f"{place(source, column)}: {kind} cannot hold unix times to the second; use int64 or float64 numbers."
@@ -194,16 +189,9 @@ def to_seconds(values: Any, column: str = "time", source: str | None = None, uni
             f"{place(source, column)}: times of type {kind} are not accepted; pass numbers (unix time) or timestamps"
             " (in a schema file, `format` reads strings)."
         )
-    bad = np.abs(seconds) > MAX_SECONDS
-    if bad.any():
-        raise bad_rows(
-            bad,
-            array,
-            column,
-            source,
-            "are outside the years up to 9999 when read as unix time",
-            "Are they in milliseconds or finer? Divide them, or set the time unit in the schema.",
-        )
+    problem = "are outside the years up to 9999 when read as unix time"
+    hint = "Are they in milliseconds or finer? Divide them, or set the time unit in the schema."
+    refuse(np.abs(seconds) > MAX_SECONDS, array, column, source, problem, hint)
     return np.ascontiguousarray(seconds, dtype=np.int64)
 
 
@@ -211,23 +199,18 @@ def to_labels(
     values: Any, column: str = "label", source: str | None = None, accepted: Sequence[int] = (0, 1)
 ) -> np.ndarray:
     """Labels as int8. Integers, booleans and floats are accepted when each value is one of `accepted`."""
-    array = as_arrow(values, column, source)
     rule = f"Accepted: {', '.join(map(str, accepted))}."
-    if array.null_count:
-        bad = pc.is_null(array).to_numpy(zero_copy_only=False)
-        raise bad_rows(bad, array, column, source, "are missing", rule)
+    array = whole_column(values, column, source, rule)
     kind = array.type
     if pa.types.is_boolean(kind):
         return array.cast(pa.int8()).to_numpy(zero_copy_only=False)
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    if not is_number(kind):
         raise ValueError(f"{place(source, column)}: labels of type {kind} are not accepted. {rule}")
     numbers = array.to_numpy(zero_copy_only=False)
     bad = np.ones(len(numbers), dtype=bool)
     for value in accepted:
         bad &= numbers != value
-    if bad.any():
-        what = "are other than " + " and ".join(map(str, accepted))
-        raise bad_rows(bad, array, column, source, what, rule)
+    refuse(bad, array, column, source, "are other than " + " and ".join(map(str, accepted)), rule)
     return numbers.astype(np.int8)
 
 
@@ -239,18 +222,16 @@ def to_codes(
     Integer columns are codes already (with `names` given, each must index it); string columns are looked up in `names`, or, without
     names, numbered in sorted order.
     """
-    array = as_arrow(values, column, source)
-    reject_nulls(array, column, source)
+    array = whole_column(values, column, source)
     limit = np.iinfo(dtype).max
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
     if pa.types.is_integer(array.type):
         codes = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
         top = limit + 1 if names is None else len(names)
+        known = "" if names is None else f" of the {top} names {tuple(names)}"
         bad = (codes < 0) | (codes >= top)
-        if bad.any():
-            known = "" if names is None else f" of the {top} names {tuple(names)}"
-            raise bad_rows(bad, array, column, source, "are no codes", f"Accepted: 0 to {top - 1}{known}.")
+        refuse(bad, array, column, source, "are no codes", f"Accepted: 0 to {top - 1}{known}.")
         if names is None:
             names = tuple(str(code) for code in range(int(codes.max()) + 1 if len(codes) else 0))
         return codes.astype(dtype), tuple(names)
@@ -261,24 +242,20 @@ def to_codes(
                 f"{place(source, column)}: {len(found)} distinct values, at most {limit + 1} are accepted."
             )
         return codes.astype(dtype), tuple(str(name) for name in found.to_pylist())
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    rows = pc.index_in(encoded.dictionary.cast(pa.string()), value_set=pa.array(list(names), pa.string()))
-    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    indices, dictionary = _encoded(array)
+    rows = pc.index_in(dictionary.cast(pa.string()), value_set=pa.array(list(names), pa.string()))
     if rows.null_count:
-        bad = pc.is_null(rows).to_numpy(zero_copy_only=False)[indices]
-        if bad.any():
-            raise bad_rows(bad, array, column, source, "are unknown", f"Accepted: {', '.join(map(repr, names))}.")
+        accepted = f"Accepted: {', '.join(map(repr, names))}."
+        refuse(nulls(rows)[indices], array, column, source, "are unknown", accepted)
     return rows.fill_null(0).to_numpy(zero_copy_only=False).astype(dtype)[indices], tuple(names)
 
 
 def to_weights(values: Any, column: str = "weight", source: str | None = None) -> np.ndarray:
     """Sample weights as float32: finite and not negative."""
-    array = as_arrow(values, column, source)
-    reject_nulls(array, column, source)
-    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+    array = whole_column(values, column, source)
+    if not is_number(array.type):
         raise ValueError(f"{place(source, column)}: weights of type {array.type} are not accepted; pass numbers.")
     numbers = array.to_numpy(zero_copy_only=False).astype(np.float32)
     bad = ~np.isfinite(numbers) | (numbers < 0)
-    if bad.any():
-        raise bad_rows(bad, array, column, source, "are no weights", "Weights are finite and at least 0.")
+    refuse(bad, array, column, source, "are no weights", "Weights are finite and at least 0.")
     return numbers

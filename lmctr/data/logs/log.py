@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,23 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmctr.data.reading import check_columns
+from lmctr.utils.files import replacing, write_json
+from lmctr.utils.ragged import offsets_from_lengths
+
 from . import columns
 
 LOG_FILE = "log.json"
 FORMAT_VERSION = 1
 _HEADER_KEYS = frozenset(
-    [
-        "num_users",
-        "num_items",
-        "num_events",
-        "arrays",
-        "extra_labels",
-        "has_users",
-        "feedback_names",
-        "scenario_names",
-        "info",
-    ]
-)
+    ["num_users", "num_items", "num_events", "arrays", "extra_labels", "has_users", "feedback_names", "scenario_names", "info"]
+)  # fmt: skip
 FEEDBACK_NAMES = ("unknown", "negative", "positive")
 
 
@@ -325,7 +319,7 @@ class InteractionLog:
         counts = np.bincount(user_codes, minlength=len(user_ids))
         return cls(
             user_ids=columns.ids_to_numpy(user_ids),
-            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            offsets=offsets_from_lengths(counts),
             item=rows[order],
             time=seconds[order],
             label=labels[order],
@@ -350,13 +344,12 @@ class InteractionLog:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / LOG_FILE).unlink(missing_ok=True)
         for name, values in self._arrays().items():
-            with open(directory / f".{name}.npy.part", "wb") as file:
+            with replacing(directory / f"{name}.npy") as part, open(part, "wb") as file:
                 np.save(file, values, allow_pickle=False)
-            os.replace(directory / f".{name}.npy.part", directory / f"{name}.npy")
         for name, table in {"catalogue": self.catalogue, "users": self.users}.items():
             if table is not None:
-                pq.write_table(table, directory / f".{name}.parquet.part", use_compliant_nested_type=False)
-                os.replace(directory / f".{name}.parquet.part", directory / f"{name}.parquet")
+                with replacing(directory / f"{name}.parquet") as part:
+                    pq.write_table(table, part, use_compliant_nested_type=False)
         header = {
             "format_version": FORMAT_VERSION,
             "num_users": self.num_users,
@@ -369,9 +362,7 @@ class InteractionLog:
             "scenario_names": list(self.scenario_names),
             "info": self.info.to_dict(),
         }
-        part = directory / f".{LOG_FILE}.part"
-        part.write_text(json.dumps(header, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(part, directory / LOG_FILE)
+        write_json(directory / LOG_FILE, header)
         return directory
 
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -412,8 +403,8 @@ class InteractionLog:
             for name in header["arrays"]
         }
         log = cls(
-            catalogue=_read_table(directory / "catalogue.parquet"),
-            users=_read_table(directory / "users.parquet") if header["has_users"] else None,
+            catalogue=_read_file(directory / "catalogue.parquet", pq.read_table),
+            users=_read_file(directory / "users.parquet", pq.read_table) if header["has_users"] else None,
             extra_labels={name: arrays.pop(f"extra_label_{i}") for i, name in enumerate(header["extra_labels"])},
             feedback_names=tuple(header["feedback_names"]),
             scenario_names=tuple(header["scenario_names"]),
@@ -444,18 +435,12 @@ def _from_fields(values: dict[str, Any]) -> InteractionLog:
 
 def check_keys(table: pa.Table, key: str, what: str) -> None:
     """Raises unless `table` has exactly one column `key`, without nulls or duplicates, and distinct column names."""
-    doubled = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
-    if doubled:
-        raise ValueError(f"{what}: duplicate columns {doubled}; give each column a name of its own.")
-    if key not in table.column_names:
-        raise ValueError(f"{what}: no column {key!r}; its columns are {table.column_names}.")
+    check_columns(table.column_names, [key], what)
     codes, ids = columns.encode_ids(table[key], key, what)
     if len(ids) < len(codes):
-        seen = np.zeros(len(codes), dtype=bool)
-        seen[np.unique(codes, return_index=True)[1]] = True
-        raise columns.bad_rows(
-            ~seen, table[key], key, what, "repeat an earlier row", "Each id may stand on one row only."
-        )
+        again = np.ones(len(codes), dtype=bool)
+        again[np.unique(codes, return_index=True)[1]] = False
+        columns.refuse(again, table[key], key, what, "repeat an earlier row", "Each id may stand on one row only.")
 
 
 def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
@@ -475,20 +460,18 @@ def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
 
 
 def _read_array(path: Path, mmap: bool) -> np.ndarray:
+    if mmap:
+        try:
+            return _read_file(path, np.load, mmap_mode="r", allow_pickle=False)
+        except ValueError:  # numpy cannot map a file of zero values
+            pass
+    return _read_file(path, np.load, allow_pickle=False)
+
+
+def _read_file(path: Path, read: Callable[..., Any], **options: Any) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: this file of the log is missing; prepare the log again.")
     try:
-        return np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        if mmap:  # numpy cannot map a file of zero values
-            return _read_array(path, False)
-        raise ValueError(f"{path}: damaged ({error}); prepare the log again.") from None
-
-
-def _read_table(path: Path) -> pa.Table:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: this file of the log is missing; prepare the log again.")
-    try:
-        return pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        return read(path, **options)
+    except (ValueError, OSError, EOFError) as error:  # pa.ArrowInvalid is a ValueError
         raise ValueError(f"{path}: damaged ({error}); prepare the log again.") from None

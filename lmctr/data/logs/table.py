@@ -208,71 +208,64 @@ def _whole_ids(values: Any, name: str, source: str) -> pa.Array:
     return pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.int64()))
 
 
+_COMPARE = {
+    "greater_than": pc.greater, "at_least": pc.greater_equal, "less_than": pc.less, "at_most": pc.less_equal
+}  # fmt: skip
+
+
 def _times(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
-    array = given = columns.as_arrow(values, spec.column, source)
-    columns.reject_nulls(array, spec.column, source)
-    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+    array = given = columns.whole_column(values, spec.column, source)
+    place = columns.place(source, spec.column)
+    if columns.is_text(array.type):
         if spec.format is None:
             array = _numbers(array, spec.column, source, "Times in words need `format` in the schema.")
         else:
             array = pc.strptime(array.cast(pa.string()), format=spec.format, unit="s", error_is_null=True)
-            if array.null_count:
-                bad = pc.is_null(array).to_numpy(zero_copy_only=False)
-                rule = f"Expected the format {spec.format!r}."
-                raise columns.bad_rows(bad, given, spec.column, source, "are no times in the schema's format", rule)
+            problem, rule = "are no times in the schema's format", f"Expected the format {spec.format!r}."
+            columns.refuse(columns.nulls(array), given, spec.column, source, problem, rule)
     elif spec.format is not None:
         raise ValueError(
-            f"{columns.place(source, spec.column)}: `format` reads strings, and the column has the type {array.type}; leave `format` "
-            "out of the schema."
+            f"{place}: `format` reads strings, and the column has the type {array.type}; leave `format` out of the schema."
         )
     if spec.timezone is not None:
         if not pa.types.is_timestamp(array.type) or array.type.tz is not None:
             raise ValueError(
-                f"{columns.place(source, spec.column)}: `timezone` is for times without a zone, and the column has the type "
-                f"{array.type}; leave `timezone` out of the schema."
+                f"{place}: `timezone` is for times without a zone, and the column has the type {array.type}; leave "
+                "`timezone` out of the schema."
             )
         try:
             array = pc.assume_timezone(array, spec.timezone, ambiguous="earliest", nonexistent="earliest")
         except pa.ArrowInvalid as error:
-            raise ValueError(f"{columns.place(source, spec.column)}: timezone {spec.timezone!r}: {error}") from None
+            raise ValueError(f"{place}: timezone {spec.timezone!r}: {error}") from None
     seconds = columns.to_seconds(array, spec.column, source, spec.unit)
     if spec.unit != "s" and len(seconds) and abs(seconds).max() < 31 * 86_400:
-        _refuse_finer_unit(seconds, spec, source)
-    future = seconds > clock.time() + 86_400
-    if future.any():
-        raise columns.bad_rows(
-            future,
-            given,
-            spec.column,
-            source,
-            "lie in the future",
-            "Events have happened; check the unit or format of the time.",
-        )
+        _refuse_finer_unit(seconds, spec.unit, place)
+    hint = "Events have happened; check the unit or format of the time."
+    columns.refuse(seconds > clock.time() + 86_400, given, spec.column, source, "lie in the future", hint)
     return seconds
 
 
-def _refuse_finer_unit(seconds: np.ndarray, spec: TimeSpec, source: str) -> None:
+def _refuse_finer_unit(seconds: np.ndarray, given: str, place: str) -> None:
     """Raises for times that all lie in January 1970, when a coarser unit puts them between 2000 and today."""
     units = ("s", "ms", "us", "ns")
-    finer = units.index(spec.unit)
-    for place, unit in enumerate(units[:finer]):
-        factor = 1000 ** (finer - place)
+    finer = units.index(given)
+    for coarse, unit in enumerate(units[:finer]):
+        factor = 1000 ** (finer - coarse)
         if (seconds.min() + 1) * factor >= 946_684_800 and seconds.max() * factor <= clock.time() + 86_400:
             fix = "leave `unit` out" if unit == "s" else f"set `unit: {unit}`"
             raise ValueError(
-                f"{columns.place(source, spec.column)}: read in the unit {spec.unit!r} all times lie in January 1970; the numbers look "
-                f"like {unit}: {fix} in the schema."
+                f"{place}: read in the unit {given!r} all times lie in January 1970; the numbers look like {unit}: {fix} in "
+                "the schema."
             )
 
 
 def _numbers(array: pa.Array, name: str, source: str, accepted: str) -> pa.Array:
     """Strings that are numbers as numbers; others are an error."""
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+    if not columns.is_text(array.type):
         return array
     good = pc.match_substring_regex(array, r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$")
     bad = pc.invert(good).fill_null(False).to_numpy(zero_copy_only=False)
-    if bad.any():
-        raise columns.bad_rows(bad, array, name, source, "are no numbers", accepted)
+    columns.refuse(bad, array, name, source, "are no numbers", accepted)
     trimmed = pc.utf8_trim_whitespace(array)
     whole = pc.all(pc.match_substring_regex(trimmed, r"^[+-]?\d+$")).as_py()
     return pc.replace_substring_regex(trimmed, r"^\+", "").cast(pa.int64() if whole else pa.float64())
@@ -286,46 +279,36 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     elif pa.types.is_string(array.type):  # a text file writes a missing value as an empty one
         array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
-    missing = pc.is_null(array).to_numpy(zero_copy_only=False)
-    if missing.any() and spec.missing == "error":
+    missing, place = columns.nulls(array), columns.place(source, spec.column)
+    if spec.missing == "error":
         hint = "Accepted: 0, 1." if spec.rule is None else f"The rule {spec.describe()!r} needs a value."
         hint += " With `missing: history` such a row stands in histories and is no sample."
-        raise columns.bad_rows(missing, array, spec.column, source, "are missing", hint)
+        columns.refuse(missing, array, spec.column, source, "are missing", hint)
     labels = np.full(len(array), -1, dtype=np.int8)
     if missing.all():
         return labels
-    if spec.rule is None or spec.rule not in ("equals", "in"):
-        array = _numbers(
-            array, spec.column, source, "Accepted: 0, 1." if spec.rule is None else "The rule compares numbers."
-        )
+    if spec.rule not in ("equals", "in"):
+        hint = "Accepted: 0, 1." if spec.rule is None else "The rule compares numbers."
+        array = _numbers(array, spec.column, source, hint)
     if spec.rule is None:
         if missing.any():
-            filled = pc.fill_null(array, pa.scalar(0).cast(array.type))
-            labels[~missing] = columns.to_labels(filled, spec.column, source)[~missing]
-            return labels
-        return columns.to_labels(array, spec.column, source)
+            array = pc.fill_null(array, pa.scalar(0).cast(array.type))
+        labels[~missing] = columns.to_labels(array, spec.column, source)[~missing]
+        return labels
     if spec.rule in ("equals", "in"):
         wanted = spec.value if spec.rule == "in" else [spec.value]
         try:
             chosen = pc.is_in(array, value_set=pa.array(wanted).cast(array.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
             raise ValueError(
-                f"{columns.place(source, spec.column)}: the column has the type {array.type}, and the label rule compares it with "
-                f"{wanted!r}."
+                f"{place}: the column has the type {array.type}, and the label rule compares it with {wanted!r}."
             ) from None
     else:
-        if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        if not columns.is_number(array.type):
             raise ValueError(
-                f"{columns.place(source, spec.column)}: the rule {spec.describe()!r} compares numbers, and the column has the type "
-                f"{array.type}."
+                f"{place}: the rule {spec.describe()!r} compares numbers, and the column has the type {array.type}."
             )
-        compare = {
-            "greater_than": pc.greater,
-            "at_least": pc.greater_equal,
-            "less_than": pc.less,
-            "at_most": pc.less_equal,
-        }
-        chosen = compare[spec.rule](array, pa.scalar(spec.value))
+        chosen = _COMPARE[spec.rule](array, pa.scalar(spec.value))
     positive = pc.fill_null(chosen, False).to_numpy(zero_copy_only=False)
     labels[~missing] = positive[~missing]
     return labels
@@ -350,7 +333,7 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
         codes, known = columns.to_codes(array, known, spec.column, source, np.int8)
         return codes, ("unknown", *known[1:])
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+    if not columns.is_text(array.type):
         raise ValueError(
             f"{columns.place(source, spec.column)}: feedback of type {array.type} is not accepted; pass names or integer codes."
         )

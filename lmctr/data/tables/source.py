@@ -82,7 +82,7 @@ def file_piece(
 ) -> Piece:
     """A file as a piece; `options` as in [`stream_file`]."""
     path = Path(path)
-    return Piece(lambda columns: stream_file(path, columns, **options), lambda: _file_fingerprint(path), part, rule)
+    return Piece(lambda columns: stream_file(path, columns, **options), lambda: file_fingerprint(path), part, rule)
 
 
 def table_piece(data: Any, part: str | None = None, rule: SplitRule | None = None) -> Piece:
@@ -377,7 +377,7 @@ def _text(value: Any) -> Any:
     return str(value)
 
 
-def _file_fingerprint(path: Path) -> str:
+def file_fingerprint(path: Path) -> str:
     """Size and content of a file; of one beyond 64 MiB, size, time of change and 64 blocks of 1 MiB spread over it."""
     stat = path.stat()
     digest = hashlib.blake2b(repr((path.name, stat.st_size)).encode(), digest_size=16)
