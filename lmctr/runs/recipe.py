@@ -313,9 +313,10 @@ def _another_file(content: Mapping[str, Any], source: str) -> str | None:
     if {"points", "axes"} & content.keys():
         return f"{source} is a grid, not a recipe: lmctr grid run {source}"
     if {"columns", "events", "files", "fields"} & content.keys():
+        example = "deepfm/synthetic" if {"files", "fields"} & content.keys() else "din/movielens_small"
         return (
             f"{source} is a data schema, not a recipe: name it in data.name of one, for example "
-            f"lmctr train din/movielens_small --data.name {source}"
+            f"lmctr train {example} --data.name {source} --data.options '{{}}'"
         )
     return None
 
