@@ -38,11 +38,6 @@ class AutoIntConfig(MLPTabularConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        for key in ("num_hidden_layers", "num_attention_heads"):
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
-        self._require(
-            self.hidden_size >= 1 and self.hidden_size % self.num_attention_heads == 0,
-            "hidden_size",
-            f"a multiple of num_attention_heads={self.num_attention_heads}",
-        )
-        self._require(0.0 <= self.attention_dropout < 1.0, "attention_dropout", "a number in [0, 1)")
+        self._require_whole("num_hidden_layers")
+        self._require_whole_heads()
+        self._require_share("attention_dropout")

@@ -1,5 +1,6 @@
 """Base of the library's configurations: unknown keys are errors that offer the nearest known key."""
 
+from collections.abc import Iterable
 from dataclasses import field, fields
 from typing import Any, ClassVar
 
@@ -79,16 +80,59 @@ class CTRConfig(PreTrainedConfig):
     def validate_values(self) -> None:
         """Check the values of the family's keys. Raises `ValueError` that names the key."""
 
-    def _require_positive(self, *keys: str) -> None:
+    def _require_whole(self, *keys: str, least: int = 1) -> None:
         for key in keys:
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+            self._require(getattr(self, key) >= least, key, f"a whole number of at least {least}")
+
+    def _require_above_zero(self, *keys: str) -> None:
+        for key in keys:
+            self._require(getattr(self, key) > 0, key, "a number above 0")
+
+    def _require_share(self, *keys: str) -> None:
+        for key in keys:
+            self._require(0.0 <= getattr(self, key) < 1.0, key, "a number in [0, 1)")
+
+    def _require_choice(self, key: str, accepted: Iterable[str]) -> None:
+        self._require(getattr(self, key) in accepted, key, f"one of {', '.join(accepted)}")
 
     def _require_activation(self, key: str = "hidden_act") -> None:
-        self._require(getattr(self, key) in ACT2FN, key, f"one of {', '.join(sorted(ACT2FN))}")
+        self._require_choice(key, sorted(ACT2FN))
 
     def _require_whole_heads(self) -> None:
+        self._require_whole("num_attention_heads", "hidden_size")
         heads = self.num_attention_heads
         self._require(self.hidden_size % heads == 0, "hidden_size", f"a multiple of num_attention_heads={heads}")
+
+    def _require_widths(self, *keys: str, may_be_empty: bool = False, empty: str = "nothing") -> None:
+        """Lists of widths of layers."""
+        accepted = "a list of widths of at least 1" + (f", or [] for {empty}" if may_be_empty else ", at least one")
+        for key in keys:
+            widths = getattr(self, key)
+            fits = isinstance(widths, (list, tuple)) and all(width >= 1 for width in widths)
+            self._require(fits and (may_be_empty or bool(widths)), key, accepted)
+
+    def _require_vocabularies(self, *keys: str) -> None:
+        """Lists of sizes of vocabularies."""
+        for key in keys:
+            fits = all(size >= 2 for size in getattr(self, key))
+            self._require(fits, key, "sizes of at least 2: padding and out-of-vocabulary")
+
+    def _require_names(self, key: str, count: int, of: str) -> None:
+        """A list of `count` different names."""
+        names = getattr(self, key)
+        self._require(len(names) == count == len(set(names)), key, f"{count} different names{of}")
+
+    def _require_tables(self, key: str, count: int, num_fields: int, num_own: int, fields: str, own: str) -> None:
+        """For each of `count` sequences the vocabulary that it reads: one of a field, or one of its own."""
+        tables = getattr(self, key)
+        num_tables = num_fields + num_own
+        self._require(
+            len(tables) == count and all(0 <= table < num_tables for table in tables),
+            key,
+            f"one index from 0 to {num_tables - 1} for each of the {count} sequences: {fields}, or {num_fields} + j for {own}[j]",
+        )
+        unread = sorted(set(range(num_fields, num_tables)) - set(tables))
+        self._require(not unread, key, f"a list in which every own vocabulary occurs; {unread} do not")
 
     def _require(self, condition: bool, key: str, accepted: str) -> None:
         if not condition:
@@ -160,49 +204,32 @@ class SequenceCTRConfig(CTRConfig):
 
     def validate_values(self) -> None:
         self._require(self.item_vocab_size >= 2, "item_vocab_size", "at least 2: padding and out-of-vocabulary")
-        for names, count in (("behavior_names", "num_behaviors"), ("scenario_names", "num_scenarios")):
-            self._require(getattr(self, count) >= 1, count, "a whole number of at least 1")
-            listed = getattr(self, names)
-            self._require(
-                len(listed) == getattr(self, count) == len(set(listed)),
-                names,
-                f"{getattr(self, count)} different names ({count}={getattr(self, count)})",
-            )
+        for names, key in (("behavior_names", "num_behaviors"), ("scenario_names", "num_scenarios")):
+            self._require_whole(key)
+            self._require_names(names, getattr(self, key), f" ({key}={getattr(self, key)})")
         for kind in ("item", "user"):
-            sizes, names = f"{kind}_feature_vocab_sizes", f"{kind}_feature_names"
-            self._require(
-                all(size >= 2 for size in getattr(self, sizes)),
-                sizes,
-                "sizes of at least 2: padding and out-of-vocabulary",
-            )
-            listed = getattr(self, names)
-            count = len(getattr(self, sizes))
-            self._require(len(listed) == count == len(set(listed)), names, f"{count} different names (see {sizes})")
-        self._require(self.num_statistics >= 0, "num_statistics", "a whole number of at least 0")
-        self._require(
-            self.max_history_length is None or self.max_history_length >= 1,
-            "max_history_length",
-            "at least 1, or None",
-        )
-        names = self.task_names
+            sizes = f"{kind}_feature_vocab_sizes"
+            self._require_vocabularies(sizes)
+            self._require_names(f"{kind}_feature_names", len(getattr(self, sizes)), f" (see {sizes})")
+        self._require_whole("num_statistics", least=0)
+        longest = self.max_history_length
+        self._require(longest is None or longest >= 1, "max_history_length", "at least 1, or None")
+        names, weights = self.task_names, self.task_weights
         self._require(bool(names) and len(set(names)) == len(names), "task_names", "a list of different names")
-        weights = self.task_weights
         self._require(
             len(weights) == len(names) and all(0 <= weight < float("inf") for weight in weights) and any(weights),
             "task_weights",
             f"one number of at least 0 for each of the {len(names)} tasks, not all 0",
         )
-        self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+        self._require_above_zero("initializer_range")
 
     def _validate_layers(
         self, positive: tuple[str, ...] = (), sizes: tuple[str, ...] = ("head_hidden_sizes",)
     ) -> None:
         """Check keys that families share: whole numbers of at least 1, lists of layer sizes, and `dropout`."""
-        self._require_positive(*positive)
-        for key in sizes:
-            listed = getattr(self, key)
-            self._require(bool(listed) and all(size >= 1 for size in listed), key, "a list of sizes of at least 1")
-        self._require(0.0 <= self.dropout < 1.0, "dropout", "a number in [0, 1)")
+        self._require_whole(*positive)
+        self._require_widths(*sizes)
+        self._require_share("dropout")
 
 
 class TabularCTRConfig(CTRConfig):
@@ -277,65 +304,47 @@ class TabularCTRConfig(CTRConfig):
         return [float(strength) for strength in self.embedding_regularization]
 
     def validate_values(self) -> None:
-        for key in ("vocab_sizes", "sequence_vocab_sizes"):
-            small = all(size >= 2 for size in getattr(self, key))
-            self._require(small, key, "sizes of at least 2: padding and out-of-vocabulary")
-        for key in ("num_numeric", "num_sequences"):
-            self._require(getattr(self, key) >= 0, key, "a whole number of at least 0")
+        self._require_vocabularies("vocab_sizes", "sequence_vocab_sizes")
+        self._require_whole("num_numeric", "num_sequences", least=0)
         per_field = f"a list of one per field ({self.num_fields} fields)"
         self._require(
             len(self.field_dims) == self.num_fields and all(dim >= 1 for dim in self.field_dims),
             "embedding_dim",
             f"a whole number of at least 1, or {per_field}",
         )
-        self._require(
-            len(self.field_names) == self.num_fields == len(set(self.field_names)),
-            "field_names",
-            f"{self.num_fields} different names: {len(self.vocab_sizes)} categorical fields (vocab_sizes), "
-            f"{self.num_numeric} numeric ones (num_numeric), {self.num_sequences} sequences (num_sequences)",
+        num_categorical = len(self.vocab_sizes)
+        kinds = (
+            f": {num_categorical} categorical fields (vocab_sizes), {self.num_numeric} numeric ones (num_numeric), "
+            f"{self.num_sequences} sequences (num_sequences)"
         )
-        self._validate_sequences()
-        encodings = ", ".join(self.numeric_encodings)
-        self._require(self.numeric_encoding in self.numeric_encodings, "numeric_encoding", f"one of {encodings}")
+        self._require_names("field_names", self.num_fields, kinds)
+        own = len(self.sequence_vocab_sizes), "a categorical field", "sequence_vocab_sizes"
+        self._require_tables("sequence_tables", self.num_sequences, num_categorical, *own)
+        self._require_one_width_per_vocabulary()
+        self._require_choice("numeric_encoding", self.numeric_encodings)
         strengths = self.field_regularization
         self._require(
             len(strengths) == self.num_fields and all(0 <= strength < float("inf") for strength in strengths),
             "embedding_regularization",
             f"a number of at least 0, or {per_field}",
         )
-        self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
+        self._require_above_zero("initializer_range")
 
-    def _validate_mlp(self, key: str = "hidden_units", may_be_empty: bool = False) -> None:
-        """Check the keys that families with an MLP share: `hidden_units`, `hidden_act`, `dropout`."""
-        units = getattr(self, key)
-        accepted = "a list of widths of at least 1" + (", or [] for no MLP" if may_be_empty else ", at least one")
-        self._require(all(unit >= 1 for unit in units) and (may_be_empty or bool(units)), key, accepted)
+    def _validate_mlp(self, *keys: str, may_be_empty: bool = False) -> None:
+        """Check the keys that families with an MLP share: `hidden_units` and other widths, `hidden_act`, `dropout`."""
+        self._require_widths("hidden_units", *keys, may_be_empty=may_be_empty, empty="no MLP")
         self._require_activation()
-        self._require(0.0 <= self.dropout < 1.0, "dropout", "a number in [0, 1)")
+        self._require_share("dropout")
 
-    def _validate_sequences(self) -> None:
-        num_tables = len(self.vocab_sizes) + len(self.sequence_vocab_sizes)
-        tables = self.sequence_tables
-        self._require(
-            len(tables) == self.num_sequences and all(0 <= table < num_tables for table in tables),
-            "sequence_tables",
-            f"one index from 0 to {num_tables - 1} for each of the {self.num_sequences} sequences: a categorical field, "
-            f"or {len(self.vocab_sizes)} + j for sequence_vocab_sizes[j]",
-        )
-        unread = set(range(len(self.vocab_sizes), num_tables)) - set(tables)
-        self._require(
-            not unread, "sequence_tables", f"a list in which every own vocabulary occurs; {sorted(unread)} do not"
-        )
-        dims = self.field_dims
-        first = len(self.vocab_sizes) + self.num_numeric
-        widths = {field: dims[field] for field in range(len(self.vocab_sizes))}
-        for sequence, table in enumerate(tables):
-            dim = dims[first + sequence]
+    def _require_one_width_per_vocabulary(self) -> None:
+        dims, first = self.field_dims, len(self.vocab_sizes) + self.num_numeric
+        widths = dict(enumerate(dims[: len(self.vocab_sizes)]))
+        for table, dim, name in zip(self.sequence_tables, dims[first:], self.field_names[first:]):
             self._require(
                 widths.setdefault(table, dim) == dim,
                 "embedding_dim",
-                f"one width for everything that reads one vocabulary: field {self.field_names[first + sequence]!r} has "
-                f"{dim} and its vocabulary {table} has {widths[table]}",
+                f"one width for everything that reads one vocabulary: field {name!r} has {dim} and its vocabulary {table} has "
+                f"{widths[table]}",
             )
 
 
@@ -447,43 +456,20 @@ class RetrievalConfig(CTRConfig):
         return self.embedding_dim * len(self.ad_vocab_sizes) + self.ad_num_numeric
 
     def validate_values(self) -> None:
-        for key in ("user_vocab_sizes", "ad_vocab_sizes", "user_sequence_vocab_sizes"):
-            small = all(size >= 2 for size in getattr(self, key))
-            self._require(small, key, "sizes of at least 2: padding and out-of-vocabulary")
-        for key in ("user_num_numeric", "user_num_sequences", "ad_num_numeric"):
-            self._require(getattr(self, key) >= 0, key, "a whole number of at least 0")
-        for side, counts in self._field_counts().items():
-            names = getattr(self, f"{side}_field_names")
-            self._require(
-                len(names) == sum(counts) == len(set(names)),
-                f"{side}_field_names",
-                f"{sum(counts)} different names: {counts[0]} categorical, {counts[1]} numeric, {counts[2]} sequence fields",
-            )
-        own = len(self.user_vocab_sizes) + len(self.ad_vocab_sizes)
-        num_tables = own + len(self.user_sequence_vocab_sizes)
-        tables = self.user_sequence_tables
-        self._require(
-            len(tables) == self.user_num_sequences and all(0 <= table < num_tables for table in tables),
-            "user_sequence_tables",
-            f"one index from 0 to {num_tables - 1} for each of the {self.user_num_sequences} sequences: a field of "
-            f"user_vocab_sizes + ad_vocab_sizes, or {own} + j for user_sequence_vocab_sizes[j]",
-        )
-        unread = sorted(set(range(own, num_tables)) - set(tables))
-        self._require(
-            not unread, "user_sequence_tables", f"a list in which every own vocabulary occurs; {unread} do not"
-        )
+        self._require_vocabularies("user_vocab_sizes", "ad_vocab_sizes", "user_sequence_vocab_sizes")
+        self._require_whole("user_num_numeric", "user_num_sequences", "ad_num_numeric", least=0)
+        for side, (categorical, numeric, sequences) in self._field_counts().items():
+            kinds = f": {categorical} categorical, {numeric} numeric, {sequences} sequence fields"
+            self._require_names(f"{side}_field_names", categorical + numeric + sequences, kinds)
+        num_fields = len(self.user_vocab_sizes) + len(self.ad_vocab_sizes)
+        fields = "a field of user_vocab_sizes + ad_vocab_sizes"
+        own = len(self.user_sequence_vocab_sizes), fields, "user_sequence_vocab_sizes"
+        self._require_tables("user_sequence_tables", self.user_num_sequences, num_fields, *own)
         self._require(self.embedding_dim >= 1, "embedding_dim", "a whole number of at least 1, for all fields")
-        self._require(
-            bool(self.hidden_units) and all(unit >= 1 for unit in self.hidden_units),
-            "hidden_units",
-            "a list of widths of at least 1, at least one",
-        )
-        self._require(self.initializer_range > 0, "initializer_range", "a number above 0")
-        self._validate_loss()
-
-    def _validate_loss(self) -> None:
-        self._require(self.loss in self.losses, "loss", f"one of {', '.join(self.losses)}")
-        self._require(self.arf_top_m >= 1, "arf_top_m", "a whole number of at least 1")
+        self._require_widths("hidden_units")
+        self._require_above_zero("initializer_range")
+        self._require_choice("loss", self.losses)
+        self._require_whole("arf_top_m")
         self._require(
             self.arf_top_k is None or 1 <= self.arf_top_k <= self.arf_top_m,
             "arf_top_k",

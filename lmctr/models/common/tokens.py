@@ -14,10 +14,6 @@ from .configuration import TabularCTRConfig
 
 __all__ = ["TokenHead", "Tokenizer", "TokenwiseLinear", "TokenwiseRMSNorm", "block_transpose", "check_token_keys"]
 
-TOKENIZERS = ("chunk", "groups", "dense", "none")
-HEADS = ("mean", "flatten", "mlp")
-VARIANTS = ("paper", "reference")
-
 
 def block_transpose(tokens: torch.Tensor) -> torch.Tensor:
     """T(X) of (B, T, D): the D columns as T blocks, (T(X))_ij = X_ji. Its own inverse; T must divide D."""
@@ -205,8 +201,8 @@ class TokenMixerConfig(TabularCTRConfig):
     def validate_values(self) -> None:
         super().validate_values()
         check_token_keys(self)
-        self._require(self.ffn_ratio > 0, "ffn_ratio", "a number above 0")
-        self._require(0.0 <= self.ffn_dropout < 1.0, "ffn_dropout", "a number from 0 to below 1")
+        self._require_above_zero("ffn_ratio")
+        self._require_share("ffn_dropout")
         is_paper = self.variant == "paper"
         accepted = "None: only variant='reference' stacks layers"
         self._require(not is_paper or self.ffn_hidden_sizes is None, "ffn_hidden_sizes", accepted)
@@ -216,12 +212,13 @@ def check_token_keys(config: TabularCTRConfig) -> None:
     """Check the keys of tokens, tokenizer and head. Raises `ValueError` that names the key and the numbers."""
     name = type(config).__name__
     tokens, size, width = config.num_tokens, config.token_dim, sum(config.field_dims)
-    config._require_positive("num_tokens", "token_dim", "num_hidden_layers")
-    for key, accepted in (("tokenizer", TOKENIZERS), ("head", HEADS), ("variant", VARIANTS)):
-        config._require(getattr(config, key) in accepted, key, "one of " + ", ".join(map(repr, accepted)))
+    config._require_whole("num_tokens", "token_dim", "num_hidden_layers")
+    config._require_choice("tokenizer", ("chunk", "groups", "dense", "none"))
+    config._require_choice("head", ("mean", "flatten", "mlp"))
+    config._require_choice("variant", ("paper", "reference"))
     hidden = config.tokenizer_hidden_size
     config._require(hidden is None or hidden >= 1, "tokenizer_hidden_size", "a whole number of at least 1, or None")
-    config._require(0.0 <= config.tokenizer_dropout < 1.0, "tokenizer_dropout", "a number from 0 to below 1")
+    config._require_share("tokenizer_dropout")
     if config.tokenizer == "chunk" and width % tokens:
         near = [t for t in range(1, width + 1) if width % t == 0]
         raise ValueError(

@@ -4,9 +4,6 @@ from lmctr.models.common.configuration import MLPTabularConfig
 
 __all__ = ["DCNv2Config"]
 
-STRUCTURES = ("stacked", "parallel")
-CROSS_TYPES = ("matrix", "mixture")
-
 
 class DCNv2Config(MLPTabularConfig):
     r"""Configuration of [`DCNv2Model`] and [`DCNv2ForCTR`]; [`TabularCTRConfig`] has the keys of the fields, [`MLPTabularConfig`]
@@ -34,7 +31,6 @@ class DCNv2Config(MLPTabularConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._require(self.structure in STRUCTURES, "structure", f"one of {', '.join(STRUCTURES)}")
-        self._require(self.cross_type in CROSS_TYPES, "cross_type", f"one of {', '.join(CROSS_TYPES)}")
-        for key in ("num_cross_layers", "low_rank", "num_experts"):
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+        self._require_choice("structure", ("stacked", "parallel"))
+        self._require_choice("cross_type", ("matrix", "mixture"))
+        self._require_whole("num_cross_layers", "low_rank", "num_experts")

@@ -161,34 +161,17 @@ class FATConfig(TabularCTRConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        for key in (
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "num_bases",
-            "top_k",
-        ):
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
-        for key in ("meta_dim", "monotonic_units", "sequence_attention_size"):
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"FATConfig: hidden_size={self.hidden_size} does not divide into num_attention_heads="
-                f"{self.num_attention_heads} heads; use a hidden_size that is a multiple of {self.num_attention_heads}"
-            )
-        for key, accepted in (
-            ("projection", ("hypernetwork", "full", "shared", "pair")),
-            ("pair_init", ("paper", "one_plus")),
-            ("block", ("paper", "prenorm")),
-            ("scale", ("head_dim", "d")),
-        ):
-            self._require(getattr(self, key) in accepted, key, "one of " + ", ".join(map(repr, accepted)))
+        self._require_whole("num_hidden_layers", "intermediate_size", "num_bases", "top_k")
+        self._require_whole("meta_dim", "monotonic_units", "sequence_attention_size")
+        self._require_whole_heads()
+        self._require_choice("projection", ("hypernetwork", "full", "shared", "pair"))
+        self._require_choice("pair_init", ("paper", "one_plus"))
+        self._require_choice("block", ("paper", "prenorm"))
+        self._require_choice("scale", ("head_dim", "d"))
         self._require(
             self.top_k <= self.num_bases, "top_k", f"at most num_bases={self.num_bases}: each choice is another basis"
         )
-        for key in ("hidden_dropout", "attention_dropout"):
-            self._require(0.0 <= getattr(self, key) < 1.0, key, "a number from 0 to below 1")
+        self._require_share("hidden_dropout", "attention_dropout")
         counts = self.token_counts
         self._require(
             len(counts) == self.num_fields and min(counts, default=1) >= 1,

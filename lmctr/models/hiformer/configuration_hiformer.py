@@ -6,8 +6,6 @@ from lmctr.models.common.configuration import TabularCTRConfig
 
 __all__ = ["HiFormerConfig"]
 
-PROJECTIONS = ("composite", "heterogeneous")
-
 
 class HiFormerConfig(TabularCTRConfig):
     r"""Configuration of [`HiFormerModel`] and [`HiFormerForCTR`]; [`TabularCTRConfig`] has the keys of the fields.
@@ -49,16 +47,11 @@ class HiFormerConfig(TabularCTRConfig):
     def validate_values(self) -> None:
         super().validate_values()
         self._validate_mlp(may_be_empty=True)
-        for key in ("num_hidden_layers", "num_attention_heads", "intermediate_size"):
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+        self._require_whole("num_hidden_layers", "intermediate_size")
         for key in ("key_rank", "value_rank"):
             value = getattr(self, key)
             self._require(value is None or value >= 1, key, "a whole number of at least 1, or None for full matrices")
-        self._require(
-            self.hidden_size >= 1 and self.hidden_size % self.num_attention_heads == 0,
-            "hidden_size",
-            f"a multiple of num_attention_heads={self.num_attention_heads}",
-        )
-        self._require(self.projection in PROJECTIONS, "projection", f"one of {', '.join(PROJECTIONS)}")
-        self._require(0.0 <= self.attention_dropout < 1.0, "attention_dropout", "a number in [0, 1)")
-        self._require(self.layer_norm_eps > 0, "layer_norm_eps", "a number above 0")
+        self._require_whole_heads()
+        self._require_choice("projection", ("composite", "heterogeneous"))
+        self._require_share("attention_dropout")
+        self._require_above_zero("layer_norm_eps")

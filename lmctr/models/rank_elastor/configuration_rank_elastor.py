@@ -52,8 +52,8 @@ class RankElastorConfig(TokenMixerConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        for key, accepted in (("mixing", ("full", "transpose", "kron")), ("ffn", ("glu", "gelu", "relu"))):
-            self._require(getattr(self, key) in accepted, key, "one of " + ", ".join(map(repr, accepted)))
+        self._require_choice("mixing", ("full", "transpose", "kron"))
+        self._require_choice("ffn", ("glu", "gelu", "relu"))
         tokens, size = self.num_tokens, self.token_dim
         if self.mixing == "transpose" and size % tokens:
             raise ValueError(
@@ -70,8 +70,7 @@ class RankElastorConfig(TokenMixerConfig):
                 f"RankElastorConfig: mixing_grain={self.mixing_grain} is read by mixing='kron' only, not by {self.mixing!r}"
             )
         if self.variant == "paper":
-            self._require(self.mixing_norm in ("flat", "token"), "mixing_norm", "'flat' or 'token'")
+            self._require_choice("mixing_norm", ("flat", "token"))
         else:
             self._require(self.mixing_norm is None, "mixing_norm", "None: variant='reference' has norms of its own")
-            sizes = self.ffn_hidden_sizes
-            self._require(bool(sizes) and min(sizes) >= 1, "ffn_hidden_sizes", "a list of whole numbers of at least 1")
+            self._require_widths("ffn_hidden_sizes")

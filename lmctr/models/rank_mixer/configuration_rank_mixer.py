@@ -49,7 +49,7 @@ class RankMixerConfig(TokenMixerConfig):
         self._require(
             self.ffn in ("gelu", "relu"), "ffn", "'gelu' or 'relu'; gated networks are the family 'rank_elastor'"
         )
-        self._require(self.num_experts >= 1, "num_experts", "a whole number of at least 1")
+        self._require_whole("num_experts")
         self._require(self.router_regularization >= 0, "router_regularization", "a number of at least 0")
         ratio = self.active_expert_ratio
         self._require(
@@ -63,8 +63,6 @@ class RankMixerConfig(TokenMixerConfig):
         if self.variant == "paper":
             self._require(not self.ffn_norm, "ffn_norm", "False: only variant='reference' has norms inside")
         else:
-            sizes = self.ffn_hidden_sizes
-            self._require(
-                sizes is None or (bool(sizes) and min(sizes) >= 1), "ffn_hidden_sizes", "a list of whole numbers"
-            )
+            if self.ffn_hidden_sizes is not None:
+                self._require_widths("ffn_hidden_sizes")
             self._require(self.num_experts == 1, "num_experts", "1: the authors of RankElastor built no experts")

@@ -27,4 +27,4 @@ class TwoTowerConfig(RetrievalConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._require(self.vector_size >= 1, "vector_size", "a whole number of at least 1")
+        self._require_whole("vector_size")

@@ -6,8 +6,6 @@ from lmctr.models.common.configuration import TabularCTRConfig
 
 __all__ = ["WukongConfig"]
 
-FM_PROJECTIONS = ("attentive", "static", "none")
-
 
 class WukongConfig(TabularCTRConfig):
     r"""Configuration of [`WukongModel`] and [`WukongForCTR`]; [`TabularCTRConfig`] has the keys of the fields.
@@ -48,9 +46,9 @@ class WukongConfig(TabularCTRConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        for key in ("hidden_units", "fmb_units", "fm_attention_units"):
-            self._validate_mlp(key, may_be_empty=True)
-        for key in ("num_hidden_layers", "num_fmb_tokens", "num_lcb_tokens", "fm_rank", "num_compressed_tokens"):
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
-        self._require(self.fm_projection in FM_PROJECTIONS, "fm_projection", f"one of {', '.join(FM_PROJECTIONS)}")
-        self._require(self.layer_norm_eps > 0, "layer_norm_eps", "a number above 0")
+        self._validate_mlp("fmb_units", "fm_attention_units", may_be_empty=True)
+        self._require_whole(
+            "num_hidden_layers", "num_fmb_tokens", "num_lcb_tokens", "fm_rank", "num_compressed_tokens"
+        )
+        self._require_choice("fm_projection", ("attentive", "static", "none"))
+        self._require_above_zero("layer_norm_eps")

@@ -31,11 +31,7 @@ class XDeepFMConfig(MLPTabularConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        self._require(
-            bool(self.cin_units) and all(u >= 1 for u in self.cin_units),
-            "cin_units",
-            "a list of numbers of at least 1",
-        )
+        self._require_widths("cin_units")
         self._require_activation("cin_act")
         self._require(
             not self.cin_split_half or all(units % 2 == 0 for units in self.cin_units[:-1]),
