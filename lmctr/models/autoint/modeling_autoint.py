@@ -11,9 +11,9 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
-from lmctr.models.common.layers import MLP, attend, in_blocks
+from lmctr.models.common.layers import attend, in_blocks
 from lmctr.models.common.tabular import (
-    LogitHead,
+    Encoded,
     TabularForCTRMixin,
     TabularInputs,
     TabularModelMixin,
@@ -84,6 +84,8 @@ class AutoIntModel(TabularModelMixin, AutoIntPreTrainedModel):
     `attentions`: the maps (B, H, F, F) of each interacting layer.
     """
 
+    points = ("layers", "mlp")
+
     def __init__(self, config: AutoIntConfig):
         super().__init__(config)
         self.embedding = FieldEmbedding(config)
@@ -91,43 +93,22 @@ class AutoIntModel(TabularModelMixin, AutoIntPreTrainedModel):
         sizes = [max(config.field_dims)] + [config.hidden_size] * (config.num_hidden_layers - 1)
         self.layers = nn.ModuleList([InteractingLayer(config, size) for size in sizes])
         self.linear = LinearTerm(config) if config.use_wide else None
-        self.mlp = None
-        self.out_size = config.num_fields * config.hidden_size
-        if config.hidden_units:
-            width = self.embedding.output_size
-            self.mlp = MLP(width, config.hidden_units, config.hidden_act, config.dropout, config.use_batch_norm)
-            self.out_size += self.mlp.out_size
+        self.add_mlp(self.embedding.output_size, beside=config.num_fields * config.hidden_size)
         self.post_init()
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         states = self.projection(fields)
         for layer in self.layers:
             states, maps = layer(states, trace.attentions is not None)
-            if trace.hidden_states is not None:
-                trace.hidden_states.append(states)
-            if trace.attentions is not None:
-                trace.attentions.append(maps)
-        representation = states.flatten(1)  # Eq. 9
-        if self.mlp is not None:
-            representation = torch.cat([representation, self.mlp(fields.flatten(1), trace.hidden_states)], 1)
+            trace.add(states, maps)
+        representation = self.beside_mlp(states.flatten(1), fields, trace)  # Eq. 9
         if self.linear is None:
-            return representation, None, None
+            return Encoded(representation)
         terms = self.linear(*inputs)
-        return representation, terms.sum(1), self.linear.penalty(terms)
-
-    def diagnostic_points(self) -> dict[str, nn.Module]:
-        """The fields' vectors, each interacting layer (its first output), each layer of the MLP."""
-        points = {"embedding": self.embedding} | {f"layer.{i}": layer for i, layer in enumerate(self.layers)}
-        return points | self.mlp_points()
+        return Encoded(representation, terms.sum(1), self.linear.penalty(terms))
 
 
 class AutoIntForCTR(TabularForCTRMixin, AutoIntPreTrainedModel):
     """AutoInt with its linear head (Eq. 9)."""
 
-    def __init__(self, config: AutoIntConfig):
-        super().__init__(config)
-        self.model = AutoIntModel(config)
-        self.head = LogitHead(self.model.out_size)
-        self.post_init()
+    base_class = AutoIntModel

@@ -1,10 +1,21 @@
 """What the model families share besides layers: the base class and the loss."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
-from transformers import PreTrainedModel
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["IGNORED_LABEL", "CTRPreTrainedModel", "count_items", "ctr_loss", "plain_model", "row_weights"]
+__all__ = [
+    "IGNORED_LABEL",
+    "CTRPreTrainedModel",
+    "WithHeadMixin",
+    "count_items",
+    "ctr_loss",
+    "plain_model",
+    "row_weights",
+]
 
 IGNORED_LABEL = -100
 """A row with this label counts nowhere: the collators use it for filler rows in distributed batches."""
@@ -114,3 +125,27 @@ class CTRPreTrainedModel(PreTrainedModel):
         if not use_safetensors:
             raise ValueError("use_safetensors=False is not accepted: lmctr reads no pickled weights")
         return super().from_pretrained(*args, use_safetensors=True, **kwargs)
+
+
+class WithHeadMixin:
+    """The parts of a family's `XForCTR`: the base model at `self.model`, then a head at `self.head`.
+
+    Attributes:
+        base_class: the family's `XModel`. A class without one makes its parts in an `__init__` of its own.
+    """
+
+    base_class: ClassVar[type[PreTrainedModel] | None] = None
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        if self.base_class is not None:
+            self.make_parts(config)
+            self.post_init()
+
+    def make_parts(self, config: PreTrainedConfig) -> None:
+        self.model = self.base_class(config)
+        self.head = self.make_head(config)
+
+    def make_head(self, config: PreTrainedConfig) -> nn.Module:
+        """What turns the representation into logits; `self.model` is there already."""
+        raise NotImplementedError(f"{type(self).__name__} has no make_head")

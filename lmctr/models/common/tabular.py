@@ -1,21 +1,23 @@
 """What the tabular families share: from fields to a logit and a loss.
 
 A family's `XModel` is `(TabularModelMixin, XPreTrainedModel)` with a [`FieldEmbedding`] at `self.embedding`, `encode` and
-`diagnostic_points`; its `XForCTR` is `(TabularForCTRMixin, XPreTrainedModel)` with the model at `self.model` and a head at
-`self.head` that turns the representation into (B,) logits.
+`points`; its `XForCTR` is `(TabularForCTRMixin, XPreTrainedModel)` with the model as `base_class`, and `make_head` where the
+head is no [`LogitHead`] on `out_size` numbers.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
 from transformers import initialization as init
 
-from .base import CTRPreTrainedModel, ctr_loss, row_weights
+from .base import CTRPreTrainedModel, WithHeadMixin, ctr_loss, row_weights
 from .configuration import TabularCTRConfig
+from .layers import MLP
 from .outputs import CTROutput, TabularModelOutput
 
 __all__ = [
+    "Encoded",
     "LogitHead",
     "SumHead",
     "TabularForCTRMixin",
@@ -41,12 +43,43 @@ class Trace(NamedTuple):
     hidden_states: list[torch.Tensor] | None = None
     attentions: list[torch.Tensor] | None = None
 
+    def add(self, states: torch.Tensor, attention: torch.Tensor | None = None) -> None:
+        """Keep a layer's output, and its attention map where it has one."""
+        if self.hidden_states is not None:
+            self.hidden_states.append(states)
+        if self.attentions is not None and attention is not None:
+            self.attentions.append(attention)
+
+    def tuples(self) -> list[tuple[torch.Tensor, ...] | None]:
+        """Hidden states and attentions for an output."""
+        return [None if kept is None else tuple(kept) for kept in self]
+
+
+class Encoded(NamedTuple):
+    """What `encode` returns.
+
+    Args:
+        representation: what the head reads.
+        partial_logit: (B,), the terms of the logit that go past the head.
+        penalty: (B,), a penalty on other things than the fields' vectors.
+    """
+
+    representation: torch.Tensor
+    partial_logit: torch.Tensor | None = None
+    penalty: torch.Tensor | None = None
+
 
 class TabularPreTrainedModel(CTRPreTrainedModel):
     """Base of the tabular families' models.
 
     New weights: linear layers get Xavier-normal weights and zero biases, norms ones and zeros.
+
+    Attributes:
+        points: for `diagnostic_points`: the base model's attributes to look at, in order; what has layers gives `"mlp.0"`, `"mlp.1"`, ...,
+            and `"layers"` gives `"layer.0"`, ...
     """
+
+    points: ClassVar[tuple[str, ...] | None] = None
 
     base_model_prefix = "model"
     main_input_name = "input_ids"
@@ -66,34 +99,56 @@ class TabularPreTrainedModel(CTRPreTrainedModel):
         """The module that turns ids into vectors, a [`FieldEmbedding`]."""
         return self.base_model.embedding
 
-    def mlp_points(self) -> dict[str, nn.Module]:
-        """The part of `diagnostic_points` that is the MLP's, where there is one."""
-        return {} if self.mlp is None else {f"mlp.{i}": layer for i, layer in enumerate(self.mlp.layers)}
-
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """Places to look at representations: a label, and the module whose output, (B, T, D) or (B, W), to take.
 
         The labels are unique and in the order of the computation; `"embedding"` is the fields' vectors.
         """
-        return super().diagnostic_points() if self.base_model is self else self.base_model.diagnostic_points()
+        if self.base_model is not self:
+            return self.base_model.diagnostic_points()
+        if self.points is None:
+            return super().diagnostic_points()
+        found = {"embedding": self.embedding}
+        for name in self.points:
+            part, label = getattr(self, name), "layer" if name == "layers" else name
+            layers = getattr(part, "layers", part)
+            if isinstance(layers, nn.ModuleList):
+                found |= {f"{label}.{place}": layer for place, layer in enumerate(layers)}
+            elif part is not None:
+                found[label] = part
+        return found
 
 
 class TabularModelMixin:
-    """`forward` of a family's base model; the family gives `encode`."""
+    """`forward` of a family's base model; the family gives `encode`.
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    Attributes:
+        out_size: width of the representation, where the head is a [`LogitHead`].
+    """
+
+    out_size: int
+
+    def add_mlp(self, in_size: int, beside: int = 0) -> None:
+        """Make the MLP of the configuration's keys at `self.mlp`, None without layers.
+
+        `out_size` becomes its width and that of what stands `beside` it in the representation.
+        """
+        config = self.config
+        options = config.hidden_units, config.hidden_act, config.dropout, config.use_batch_norm
+        self.mlp = MLP(in_size, *options) if config.hidden_units else None
+        self.out_size = beside + (0 if self.mlp is None else self.mlp.out_size)
+
+    def beside_mlp(self, states: torch.Tensor, fields: torch.Tensor, trace: Trace) -> torch.Tensor:
+        """(B, N) states and, where there is an MLP, its output for the fields' vectors side by side."""
+        return states if self.mlp is None else torch.cat([states, self.mlp(fields.flatten(1), trace.hidden_states)], 1)
+
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         """From the fields' vectors to the representation.
 
         Args:
             fields: what `self.embedding` returned, (B, F, d), or (B, sum of the widths) for different widths.
             inputs: what it was made from.
-            trace: lists to append the layers' outputs and attention maps to, when the caller asked for them.
-
-        Returns:
-            The representation; the (B,) terms of the logit that go past the head, or None; a (B,) penalty on further
-            embeddings, or None.
+            trace: where each layer's output and attention map go (`trace.add`).
         """
         raise NotImplementedError(f"{type(self).__name__} has no encode")
 
@@ -108,23 +163,20 @@ class TabularModelMixin:
     ) -> TabularModelOutput:
         """Encode a batch. The arguments are those of `TabularForCTRMixin.forward`."""
         inputs = TabularInputs(input_ids, numeric_values, sequence_ids, sequence_times)
-        states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        maps = self.config.output_attentions if output_attentions is None else output_attentions
-        trace = Trace([] if states else None, [] if maps else None)
+        trace = self.new_trace(output_hidden_states, output_attentions)
         fields = self.embedding(*inputs)
-        if states:
-            trace.hidden_states.append(fields)
+        trace.add(fields)
         representation, partial_logit, penalty = self.encode(fields, inputs, trace)
         own_penalty = self.embedding.penalty(fields)
         if own_penalty is not None:
             penalty = own_penalty if penalty is None else penalty + own_penalty
-        return TabularModelOutput(
-            last_hidden_state=representation,
-            partial_logit=partial_logit,
-            embedding_penalty=penalty,
-            hidden_states=tuple(trace.hidden_states) if states else None,
-            attentions=tuple(trace.attentions) if maps else None,
-        )
+        return TabularModelOutput(representation, partial_logit, penalty, *trace.tuples())
+
+    def new_trace(self, output_hidden_states: bool | None, output_attentions: bool | None) -> Trace:
+        """Lists for what the caller, or else the configuration, asks for."""
+        states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        maps = self.config.output_attentions if output_attentions is None else output_attentions
+        return Trace([] if states else None, [] if maps else None)
 
 
 class LogitHead(nn.Linear):
@@ -151,8 +203,11 @@ class SumHead(nn.Module):
         return representation.flatten(1).sum(1) + self.bias
 
 
-class TabularForCTRMixin:
-    """`forward` of a family's model with the CTR head."""
+class TabularForCTRMixin(WithHeadMixin):
+    """A family's model with the CTR head."""
+
+    def make_head(self, config: TabularCTRConfig) -> nn.Module:
+        return LogitHead(self.model.out_size)
 
     def forward(
         self,

@@ -6,13 +6,26 @@ two hundred lines would only drift apart.
 Shapes: B batch, P width of the field embeddings side by side, T tokens, D token size.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 from transformers import initialization as init
 
 from .configuration import TabularCTRConfig
+from .embeddings import FieldEmbedding
+from .tabular import Encoded, TabularForCTRMixin, TabularInputs, TabularModelMixin, Trace
 
-__all__ = ["TokenHead", "Tokenizer", "TokenwiseLinear", "TokenwiseRMSNorm", "block_transpose", "check_token_keys"]
+__all__ = [
+    "TokenForCTRMixin",
+    "TokenHead",
+    "TokenModelMixin",
+    "Tokenizer",
+    "TokenwiseLinear",
+    "TokenwiseRMSNorm",
+    "block_transpose",
+    "check_token_keys",
+]
 
 
 def block_transpose(tokens: torch.Tensor) -> torch.Tensor:
@@ -170,6 +183,45 @@ def resolved_groups(config: TabularCTRConfig) -> list[list[str]]:
         return config.token_groups
     count = config.num_fields // config.num_tokens
     return [config.field_names[at : at + count] for at in range(0, config.num_fields, count)]
+
+
+class TokenModelMixin(TabularModelMixin):
+    """Field embeddings to tokens, through the blocks; the representation is the tokens (B, T, D).
+
+    Attributes:
+        block_class: one block, from tokens to tokens, with the parts `mixing` and `ffn`.
+    """
+
+    block_class: ClassVar[type[nn.Module]]
+
+    def __init__(self, config: TabularCTRConfig):
+        super().__init__(config)
+        self.embedding = FieldEmbedding(config)
+        self.tokenizer = Tokenizer(config)
+        self.layers = nn.ModuleList([self.block_class(config) for _ in range(config.num_hidden_layers)])
+        self.post_init()
+
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
+        tokens = self.tokenizer(fields.flatten(1))
+        trace.add(tokens)
+        for layer in self.layers:
+            tokens = layer(tokens)
+            trace.add(tokens)
+        return Encoded(tokens)
+
+    def diagnostic_points(self) -> dict[str, nn.Module]:
+        """The fields' vectors, the tokens, and each block's mixing and per-token networks (RankElastor's Figs. 2, 6)."""
+        points = {"embedding": self.embedding, "tokens": self.tokenizer}
+        for number, layer in enumerate(self.layers, 1):
+            points |= {f"mixing_{number}": layer.mixing, f"ffn_{number}": layer.ffn}
+        return points
+
+
+class TokenForCTRMixin(TabularForCTRMixin):
+    """A token mixer's model with one of the three heads."""
+
+    def make_head(self, config: TabularCTRConfig) -> nn.Module:
+        return TokenHead(config)
 
 
 class TokenMixerConfig(TabularCTRConfig):

@@ -11,9 +11,8 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding
-from lmctr.models.common.layers import MLP
 from lmctr.models.common.tabular import (
-    LogitHead,
+    Encoded,
     TabularForCTRMixin,
     TabularInputs,
     TabularModelMixin,
@@ -84,6 +83,8 @@ class DCNv2Model(TabularModelMixin, DCNv2PreTrainedModel):
     `hidden_states`: the fields' vectors, each cross layer's output (B, N), each layer of the MLP.
     """
 
+    points = ("cross", "mlp")
+
     def __init__(self, config: DCNv2Config):
         super().__init__(config)
         self.embedding = FieldEmbedding(config)
@@ -91,38 +92,21 @@ class DCNv2Model(TabularModelMixin, DCNv2PreTrainedModel):
         self.cross = nn.ModuleList(
             [CROSS_LAYERS[config.cross_type](config, size) for _ in range(config.num_cross_layers)]
         )
-        self.mlp = None
-        self.out_size = size
-        if config.hidden_units:
-            self.mlp = MLP(size, config.hidden_units, config.hidden_act, config.dropout, config.use_batch_norm)
-            self.out_size = self.mlp.out_size + (size if config.structure == "parallel" else 0)
+        self.is_stacked = config.structure == "stacked" and bool(config.hidden_units)
+        self.add_mlp(size, beside=0 if self.is_stacked else size)
         self.post_init()
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         first = states = fields.flatten(1)
         for layer in self.cross:
             states = layer(states, first)
-            if trace.hidden_states is not None:
-                trace.hidden_states.append(states)
-        if self.mlp is None:
-            return states, None, None
-        if self.config.structure == "stacked":
-            return self.mlp(states, trace.hidden_states), None, None
-        return torch.cat([states, self.mlp(first, trace.hidden_states)], 1), None, None
-
-    def diagnostic_points(self) -> dict[str, nn.Module]:
-        """The fields' vectors, each cross layer, each layer of the MLP."""
-        points = {"embedding": self.embedding} | {f"cross.{i}": layer for i, layer in enumerate(self.cross)}
-        return points | self.mlp_points()
+            trace.add(states)
+        if self.is_stacked:
+            return Encoded(self.mlp(states, trace.hidden_states))
+        return Encoded(self.beside_mlp(states, first, trace))
 
 
 class DCNv2ForCTR(TabularForCTRMixin, DCNv2PreTrainedModel):
     """DCNv2 with its linear head."""
 
-    def __init__(self, config: DCNv2Config):
-        super().__init__(config)
-        self.model = DCNv2Model(config)
-        self.head = LogitHead(self.model.out_size)
-        self.post_init()
+    base_class = DCNv2Model

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
-from lmctr.models.common.layers import MLP
 from lmctr.models.common.tabular import (
-    LogitHead,
+    Encoded,
     TabularForCTRMixin,
     TabularInputs,
     TabularModelMixin,
@@ -46,35 +45,24 @@ class DeepFMModel(TabularModelMixin, DeepFMPreTrainedModel):
     `hidden_states`: the fields' vectors, then each layer of the MLP.
     """
 
+    points = ("fm", "mlp")
+
     def __init__(self, config: DeepFMConfig):
         super().__init__(config)
         self.embedding = FieldEmbedding(config)
         self.projection = project_fields(config)
         self.linear = LinearTerm(config)
         self.fm = FactorizationMachine()
-        self.mlp = MLP(
-            self.embedding.output_size, config.hidden_units, config.hidden_act, config.dropout, config.use_batch_norm
-        )
+        self.add_mlp(self.embedding.output_size)
         self.post_init()
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         terms = self.linear(*inputs)
         wide = terms.sum(1) + self.fm(self.projection(fields)).sum(1)  # Eq. 2
-        return self.mlp(fields.flatten(1), trace.hidden_states), wide, self.linear.penalty(terms)
-
-    def diagnostic_points(self) -> dict[str, nn.Module]:
-        """The fields' vectors, the pairwise products summed over pairs (B, d), and each layer of the MLP."""
-        points = {"embedding": self.embedding, "fm": self.fm}
-        return points | self.mlp_points()
+        return Encoded(self.mlp(fields.flatten(1), trace.hidden_states), wide, self.linear.penalty(terms))
 
 
 class DeepFMForCTR(TabularForCTRMixin, DeepFMPreTrainedModel):
     """DeepFM with the head of its deep component; its bias is the global bias."""
 
-    def __init__(self, config: DeepFMConfig):
-        super().__init__(config)
-        self.model = DeepFMModel(config)
-        self.head = LogitHead(self.model.mlp.out_size)
-        self.post_init()
+    base_class = DeepFMModel

@@ -15,6 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lmctr.models.common.embeddings import FieldEmbedding
 from lmctr.models.common.outputs import TabularModelOutput
 from lmctr.models.common.tabular import (
+    Encoded,
     TabularForCTRMixin,
     TabularInputs,
     TabularModelMixin,
@@ -245,10 +246,10 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
             attentions=tuple(trace.attentions) if maps else None,
         )
 
-    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> tuple[torch.Tensor, None, None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         owners = self.tokens.field_ids
         states = self._encode_tokens(self.tokens(fields), owners, owners if self.tokens.has_several else None, trace)
-        return states, None, None
+        return Encoded(states)
 
     def _encode_tokens(
         self, states: torch.Tensor, owners: torch.Tensor, field_ids: torch.Tensor | None, trace: Trace
@@ -258,12 +259,10 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
             states = states + self.field_bias(owners)
         states = states.transpose(0, 1).contiguous().transpose(0, 1)  # tokens first in memory from here on
         meta = None if self.meta_embedding is None else self.meta_embedding.weight
-        if trace.hidden_states is not None:
-            trace.hidden_states.append(states)
+        trace.add(states)
         for layer in self.layers:
             states, weights = layer(states, meta, field_ids)
-            if trace.hidden_states is not None:
-                trace.hidden_states.append(states)
+            trace.add(states)
             if trace.attentions is not None:
                 trace.attentions.append(weights)
         return states
@@ -317,11 +316,10 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
 class FATForCTR(TabularForCTRMixin, FATPreTrainedModel):
     """FAT with the head of Eq. 10."""
 
-    def __init__(self, config: FATConfig):
-        super().__init__(config)
-        self.model = FATModel(config)
-        self.head = FATHead(config)
-        self.post_init()
+    base_class = FATModel
+
+    def make_head(self, config: FATConfig) -> nn.Module:
+        return FATHead(config)
 
     def field_interactions(self) -> torch.Tensor:
         """w of all layers (L, H, F, F); see [`FATModel.field_interactions`]."""

@@ -13,6 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm
 from lmctr.models.common.layers import in_blocks
 from lmctr.models.common.tabular import (
+    Encoded,
     SumHead,
     TabularForCTRMixin,
     TabularInputs,
@@ -60,6 +61,8 @@ class FFMModel(TabularModelMixin, FFMPreTrainedModel):
     paper's count n F k, and never read. `hidden_states`: the vectors (B, F, F k), then the shares (B, F).
     """
 
+    points = ("interaction",)
+
     def __init__(self, config: FFMConfig):
         super().__init__(config)
         width = max(config.field_dims, default=0) * config.num_fields
@@ -68,25 +71,17 @@ class FFMModel(TabularModelMixin, FFMPreTrainedModel):
         self.interaction = FieldAwareInteraction(config.num_fields)
         self.post_init()
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         terms = self.linear(*inputs)
         shares = self.interaction(fields)
-        if trace.hidden_states is not None:
-            trace.hidden_states.append(shares)
-        return shares, terms.sum(1), self.linear.penalty(terms)
-
-    def diagnostic_points(self) -> dict[str, nn.Module]:
-        """The vectors and the interactions."""
-        return {"embedding": self.embedding, "interaction": self.interaction}
+        trace.add(shares)
+        return Encoded(shares, terms.sum(1), self.linear.penalty(terms))
 
 
 class FFMForCTR(TabularForCTRMixin, FFMPreTrainedModel):
     """FFM: global bias, first-order term and interactions."""
 
-    def __init__(self, config: FFMConfig):
-        super().__init__(config)
-        self.model = FFMModel(config)
-        self.head = SumHead()
-        self.post_init()
+    base_class = FFMModel
+
+    def make_head(self, config: FFMConfig) -> nn.Module:
+        return SumHead()

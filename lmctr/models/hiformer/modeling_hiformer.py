@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lmctr.models.common.embeddings import FieldEmbedding, project_fields
 from lmctr.models.common.layers import MLP, attend, in_blocks
 from lmctr.models.common.tabular import (
-    LogitHead,
+    Encoded,
     TabularForCTRMixin,
     TabularInputs,
     TabularModelMixin,
@@ -177,19 +177,15 @@ class HiFormerModel(TabularModelMixin, HiFormerPreTrainedModel):
             [HiFormerLayer(config, config.num_fields + 1, index == last) for index in range(config.num_hidden_layers)]
         )
         self.mlp = MLP(config.hidden_size, config.hidden_units, "relu", config.dropout)
+        self.out_size = self.mlp.out_size
         self.post_init()
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         states = self.task(self.projection(fields))
         for layer in self.layers:
             states, maps = layer(states, trace.attentions is not None)
-            if trace.hidden_states is not None:
-                trace.hidden_states.append(states)
-            if trace.attentions is not None:
-                trace.attentions.append(maps)
-        return self.mlp(states[:, 0], trace.hidden_states), None, None
+            trace.add(states, maps)
+        return Encoded(self.mlp(states[:, 0], trace.hidden_states))
 
     def diagnostic_points(self) -> dict[str, nn.Module]:
         """The fields' vectors, the tokens, each layer (its first output) but the last, which has one token."""
@@ -200,8 +196,4 @@ class HiFormerModel(TabularModelMixin, HiFormerPreTrainedModel):
 class HiFormerForCTR(TabularForCTRMixin, HiFormerPreTrainedModel):
     """HiFormer with its head on the task token."""
 
-    def __init__(self, config: HiFormerConfig):
-        super().__init__(config)
-        self.model = HiFormerModel(config)
-        self.head = LogitHead(self.model.mlp.out_size)
-        self.post_init()
+    base_class = HiFormerModel

@@ -14,15 +14,14 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.embeddings import FieldEmbedding
-from lmctr.models.common.tabular import (
-    TabularForCTRMixin,
-    TabularInputs,
-    TabularModelMixin,
-    TabularPreTrainedModel,
-    Trace,
+from lmctr.models.common.tabular import TabularPreTrainedModel
+from lmctr.models.common.tokens import (
+    TokenForCTRMixin,
+    TokenModelMixin,
+    TokenwiseLinear,
+    TokenwiseRMSNorm,
+    block_transpose,
 )
-from lmctr.models.common.tokens import TokenHead, Tokenizer, TokenwiseLinear, TokenwiseRMSNorm, block_transpose
 
 from .configuration_rank_elastor import RankElastorConfig
 
@@ -220,39 +219,13 @@ class RankElastorPreTrainedModel(TabularPreTrainedModel):
     _no_split_modules = ["RankElastorBlock"]  # noqa: RUF012 (transformers' own convention)
 
 
-class RankElastorModel(TabularModelMixin, RankElastorPreTrainedModel):
+class RankElastorModel(TokenModelMixin, RankElastorPreTrainedModel):
     """Field embeddings to tokens, through the blocks; the representation is the tokens (B, T, D)."""
 
-    def __init__(self, config: RankElastorConfig):
-        super().__init__(config)
-        self.embedding = FieldEmbedding(config)
-        self.tokenizer = Tokenizer(config)
-        self.layers = nn.ModuleList([RankElastorBlock(config) for _ in range(config.num_hidden_layers)])
-        self.post_init()
-
-    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> tuple[torch.Tensor, None, None]:
-        tokens = self.tokenizer(fields.flatten(1))
-        if trace.hidden_states is not None:
-            trace.hidden_states.append(tokens)
-        for layer in self.layers:
-            tokens = layer(tokens)
-            if trace.hidden_states is not None:
-                trace.hidden_states.append(tokens)
-        return tokens, None, None
-
-    def diagnostic_points(self) -> dict[str, nn.Module]:
-        """The fields' vectors, the tokens, and each block's mixing and per-token networks (the paper's Figs. 2, 6)."""
-        points = {"embedding": self.embedding, "tokens": self.tokenizer}
-        for number, layer in enumerate(self.layers, 1):
-            points |= {f"mixing_{number}": layer.mixing, f"ffn_{number}": layer.ffn}
-        return points
+    block_class = RankElastorBlock
 
 
-class RankElastorForCTR(TabularForCTRMixin, RankElastorPreTrainedModel):
+class RankElastorForCTR(TokenForCTRMixin, RankElastorPreTrainedModel):
     """RankElastor with one of its three heads."""
 
-    def __init__(self, config: RankElastorConfig):
-        super().__init__(config)
-        self.model = RankElastorModel(config)
-        self.head = TokenHead(config)
-        self.post_init()
+    base_class = RankElastorModel

@@ -14,15 +14,14 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.models.common.embeddings import FieldEmbedding
-from lmctr.models.common.tabular import (
-    TabularForCTRMixin,
-    TabularInputs,
-    TabularModelMixin,
-    TabularPreTrainedModel,
-    Trace,
+from lmctr.models.common.tabular import Encoded, TabularInputs, TabularPreTrainedModel, Trace
+from lmctr.models.common.tokens import (
+    TokenForCTRMixin,
+    TokenModelMixin,
+    TokenwiseLinear,
+    TokenwiseRMSNorm,
+    block_transpose,
 )
-from lmctr.models.common.tokens import TokenHead, Tokenizer, TokenwiseLinear, TokenwiseRMSNorm, block_transpose
 
 from .configuration_rank_mixer import RankMixerConfig
 from .sparse_experts import RouterPenalty, SparseExperts
@@ -105,49 +104,33 @@ class RankMixerPreTrainedModel(TabularPreTrainedModel):
     _no_split_modules = ["RankMixerBlock"]  # noqa: RUF012 (transformers' own convention)
 
 
-class RankMixerModel(TabularModelMixin, RankMixerPreTrainedModel):
+class RankMixerModel(TokenModelMixin, RankMixerPreTrainedModel):
     """Field embeddings to tokens, through the blocks; the representation is the tokens (B, T, D).
 
     The routers' penalty joins the loss with the embeddings' penalty, in training mode.
     """
 
+    block_class = RankMixerBlock
+
     def __init__(self, config: RankMixerConfig):
         super().__init__(config)
-        self.embedding = FieldEmbedding(config)
-        self.tokenizer = Tokenizer(config)
-        self.layers = nn.ModuleList([RankMixerBlock(config) for _ in range(config.num_hidden_layers)])
         self.router_penalty = RouterPenalty(config) if config.num_experts > 1 else None
         self.post_init()
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, None, torch.Tensor | None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         tokens = self.tokenizer(fields.flatten(1))
-        if trace.hidden_states is not None:
-            trace.hidden_states.append(tokens)
+        trace.add(tokens)
         penalties, shares = [], []
         for layer in self.layers:
             tokens, penalty, active = layer(tokens)
             penalties.append(penalty)
             shares.append(active)
-            if trace.hidden_states is not None:
-                trace.hidden_states.append(tokens)
+            trace.add(tokens)
         penalty = None if self.router_penalty is None else self.router_penalty(penalties, shares)
-        return tokens, None, penalty
-
-    def diagnostic_points(self) -> dict[str, nn.Module]:
-        """The fields' vectors, the tokens, and each block's mixing and per-token networks (RankElastor's Figs. 2, 6)."""
-        points = {"embedding": self.embedding, "tokens": self.tokenizer}
-        for number, layer in enumerate(self.layers, 1):
-            points |= {f"mixing_{number}": layer.mixing, f"ffn_{number}": layer.ffn}
-        return points
+        return Encoded(tokens, penalty=penalty)
 
 
-class RankMixerForCTR(TabularForCTRMixin, RankMixerPreTrainedModel):
+class RankMixerForCTR(TokenForCTRMixin, RankMixerPreTrainedModel):
     """RankMixer with one of its three heads."""
 
-    def __init__(self, config: RankMixerConfig):
-        super().__init__(config)
-        self.model = RankMixerModel(config)
-        self.head = TokenHead(config)
-        self.post_init()
+    base_class = RankMixerModel

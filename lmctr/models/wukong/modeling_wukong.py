@@ -14,7 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lmctr.models.common.embeddings import FieldEmbedding, project_fields
 from lmctr.models.common.layers import MLP
 from lmctr.models.common.tabular import (
-    LogitHead,
+    Encoded,
     TabularForCTRMixin,
     TabularInputs,
     TabularModelMixin,
@@ -98,6 +98,8 @@ class WukongModel(TabularModelMixin, WukongPreTrainedModel):
     `hidden_states`: the fields' vectors, each layer's embeddings (B, n_F + n_L, d), each layer of the final MLP.
     """
 
+    points = ("layers", "mlp")
+
     def __init__(self, config: WukongConfig):
         super().__init__(config)
         self.embedding = FieldEmbedding(config)
@@ -106,29 +108,18 @@ class WukongModel(TabularModelMixin, WukongPreTrainedModel):
         counts = [config.num_fields] + [num_tokens] * (config.num_hidden_layers - 1)
         self.layers = nn.ModuleList([WukongLayer(config, count, dim) for count in counts])
         self.mlp = MLP(num_tokens * dim, config.hidden_units, config.hidden_act, config.dropout)
+        self.out_size = self.mlp.out_size
         self.post_init()
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         states = self.projection(fields)
         for layer in self.layers:
             states = layer(states)
-            if trace.hidden_states is not None:
-                trace.hidden_states.append(states)
-        return self.mlp(states.flatten(1), trace.hidden_states), None, None
-
-    def diagnostic_points(self) -> dict[str, nn.Module]:
-        """The fields' vectors, each layer of the interaction stack, each layer of the final MLP."""
-        points = {"embedding": self.embedding} | {f"layer.{i}": layer for i, layer in enumerate(self.layers)}
-        return points | self.mlp_points()
+            trace.add(states)
+        return Encoded(self.mlp(states.flatten(1), trace.hidden_states))
 
 
 class WukongForCTR(TabularForCTRMixin, WukongPreTrainedModel):
     """Wukong with its head, the last layer of the final MLP."""
 
-    def __init__(self, config: WukongConfig):
-        super().__init__(config)
-        self.model = WukongModel(config)
-        self.head = LogitHead(self.model.mlp.out_size)
-        self.post_init()
+    base_class = WukongModel

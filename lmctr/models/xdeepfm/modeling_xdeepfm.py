@@ -13,9 +13,8 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
-from lmctr.models.common.layers import MLP
 from lmctr.models.common.tabular import (
-    LogitHead,
+    Encoded,
     TabularForCTRMixin,
     TabularInputs,
     TabularModelMixin,
@@ -138,40 +137,24 @@ class XDeepFMModel(TabularModelMixin, XDeepFMPreTrainedModel):
     layer of the MLP.
     """
 
+    points = ("cin", "mlp")  # a CIN layer gives (B, D, H_k): features as columns
+
     def __init__(self, config: XDeepFMConfig):
         super().__init__(config)
         self.embedding = FieldEmbedding(config)
         self.projection = project_fields(config)
         self.linear = LinearTerm(config)
         self.cin = CIN(config)
-        self.mlp = None
-        self.out_size = self.cin.out_size
-        if config.hidden_units:
-            width = self.embedding.output_size
-            self.mlp = MLP(width, config.hidden_units, config.hidden_act, config.dropout, config.use_batch_norm)
-            self.out_size += self.mlp.out_size
+        self.add_mlp(self.embedding.output_size, beside=self.cin.out_size)
         self.post_init()
 
-    def encode(
-        self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         terms = self.linear(*inputs)
-        representation = self.cin(self.projection(fields), trace.hidden_states)
-        if self.mlp is not None:
-            representation = torch.cat([representation, self.mlp(fields.flatten(1), trace.hidden_states)], 1)
-        return representation, terms.sum(1), self.linear.penalty(terms)
-
-    def diagnostic_points(self) -> dict[str, nn.Module]:
-        """The fields' vectors, each layer of the CIN, (B, D, H_k): features as columns, and each layer of the MLP."""
-        points = {"embedding": self.embedding} | {f"cin.{i}": layer for i, layer in enumerate(self.cin.layers)}
-        return points | self.mlp_points()
+        maps = self.cin(self.projection(fields), trace.hidden_states)
+        return Encoded(self.beside_mlp(maps, fields, trace), terms.sum(1), self.linear.penalty(terms))
 
 
 class XDeepFMForCTR(TabularForCTRMixin, XDeepFMPreTrainedModel):
     """xDeepFM with its head, linear in what CIN and MLP give (Eq. 9)."""
 
-    def __init__(self, config: XDeepFMConfig):
-        super().__init__(config)
-        self.model = XDeepFMModel(config)
-        self.head = LogitHead(self.model.out_size)
-        self.post_init()
+    base_class = XDeepFMModel
