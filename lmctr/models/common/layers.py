@@ -5,10 +5,27 @@ from itertools import pairwise
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
+from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-__all__ = ["MLP", "DenseLayer", "attend", "in_blocks", "split_heads"]
+__all__ = ["MLP", "DenseLayer", "NormalWeight", "attend", "in_blocks", "split_heads"]
+
+
+class NormalWeight(nn.Module):
+    """A weight of a shape of its own; new ones are drawn from N(mean, std).
+
+    It is a module because transformers asks modules, not parameters, how new weights are made.
+    """
+
+    def __init__(self, *shape: int, std: float, mean: float = 0.0):
+        super().__init__()
+        self.mean, self.std = mean, std
+        self.weight = nn.Parameter(torch.empty(shape))
+
+    def init_parameters(self, config: PreTrainedConfig) -> None:
+        init.normal_(self.weight, mean=self.mean, std=self.std)
 
 
 class DenseLayer(GradientCheckpointingLayer):

@@ -8,72 +8,33 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from lmctr.models.common.layers import NormalWeight
+
 from .configuration_fat import FATConfig
 
-__all__ = ["FieldMatrices", "Hypernetwork", "PairMatrices", "SharedMatrices", "build_projection"]
+__all__ = ["Hypernetwork", "StoredMatrices", "build_projection"]
 
 NUM_KINDS = 3
 
 
-class FieldMatrices(nn.Module):
-    """`projection="full"`: a stored d x d matrix per field and kind, 3 F d^2 parameters."""
+class StoredMatrices(NormalWeight):
+    """The matrices of the ablations of Tab. 2, by `config.projection`.
+
+    `"full"`: (F, d, 3 d), a matrix per field and kind, 3 F d^2 parameters. `"shared"`: (d, 3 d), one per kind for all fields, as in a
+    standard Transformer. `"pair"`: (3, F, F, d, d), one per kind and ordered field pair (Eq. 3): [kind, field of the query, field of the key].
+    """
 
     def __init__(self, config: FATConfig):
-        super().__init__()
-        size = config.hidden_size
-        self.weight = nn.Parameter(torch.empty(config.num_fields, size, NUM_KINDS * size))
-
-    def init_parameters(self, config: FATConfig) -> None:
-        init.normal_(self.weight, std=config.hidden_size**-0.5)
+        fields, size = config.num_fields, config.hidden_size
+        shape = {
+            "full": (fields, size, NUM_KINDS * size),
+            "shared": (size, NUM_KINDS * size),
+            "pair": (NUM_KINDS, fields, fields, size, size),
+        }[config.projection]
+        super().__init__(*shape, std=size**-0.5)
 
     def forward(self, meta: torch.Tensor | None = None) -> torch.Tensor:
-        """The matrices (F, d, 3 d)."""
         return self.weight
-
-
-class SharedMatrices(nn.Module):
-    """`projection="shared"`: one matrix per kind for all fields, as in a standard Transformer, 3 d^2 parameters."""
-
-    def __init__(self, config: FATConfig):
-        super().__init__()
-        size = config.hidden_size
-        self.weight = nn.Parameter(torch.empty(size, NUM_KINDS * size))
-
-    def init_parameters(self, config: FATConfig) -> None:
-        init.normal_(self.weight, std=config.hidden_size**-0.5)
-
-    def forward(self, meta: torch.Tensor | None = None) -> torch.Tensor:
-        """The matrices (d, 3 d)."""
-        return self.weight
-
-
-class PairMatrices(nn.Module):
-    """`projection="pair"`: a matrix per ordered field pair and kind (Eq. 3), 3 F^2 d^2 parameters."""
-
-    def __init__(self, config: FATConfig):
-        super().__init__()
-        size = config.hidden_size
-        self.weight = nn.Parameter(torch.empty(NUM_KINDS, config.num_fields, config.num_fields, size, size))
-
-    def init_parameters(self, config: FATConfig) -> None:
-        init.normal_(self.weight, std=config.hidden_size**-0.5)
-
-    def forward(self, meta: torch.Tensor | None = None) -> torch.Tensor:
-        """The matrices (3, F, F, d, d): [kind, field of the query, field of the key]."""
-        return self.weight
-
-
-class BasisBank(nn.Module):
-    """The bases B_m of one layer (3, M, d, d): each kind has a set of its own (Sec. 3.4)."""
-
-    def __init__(self, config: FATConfig):
-        super().__init__()
-        size = config.hidden_size
-        self.weight = nn.Parameter(torch.empty(NUM_KINDS, config.num_bases, size, size))
-
-    def init_parameters(self, config: FATConfig) -> None:
-        # The mean of K such bases has entries of variance 1/d, as the stored matrices of the other variants.
-        init.normal_(self.weight, std=(config.top_k / config.hidden_size) ** 0.5)
 
 
 class BasisRouter(nn.Module):
@@ -111,7 +72,9 @@ class Hypernetwork(nn.Module):
     def __init__(self, config: FATConfig):
         super().__init__()
         self.top_k = config.top_k
-        self.bases = BasisBank(config)
+        # B_m (3, M, d, d): each kind has a set of its own. The mean of K such bases has entries of variance 1/d, as the stored matrices.
+        size, spread = config.hidden_size, (config.top_k / config.hidden_size) ** 0.5
+        self.bases = NormalWeight(NUM_KINDS, config.num_bases, size, size, std=spread)
         self.router = BasisRouter(config)
         self._cache: tuple | None = None
 
@@ -164,9 +127,6 @@ class Hypernetwork(nn.Module):
         return {**self.__dict__, "_cache": None}
 
 
-_CLASSES = {"hypernetwork": Hypernetwork, "full": FieldMatrices, "shared": SharedMatrices, "pair": PairMatrices}
-
-
 def build_projection(config: FATConfig) -> nn.Module:
     """The module that gives the projection matrices of one layer, by `config.projection`."""
-    return _CLASSES[config.projection](config)
+    return Hypernetwork(config) if config.projection == "hypernetwork" else StoredMatrices(config)

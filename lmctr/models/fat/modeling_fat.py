@@ -8,11 +8,11 @@ first, (N, B, d), so that the projections of all fields are one batched matrix p
 
 import torch
 from torch import nn
-from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding
+from lmctr.models.common.layers import NormalWeight
 from lmctr.models.common.outputs import TabularModelOutput
 from lmctr.models.common.tabular import (
     Encoded,
@@ -30,42 +30,6 @@ from .field_tokens import FieldTokens, SequenceAttention, numeric_encoder
 __all__ = ["FATForCTR", "FATModel", "FATPreTrainedModel"]
 
 
-class MetaEmbedding(nn.Module):
-    """phi_f (F, k), shared by all layers (Sec. 3.4)."""
-
-    def __init__(self, config: FATConfig):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.num_fields, config.meta_dim))
-
-    def init_parameters(self, config: FATConfig) -> None:
-        init.normal_(self.weight, std=1.0)  # spread enough that fields choose different bases from the start
-
-
-class FieldBias(nn.Module):
-    """b_f (F, d) of Eq. 1."""
-
-    def __init__(self, config: FATConfig):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.num_fields, config.hidden_size))
-
-    def init_parameters(self, config: FATConfig) -> None:
-        init.normal_(self.weight, std=config.initializer_range)
-
-    def forward(self, field_ids: torch.Tensor) -> torch.Tensor:
-        return self.weight[field_ids]
-
-
-class PairModulation(nn.Module):
-    """w (H, F, F) of Eq. 5: how strongly a query field (second axis) reads a key field (third axis), not symmetric."""
-
-    def __init__(self, config: FATConfig):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.num_attention_heads, config.num_fields, config.num_fields))
-
-    def init_parameters(self, config: FATConfig) -> None:
-        init.normal_(self.weight, mean=1.0 if config.pair_init == "one_plus" else 0.0, std=0.01)
-
-
 class FieldAwareAttention(nn.Module):
     """Field-decomposed attention (Eq. 5-8): softmax over j of (q_i . k_j) w_{f_i, f_j} / scale, with field-wise q, k, v."""
 
@@ -76,7 +40,11 @@ class FieldAwareAttention(nn.Module):
         self.kind = config.projection
         self.scaling = (self.head_dim if config.scale == "head_dim" else config.hidden_size) ** -0.5
         self.projection = build_projection(config)
-        self.modulation = PairModulation(config) if config.use_pair_modulation else None
+        self.modulation = None
+        if config.use_pair_modulation:
+            # w (H, F, F) of Eq. 5: how strongly a query field (second axis) reads a key field (third axis), not symmetric.
+            fields, mean = config.num_fields, 1.0 if config.pair_init == "one_plus" else 0.0
+            self.modulation = NormalWeight(self.num_heads, fields, fields, mean=mean, std=0.01)
         self.output = (
             nn.Linear(config.hidden_size, config.hidden_size, bias=False) if config.use_output_projection else None
         )
@@ -179,16 +147,12 @@ class FATLayer(GradientCheckpointingLayer):
         return self.dropout(self.down(self.act(self.up(tokens))))
 
 
-class FATHead(nn.Module):
+class FATHead(NormalWeight):
     """Eq. 10: w . (sum of the token states), (B, N, d) to (B,) logits, without a bias."""
 
     def __init__(self, config: FATConfig):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.hidden_size))
-
-    def init_parameters(self, config: FATConfig) -> None:
         # Small against the sum over N tokens, so that the first logits are of size 1 at most.
-        init.normal_(self.weight, std=1.0 / (config.hidden_size**0.5 * sum(config.token_counts)))
+        super().__init__(config.hidden_size, std=1.0 / (config.hidden_size**0.5 * sum(config.token_counts)))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         return states.sum(1) @ self.weight
@@ -209,8 +173,13 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
         super().__init__(config)
         self.embedding = FieldEmbedding(config, numeric_encoder=numeric_encoder, sequence_encoder=SequenceAttention)
         self.tokens = FieldTokens(config)
-        self.field_bias = FieldBias(config) if config.use_field_bias else None
-        self.meta_embedding = MetaEmbedding(config) if config.projection == "hypernetwork" else None
+        self.field_bias = self.meta_embedding = None
+        if config.use_field_bias:  # b_f (F, d) of Eq. 1
+            self.field_bias = NormalWeight(config.num_fields, config.hidden_size, std=config.initializer_range)
+        if (
+            config.projection == "hypernetwork"
+        ):  # phi_f (F, k), spread enough that fields choose different bases from the start
+            self.meta_embedding = NormalWeight(config.num_fields, config.meta_dim, std=1.0)
         self.layers = nn.ModuleList([FATLayer(config) for _ in range(config.num_hidden_layers)])
         self.post_init()
 
@@ -236,15 +205,9 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
             named |= {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
             return super().forward(*inputs, **named)
         self._check_tokens(inputs_embeds, field_ids)
-        states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        maps = self.config.output_attentions if output_attentions is None else output_attentions
-        trace = Trace([] if states else None, [] if maps else None)
-        representation = self._encode_tokens(inputs_embeds, field_ids, field_ids, trace)
-        return TabularModelOutput(
-            last_hidden_state=representation,
-            hidden_states=tuple(trace.hidden_states) if states else None,
-            attentions=tuple(trace.attentions) if maps else None,
-        )
+        trace = self.new_trace(output_hidden_states, output_attentions)
+        states = self._encode_tokens(inputs_embeds, field_ids, field_ids, trace)
+        return TabularModelOutput(states, None, None, *trace.tuples())
 
     def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         owners = self.tokens.field_ids
@@ -256,15 +219,13 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
     ) -> torch.Tensor:
         """Tokens e_i (B, N, d) to their last states. `field_ids` is None where token i belongs to field i."""
         if self.field_bias is not None:
-            states = states + self.field_bias(owners)
+            states = states + self.field_bias.weight[owners]
         states = states.transpose(0, 1).contiguous().transpose(0, 1)  # tokens first in memory from here on
         meta = None if self.meta_embedding is None else self.meta_embedding.weight
         trace.add(states)
         for layer in self.layers:
             states, weights = layer(states, meta, field_ids)
-            trace.add(states)
-            if trace.attentions is not None:
-                trace.attentions.append(weights)
+            trace.add(states, weights)
         return states
 
     def _check_tokens(self, inputs_embeds: torch.Tensor | None, field_ids: torch.Tensor | None) -> None:

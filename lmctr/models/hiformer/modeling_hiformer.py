@@ -26,6 +26,8 @@ from lmctr.models.common.tabular import (
     Trace,
 )
 
+from lmctr.models.common.tokens import TokenwiseLinear
+
 from .configuration_hiformer import HiFormerConfig
 
 __all__ = ["HiFormerForCTR", "HiFormerModel", "HiFormerPreTrainedModel"]
@@ -34,17 +36,8 @@ __all__ = ["HiFormerForCTR", "HiFormerModel", "HiFormerPreTrainedModel"]
 ROWS = 512  # held at a time on the CPU
 
 
-class TokenLinear(nn.Module):
+class TokenLinear(TokenwiseLinear):
     """A linear map of each token's own, x_i W_i + b_i, for all tokens in one batched product."""
-
-    def __init__(self, num_tokens: int, in_size: int, out_size: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_tokens, in_size, out_size))
-        self.bias = nn.Parameter(torch.empty(num_tokens, 1, out_size))
-
-    def init_parameters(self, config: HiFormerConfig) -> None:
-        init.normal_(self.weight, std=(2 / (self.weight.shape[1] + self.weight.shape[2])) ** 0.5)
-        init.zeros_(self.bias)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """(B, T, in) to (B, T, out)."""
