@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from .configuration import TabularCTRConfig
@@ -29,15 +30,43 @@ __all__ = [
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
+class DerivedBuffers(nn.Module):
+    """A module with buffers that follow from its settings and that no checkpoint holds.
+
+    They come from the meta device without values, so they are made again where new weights are. A subclass gives `derived`, and calls
+    `register_derived` when its settings are complete.
+    """
+
+    def derived(self) -> dict[str, torch.Tensor]:
+        """The buffers by name."""
+        raise NotImplementedError(f"{type(self).__name__} has no derived")
+
+    def register_derived(self) -> None:
+        for name, values in self.derived().items():
+            self.register_buffer(name, values, persistent=False)
+
+    def init_parameters(self, config: PreTrainedConfig) -> None:
+        for name, values in self.derived().items():
+            init.copy_(getattr(self, name), values)
+
+
 class FieldTable(nn.Embedding):
     """The rows of all fields with vectors of one width, one field after the other.
 
     Row 0 of a field belongs to missing values and is learned like any other: that a value is missing is information.
-    Padding inside sequences never reads it, see [`FieldGroup`].
+    Padding inside sequences never reads it, see `sequence_vectors`.
     """
 
-    def init_parameters(self, config: TabularCTRConfig) -> None:
+    def init_parameters(self, config: PreTrainedConfig) -> None:
         init.normal_(self.weight, std=config.initializer_range)
+
+    def sequence_vectors(self, ids: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, n, L) ids of sequences and the (n, 1) first rows of their vocabularies to vectors (B, n, L, d) and a bool mask (B, n, L)."""
+        mask = ids != 0
+        # Padding reads the first row of the table, which no id of a sequence can mean: ids from 1 lie above it. Its
+        # vectors are masked; `padding_idx` keeps the row out of the gradient.
+        rows = (ids.to(starts.dtype) + starts) * mask
+        return F.embedding(rows, self.weight, padding_idx=0, sparse=self.sparse), mask
 
 
 class LinearNumericEncoding(nn.Module):
@@ -64,14 +93,8 @@ class MeanPooling(nn.Module):
 
     uses_target = False
 
-    def forward(
-        self,
-        vectors: torch.Tensor,
-        mask: torch.Tensor,
-        times: torch.Tensor | None = None,
-        targets: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """(B, n, L, d) vectors, (B, n, L) bool mask to (B, n, d). `times` and `targets` are not used."""
+    def forward(self, vectors: torch.Tensor, mask: torch.Tensor, *unused: torch.Tensor | None) -> torch.Tensor:
+        """(B, n, L, d) vectors, (B, n, L) bool mask to (B, n, d)."""
         weight = mask.to(vectors.dtype)
         weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
         return (weight.unsqueeze(-2) @ vectors).squeeze(-2)
@@ -90,7 +113,7 @@ def mean_pooling(config: TabularCTRConfig, dim: int, sequences: Sequence[int]) -
     return MeanPooling()
 
 
-class FieldGroup(nn.Module):
+class FieldGroup(DerivedBuffers):
     """The fields with vectors of one width: one fused table, numeric encodings, sequence encoders.
 
     Args:
@@ -133,32 +156,19 @@ class FieldGroup(nn.Module):
         self.table = FieldTable(rows, dim, sparse=config.sparse_embedding_grad) if vocabularies else None
         self.numeric = numeric_encoder(config, dim, numeric) if numeric else None
         self.pooling = sequence_encoder(config, dim, sequences) if sequences else None
-        if categorical:
-            self.register_buffer("offsets", self._offsets(), persistent=False)
-        if sequences:
-            self.register_buffer("sequence_offsets", self._sequence_offsets(), persistent=False)
+        self.register_derived()
 
-    def _offsets(self) -> torch.Tensor:
-        return torch.tensor(self.starts, dtype=self.id_dtype)
-
-    def _sequence_offsets(self) -> torch.Tensor:
-        return torch.tensor(self.sequence_starts, dtype=self.id_dtype).unsqueeze(-1)
-
-    def init_parameters(self, config: TabularCTRConfig) -> None:
-        # Buffers that no checkpoint holds come from the meta device without values.
+    def derived(self) -> dict[str, torch.Tensor]:
+        buffers = {}
         if self.categorical:
-            init.copy_(self.offsets, self._offsets())
+            buffers["offsets"] = torch.tensor(self.starts, dtype=self.id_dtype)
         if self.sequence_fields:
-            init.copy_(self.sequence_offsets, self._sequence_offsets())
+            buffers["sequence_offsets"] = torch.tensor(self.sequence_starts, dtype=self.id_dtype).unsqueeze(-1)
+        return buffers
 
-    def sequence_vectors(self, sequence_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, S, L) ids to the (B, n, L, d) vectors of the group's sequences and their (B, n, L) bool mask."""
-        ids = sequence_ids if self.is_whole else sequence_ids[:, self.sequence_fields]
-        mask = ids != 0
-        # Padding reads the first row of the table, which no id of a sequence can mean: ids from 1 lie above it. Its
-        # vectors are masked; `padding_idx` keeps the row out of the gradient.
-        rows = (ids.to(self.id_dtype) + self.sequence_offsets) * mask
-        return F.embedding(rows, self.table.weight, padding_idx=0, sparse=self.table.sparse), mask
+    def _own(self, values: torch.Tensor, fields: list[int]) -> torch.Tensor:
+        """The columns of the group's fields."""
+        return values if self.is_whole else values[:, fields]
 
     def forward(
         self,
@@ -170,15 +180,13 @@ class FieldGroup(nn.Module):
         """The (B, n, d) vectors of the group's fields: categorical, numeric, sequences."""
         parts = []
         if self.categorical:
-            ids = input_ids if self.is_whole else input_ids[:, self.categorical]
-            parts.append(self.table(ids.to(self.id_dtype) + self.offsets))
+            parts.append(self.table(self._own(input_ids, self.categorical).to(self.id_dtype) + self.offsets))
         if self.numeric is not None:
-            parts.append(self.numeric(numeric_values if self.is_whole else numeric_values[:, self.numeric_fields]))
+            parts.append(self.numeric(self._own(numeric_values, self.numeric_fields)))
         if self.pooling is not None:
-            vectors, mask = self.sequence_vectors(sequence_ids)
-            times = sequence_times
-            if times is not None and not self.is_whole:
-                times = times[:, self.sequence_fields]
+            ids = self._own(sequence_ids, self.sequence_fields)
+            times = None if sequence_times is None else self._own(sequence_times, self.sequence_fields)
+            vectors, mask = self.table.sequence_vectors(ids, self.sequence_offsets)
             targets = self._targets(parts[0] if self.categorical else None, vectors)
             parts.append(self.pooling(vectors, mask, times, targets))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -191,7 +199,7 @@ class FieldGroup(nn.Module):
         return torch.stack([nothing if at < 0 else categorical[:, at] for at in self.target_fields], 1)
 
 
-class FieldEmbedding(nn.Module):
+class FieldEmbedding(DerivedBuffers):
     """A vector per field of each row.
 
     One fused table per width holds the rows of all vocabularies of that width; field-local ids become its rows by
@@ -251,10 +259,9 @@ class FieldEmbedding(nn.Module):
         self.group_order = order
         self.is_uniform = len(self.groups) == 1
         self.output_size = sum(self.dims)
-        for name, values in self._buffers_of_lists().items():
-            self.register_buffer(name, values, persistent=False)
+        self.register_derived()
 
-    def _buffers_of_lists(self) -> dict[str, torch.Tensor]:
+    def derived(self) -> dict[str, torch.Tensor]:
         buffers = {}
         if self.num_categorical:
             buffers["limits"] = torch.tensor(self.sizes)
@@ -267,10 +274,6 @@ class FieldEmbedding(nn.Module):
             strengths = [s for strength, count in zip(self.strengths, repeats) for s in [strength] * count]
             buffers["strength"] = torch.tensor(strengths)
         return buffers
-
-    def init_parameters(self, config: TabularCTRConfig) -> None:
-        for name, values in self._buffers_of_lists().items():
-            init.copy_(getattr(self, name), values)
 
     def forward(
         self,
@@ -320,64 +323,76 @@ class FieldEmbedding(nn.Module):
         sequence_times: torch.Tensor | None = None,
     ) -> None:
         """Raise `ValueError` for inputs that do not fit the fields, see `forward`."""
-        inputs = {"input_ids": input_ids, "numeric_values": numeric_values, "sequence_ids": sequence_ids}
-        counts = {"input_ids": self.num_categorical, "numeric_values": self.num_numeric}
-        counts["sequence_ids"] = self.num_sequences
-        rows = None
-        for key, values in inputs.items():
-            if values is None or counts[key] == 0:
-                if (values is None) != (counts[key] == 0):
-                    given = "got none" if values is None else f"got a tensor of shape {tuple(values.shape)}"
-                    raise ValueError(f"{key}: the model has {counts[key]} fields of this kind and {given}")
-                continue
-            dims = 3 if key == "sequence_ids" else 2
-            if values.dim() != dims or values.shape[1] != counts[key] or values.shape[0] != (rows or values.shape[0]):
-                accepted = f"({rows or 'B'}, {counts[key]}{', L' if dims == 3 else ''})"
-                raise ValueError(f"{key}: shape {tuple(values.shape)} is not accepted; use {accepted}")
-            rows = values.shape[0]
-            if key != "numeric_values" and values.dtype not in INTEGERS:
-                raise ValueError(f"{key}: {values.dtype} is not accepted; use int32 or int64 ids")
+        rows = "B"
+        for key, values, count, dims in (
+            ("input_ids", input_ids, self.num_categorical, 2),
+            ("numeric_values", numeric_values, self.num_numeric, 2),
+            ("sequence_ids", sequence_ids, self.num_sequences, 3),
+        ):
+            check_given(key, values, count)
+            if values is not None:
+                check_shape(key, values, count, dims, rows, is_ids=key != "numeric_values")
+                rows = values.shape[0]
         if sequence_times is not None and sequence_ids is not None and sequence_times.shape != sequence_ids.shape:
             raise ValueError(
                 f"sequence_times: shape {tuple(sequence_times.shape)} does not fit sequence_ids of shape "
                 f"{tuple(sequence_ids.shape)}; give one time per entry"
             )
-        if rows == 0:
-            return
+        first_sequence = self.num_categorical + self.num_numeric
         if self.num_categorical:
-            low, high = input_ids.aminmax(dim=0)
-            self._check_range("input_ids", low, high, self.limits, self.field_names)
+            check_ids("input_ids", input_ids, self.limits, self.field_names)
         if self.num_numeric:
-            self._check_finite(numeric_values)
-        if self.num_sequences and sequence_ids.shape[2]:
-            low, high = sequence_ids.transpose(0, 1).flatten(1).aminmax(dim=1)
-            names = self.field_names[self.num_categorical + self.num_numeric :]
-            self._check_range("sequence_ids", low, high, self.sequence_limits, names)
+            check_finite("numeric_values", numeric_values, self.field_names[self.num_categorical :])
+        if self.num_sequences:
+            check_ids("sequence_ids", sequence_ids, self.sequence_limits, self.field_names[first_sequence:])
 
-    def _check_range(
-        self, key: str, low: torch.Tensor, high: torch.Tensor, limits: torch.Tensor, names: list[str]
-    ) -> None:
-        good = (low >= 0) & (high < limits)
-        if not good.is_cpu or torch.compiler.is_compiling():
-            torch._assert_async(good.all(), f"{key}: an id is outside its field's table; the CPU names field and id")
-        elif not good.all():
-            field = int(good.logical_not().nonzero()[0])
-            wrong = int(low[field]) if low[field] < 0 else int(high[field])
-            raise ValueError(
-                f"{key}: field {names[field]!r} has id {wrong}, which is outside its table; ids go from 0 (missing) and 1 "
-                f"(unknown) to {int(limits[field]) - 1}; make ids with the processor that belongs to the model"
-            )
 
-    def _check_finite(self, values: torch.Tensor) -> None:
-        good = values.sum().isfinite()  # one pass; infinities and NaN survive a sum
-        if not good.is_cpu or torch.compiler.is_compiling():
-            torch._assert_async(good, "numeric_values: a value is not finite; the CPU names field and value")
-        elif not good and not values.isfinite().all():
-            row, field = values.isfinite().logical_not().nonzero()[0].tolist()
-            raise ValueError(
-                f"numeric_values: field {self.field_names[self.num_categorical + field]!r} has {values[row, field].item()} "
-                f"in row {row} of the batch; fill missing values before the model, as the processor does"
-            )
+def check_given(key: str, values: torch.Tensor | None, count: int) -> None:
+    """ValueError: an input for `count` fields that is missing, or one for no fields that is not."""
+    if (values is None) != (count == 0):
+        given = "got none" if values is None else f"got a tensor of shape {tuple(values.shape)}"
+        raise ValueError(f"{key}: the model has {count} fields of this kind and {given}")
+
+
+def check_shape(
+    key: str, values: torch.Tensor, count: int, dims: int, rows: int | str = "rows", is_ids: bool = True
+) -> None:
+    """ValueError: another shape than (rows, count[, L]), any number of rows where `rows` is a word; ids of another type."""
+    if values.dim() != dims or values.shape[1] != count or not (isinstance(rows, str) or values.shape[0] == rows):
+        accepted = f"({rows}, {count}{', L' if dims == 3 else ''})"
+        raise ValueError(f"{key}: shape {tuple(values.shape)} is not accepted; use {accepted}")
+    if is_ids and values.dtype not in INTEGERS:
+        raise ValueError(f"{key}: {values.dtype} is not accepted; use int32 or int64 ids")
+
+
+def check_ids(key: str, ids: torch.Tensor, limits: torch.Tensor, names: Sequence[str]) -> None:
+    """(B, F) or (B, F, L) ids below each field's limit (F). ValueError on the CPU, an assertion on other devices and in compiled graphs."""
+    if not ids.numel():
+        return
+    low, high = ids.aminmax(dim=0) if ids.dim() == 2 else ids.transpose(0, 1).flatten(1).aminmax(dim=1)
+    good = (low >= 0) & (high < limits)
+    if not good.is_cpu or torch.compiler.is_compiling():
+        torch._assert_async(good.all(), f"{key}: an id is outside its field's table; the CPU names field and id")
+    elif not good.all():
+        field = int(good.logical_not().nonzero()[0])
+        wrong = int(low[field]) if low[field] < 0 else int(high[field])
+        raise ValueError(
+            f"{key}: field {names[field]!r} has id {wrong}, which is outside its table; ids go from 0 (missing) and 1 "
+            f"(unknown) to {int(limits[field]) - 1}; make ids with the processor that belongs to the model"
+        )
+
+
+def check_finite(key: str, values: torch.Tensor, names: Sequence[str]) -> None:
+    """(B, F) numbers; errors as those of `check_ids`."""
+    good = values.sum().isfinite()  # one pass; infinities and NaN survive a sum
+    if not good.is_cpu or torch.compiler.is_compiling():
+        torch._assert_async(good, f"{key}: a value is not finite; the CPU names field and value")
+    elif not good and not values.isfinite().all():
+        row, field = values.isfinite().logical_not().nonzero()[0].tolist()
+        raise ValueError(
+            f"{key}: field {names[field]!r} has {values[row, field].item()} in row {row}; fill missing values before the "
+            "model, as the processor does"
+        )
 
 
 def flat_columns(dims: Sequence[int], order: Sequence[int]) -> list[int]:
@@ -389,7 +404,7 @@ def flat_columns(dims: Sequence[int], order: Sequence[int]) -> list[int]:
     return [column for field in range(len(dims)) for column in columns[field]]
 
 
-class FieldProjection(nn.Module):
+class FieldProjection(DerivedBuffers):
     """Brings the vectors of all fields to one width, by a linear map (d_f, width) of each field's own.
 
     Fields of one width are projected together in one batched product.
@@ -410,9 +425,7 @@ class FieldProjection(nn.Module):
         for name, fields, size in zip(self.weight_names, self.fields, sizes):
             self.register_parameter(name, nn.Parameter(torch.empty(len(fields), size, width)))
         self.bias = nn.Parameter(torch.empty(len(self.dims), width)) if use_bias else None
-        if len(sizes) > 1:
-            for name, values in self._orders().items():
-                self.register_buffer(name, values, persistent=False)
+        self.register_derived()
 
     @property
     def weights(self) -> list[nn.Parameter]:
@@ -424,7 +437,9 @@ class FieldProjection(nn.Module):
         """Whether some field has another width."""
         return any(dim != width for dim in config.field_dims)
 
-    def _orders(self) -> dict[str, torch.Tensor]:
+    def derived(self) -> dict[str, torch.Tensor]:
+        if len(self.weight_names) == 1:
+            return {}
         order = [field for fields in self.fields for field in fields]
         to_fields = sorted(range(len(order)), key=order.__getitem__)
         columns = flat_columns(self.dims, order)
@@ -436,9 +451,7 @@ class FieldProjection(nn.Module):
             init.normal_(weight, std=(2 / (weight.shape[1] + weight.shape[2])) ** 0.5)
         if self.bias is not None:
             init.zeros_(self.bias)
-        if len(self.weights) > 1:
-            for name, values in self._orders().items():
-                init.copy_(getattr(self, name), values)
+        super().init_parameters(config)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """What [`FieldEmbedding`] returned, (B, F, d) or (B, sum of the widths), to (B, F, width)."""

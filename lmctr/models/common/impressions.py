@@ -1,7 +1,7 @@
 """What the retrieval families share: from the users and ads of impressions to vectors, and the losses of whole impressions.
 
 A family's `XModel` is `(RetrievalModelMixin, XPreTrainedModel)` with `run`; its `XForCTR` is `(RetrievalForCTRMixin, XPreTrainedModel)` with the
-model at `self.model`, `score` and [`ImpressionLoss`] at `self.impression_loss`.
+model as `base_class`, `make_head` and `score`.
 
 Paper: "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322), section 3.
 
@@ -15,13 +15,11 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from transformers import initialization as init
 
-from .base import IGNORED_LABEL, CTRPreTrainedModel
+from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin
 from .configuration import RetrievalConfig
-from .embeddings import INTEGERS, FieldTable
+from .embeddings import DerivedBuffers, FieldTable, MeanPooling, check_finite, check_given, check_ids, check_shape
 from .outputs import CTROutput
 from .ranking_losses import ARFLoss, list_softmax_loss, pairwise_logistic_loss, pointwise_loss
 
@@ -73,7 +71,7 @@ class ImpressionInputs(NamedTuple):
     ad_rows: PackedRows
 
 
-class ImpressionEmbedding(nn.Module):
+class ImpressionEmbedding(DerivedBuffers):
     """The inputs of both sides of the foundation model: vectors of ids, means of sequences, numbers, side by side.
 
     One fused table holds the rows of all vocabularies: the user's fields, the ad's, the sequences' own. A sequence of clicked ads that
@@ -110,10 +108,10 @@ class ImpressionEmbedding(nn.Module):
         self.table = (
             FieldTable(sum(sizes), config.embedding_dim, sparse=config.sparse_embedding_grad) if sizes else None
         )
-        for name, values in self._buffers_of_lists().items():
-            self.register_buffer(name, values, persistent=False)
+        self.pooling = MeanPooling()
+        self.register_derived()
 
-    def _buffers_of_lists(self) -> dict[str, torch.Tensor]:
+    def derived(self) -> dict[str, torch.Tensor]:
         buffers = {f"{side}_starts": torch.tensor(starts) for side, starts in self.starts.items() if starts}
         for side, (sizes, _, _) in self.config_values.items():
             if sizes:
@@ -121,11 +119,6 @@ class ImpressionEmbedding(nn.Module):
         if self.sequence_sizes:
             buffers["sequence_limits"] = torch.tensor(self.sequence_sizes)
         return buffers
-
-    def init_parameters(self, config: RetrievalConfig) -> None:
-        # Buffers that no checkpoint holds come from the meta device without values.
-        for name, values in self._buffers_of_lists().items():
-            init.copy_(getattr(self, name), values)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -149,17 +142,12 @@ class ImpressionEmbedding(nn.Module):
                 On accelerators values (not shapes) are checked by an assertion on the device.
         """
         parts = self._fields("user", input_ids, numeric_values)
-        _check_given("user_sequence_ids", sequence_ids, len(self.sequence_sizes))
-        if self.sequence_sizes:
-            names = self.config_values["user"][2][-len(self.sequence_sizes) :]
-            self._check_ids("user_sequence_ids", sequence_ids, self.sequence_limits, names, 3)
-            mask = sequence_ids != 0
-            # Padding reads row 0 of the table, which no entry of a sequence can mean: it is masked, and `padding_idx` keeps it out of the gradient.
-            rows = (sequence_ids.long() + self.sequence_starts.unsqueeze(-1)) * mask
-            vectors = F.embedding(rows, self.table.weight, padding_idx=0, sparse=self.table.sparse)
-            weight = mask.to(vectors.dtype)
-            weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
-            pooled = (weight.unsqueeze(-2) @ vectors).squeeze(-2)
+        count = len(self.sequence_sizes)
+        check_given("user_sequence_ids", sequence_ids, count)
+        if count:
+            check_shape("user_sequence_ids", sequence_ids, count, 3)
+            check_ids("user_sequence_ids", sequence_ids, self.sequence_limits, self.config_values["user"][2][-count:])
+            pooled = self.pooling(*self.table.sequence_vectors(sequence_ids, self.sequence_starts.unsqueeze(-1)))
             parts.insert(bool(self.config_values["user"][0]), pooled.flatten(1))
         return self._joined(parts, dtype)
 
@@ -176,60 +164,22 @@ class ImpressionEmbedding(nn.Module):
         self, side: str, input_ids: torch.Tensor | None, numeric_values: torch.Tensor | None
     ) -> list[torch.Tensor]:
         sizes, num_numeric, names = self.config_values[side]
-        _check_given(f"{side}_input_ids", input_ids, len(sizes))
-        _check_given(f"{side}_numeric_values", numeric_values, num_numeric)
+        check_given(f"{side}_input_ids", input_ids, len(sizes))
+        check_given(f"{side}_numeric_values", numeric_values, num_numeric)
         parts = []
         if sizes:
-            self._check_ids(f"{side}_input_ids", input_ids, getattr(self, f"{side}_limits"), names, 2)
+            check_shape(f"{side}_input_ids", input_ids, len(sizes), 2)
+            check_ids(f"{side}_input_ids", input_ids, getattr(self, f"{side}_limits"), names)
             parts.append(self.table(input_ids.long() + getattr(self, f"{side}_starts")).flatten(1))
         if num_numeric:
-            _check_numbers(f"{side}_numeric_values", numeric_values, names[len(sizes) :][:num_numeric])
+            check_shape(f"{side}_numeric_values", numeric_values, num_numeric, 2, is_ids=False)
+            check_finite(f"{side}_numeric_values", numeric_values, names[len(sizes) :])
             parts.append(numeric_values)
         return parts
 
     def _joined(self, parts: list[torch.Tensor], dtype: torch.dtype | None) -> torch.Tensor:
         dtype = self.dtype if dtype is None else dtype
         return torch.cat([part.to(dtype) for part in parts], dim=1)
-
-    def _check_ids(self, key: str, ids: torch.Tensor, limits: torch.Tensor, names: list[str], dims: int) -> None:
-        if ids.dim() != dims or ids.shape[1] != len(limits):
-            accepted = f"(rows, {len(limits)}{', L' if dims == 3 else ''})"
-            raise ValueError(f"{key}: shape {tuple(ids.shape)} is not accepted; use {accepted}")
-        if ids.dtype not in INTEGERS:
-            raise ValueError(f"{key}: {ids.dtype} is not accepted; use int32 or int64 ids")
-        if not ids.numel():
-            return
-        low, high = ids.transpose(0, 1).flatten(1).aminmax(dim=1)
-        good = (low >= 0) & (high < limits)
-        if not good.is_cpu or torch.compiler.is_compiling():
-            torch._assert_async(good.all(), f"{key}: an id is outside its field's table; the CPU names field and id")
-        elif not good.all():
-            field = int(good.logical_not().nonzero()[0])
-            wrong = int(low[field]) if low[field] < 0 else int(high[field])
-            raise ValueError(
-                f"{key}: field {names[field]!r} has id {wrong}, which is outside its table; ids go from 0 (missing) and 1 "
-                f"(unknown) to {int(limits[field]) - 1}; make ids with the processor that belongs to the model"
-            )
-
-
-def _check_given(key: str, values: torch.Tensor | None, count: int) -> None:
-    if (values is None) != (count == 0):
-        given = "got none" if values is None else f"got a tensor of shape {tuple(values.shape)}"
-        raise ValueError(f"{key}: the model has {count} fields of this kind and {given}")
-
-
-def _check_numbers(key: str, values: torch.Tensor, names: list[str]) -> None:
-    if values.dim() != 2 or values.shape[1] != len(names):
-        raise ValueError(f"{key}: shape {tuple(values.shape)} is not accepted; use (rows, {len(names)})")
-    good = values.sum().isfinite()  # one pass; infinities and NaN survive a sum
-    if not good.is_cpu or torch.compiler.is_compiling():
-        torch._assert_async(good, f"{key}: a value is not finite; the CPU names field and value")
-    elif not good and not values.isfinite().all():
-        row, field = values.isfinite().logical_not().nonzero()[0].tolist()
-        raise ValueError(
-            f"{key}: field {names[field]!r} has {values[row, field].item()} in row {row}; fill missing values before the "
-            "model, as the processor does"
-        )
 
 
 class ImpressionLoss(nn.Module):
@@ -373,8 +323,12 @@ def _impression_mask(
     return torch.ones(shape, dtype=torch.bool, device=device) if ad_mask is None else ad_mask
 
 
-class RetrievalForCTRMixin:
-    """`forward` of a family's model with scores and loss; the family gives `score`."""
+class RetrievalForCTRMixin(WithHeadMixin):
+    """A family's model with scores and loss; the family gives `make_head` and `score`."""
+
+    def make_parts(self, config: RetrievalConfig) -> None:
+        super().make_parts(config)
+        self.impression_loss = ImpressionLoss(config)
 
     def score(self, outputs: object) -> torch.Tensor:
         """(B, n) scores from what the base model gave; what stands in padded places does not matter."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 
-from lmctr.models.common.embeddings import FieldProjection, linear_numerics
+from lmctr.models.common.embeddings import DerivedBuffers, FieldProjection, linear_numerics
 
 from .configuration_fat import FATConfig
 
@@ -108,7 +108,7 @@ def numeric_encoder(config: FATConfig, dim: int, fields: Sequence[int]) -> nn.Mo
     return linear_numerics(config, dim, fields)
 
 
-class FieldTokens(nn.Module):
+class FieldTokens(DerivedBuffers):
     """e_i of Eq. 1: the vectors of the fields to tokens (B, N, d).
 
     A field's vector becomes `tokens_per_field` tokens, each by a matrix of its own, without a bias (b_f is the bias). Where
@@ -126,10 +126,9 @@ class FieldTokens(nn.Module):
         if self.has_several or any(dim != config.hidden_size for dim in self.dims):
             tokens = SimpleNamespace(field_dims=[self.dims[field] for field in self.owners])
             self.projection = FieldProjection(tokens, config.hidden_size, use_bias=False)
-        for name, values in self._lists().items():
-            self.register_buffer(name, values, persistent=False)
+        self.register_derived()
 
-    def _lists(self) -> dict[str, torch.Tensor]:
+    def derived(self) -> dict[str, torch.Tensor]:
         buffers = {"field_ids": torch.tensor(self.owners)}
         if self.has_several and not self.is_uniform:
             # Vectors of several widths lie side by side: the columns of each token's field, token after token.
@@ -139,10 +138,6 @@ class FieldTokens(nn.Module):
             columns = [column for field in self.owners for column in range(starts[field], starts[field + 1])]
             buffers["columns"] = torch.tensor(columns)
         return buffers
-
-    def init_parameters(self, config: FATConfig) -> None:
-        for name, values in self._lists().items():
-            init.copy_(getattr(self, name), values)
 
     def forward(self, fields: torch.Tensor) -> torch.Tensor:
         """What [`FieldEmbedding`] returned to tokens (B, N, d)."""

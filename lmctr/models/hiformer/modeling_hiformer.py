@@ -25,7 +25,6 @@ from lmctr.models.common.tabular import (
     TabularPreTrainedModel,
     Trace,
 )
-
 from lmctr.models.common.tokens import TokenwiseLinear
 
 from .configuration_hiformer import HiFormerConfig

@@ -11,7 +11,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from lmctr.models.common.impressions import (
     ImpressionEmbedding,
     ImpressionInputs,
-    ImpressionLoss,
     RetrievalForCTRMixin,
     RetrievalModelMixin,
     RetrievalPreTrainedModel,
@@ -55,12 +54,10 @@ class RetrievalMLPModel(RetrievalModelMixin, RetrievalMLPPreTrainedModel):
 class RetrievalMLPForCTR(RetrievalForCTRMixin, RetrievalMLPPreTrainedModel):
     """RetrievalMLP with its output layer, purely linear, and the loss on impressions."""
 
-    def __init__(self, config: RetrievalMLPConfig):
-        super().__init__(config)
-        self.model = RetrievalMLPModel(config)
-        self.head = HeLinear(config.hidden_units[-1], 1)
-        self.impression_loss = ImpressionLoss(config)
-        self.post_init()
+    base_class = RetrievalMLPModel
+
+    def make_head(self, config: RetrievalMLPConfig) -> HeLinear:
+        return HeLinear(config.hidden_units[-1], 1)
 
     def score(self, outputs: BaseModelOutput) -> torch.Tensor:
         return self.head(outputs.last_hidden_state).squeeze(-1)

@@ -21,7 +21,6 @@ from transformers.utils import ModelOutput
 from lmctr.models.common.impressions import (
     ImpressionEmbedding,
     ImpressionInputs,
-    ImpressionLoss,
     RetrievalForCTRMixin,
     RetrievalModelMixin,
     RetrievalPreTrainedModel,
@@ -98,12 +97,10 @@ class TwoTowerModel(RetrievalModelMixin, TwoTowerPreTrainedModel):
 class TwoTowerForCTR(RetrievalForCTRMixin, TwoTowerPreTrainedModel):
     """TwoTower with the scaled inner product and the loss on impressions."""
 
-    def __init__(self, config: TwoTowerConfig):
-        super().__init__(config)
-        self.model = TwoTowerModel(config)
-        self.head = InnerProduct(config.vector_size)
-        self.impression_loss = ImpressionLoss(config)
-        self.post_init()
+    base_class = TwoTowerModel
+
+    def make_head(self, config: TwoTowerConfig) -> InnerProduct:
+        return InnerProduct(config.vector_size)
 
     def score(self, outputs: TwoTowerModelOutput) -> torch.Tensor:
         return self.head(outputs.user_vectors, outputs.last_hidden_state)
