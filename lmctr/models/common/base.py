@@ -144,8 +144,8 @@ class WithHeadMixin:
 
     def make_parts(self, config: PreTrainedConfig) -> None:
         self.model = self.base_class(config)
-        self.head = self.make_head(config)
+        self.head = self.new_head(config)
 
-    def make_head(self, config: PreTrainedConfig) -> nn.Module:
+    def new_head(self, config: PreTrainedConfig) -> nn.Module:
         """What turns the representation into logits; `self.model` is there already."""
-        raise NotImplementedError(f"{type(self).__name__} has no make_head")
+        raise NotImplementedError(f"{type(self).__name__} has no new_head")

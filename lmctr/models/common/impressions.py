@@ -1,7 +1,7 @@
 """What the retrieval families share: from the users and ads of impressions to vectors, and the losses of whole impressions.
 
 A family's `XModel` is `(RetrievalModelMixin, XPreTrainedModel)` with `run`; its `XForCTR` is `(RetrievalForCTRMixin, XPreTrainedModel)` with the
-model as `base_class`, `make_head` and `score`.
+model as `base_class`, `new_head` and `score`.
 
 Paper: "Scaling Laws for Online Advertisement Retrieval" (arXiv 2411.13322), section 3.
 
@@ -324,7 +324,7 @@ def _impression_mask(
 
 
 class RetrievalForCTRMixin(WithHeadMixin):
-    """A family's model with scores and loss; the family gives `make_head` and `score`."""
+    """A family's model with scores and loss; the family gives `new_head` and `score`."""
 
     def make_parts(self, config: RetrievalConfig) -> None:
         super().make_parts(config)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from .base import IGNORED_LABEL, CTRPreTrainedModel, ctr_loss
+from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin, ctr_loss
 from .configuration import SequenceCTRConfig
 from .outputs import CTROutput
 
@@ -460,20 +460,8 @@ class CachedHistoryMixin(SequenceModelMixin):
         )
 
 
-class SequenceForCTRMixin:
-    """A family's model with a head: `forward` gives logits, and a loss when there are labels.
-
-    Attributes:
-        base_class: the family's base model.
-    """
-
-    base_class: ClassVar[type[nn.Module]]
-
-    def __init__(self, config: SequenceCTRConfig):
-        super().__init__(config)
-        self.model = self.base_class(config)
-        self.head = self.new_head(config)
-        self.post_init()
+class SequenceForCTRMixin(WithHeadMixin):
+    """A family's model with a head: `forward` gives logits, and a loss when there are labels."""
 
     def new_head(self, config: SequenceCTRConfig) -> nn.Module:
         """From the representation (B, C, W) to logits (B, C, T)."""

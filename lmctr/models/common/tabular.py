@@ -1,7 +1,7 @@
 """What the tabular families share: from fields to a logit and a loss.
 
 A family's `XModel` is `(TabularModelMixin, XPreTrainedModel)` with a [`FieldEmbedding`] at `self.embedding`, `encode` and
-`points`; its `XForCTR` is `(TabularForCTRMixin, XPreTrainedModel)` with the model as `base_class`, and `make_head` where the
+`points`; its `XForCTR` is `(TabularForCTRMixin, XPreTrainedModel)` with the model as `base_class`, and `new_head` where the
 head is no [`LogitHead`] on `out_size` numbers.
 """
 
@@ -206,7 +206,7 @@ class SumHead(nn.Module):
 class TabularForCTRMixin(WithHeadMixin):
     """A family's model with the CTR head."""
 
-    def make_head(self, config: TabularCTRConfig) -> nn.Module:
+    def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
 
     def forward(

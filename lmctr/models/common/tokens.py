@@ -220,7 +220,7 @@ class TokenModelMixin(TabularModelMixin):
 class TokenForCTRMixin(TabularForCTRMixin):
     """A token mixer's model with one of the three heads."""
 
-    def make_head(self, config: TabularCTRConfig) -> nn.Module:
+    def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return TokenHead(config)
 
 

@@ -279,7 +279,7 @@ class FATForCTR(TabularForCTRMixin, FATPreTrainedModel):
 
     base_class = FATModel
 
-    def make_head(self, config: FATConfig) -> nn.Module:
+    def new_head(self, config: FATConfig) -> nn.Module:
         return FATHead(config)
 
     def field_interactions(self) -> torch.Tensor:

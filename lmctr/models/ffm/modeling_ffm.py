@@ -83,5 +83,5 @@ class FFMForCTR(TabularForCTRMixin, FFMPreTrainedModel):
 
     base_class = FFMModel
 
-    def make_head(self, config: FFMConfig) -> nn.Module:
+    def new_head(self, config: FFMConfig) -> nn.Module:
         return SumHead()

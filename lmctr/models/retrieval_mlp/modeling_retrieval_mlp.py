@@ -56,7 +56,7 @@ class RetrievalMLPForCTR(RetrievalForCTRMixin, RetrievalMLPPreTrainedModel):
 
     base_class = RetrievalMLPModel
 
-    def make_head(self, config: RetrievalMLPConfig) -> HeLinear:
+    def new_head(self, config: RetrievalMLPConfig) -> HeLinear:
         return HeLinear(config.hidden_units[-1], 1)
 
     def score(self, outputs: BaseModelOutput) -> torch.Tensor:

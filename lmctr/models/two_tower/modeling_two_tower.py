@@ -99,7 +99,7 @@ class TwoTowerForCTR(RetrievalForCTRMixin, TwoTowerPreTrainedModel):
 
     base_class = TwoTowerModel
 
-    def make_head(self, config: TwoTowerConfig) -> InnerProduct:
+    def new_head(self, config: TwoTowerConfig) -> InnerProduct:
         return InnerProduct(config.vector_size)
 
     def score(self, outputs: TwoTowerModelOutput) -> torch.Tensor:
