@@ -166,6 +166,10 @@ class FieldGroup(DerivedBuffers):
             buffers["sequence_offsets"] = torch.tensor(self.sequence_starts, dtype=self.id_dtype).unsqueeze(-1)
         return buffers
 
+    def sequence_vectors(self, sequence_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, S, L) ids to the (B, n, L, d) vectors of the group's sequences and their (B, n, L) bool mask."""
+        return self.table.sequence_vectors(self._own(sequence_ids, self.sequence_fields), self.sequence_offsets)
+
     def _own(self, values: torch.Tensor, fields: list[int]) -> torch.Tensor:
         """The columns of the group's fields."""
         return values if self.is_whole else values[:, fields]
@@ -184,9 +188,8 @@ class FieldGroup(DerivedBuffers):
         if self.numeric is not None:
             parts.append(self.numeric(self._own(numeric_values, self.numeric_fields)))
         if self.pooling is not None:
-            ids = self._own(sequence_ids, self.sequence_fields)
             times = None if sequence_times is None else self._own(sequence_times, self.sequence_fields)
-            vectors, mask = self.table.sequence_vectors(ids, self.sequence_offsets)
+            vectors, mask = self.sequence_vectors(sequence_ids)
             targets = self._targets(parts[0] if self.categorical else None, vectors)
             parts.append(self.pooling(vectors, mask, times, targets))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
