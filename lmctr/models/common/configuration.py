@@ -292,16 +292,15 @@ class TabularCTRConfig(CTRConfig):
     @property
     def field_dims(self) -> list[int]:
         """The width of each field's vector, in the order of `field_names`."""
-        if isinstance(self.embedding_dim, int):
-            return [self.embedding_dim] * self.num_fields
-        return list(self.embedding_dim)
+        return self._per_field(self.embedding_dim)
 
     @property
     def field_regularization(self) -> list[float]:
         """The strength of each field's penalty, in the order of `field_names`."""
-        if isinstance(self.embedding_regularization, (int, float)):
-            return [float(self.embedding_regularization)] * self.num_fields
-        return [float(strength) for strength in self.embedding_regularization]
+        return [float(strength) for strength in self._per_field(self.embedding_regularization)]
+
+    def _per_field(self, value: float | list[float]) -> list[float]:
+        return [value] * self.num_fields if isinstance(value, (int, float)) else list(value)
 
     def validate_values(self) -> None:
         self._require_vocabularies("vocab_sizes", "sequence_vocab_sizes")

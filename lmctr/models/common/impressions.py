@@ -374,16 +374,9 @@ class RetrievalForCTRMixin(WithHeadMixin):
         Raises:
             ValueError: inputs that do not fit the fields or each other.
         """
-        outputs = self.model(
-            user_input_ids=user_input_ids,
-            user_numeric_values=user_numeric_values,
-            user_sequence_ids=user_sequence_ids,
-            ad_input_ids=ad_input_ids,
-            ad_numeric_values=ad_numeric_values,
-            ad_mask=ad_mask,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-        )
+        user = user_input_ids, user_numeric_values, user_sequence_ids
+        asked = output_hidden_states, output_attentions
+        outputs = self.model(*user, ad_input_ids, ad_numeric_values, ad_mask, *asked)
         scores = self.score(outputs).float()
         logits = scores if ad_mask is None else scores.masked_fill(~ad_mask, 0.0)
         loss = None

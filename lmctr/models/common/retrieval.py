@@ -235,16 +235,20 @@ class SplitTowers(nn.Module):
 
 
 @torch.no_grad()
-def fold_mlp(mlp: FoundationMLP) -> FoldedMLP:
-    """The evaluation mode of a foundation MLP with an output layer, normalisation folded."""
-    folded = FoldedMLP(mlp.in_size, [layer.linear.out_features for layer in mlp.layers], mlp.out_size)
-    folded.to(mlp.output.weight.device, mlp.output.weight.dtype)
+def fold_mlp(mlp: FoundationMLP, output: nn.Linear | None = None) -> FoldedMLP:
+    """The evaluation mode of a foundation MLP, normalisation folded, with its output layer or, where it has none, `output`."""
+    output = mlp.output if output is None else output
+    folded = FoldedMLP(mlp.in_size, [layer.linear.out_features for layer in mlp.layers], output.out_features)
+    folded.to(output.weight.device, output.weight.dtype)
     for layer, linear, activation in zip(mlp.layers, folded.linears, folded.activations):
-        weight, bias = _folded(layer)
-        linear.weight.copy_(weight)
-        linear.bias.copy_(bias)
+        # W (g (x - mean) / sqrt(var + eps) + beta) + b = (W s) x + W (beta - mean s) + b, s = g / sqrt(var + eps), in float64.
+        norm, weight = layer.norm, layer.linear.weight.double()
+        scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+        shift = norm.bias.double() - norm.running_mean.double() * scale
+        linear.weight.copy_(weight * scale)
+        linear.bias.copy_(weight @ shift + layer.linear.bias.double())
         activation.weight.copy_(layer.activation.weight)
-    folded.linears[-1].load_state_dict(mlp.output.state_dict())
+    folded.linears[-1].load_state_dict(output.state_dict())
     return folded
 
 
@@ -260,35 +264,19 @@ def split_mlp(mlp: FoundationMLP, user_size: int, output: nn.Linear | None = Non
     Raises:
         ValueError: a `user_size` that leaves the user or the ad without columns, no output layer.
     """
-    output = mlp.output if output is None else output
-    if output is None:
+    if output is None and mlp.output is None:
         raise ValueError("output is missing: the MLP has no output layer of its own, give the one that follows it")
     if not 0 < user_size < mlp.in_size:
         raise ValueError(f"user_size must be between 1 and {mlp.in_size - 1}, got {user_size}")
-    hidden_units = [layer.linear.out_features for layer in mlp.layers]
-    served = SplitMLP(user_size, mlp.in_size - user_size, hidden_units, output.out_features)
-    served.to(output.weight.device, output.weight.dtype)
-    for place, layer in enumerate(mlp.layers):
-        weight, bias = _folded(layer)
-        if place == 0:
-            served.user.weight.copy_(weight[:, :user_size])
-            served.ad.weight.copy_(weight[:, user_size:])
-            served.user.bias.copy_(bias)
-        else:
-            served.linears[place - 1].weight.copy_(weight)
-            served.linears[place - 1].bias.copy_(bias)
-        served.activations[place].weight.copy_(layer.activation.weight)
-    served.linears[-1].load_state_dict(output.state_dict())
+    folded = fold_mlp(mlp, output)
+    first, *others = folded.linears
+    hidden_units = [linear.out_features for linear in folded.linears[:-1]]
+    served = SplitMLP(user_size, mlp.in_size - user_size, hidden_units, others[-1].out_features)
+    served.to(first.weight.device, first.weight.dtype)
+    served.user.weight.copy_(first.weight[:, :user_size])
+    served.user.bias.copy_(first.bias)
+    served.ad.weight.copy_(first.weight[:, user_size:])
+    for linear, other in zip(served.linears, others):
+        linear.load_state_dict(other.state_dict())
+    served.activations.load_state_dict(folded.activations.state_dict())
     return served
-
-
-def _folded(layer: FoundationLayer) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of the linear map with the normalisation before it, in float64.
-
-    W (g (x - mean) / sqrt(var + eps) + beta) + b = (W s) x + W (beta - mean s) + b, s = g / sqrt(var + eps).
-    """
-    norm, linear = layer.norm, layer.linear
-    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
-    weight = linear.weight.double()
-    shift = norm.bias.double() - norm.running_mean.double() * scale
-    return weight * scale, weight @ shift + linear.bias.double()

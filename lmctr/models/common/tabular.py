@@ -243,15 +243,8 @@ class TabularForCTRMixin(WithHeadMixin):
         Raises:
             ValueError: inputs that do not fit the fields, see `FieldEmbedding.forward`.
         """
-        outputs = self.model(
-            input_ids=input_ids,
-            numeric_values=numeric_values,
-            sequence_ids=sequence_ids,
-            sequence_times=sequence_times,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            **options,
-        )
+        options |= {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+        outputs = self.model(input_ids, numeric_values, sequence_ids, sequence_times, **options)
         logits = self.head(outputs.last_hidden_state).float()
         if outputs.partial_logit is not None:
             logits = logits + outputs.partial_logit.float()

@@ -86,12 +86,11 @@ class TwinAttention(GradientCheckpointingLayer):
     up, and its part of the values is added up per bucket: nothing larger than (B, h, C, N) exists, whatever k is.
     """
 
-    def __init__(
-        self, dim: int, num_heads: int, cross_dim: int, num_static: int, num_time_buckets: int, num_selected: int
-    ):
+    def __init__(self, config: TwinAttentionConfig, num_static: int):
         super().__init__()
-        self.num_heads, self.head_dim, self.num_selected = num_heads, dim // num_heads, num_selected
-        self.time_embedding = nn.Embedding(num_time_buckets, cross_dim)
+        dim, num_heads, cross_dim = config.hidden_size, config.num_attention_heads, config.cross_dim
+        self.num_heads, self.head_dim, self.num_selected = num_heads, dim // num_heads, config.num_selected
+        self.time_embedding = nn.Embedding(config.num_time_buckets, cross_dim)
         self.key = nn.Linear(dim, dim, bias=False)  # W^h
         self.query = nn.Linear(dim, dim, bias=False)  # W^q
         self.value = nn.Linear(dim, dim, bias=False)  # the part of W^v for K_h
@@ -164,14 +163,7 @@ class TwinEncoder(nn.Module):
         super().__init__()
         self.behavior_embedding = nn.Embedding(config.num_behaviors, config.cross_dim)
         self.scenario_embedding = nn.Embedding(config.num_scenarios, config.cross_dim)
-        self.attention = TwinAttention(
-            config.hidden_size,
-            config.num_attention_heads,
-            config.cross_dim,
-            2,
-            config.num_time_buckets,
-            config.num_selected,
-        )
+        self.attention = TwinAttention(config, num_static=2)
         self.num_time_buckets, self.micro_batch_size = config.num_time_buckets, config.micro_batch_size
 
     def forward(self, inputs: SequenceInputs, items: ItemEmbedding, queries: torch.Tensor) -> SearchedHistory:

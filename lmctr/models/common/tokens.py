@@ -24,7 +24,6 @@ __all__ = [
     "TokenwiseLinear",
     "TokenwiseRMSNorm",
     "block_transpose",
-    "check_token_keys",
 ]
 
 
@@ -252,53 +251,51 @@ class TokenMixerConfig(TabularCTRConfig):
 
     def validate_values(self) -> None:
         super().validate_values()
-        check_token_keys(self)
+        self._validate_tokens()
         self._require_above_zero("ffn_ratio")
         self._require_share("ffn_dropout")
         is_paper = self.variant == "paper"
         accepted = "None: only variant='reference' stacks layers"
         self._require(not is_paper or self.ffn_hidden_sizes is None, "ffn_hidden_sizes", accepted)
 
-
-def check_token_keys(config: TabularCTRConfig) -> None:
-    """Check the keys of tokens, tokenizer and head. Raises `ValueError` that names the key and the numbers."""
-    name = type(config).__name__
-    tokens, size, width = config.num_tokens, config.token_dim, sum(config.field_dims)
-    config._require_whole("num_tokens", "token_dim", "num_hidden_layers")
-    config._require_choice("tokenizer", ("chunk", "groups", "dense", "none"))
-    config._require_choice("head", ("mean", "flatten", "mlp"))
-    config._require_choice("variant", ("paper", "reference"))
-    hidden = config.tokenizer_hidden_size
-    config._require(hidden is None or hidden >= 1, "tokenizer_hidden_size", "a whole number of at least 1, or None")
-    config._require_share("tokenizer_dropout")
-    if config.tokenizer == "chunk" and width % tokens:
-        near = [t for t in range(1, width + 1) if width % t == 0]
-        raise ValueError(
-            f"{name}: tokenizer='chunk' cuts the {width} numbers of the field embeddings ({config.num_fields} fields) into "
-            f"num_tokens={tokens} equal pieces, and {tokens} does not divide {width}; use a num_tokens among "
-            f"{near}, another embedding_dim, or another tokenizer"
-        )
-    if config.tokenizer == "none" and width != tokens * size:
-        raise ValueError(
-            f"{name}: tokenizer='none' needs num_tokens * token_dim = {tokens} * {size} = {tokens * size} to equal the "
-            f"{width} numbers of the field embeddings ({config.num_fields} fields); change one of them, or the tokenizer"
-        )
-    if config.token_groups is not None and config.tokenizer != "groups":
-        raise ValueError(f"{name}: token_groups are read by tokenizer='groups' only, not by {config.tokenizer!r}")
-    if config.tokenizer != "groups":
-        return
-    if config.token_groups is None:
-        if config.num_fields % tokens:
+    def _validate_tokens(self) -> None:
+        name = type(self).__name__
+        tokens, size, width = self.num_tokens, self.token_dim, sum(self.field_dims)
+        self._require_whole("num_tokens", "token_dim", "num_hidden_layers")
+        self._require_choice("tokenizer", ("chunk", "groups", "dense", "none"))
+        self._require_choice("head", ("mean", "flatten", "mlp"))
+        self._require_choice("variant", ("paper", "reference"))
+        hidden = self.tokenizer_hidden_size
+        self._require(hidden is None or hidden >= 1, "tokenizer_hidden_size", "a whole number of at least 1, or None")
+        self._require_share("tokenizer_dropout")
+        if self.tokenizer == "chunk" and width % tokens:
+            near = [t for t in range(1, width + 1) if width % t == 0]
             raise ValueError(
-                f"{name}: num_tokens={tokens} does not divide the {config.num_fields} fields into equal groups; give "
-                "token_groups, a list of field names for each token"
+                f"{name}: tokenizer='chunk' cuts the {width} numbers of the field embeddings ({self.num_fields} fields) into "
+                f"num_tokens={tokens} equal pieces, and {tokens} does not divide {width}; use a num_tokens among "
+                f"{near}, another embedding_dim, or another tokenizer"
             )
-        return
-    listed = [field for group in config.token_groups for field in group]
-    wrong = sorted(set(listed) ^ set(config.field_names)) or sorted({f for f in listed if listed.count(f) > 1})
-    if len(config.token_groups) != tokens or wrong or not all(config.token_groups):
-        raise ValueError(
-            f"{name}: token_groups must be num_tokens={tokens} lists that hold each of the {config.num_fields} fields "
-            f"once; there are {len(config.token_groups)} lists"
-            + (f", and these fields are missing, unknown or repeated: {', '.join(wrong)}" if wrong else "")
-        )
+        if self.tokenizer == "none" and width != tokens * size:
+            raise ValueError(
+                f"{name}: tokenizer='none' needs num_tokens * token_dim = {tokens} * {size} = {tokens * size} to equal the "
+                f"{width} numbers of the field embeddings ({self.num_fields} fields); change one of them, or the tokenizer"
+            )
+        if self.token_groups is not None and self.tokenizer != "groups":
+            raise ValueError(f"{name}: token_groups are read by tokenizer='groups' only, not by {self.tokenizer!r}")
+        if self.tokenizer != "groups":
+            return
+        if self.token_groups is None:
+            if self.num_fields % tokens:
+                raise ValueError(
+                    f"{name}: num_tokens={tokens} does not divide the {self.num_fields} fields into equal groups; give "
+                    "token_groups, a list of field names for each token"
+                )
+            return
+        listed = [field for group in self.token_groups for field in group]
+        wrong = sorted(set(listed) ^ set(self.field_names)) or sorted({f for f in listed if listed.count(f) > 1})
+        if len(self.token_groups) != tokens or wrong or not all(self.token_groups):
+            raise ValueError(
+                f"{name}: token_groups must be num_tokens={tokens} lists that hold each of the {self.num_fields} fields "
+                f"once; there are {len(self.token_groups)} lists"
+                + (f", and these fields are missing, unknown or repeated: {', '.join(wrong)}" if wrong else "")
+            )

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import torch
+
 from lmctr.models.common.configuration import TabularCTRConfig
+from lmctr.models.families import family_of
 
 __all__ = ["FATConfig"]
 
@@ -10,6 +13,20 @@ _PRESETS = {
     "small": {"hidden_size": 256, "num_hidden_layers": 4},
     "large": {"hidden_size": 512, "num_hidden_layers": 10},
     "xl": {"hidden_size": 1024, "num_hidden_layers": 7},
+}
+
+# Pieces of the names of parameters, the first that fits decides, and the part of the model that they belong to.
+_PARTS = {
+    ".table.": "embedding",
+    "model.embedding.": "encoders",
+    "model.tokens.": "tokens",
+    "field_bias": "tokens",
+    "attention.projection.": "projections",
+    "meta_embedding": "projections",
+    "modulation": "modulation",
+    "attention.output.": "outputs",
+    "model.layers.": "feed_forward",
+    "head.": "head",
 }
 
 
@@ -106,9 +123,7 @@ class FATConfig(TabularCTRConfig):
     @property
     def token_counts(self) -> list[int]:
         """Tokens of each field, in the order of `field_names`."""
-        if isinstance(self.tokens_per_field, int):
-            return [self.tokens_per_field] * self.num_fields
-        return list(self.tokens_per_field)
+        return self._per_field(self.tokens_per_field)
 
     @property
     def pair_parameters(self) -> int:
@@ -116,48 +131,21 @@ class FATConfig(TabularCTRConfig):
         return 3 * self.num_hidden_layers * self.num_fields**2 * self.hidden_size**2
 
     def parameter_counts(self) -> dict[str, int]:
-        """Parameters of a [`FATForCTR`] of this configuration, counted without building it.
+        """Parameters of a [`FATForCTR`] of this configuration, counted on the meta device: nothing is allocated or drawn.
 
         Returns:
             `total` = `embedding` (the tables) + `dense`; `dense` is the sum of `encoders` (numeric and sequence fields),
             `tokens` (projection to d, b_f), `projections` (Q, K, V with bases, routers, phi), `modulation` (w), `outputs`
             (output projections), `feed_forward` (with the norms) and `head`.
         """
-        size, fields, layers = self.hidden_size, self.num_fields, self.num_hidden_layers
-        dims, num_categorical = self.field_dims, len(self.vocab_sizes)
-        numeric_dims = dims[num_categorical : num_categorical + self.num_numeric]
-        sequence_dims = dims[num_categorical + self.num_numeric :]
-        own = {table: dim for table, dim in zip(self.sequence_tables, sequence_dims) if table >= num_categorical}
-        sizes = self.vocab_sizes + self.sequence_vocab_sizes
-        tables = {**dict(enumerate(dims[:num_categorical])), **own}
-        embedding = sum(sizes[table] * dim for table, dim in tables.items())
-        units, hidden = self.monotonic_units, self.sequence_attention_size
-        encoders = sum(
-            {"vector": dim, "linear": 2 * dim, "monotonic_mlp": units * (dim + 2) + 2 * dim}[self.numeric_encoding]
-            for dim in numeric_dims
-        ) + sum(dim + hidden * (3 * dim + 2) + 1 for dim in sequence_dims)
-        counts = self.token_counts
-        projects = max(counts) > 1 or any(dim != size for dim in dims)
-        tokens = sum(count * dim * size for count, dim in zip(counts, dims)) if projects else 0
-        k, bases = self.meta_dim, self.num_bases
-        projections = {
-            "hypernetwork": layers * 3 * (bases * size**2 + k * k + k + k * bases + bases) + fields * k,
-            "full": layers * 3 * fields * size**2,
-            "shared": layers * 3 * size**2,
-            "pair": self.pair_parameters,
-        }[self.projection]
-        norms = 4 * size if self.block == "prenorm" else 2 * size
-        parts = {
-            "encoders": encoders,
-            "tokens": tokens + (fields * size if self.use_field_bias else 0),
-            "projections": projections,
-            "modulation": layers * self.num_attention_heads * fields**2 if self.use_pair_modulation else 0,
-            "outputs": layers * size**2 if self.use_output_projection else 0,
-            "feed_forward": layers * ((2 * size + 1) * self.intermediate_size + size + norms),
-            "head": size,
-        }
-        dense = sum(parts.values())
-        return {"total": embedding + dense, "embedding": embedding, "dense": dense, **parts}
+        with torch.device("meta"):
+            model = family_of("fat").load("ForCTR")(self)
+        counts = dict.fromkeys(("total", "embedding", "dense", *_PARTS.values()), 0)
+        for name, parameter in model.named_parameters():
+            part = next(part for piece, part in _PARTS.items() if piece in name)
+            for key in ("total", "dense", part) if part != "embedding" else ("total", part):
+                counts[key] += parameter.numel()
+        return counts
 
     def validate_values(self) -> None:
         super().validate_values()
