@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import field, fields
+from numbers import Integral
 from typing import Any, ClassVar
 
 from transformers import GenerationConfig, PreTrainedConfig
@@ -306,11 +307,7 @@ class TabularCTRConfig(CTRConfig):
         self._require_vocabularies("vocab_sizes", "sequence_vocab_sizes")
         self._require_whole("num_numeric", "num_sequences", least=0)
         per_field = f"a list of one per field ({self.num_fields} fields)"
-        self._require(
-            len(self.field_dims) == self.num_fields and all(dim >= 1 for dim in self.field_dims),
-            "embedding_dim",
-            f"a whole number of at least 1, or {per_field}",
-        )
+        self._require_counts("embedding_dim", self.field_dims, f"a whole number of at least 1, or {per_field}")
         num_categorical = len(self.vocab_sizes)
         kinds = (
             f": {num_categorical} categorical fields (vocab_sizes), {self.num_numeric} numeric ones (num_numeric), "
@@ -328,6 +325,11 @@ class TabularCTRConfig(CTRConfig):
             f"a number of at least 0, or {per_field}",
         )
         self._require_above_zero("initializer_range")
+
+    def _require_counts(self, key: str, counts: list[int], accepted: str) -> None:
+        """A whole number of at least 1 for each field."""
+        fits = all(isinstance(count, Integral) and count >= 1 for count in counts)
+        self._require(len(counts) == self.num_fields and fits, key, accepted)
 
     def _validate_mlp(self, *keys: str, may_be_empty: bool = False) -> None:
         """Check the keys that families with an MLP share: `hidden_units` and other widths, `hidden_act`, `dropout`."""

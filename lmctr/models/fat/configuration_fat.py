@@ -160,12 +160,8 @@ class FATConfig(TabularCTRConfig):
             self.top_k <= self.num_bases, "top_k", f"at most num_bases={self.num_bases}: each choice is another basis"
         )
         self._require_share("hidden_dropout", "attention_dropout")
-        counts = self.token_counts
-        self._require(
-            len(counts) == self.num_fields and min(counts, default=1) >= 1,
-            "tokens_per_field",
-            f"a number of at least 1, or one for each of the {self.num_fields} fields",
-        )
+        accepted = f"a number of at least 1, or one for each of the {self.num_fields} fields"
+        self._require_counts("tokens_per_field", self.token_counts, accepted)
         if self.projection == "pair" and self.pair_parameters > self.max_pair_parameters:
             raise ValueError(
                 f"FATConfig: projection='pair' takes 3 L F^2 d^2 = {self.pair_parameters:,} parameters for {self.num_fields} "
