@@ -126,16 +126,30 @@ def test_an_old_path_is_the_module_of_today(old):
     assert spec.name == new
 
 
-def test_names_of_modules_that_are_packages_now():
-    with pytest.warns(DeprecationWarning, match="is now in lmctr.data.features.processor"):
-        from lmctr.data.features import TabularFeatureProcessor
-    with pytest.warns(DeprecationWarning, match="is now in lmctr.data.registry"):
-        from lmctr.data.impressions import load_impressions
-    with pytest.warns(DeprecationWarning, match="is now in lmctr.data.synthetic.log"):
-        from lmctr.data.synthetic import synthetic_log
-    assert TabularFeatureProcessor is lmctr.TabularFeatureProcessor
-    assert load_impressions is lmctr.data.load_impressions
-    assert synthetic_log is lmctr.data.synthetic_log
+@pytest.mark.parametrize(
+    ("package", "name", "module"),
+    [
+        ("features", "TabularFeatureProcessor", "features.processor"),
+        ("impressions", "ImpressionBlock", "impressions.store"),
+        ("impressions", "ImpressionCollator", "batches.impressions"),
+        ("impressions", "ImpressionDataset", "batches.impressions"),
+        ("impressions", "ImpressionSource", "impressions.store"),
+        ("impressions", "ImpressionStore", "impressions.store"),
+        ("impressions", "ImpressionView", "batches.impressions"),
+        ("impressions", "load_impressions", "registry"),
+        ("synthetic", "SyntheticTruth", "synthetic.log"),
+        ("synthetic", "synthetic_log", "synthetic.log"),
+    ],
+)
+def test_names_of_modules_that_are_packages_now(package, name, module):
+    old = importlib.import_module(f"lmctr.data.{package}")
+    with pytest.warns(DeprecationWarning, match=rf"lmctr\.data\.{package}\.{name} is now in lmctr\.data\.{module};"):
+        found = getattr(old, name)
+    assert found is getattr(importlib.import_module(f"lmctr.data.{module}"), name)
+    assert found is getattr(lmctr.data, name, found)
+
+
+def test_a_name_that_no_module_of_a_package_had():
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         from lmctr.data.synthetic import nothing  # noqa: F401
 

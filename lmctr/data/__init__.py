@@ -1,35 +1,10 @@
-# ruff: noqa: F401 - what type checkers read; `__all__` follows from the table
 """Interaction logs, their splits and checks, and the views that turn samples into tensors.
 
 The names below are imported when they are first used, so that reading a log does not wait for torch.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lmctr.data.batches.impressions import ImpressionCollator, ImpressionDataset, ImpressionView
-    from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView, sumi_rows
-    from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
-    from lmctr.data.batches.text import TextCollator, TextDataset, TextView
-    from lmctr.data.features.processor import TabularFeatureProcessor
-    from lmctr.data.impressions.source import ImpressionSource
-    from lmctr.data.impressions.store import ImpressionStore
-    from lmctr.data.logs.log import DatasetInfo, InteractionLog
-    from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
-    from lmctr.data.logs.splits import Splits, split_log
-    from lmctr.data.logs.table import load_table, log_from_table
-    from lmctr.data.logs.validation import LeakageReport, validate_histories, validate_log
-    from lmctr.data.processors.impressions import ImpressionProcessor
-    from lmctr.data.processors.sequence import SequenceProcessor
-    from lmctr.data.registry import load, load_impressions, load_log, load_tabular, register_dataset
-    from lmctr.data.synthetic.cascade import SyntheticCascade, synthetic_cascade
-    from lmctr.data.synthetic.log import SyntheticLog, synthetic_log
-    from lmctr.data.synthetic.sequence import SyntheticSequenceLog, synthetic_sequence_log
-    from lmctr.data.synthetic.tables import SyntheticTable, synthetic_table
-    from lmctr.data.tables.load import table_source
-    from lmctr.data.tables.source import TableSource
-    from lmctr.data.tables.store import TabularStore
+from typing import Any
 
 _MODULES = {
     "batches.impressions": ("ImpressionCollator", "ImpressionDataset", "ImpressionView"),

@@ -69,18 +69,6 @@ class TabularFeatureProcessor(FittedExtractor):
         ValueError: unknown keys (the nearest known one is offered) and values, of the processor or of a field.
     """
 
-    settings: ClassVar[tuple[str, ...]] = (
-        "fields",
-        "label",
-        "group",
-        "time",
-        "time_format",
-        "weight",
-        "embedding_dim",
-        "quantile_sample",
-        "seed",
-        "statistics",
-    )
     model_input_names: ClassVar[list[str]] = ["input_ids", "numeric_values", "sequence_ids", "sequence_times"]
     request_kind: ClassVar[str] = "table"
 
@@ -352,34 +340,19 @@ class TabularFeatureProcessor(FittedExtractor):
 
     # saving and loading
 
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"fields": [field.to_dict() for field in self.fields]}
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"fields": [field.to_dict() for field in self.fields]}
 
-    def save_pretrained(
-        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
-    ) -> list[str]:
-        """Writes `preprocessor_config.json` and the side files with vocabularies, bounds and moments."""
-        self._require_fitted()
-        os.makedirs(save_directory, exist_ok=True)
-        side = write_state(self._state, save_directory)
-        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) + side
+    def _write_side(self, directory: str | os.PathLike) -> list[str]:
+        return write_state(self._state, directory)
 
-    @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any
-    ) -> TabularFeatureProcessor:
-        """Loads a processor from a folder or from the Hub; keywords as in `FeatureExtractionMixin.from_pretrained`.
+    def _read_side(self, place: str | os.PathLike, hub: Mapping[str, Any]) -> None:
+        self._read_state(place, hub)
+        self._check_state(str(place))
 
-        Raises:
-            OSError: a file is absent.
-            ValueError: the files do not belong together.
-        """
-        hub = cls._hub_options(kwargs)
-        processor = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
-        first_ids = {field.name: field.first_id for field in processor.fields}
-        processor._set_state(read_state(pretrained_model_name_or_path, first_ids, processor.statistics, **hub))
-        processor._check_state(str(pretrained_model_name_or_path))
-        return processor
+    def _read_state(self, place: str | os.PathLike, hub: Mapping[str, Any], prefix: str = "") -> None:
+        first_ids = {field.name: field.first_id for field in self.fields}
+        self._set_state(read_state(place, first_ids, self.statistics, prefix, **hub))
 
     def _check_state(self, where: str) -> None:
         for field in self.fields:

@@ -1,16 +1,21 @@
-"""What the processors of tables and of impressions share as feature extractors: settings, and files from a folder or the Hub."""
+"""What the processors share as feature extractors: settings, and files from a folder or the Hub."""
 
 from __future__ import annotations
 
 import copy
+import inspect
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import FeatureExtractionMixin
 
 from lmctr.utils.suggest import unknown_key_message
 
 from .fields import Field
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = ["FittedExtractor", "sequence_tables"]
 
@@ -22,10 +27,19 @@ class FittedExtractor(FeatureExtractionMixin):
     """A feature extractor whose settings stand in `preprocessor_config.json` and whose fitted values in side files.
 
     Attributes:
-        settings: names of the settings.
+        settings: names of the settings: the arguments of `__init__` that are not in `fitted`.
+        fitted: names of the arguments that the side files hold.
+        is_fitted: whether the fitted values are there.
     """
 
     settings: ClassVar[tuple[str, ...]]
+    fitted: ClassVar[tuple[str, ...]] = ()
+    is_fitted: bool
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        names = inspect.signature(cls.__init__).parameters
+        cls.settings = tuple(name for name in names if name not in ("self", "kwargs", *cls.fitted))
 
     def __init__(self, **kwargs: Any) -> None:
         for key in kwargs:
@@ -35,13 +49,45 @@ class FittedExtractor(FeatureExtractionMixin):
 
     def to_dict(self) -> dict[str, Any]:
         """The settings, as `preprocessor_config.json` holds them; what was fitted goes to side files."""
-        values: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in self.settings}
-        values["feature_extractor_type"] = values["processor_class"] = type(self).__name__
-        return values
+        name = type(self).__name__
+        return self._settings() | {"feature_extractor_type": name, "processor_class": name}
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: copy.deepcopy(getattr(self, name)) for name in self.settings}
 
     def _require_fitted(self) -> None:
         if not self.is_fitted:
             raise ValueError("this processor is not fitted; call fit(source) first, or load a fitted one.")
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
+    ) -> list[str]:
+        """Writes `preprocessor_config.json` and the side files; gives their paths."""
+        self._require_fitted()
+        os.makedirs(save_directory, exist_ok=True)
+        side = self._write_side(save_directory)
+        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) + side
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any) -> Self:
+        """Loads a processor from a folder or from the Hub; keywords as in `FeatureExtractionMixin.from_pretrained`.
+
+        Raises:
+            OSError: a file is absent.
+            ValueError: the files do not belong together.
+        """
+        hub = cls._hub_options(kwargs)
+        processor = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
+        processor._read_side(pretrained_model_name_or_path, hub)
+        return processor
+
+    def _write_side(self, directory: str | os.PathLike) -> list[str]:
+        """Write the side files; gives their paths."""
+        raise NotImplementedError
+
+    def _read_side(self, place: str | os.PathLike, hub: Mapping[str, Any]) -> None:
+        """Read the side files; `hub` goes to `cached_file`."""
+        raise NotImplementedError
 
     @staticmethod
     def _hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:

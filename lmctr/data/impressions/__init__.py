@@ -2,4 +2,6 @@
 
 from lmctr.utils.lazy import moved_names
 
-__getattr__ = moved_names(__name__, "lmctr.data.impressions.store", "lmctr.data.registry")
+__getattr__ = moved_names(
+    __name__, "lmctr.data.impressions.store", "lmctr.data.batches.impressions", "lmctr.data.registry"
+)

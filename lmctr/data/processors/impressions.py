@@ -29,7 +29,7 @@ from transformers import BatchFeature
 from transformers.utils import TensorType
 
 from lmctr.data.features.fields import Field
-from lmctr.data.features.files import read_state, write_state
+from lmctr.data.features.files import write_state
 from lmctr.data.features.fit import FittedState, Fitter
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.settings import FittedExtractor, sequence_tables
@@ -61,7 +61,6 @@ class ImpressionProcessor(FittedExtractor):
             field of an ad, a `share_with` that names no categorical field of the ad.
     """
 
-    settings: ClassVar[tuple[str, ...]] = ("user_fields", "ad_fields", "quantile_sample", "seed", "statistics")
     model_input_names: ClassVar[list[str]] = [
         "user_input_ids",
         "user_numeric_values",
@@ -271,34 +270,17 @@ class ImpressionProcessor(FittedExtractor):
 
     # saving and loading
 
-    def save_pretrained(
-        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
-    ) -> list[str]:
-        """Writes `preprocessor_config.json` and the side files of both sides, `user_...` and `ad_...`."""
-        self._require_fitted()
-        os.makedirs(save_directory, exist_ok=True)
+    def _write_side(self, directory: str | os.PathLike) -> list[str]:
         own = {name: value for name, value in self.user.state.vocabularies.items() if name not in self.borrowed}
         state = FittedState(own, self.user.state.bounds, self.user.state.moments)
-        side = write_state(state, save_directory, "user_") + write_state(self.ad.state, save_directory, "ad_")
-        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) + side
+        return write_state(state, directory, "user_") + write_state(self.ad.state, directory, "ad_")
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any) -> ImpressionProcessor:
-        """Loads a processor from a folder or from the Hub; keywords as in `FeatureExtractionMixin.from_pretrained`.
-
-        Raises:
-            OSError: a file is absent. ValueError: the files do not belong together.
-        """
-        hub = cls._hub_options(kwargs)
-        processor = super().from_pretrained(pretrained_model_name_or_path, **kwargs)
-        for side, part in (("ad", processor.ad), ("user", processor.user)):
-            first_ids = {field.name: field.first_id for field in part.fields}
-            state = read_state(pretrained_model_name_or_path, first_ids, part.statistics, f"{side}_", **hub)
-            part._set_state(state)
-            if side == "user":
-                processor._lend()
-            part._check_state(str(pretrained_model_name_or_path))
-        return processor
+    def _read_side(self, place: str | os.PathLike, hub: Mapping[str, Any]) -> None:
+        self.ad._read_state(place, hub, "ad_")
+        self.user._read_state(place, hub, "user_")
+        self._lend()
+        for part in (self.ad, self.user):
+            part._check_state(str(place))
 
 
 def pad_ads(flat: Mapping[str, np.ndarray], counts: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from transformers import BatchFeature, FeatureExtractionMixin
+from transformers import BatchFeature
 from transformers.utils import cached_file
 
+from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
@@ -29,12 +29,11 @@ __all__ = ["OOV", "PADDING", "SequenceProcessor"]
 
 PADDING, OOV, FIRST_ID = 0, 1, 2
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
-_HUB_KEYS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 _EVENT_KEYS = ("item", "behavior", "scenario", "time")
 _CANDIDATE_KEYS = ("item", "scenario", "time")
 
 
-class SequenceProcessor(FeatureExtractionMixin):
+class SequenceProcessor(FittedExtractor):
     """Turns users' events and candidates into the tensors of the sequence models.
 
     Build one with [`~SequenceProcessor.fit`]. `save_pretrained` writes `preprocessor_config.json` and two parquet files (the
@@ -67,6 +66,8 @@ class SequenceProcessor(FeatureExtractionMixin):
 
     model_input_names = ["history_items", "candidate_items"]  # noqa: RUF012 (transformers' own convention)
     request_kind: ClassVar[str] = "events"
+    fitted: ClassVar[tuple[str, ...]] = ("items", "features", "fingerprint")
+    is_fitted = True
 
     def __init__(
         self,
@@ -85,10 +86,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         fingerprint: str | None = None,
         **kwargs: Any,
     ):
-        kwargs = {key: value for key, value in kwargs.items() if key not in ("processor_class", "auto_map")}
-        kwargs.pop("feature_extractor_type", None)
-        if kwargs:
-            raise ValueError(unknown_key_message(next(iter(kwargs)), _SETTINGS, type(self).__name__))
+        super().__init__(**kwargs)
         self.behavior_names, self.scenario_names = tuple(behavior_names), tuple(scenario_names)
         self.tasks, self.statistics = tuple(tasks), tuple(statistics)
         self.statistics_mean = None if statistics_mean is None else tuple(map(float, statistics_mean))
@@ -210,18 +208,11 @@ class SequenceProcessor(FeatureExtractionMixin):
         known = self.items["item_id"].combine_chunks()
         if pa.types.is_integer(known.type) != pa.types.is_integer(item_ids.type):
             known, item_ids = known.cast(pa.string()), item_ids.cast(pa.string())
-        found = pc.index_in(item_ids.cast(known.type), value_set=known)
-        return (
-            np.asarray(pc.fill_null(found, OOV - FIRST_ID).to_numpy(zero_copy_only=False)).astype(np.int64) + FIRST_ID
-        )
+        return _codes(item_ids.cast(known.type), known)
 
     def item_feature_codes(self, catalogue: pa.Table) -> np.ndarray:
         """(I, Fi) int64 codes of the catalogue's item features."""
-        columns = [
-            _codes(_strings(catalogue, name, "item_features", "the catalogue"), self.features[name])
-            for name in self.item_feature_names
-        ]
-        return np.stack(columns, 1) if columns else np.zeros((catalogue.num_rows, 0), np.int64)
+        return self._feature_codes(catalogue, self.item_feature_names, "item_features", "the catalogue")
 
     def user_feature_codes(self, users: pa.Table | None, num_users: int) -> np.ndarray:
         """(U, Fu) int64 codes of the user table's features."""
@@ -231,11 +222,13 @@ class SequenceProcessor(FeatureExtractionMixin):
             raise ValueError(
                 f"users: the processor takes the user features {list(self.user_feature_names)}; got none."
             )
-        columns = [
-            _codes(_strings(users, name, "user_features", "the user table"), self.features[name])
-            for name in self.user_feature_names
-        ]
-        return np.stack(columns, 1)
+        return self._feature_codes(users, self.user_feature_names, "user_features", "the user table")
+
+    def _feature_codes(self, table: pa.Table, names: Sequence[str], argument: str, where: str) -> np.ndarray:
+        codes = np.zeros((table.num_rows, len(names)), np.int64)
+        for column, name in enumerate(names):
+            codes[:, column] = _codes(_strings(table, name, argument, where), self.features[name])
+        return codes
 
     @cached_property
     def _known_features(self) -> np.ndarray:
@@ -411,7 +404,7 @@ class SequenceProcessor(FeatureExtractionMixin):
         check_list(candidates, f"candidates: row {row}", "items")
         if not len(candidates):
             raise ValueError(f"candidates: row {row} has none.")
-        chosen = []
+        chosen, events = [], []
         for place, candidate in enumerate(candidates):
             where = f"candidates: row {row}, candidate {place}"
             entry = dict(candidate) if isinstance(candidate, Mapping) else {"item": candidate}
@@ -422,21 +415,12 @@ class SequenceProcessor(FeatureExtractionMixin):
                 entry["time"] = times[row]
             if entry.get("scenario") is None:
                 entry["scenario"] = scenarios[row] if scenarios is not None else 0
-            chosen.append(
-                (
-                    entry["item"],
-                    _code(entry["scenario"], self.scenario_names, "scenario", where),
-                    whole_seconds(entry["time"], f"{where}: time"),
-                )
-            )
-        events = []
+            chosen.append(self._parsed(entry, where))
         for place, event in enumerate(history):
             where = f"histories: row {row}, event {place}"
             _check_keys(event, _EVENT_KEYS, ("item", "time"), where)
-            behavior = _code(event.get("behavior", 0), self.behavior_names, "behavior", where)
-            scenario = _code(event.get("scenario", 0), self.scenario_names, "scenario", where)
-            events.append((event["item"], behavior, scenario, whole_seconds(event["time"], f"{where}: time")))
-        seconds = np.array([event[3] for event in events], dtype=np.int64)
+            events.append(self._parsed(event, where))
+        moments, seconds = (np.array([entry[3] for entry in own], dtype=np.int64) for own in (chosen, events))
         falls = np.flatnonzero(np.diff(seconds) < 0)
         if len(falls):
             place = int(falls[0]) + 1
@@ -444,7 +428,6 @@ class SequenceProcessor(FeatureExtractionMixin):
                 f"histories: row {row}, event {place}: time {seconds[place]} is before the event in front of it "
                 f"({seconds[place - 1]}); give events oldest first."
             )
-        moments = np.array([entry[2] for entry in chosen], dtype=np.int64)
         ends = np.searchsorted(seconds, moments, side="left")
         end = int(ends.max())
         start = 0 if self.max_history_length is None else max(0, end - self.max_history_length)
@@ -455,10 +438,16 @@ class SequenceProcessor(FeatureExtractionMixin):
             "history_scenarios": np.array([event[2] for event in events], dtype=np.int64),
             "history_times": seconds[start:end],
             "candidate_items": self._ids([entry[0] for entry in chosen]),
-            "candidate_scenarios": np.array([entry[1] for entry in chosen], dtype=np.int64),
+            "candidate_scenarios": np.array([entry[2] for entry in chosen], dtype=np.int64),
             "candidate_times": moments,
             "dependence": np.maximum(ends - start, 0),
         }
+
+    def _parsed(self, entry: Mapping[str, Any], where: str) -> tuple[Any, int, int, int]:
+        """Item, codes of behaviour and scenario, and time of an event or a candidate."""
+        behavior = _code(entry.get("behavior", 0), self.behavior_names, "behavior", where)
+        scenario = _code(entry.get("scenario", 0), self.scenario_names, "scenario", where)
+        return entry["item"], behavior, scenario, whole_seconds(entry["time"], f"{where}: time")
 
     @cached_property
     def _id_of(self) -> dict[Any, int]:
@@ -480,7 +469,7 @@ class SequenceProcessor(FeatureExtractionMixin):
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def _settings(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in _SETTINGS}
+        values = super()._settings()
         if self.statistics_mean is None:  # so that a processor without them has the fingerprint that it always had
             del values["statistics_mean"], values["statistics_std"]
         if self.statistics_prior is None:
@@ -488,28 +477,16 @@ class SequenceProcessor(FeatureExtractionMixin):
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The small settings; the vocabularies are files of their own."""
-        name = type(self).__name__
-        return {
-            **self._settings(),
-            "fingerprint": self.fingerprint,
-            "feature_extractor_type": name,
-            "processor_class": name,
-        }
+        return super().to_dict() | {"fingerprint": self.fingerprint}
 
-    def save_pretrained(
-        self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any
-    ) -> list[str]:
-        """Writes `preprocessor_config.json`, `sequence_items.parquet` and `sequence_features.parquet`."""
-        folder = Path(save_directory)
-        folder.mkdir(parents=True, exist_ok=True)
+    def _write_side(self, directory: str | os.PathLike) -> list[str]:
         names = [name for name, values in self.features.items() for _ in values]
         values = [value for values in self.features.values() for value in values]
         features = pa.table({"feature": pa.array(names, pa.string()), "value": pa.array(values, pa.string())})
-        pq.write_table(self.items, folder / ITEMS_FILE)
-        pq.write_table(features, folder / FEATURES_FILE)
-        files = super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
-        return [*files, str(folder / ITEMS_FILE), str(folder / FEATURES_FILE)]
+        paths = [os.path.join(directory, name) for name in (ITEMS_FILE, FEATURES_FILE)]
+        for table, path in zip((self.items, features), paths):
+            pq.write_table(table, path)
+        return paths
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any) -> SequenceProcessor:
@@ -518,39 +495,22 @@ class SequenceProcessor(FeatureExtractionMixin):
         Raises:
             ValueError: a side file is missing, or does not belong to the settings (see `fingerprint`).
         """
+        hub, place = cls._hub_options(kwargs), str(pretrained_model_name_or_path)
         values, _ = cls.get_feature_extractor_dict(pretrained_model_name_or_path, **kwargs)
-        hub = {key: kwargs[key] for key in _HUB_KEYS if kwargs.get(key) is not None}
         tables = {}
         for name in (ITEMS_FILE, FEATURES_FILE):
-            path = cached_file(
-                str(pretrained_model_name_or_path), name, _raise_exceptions_for_missing_entries=False, **hub
-            )
+            path = cached_file(place, name, _raise_exceptions_for_missing_entries=False, **hub)
             if path is None:
-                raise ValueError(f"{pretrained_model_name_or_path}: no {name}; the processor was not saved whole.")
+                raise ValueError(f"{place}: no {name}; the processor was not saved whole.")
             try:
                 tables[name] = pq.read_table(path)
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(f"{path}: damaged ({error}); save the processor again.") from None
-        features: dict[str, list[str]] = {
-            name: [] for name in (*values.get("item_feature_names", ()), *values.get("user_feature_names", ()))
-        }
+        names = (*values.get("item_feature_names", ()), *values.get("user_feature_names", ()))
+        features: dict[str, list[str]] = {name: [] for name in names}
         for name, value in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", "value"))):
             features.setdefault(name, []).append(value)
         return cls(**values, items=tables[ITEMS_FILE], features=features)
-
-
-_SETTINGS = (
-    "behavior_names",
-    "scenario_names",
-    "tasks",
-    "max_history_length",
-    "statistics",
-    "statistics_mean",
-    "statistics_std",
-    "statistics_prior",
-    "item_feature_names",
-    "user_feature_names",
-)
 
 
 def _scale(
@@ -579,9 +539,10 @@ def _distinct(values: pa.Array) -> list[str]:
     return sorted(value for value in pc.unique(values).to_pylist() if value is not None)
 
 
-def _codes(values: pa.Array, known: Sequence[str]) -> np.ndarray:
-    found = pc.index_in(values, value_set=pa.array(list(known), pa.string()))
-    return np.asarray(pc.fill_null(found, OOV - FIRST_ID).to_numpy(zero_copy_only=False)).astype(np.int64) + FIRST_ID
+def _codes(values: pa.Array | pa.ChunkedArray, known: pa.Array | Sequence[str]) -> np.ndarray:
+    known = known if isinstance(known, pa.Array) else pa.array(list(known), pa.string())
+    found = pc.fill_null(pc.index_in(values, value_set=known), OOV - FIRST_ID)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64) + FIRST_ID
 
 
 def _text(value: Any) -> str | None:
