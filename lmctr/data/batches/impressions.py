@@ -12,7 +12,7 @@ from lmctr.data.processors.impressions import pad_ads
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import ragged_arange
 
-from .rows import RowCollator, RowDataset, StoreBatches
+from .rows import RowCollator, RowDataset, StoreBatches, as_tensor
 
 __all__ = ["ImpressionCollator", "ImpressionDataset", "ImpressionView"]
 
@@ -28,6 +28,7 @@ class ImpressionView(StoreBatches):
         trim: cut sequences to the longest of the batch (they are padded on the right).
     """
 
+    row = "impression"
     store: ImpressionStore
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
@@ -61,33 +62,18 @@ class ImpressionView(StoreBatches):
             ValueError: no rows, or rows outside the store.
         """
         rows = self.check(rows, lowest=-1)
-        if not len(rows):
-            raise ValueError("rows must hold at least one impression")
-        filler = rows < 0
-        rows = np.where(filler, 0, rows)
-        store, batch = self.store, {}
-        for name in _USER_INPUTS:
-            values = getattr(store, name)
-            if values is not None:
-                batch[name] = _tensor(values[rows])
+        batch = self._inputs(_USER_INPUTS, rows)
         self._trimmed(batch, "user_sequence_ids")
-        names = [name for name in _AD_INPUTS if getattr(store, name) is not None]
-        grids, mask = self.grids(rows, [*names, "ranks", "ecpm"])
-        mask &= ~filler[:, None]
-        for name in names:
-            batch[name] = _tensor(grids[name])
+        names = [name for name in _AD_INPUTS if getattr(self.store, name) is not None]
+        grids, mask = self.grids(np.maximum(rows, 0), [*names, "ranks", "ecpm"])
+        mask &= rows[:, None] >= 0
+        batch |= {name: as_tensor(grids[name]) for name in names}
         batch["ad_mask"] = torch.from_numpy(mask)
         batch["labels"] = torch.from_numpy(np.where(mask, grids["ranks"], np.float32(IGNORED_LABEL)))
         batch["ecpm"] = torch.from_numpy(np.where(mask, grids["ecpm"], np.float32(0)))
-        if store.weight is not None:
-            batch["sample_weight"] = torch.from_numpy(np.where(filler, np.float32(0), store.weight[rows]))
+        if self.store.weight is not None:
+            batch["sample_weight"] = torch.from_numpy(self.sample_weight(rows))
         return batch
 
 
 ImpressionDataset, ImpressionCollator = RowDataset, RowCollator
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    if values.dtype.kind == "i":
-        values = values.astype(np.int32, copy=False)
-    return torch.from_numpy(np.ascontiguousarray(values))

@@ -52,7 +52,17 @@ class Batches(ABC):
 
     def sample_weight(self, rows: np.ndarray) -> np.ndarray | None:
         """float32 sample weights in the shape of `rows`, 0 for padding."""
-        return None
+        weight = self._weight()
+        return None if weight is None else values_at(weight, rows, 0)
+
+    @abstractmethod
+    def _weight(self) -> np.ndarray | None:
+        """The weight of every sample, None where there are none."""
+
+
+def values_at(column: np.ndarray, rows: np.ndarray, filler: float) -> np.ndarray:
+    """What stands in a column, in the shape of `rows`, with `filler` where a row is -1."""
+    return np.where(rows < 0, np.float32(filler), column[np.maximum(rows, 0)])
 
 
 class LogBatches(Batches):
@@ -70,37 +80,56 @@ class LogBatches(Batches):
             )
         return rows
 
-    def check_labels(self, rows: np.ndarray, labels: np.ndarray) -> None:
-        """Raises for the first event without any of its labels; -1 is no event."""
-        unlabelled = self._unlabelled(rows, labels)
-        if unlabelled.any():
-            raise ValueError(
-                f"event {int(rows[unlabelled][0])} has no label: it may stand in histories but is no sample; take samples from "
-                f"log.sample_events() or a split"
-            )
-
     @staticmethod
     def _unlabelled(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         if not rows.size:
             return np.zeros(rows.shape, dtype=bool)
         return (labels == IGNORED_LABEL).reshape(*rows.shape, -1).all(axis=-1) & (rows >= 0)
 
+    @staticmethod
+    def filled(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows whose fillers (-1 only) repeat the first real row, or event 0 when there is none, and (B,) where a filler stands."""
+        filler = (rows.reshape(len(rows), -1) == -1).all(axis=1)
+        if filler.any():
+            real = rows[~filler]
+            rows = rows.copy()
+            rows[filler] = real[0] if len(real) else 0
+        return rows, filler
+
+    def batch_labels(self, rows: np.ndarray, filler: np.ndarray) -> np.ndarray:
+        """Labels of the rows of a batch, -100 for fillers. Raises `ValueError` for the first event without any of its labels."""
+        labels = self.labels(rows)
+        unlabelled = self._unlabelled(rows, labels)
+        unlabelled[filler] = False
+        if unlabelled.any():
+            raise ValueError(
+                f"event {int(rows[unlabelled][0])} has no label: it may stand in histories but is no sample; take samples from "
+                f"log.sample_events() or a split"
+            )
+        labels[filler] = IGNORED_LABEL
+        return labels
+
+    def batch_weight(self, rows: np.ndarray, filler: np.ndarray) -> np.ndarray | None:
+        """float32 sample weights of the rows of a batch, 0 for fillers; None where there are none."""
+        weight = self.sample_weight(rows)
+        if weight is not None:
+            weight[filler] = 0
+        return weight
+
     def labels(self, rows: np.ndarray) -> np.ndarray:
         return self._labels(self.log.label, rows)
 
     @staticmethod
     def _labels(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        taken = column[np.maximum(rows, 0)].astype(np.float32)
-        return np.where((rows < 0) | (taken < 0), np.float32(IGNORED_LABEL), taken)
+        taken = values_at(column, rows, IGNORED_LABEL).astype(np.float32, copy=False)
+        return np.where(taken < 0, np.float32(IGNORED_LABEL), taken)
 
     def groups(self, rows: np.ndarray) -> np.ndarray:
         last = rows if rows.ndim == 1 else rows.max(axis=1)
         return self.log.user[last].astype(np.int64)
 
-    def sample_weight(self, rows: np.ndarray) -> np.ndarray | None:
-        if self.log.weight is None:
-            return None
-        return np.where(rows < 0, np.float32(0), self.log.weight[np.maximum(rows, 0)])
+    def _weight(self) -> np.ndarray | None:
+        return self.log.weight
 
 
 class StoreBatches(Batches):
@@ -109,7 +138,12 @@ class StoreBatches(Batches):
     Args:
         store: the store.
         trim: cut sequences to the longest of the batch (they are padded on the right).
+
+    Attributes:
+        row: what a row is, for messages.
     """
+
+    row: ClassVar[str] = "row number"
 
     def __init__(self, store: ArrayStore, trim: bool = True) -> None:
         self.store: Any = store
@@ -137,8 +171,16 @@ class StoreBatches(Batches):
             raise ValueError(f"rows must be from 0 to {len(self.store) - 1}, got {rows.min()} to {rows.max()}")
         return rows.astype(np.int64, copy=False)
 
-    def sample_weight(self, rows: np.ndarray) -> np.ndarray | None:
-        return None if self.store.weight is None else self.store.weight[rows]
+    def _weight(self) -> np.ndarray | None:
+        return self.store.weight
+
+    def _inputs(self, names: Sequence[str], rows: np.ndarray) -> dict[str, torch.Tensor]:
+        """Those of the named arrays that the store has, for a batch of at least one row; -1 reads row 0."""
+        if not len(rows):
+            raise ValueError(f"rows must hold at least one {self.row}")
+        arrays = {name: getattr(self.store, name) for name in names}
+        rows = np.maximum(rows, 0)
+        return {name: as_tensor(values[rows]) for name, values in arrays.items() if values is not None}
 
     def _trimmed(self, batch: dict[str, torch.Tensor], name: str, *more: str) -> None:
         """Cut sequences behind the last id of `name`."""
@@ -148,6 +190,13 @@ class StoreBatches(Batches):
             for key in (name, *more):
                 if key in batch:
                     batch[key] = batch[key][..., :longest].contiguous()
+
+
+def as_tensor(values: np.ndarray) -> torch.Tensor:
+    """An array as a tensor; whole numbers as int32."""
+    if values.dtype.kind == "i":
+        values = values.astype(np.int32, copy=False)
+    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 class RowDataset(Dataset):

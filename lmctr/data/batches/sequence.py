@@ -19,7 +19,6 @@ import torch
 
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.processors.sequence import PADDING, SequenceProcessor
-from lmctr.models.common.base import IGNORED_LABEL
 
 from .rows import LogBatches, RowCollator, RowDataset
 
@@ -67,9 +66,7 @@ def sumi_rows(
     starts_group = np.append(True, group[1:] != group[:-1])
     first = np.flatnonzero(starts_group)
     group_end = np.repeat(np.append(first[1:], total), np.diff(np.append(first, total)))
-    follow = np.minimum(
-        np.arange(total) + num_candidates, group_end
-    )  # where the row after one that begins here begins
+    follow = np.minimum(np.arange(total) + num_candidates, group_end)  # where a row that begins here ends
     if window_seconds is not None:
         dense = np.cumsum(starts_group) - 1
         time = log.time[events] - log.time[events].min()
@@ -179,17 +176,10 @@ class SequenceView(LogBatches):
             raise ValueError(
                 f"rows: expected positions of shape (B,) or (B, C), got {rows.dtype} of shape {rows.shape}."
             )
-        grid = rows[:, None] if rows.ndim == 1 else rows
-        filler = (grid < 0).all(axis=1)
-        if filler.any():
-            real = grid[~filler]
-            grid = np.where(filler[:, None], real[0] if len(real) else np.zeros(grid.shape[1], np.int64), grid)
+        grid, filler = self.filled(rows[:, None] if rows.ndim == 1 else rows)
         grid = grid.astype(np.int64, copy=False)
         self._check(grid)
-        labels = self.labels(grid)
-        self.check_labels(np.where(filler[:, None], -1, grid), labels)
-        labels[filler] = IGNORED_LABEL
-
+        labels, weight = self.batch_labels(grid, filler), self.batch_weight(grid, filler)
         log, present = self.log, grid >= 0
         start, end = self.bounds(grid)
         length = end - start
@@ -216,9 +206,8 @@ class SequenceView(LogBatches):
             arrays["candidate_features"] = self._item_features[log.item[candidate]] * present[..., None]
         if self.statistics is not None:
             arrays["statistics"] = self.statistics[candidate] * present[..., None]
-        if log.weight is not None:
-            weight = log.weight[candidate] * (present & ~filler[:, None])
-            arrays["sample_weight"] = weight.astype(np.float32)
+        if weight is not None:
+            arrays["sample_weight"] = weight.astype(np.float32, copy=False)
         if rows.ndim == 1:
             per_candidate = (*_CANDIDATE_KEYS, "labels", "statistics", "sample_weight")
             arrays |= {name: arrays[name][:, 0] for name in per_candidate if name in arrays}

@@ -10,7 +10,7 @@ import torch
 from lmctr.data.tables.store import TabularStore
 from lmctr.models.common.base import IGNORED_LABEL
 
-from .rows import RowCollator, RowDataset, StoreBatches
+from .rows import RowCollator, RowDataset, StoreBatches, values_at
 
 __all__ = ["TabularCollator", "TabularDataset", "TabularView"]
 
@@ -51,31 +51,12 @@ class TabularView(StoreBatches):
             ValueError: no rows, or rows outside the store.
         """
         rows = self.check(rows, lowest=-1)
-        if not len(rows):
-            raise ValueError("rows must hold at least one row number")
-        filler = rows < 0 if rows.min() < 0 else None
-        if filler is not None:
-            rows = np.where(filler, 0, rows)
-        batch = {}
-        for name in _INPUTS:
-            values = getattr(self.store, name)
-            if values is None:
-                continue
-            values = values[rows]
-            if values.dtype.kind == "i":
-                values = values.astype(np.int32, copy=False)
-            batch[name] = torch.from_numpy(values)
+        batch = self._inputs(_INPUTS, rows)
         self._trimmed(batch, "sequence_ids", "sequence_times")
         if self.store.labels is not None:
-            labels = self.store.labels[rows]
-            batch["labels"] = torch.from_numpy(
-                labels if filler is None else np.where(filler, np.float32(IGNORED_LABEL), labels)
-            )
+            batch["labels"] = torch.from_numpy(values_at(self.store.labels, rows, IGNORED_LABEL))
         if self.store.weight is not None:
-            weight = self.store.weight[rows]
-            batch["sample_weight"] = torch.from_numpy(
-                weight if filler is None else np.where(filler, np.float32(0), weight)
-            )
+            batch["sample_weight"] = torch.from_numpy(self.sample_weight(rows))
         return batch
 
 

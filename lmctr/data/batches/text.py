@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from lmctr.data.logs.log import InteractionLog
-from lmctr.models.common.base import IGNORED_LABEL
 
 from .rows import LogBatches, RowCollator, RowDataset
 
@@ -85,20 +84,13 @@ class TextView(LogBatches):
         events = np.asarray(events)
         if events.ndim != 1 or len(events) == 0:
             raise ValueError(f"events must be a list of at least one position, got shape {events.shape}")
-        filler = events == -1
-        if filler.any():
-            real = events[~filler]
-            events = np.where(filler, real[0] if len(real) else 0, events)
+        events, filler = self.filled(events)
         events = self.log.positions(events)
-        labels = self.labels(events)
-        self.check_labels(np.where(filler, -1, events), labels)
+        labels, weight = self.batch_labels(events, filler), self.batch_weight(events, filler)
         arrays = self._call(self.processor.assemble, events, pad_to_multiple_of=pad_to_multiple_of)
         del arrays["num_dropped"]
-        batch = {key: torch.from_numpy(values) for key, values in arrays.items()}
-        batch["labels"] = torch.from_numpy(np.where(filler, np.float32(IGNORED_LABEL), labels))
-        if self.log.weight is not None:
-            batch["sample_weight"] = torch.from_numpy(np.where(filler, np.float32(0), self.log.weight[events]))
-        return batch
+        arrays |= {"labels": labels} if weight is None else {"labels": labels, "sample_weight": weight}
+        return {key: torch.from_numpy(values) for key, values in arrays.items()}
 
     def samples(self, events: Sequence[int] | np.ndarray | None) -> np.ndarray:
         return super().samples(None if events is None else self.log.positions(events))
