@@ -89,7 +89,7 @@ def prepare_taobao_ad(
             names = encoded.dictionary.to_pylist()
             unknown = np.array([name not in tags for name in names])[encoded.indices.to_numpy()]
             if unknown.any():
-                raise rows.bad(unknown, rows.column("btag"), "btag", "are unknown", f"Accepted: {', '.join(tags)}.")
+                rows.refuse(unknown, rows.column("btag"), "btag", "are unknown", f"Accepted: {', '.join(tags)}.")
             values["btag"] = np.array([tags.index(name) for name in names], dtype=np.int8)[encoded.indices.to_numpy()]
             events.deal({key: value[kept] for key, value in values.items()})
     ads = read_table(files["ad_feature"], ["adgroup_id", "cate_id", "campaign_id", "customer", "brand", "price"])

@@ -70,8 +70,10 @@ class Rows:
     def _numbers(self) -> np.ndarray:
         return np.arange(self.first, self.first + len(self)) if self.numbers is None else self.numbers
 
-    def bad(self, mask: np.ndarray, values: Any, column: str, problem: str, accepted: str) -> ValueError:
-        """The error for the rows where the mask is true."""
+    def refuse(self, mask: np.ndarray, values: Any, column: str, problem: str, accepted: str) -> None:
+        """Raises `ValueError` for the rows where the mask is true, if there are any."""
+        if not mask.any():
+            return
         rows, row_numbers = np.flatnonzero(mask), self._numbers()
         shown = []
         for row in rows[:3]:
@@ -80,7 +82,7 @@ class Rows:
             shown.append(f"row {row_numbers[row]}: {value.item() if isinstance(value, np.generic) else value!r}")
         span = f" among rows {row_numbers[0]} to {row_numbers[-1]}"
         more = ", ..." if len(rows) > 3 else ""
-        return ValueError(
+        raise ValueError(
             f"{place(self.source, column)}: {len(rows)} values {problem}{span if self.source else ''} "
             f"({'; '.join(shown)}{more}). {accepted}"
         )
@@ -105,9 +107,7 @@ def text_codes(array: pa.Array, field: Field, rows: Rows) -> tuple[np.ndarray, p
             "declare it as a sequence or multi_value field."
         )
     encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
-    codes = encoded.indices
-    codes = (codes.fill_null(-1) if codes.null_count else codes).to_numpy(zero_copy_only=False)
-    codes = codes.astype(np.int32, copy=False)
+    codes = _filled(encoded.indices, -1).astype(np.int32, copy=False)
     words, kind = encoded.dictionary, encoded.dictionary.type
     if field.extract is not None:
         words = _extract(words, field, rows, codes, array)
@@ -133,18 +133,21 @@ def text_codes(array: pa.Array, field: Field, rows: Rows) -> tuple[np.ndarray, p
     return codes, words
 
 
+def _filled(array: pa.Array, missing: float) -> np.ndarray:
+    """An array as numpy, with `missing` for null; without a copy where there is none."""
+    return (array.fill_null(missing) if array.null_count else array).to_numpy(zero_copy_only=False)
+
+
 def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array: pa.Array) -> pa.Array:
     """The asked-for part of times, given as timestamps, unix seconds or texts in `time_format`."""
     kind, moments = words.type, words
     if field.time_format is not None:
-        text = words.cast(pa.string())
-        moments = pa.array([_parse(value, field.time_format) for value in text.to_pylist()], pa.timestamp("s"))
-        wrong = pc.and_(pc.is_null(moments), pc.and_(pc.is_valid(text), pc.not_equal(text, "")))
-        wrong = wrong.fill_null(False).to_numpy(zero_copy_only=False)
-        if wrong.any():
-            bad = (codes >= 0) & wrong[codes]
-            accepted = f"Accepted: times like {field.time_format!r}."
-            raise rows.bad(bad, array, field.source_column, "are no times", accepted)
+        texts = words.cast(pa.string()).to_pylist()
+        seconds = [_parse(value, field.time_format) for value in texts]
+        wrong = np.array([bool(text) and found is None for text, found in zip(texts, seconds)] or [False])
+        accepted = f"Accepted: times like {field.time_format!r}."
+        rows.refuse((codes >= 0) & wrong[codes], array, field.source_column, "are no times", accepted)
+        moments = pa.array(seconds, pa.timestamp("s"))
     elif pa.types.is_integer(kind):
         moments = words.cast(pa.int64()).cast(pa.timestamp("s"))
     elif pa.types.is_date(kind):
@@ -154,15 +157,10 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
             f"{place(rows.source, field.source_column)}: values of type {kind} hold no time for extract={field.extract!r}; "
             "give time_format for texts, or pass timestamps or whole unix seconds."
         )
-    weekday = pc.day_of_week(moments)
-    part = {
-        "hour": lambda: pc.hour(moments),
-        "weekday": lambda: weekday,
-        "weekend": lambda: pc.cast(pc.greater_equal(weekday, 5), pa.int64()),
-        "day": lambda: pc.day(moments),
-        "month": lambda: pc.month(moments),
-        "year": lambda: pc.year(moments),
-    }[field.extract]()
+    if field.extract == "weekend":
+        part = pc.greater_equal(pc.day_of_week(moments), 5).cast(pa.int64())
+    else:
+        part = getattr(pc, {"weekday": "day_of_week"}.get(field.extract, field.extract))(moments)
     return part.cast(pa.large_string())
 
 
@@ -188,9 +186,9 @@ def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:
         try:
             array = text.cast(pa.float64())
         except pa.ArrowInvalid:
-            bad = np.fromiter((not _is_number(value) for value in text.to_pylist()), dtype=bool, count=len(text))
-            accepted = "Declare the field as categorical if it has names."
-            raise rows.bad(bad, array, column, "are no numbers", accepted) from None
+            array = pa.array([_number(value) for value in text.to_pylist()], pa.float64())
+        bad = pc.and_(pc.is_null(array), pc.is_valid(text)).to_numpy(zero_copy_only=False)
+        rows.refuse(bad, text, column, "are no numbers", "Declare the field as categorical if it has names.")
     elif not (
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
@@ -198,20 +196,18 @@ def numbers(array: pa.Array, column: str, rows: Rows) -> np.ndarray:
         or pa.types.is_decimal(kind)
     ):
         raise ValueError(f"{place(rows.source, column)}: values of type {kind} are no numbers.")
-    values = array.cast(pa.float64(), safe=False)
-    values = (values.fill_null(np.nan) if values.null_count else values).to_numpy(zero_copy_only=False)
-    if np.isinf(values).any():
-        raise rows.bad(
-            np.isinf(values), array, column, "are infinite", "Accepted: finite numbers; leave missing cells empty."
-        )
+    values = _filled(array.cast(pa.float64(), safe=False), np.nan)
+    rows.refuse(
+        np.isinf(values), array, column, "are infinite", "Accepted: finite numbers; leave missing cells empty."
+    )
     return values
 
 
-def _is_number(value: str | None) -> bool:
+def _number(value: str | None) -> float | None:
     try:
-        return value is None or float(value) is not None
+        return None if value is None else float(value)
     except ValueError:
-        return False
+        return None
 
 
 def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np.ndarray]:
@@ -237,9 +233,7 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
             f"{place(rows.source, name)}: the values are {kind}; the {field.type} field {field.name!r} takes lists, or text with "
             "a separator."
         )
-    lengths = pc.list_value_length(array)
-    lengths = (lengths.fill_null(0) if lengths.null_count else lengths).to_numpy(zero_copy_only=False)
-    return array.flatten(), lengths.astype(np.int64)
+    return array.flatten(), _filled(pc.list_value_length(array), 0).astype(np.int64)
 
 
 def padded(
@@ -272,12 +266,8 @@ def labels_of(rows: Rows, column: str) -> np.ndarray:
     if pa.types.is_boolean(array.type) and not array.null_count:
         return array.cast(pa.int8()).to_numpy(zero_copy_only=False).astype(np.float32)
     values = numbers(array, column, rows)
-    missing = np.isnan(values)
-    if missing.any():
-        raise rows.bad(missing, array, column, "are missing", accepted)
-    bad = (values != 0) & (values != 1)
-    if bad.any():
-        raise rows.bad(bad, array, column, "are other than 0 and 1", accepted)
+    rows.refuse(np.isnan(values), array, column, "are missing", accepted)
+    rows.refuse((values != 0) & (values != 1), array, column, "are other than 0 and 1", accepted)
     return values.astype(np.float32)
 
 
@@ -287,26 +277,21 @@ def seconds_of(rows: Rows, column: str, time_format: str | None = None) -> np.nd
     kind = array.type
     if time_format is not None and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         encoded = array.cast(pa.string()).dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = _filled(encoded.indices, -1)
         parsed = [_parse(text, time_format) for text in encoded.dictionary.to_pylist()]
         bad = np.array([*(value is None for value in parsed), True])[codes]
-        if bad.any():
-            raise rows.bad(bad, array, column, "are no times", f"Accepted: times like {time_format!r}.")
+        rows.refuse(bad, array, column, "are no times", f"Accepted: times like {time_format!r}.")
         return np.array([*parsed, 0], dtype=np.int64)[codes]
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        bad = pc.is_null(array).to_numpy(zero_copy_only=False)
-        if bad.any():
-            raise rows.bad(bad, array, column, "are missing", "Every row needs a time.")
+        missing = pc.is_null(array).to_numpy(zero_copy_only=False)
+        rows.refuse(missing, array, column, "are missing", "Every row needs a time.")
         ticks = array.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
         return np.floor_divide(ticks.to_numpy(zero_copy_only=False), 1_000_000)
     values = numbers(array, column, rows)
-    missing = np.isnan(values)
-    if missing.any():
-        raise rows.bad(missing, array, column, "are missing", "Every row needs a time.")
-    bad = np.abs(values) > MAX_SECONDS
-    if bad.any():
-        accepted = "Are they in milliseconds or finer? Pass unix seconds, or timestamps."
-        raise rows.bad(bad, array, column, "are outside the years up to 9999 when read as unix seconds", accepted)
+    rows.refuse(np.isnan(values), array, column, "are missing", "Every row needs a time.")
+    problem = "are outside the years up to 9999 when read as unix seconds"
+    accepted = "Are they in milliseconds or finer? Pass unix seconds, or timestamps."
+    rows.refuse(np.abs(values) > MAX_SECONDS, array, column, problem, accepted)
     return np.floor(values).astype(np.int64)
 
 
@@ -315,8 +300,7 @@ def weights_of(rows: Rows, column: str) -> np.ndarray:
     array = rows.column(column)
     values = numbers(array, column, rows)
     bad = np.isnan(values) | (values < 0)
-    if bad.any():
-        raise rows.bad(bad, array, column, "are no weights", "Weights are finite and at least 0.")
+    rows.refuse(bad, array, column, "are no weights", "Weights are finite and at least 0.")
     return values.astype(np.float32)
 
 
@@ -324,8 +308,7 @@ def group_codes(rows: Rows, column: str) -> np.ndarray:
     """(N,) int64: whole numbers as they are, texts as a stable 63-bit hash; a missing value is the group -1."""
     array = rows.column(column)
     if pa.types.is_integer(array.type):
-        values = array.cast(pa.int64())
-        return (values.fill_null(-1) if values.null_count else values).to_numpy(zero_copy_only=False)
+        return _filled(array.cast(pa.int64()), -1)
     codes, words = text_codes(array, Field(column, "categorical"), rows)
     whole = words.cast(pa.string())
     digits = pc.match_substring_regex(whole, r"^(0|[1-9][0-9]{0,17})$").to_numpy(zero_copy_only=False)

@@ -97,15 +97,19 @@ class Field:
         """Id of the first known value: 2, or 3 where missing values have an id of their own."""
         return FIRST_ID + (self.missing == "own_id")
 
+    @property
+    def owns_vocabulary(self) -> bool:
+        """Whether a vocabulary is counted under the field's name."""
+        return self.type != "numeric" and self.hash_buckets is None and self.share_with is None
+
     def columns(self) -> list[str]:
         """Columns that it reads."""
         return [self.source_column] + ([self.time_column] if self.time_column else [])
 
     def to_dict(self) -> dict[str, Any]:
         """Name, type and the keys that differ from their defaults."""
-        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        defaults = {entry.name: entry.default for entry in dataclasses.fields(self)}
-        return {key: value for key, value in values.items() if key in ("name", "type") or value != defaults[key]}
+        values = dataclasses.asdict(self)
+        return {key: value for key, value in values.items() if key in ("name", "type") or value != getattr(Field, key)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | Field) -> Field:

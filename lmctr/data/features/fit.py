@@ -49,7 +49,7 @@ class Fitter:
 
     def __init__(self, fields: Sequence[Field], label: str | None, sample_rows: int, seed: int) -> None:
         self.fields, self.label = fields, label
-        self._counts = {f.name: CountAccumulator() for f in fields if owns_vocabulary(f)}
+        self._counts = {f.name: CountAccumulator() for f in fields if f.owns_vocabulary}
         self._moments = {f.name: _Moments() for f in fields if f.transform == "standardize"}
         self._quantile = [f for f in fields if f.transform == "quantile"]
         self._sample = _RowSample(len(self._quantile), sample_rows, seed)
@@ -73,24 +73,17 @@ class Fitter:
                 elif field_.transform == "quantile":
                     sampled.append(values)
                 total = len(values)
-            elif field_.kind == "id":
-                codes, words = text_codes(array, field_, rows)
-                missing, total = int((codes < 0).sum()), len(codes)
-                self._count(field_, codes, words)
             else:
-                values, _ = value_lists(array, field_, rows)
+                values = value_lists(array, field_, rows)[0] if field_.kind == "list" else array
                 codes, words = text_codes(values, field_, rows)
                 missing, total = int((codes < 0).sum()), len(codes)
-                self._count(field_, codes, words)
+                counts = self._counts.get(field_.share_with or field_.name)
+                if counts is not None:
+                    counts.add(words, np.bincount(codes + 1, minlength=len(words) + 1)[1:])
             self._missing[field_.name] += missing
             self._present[field_.name] += total - missing
         if sampled:
             self._sample.add(sampled)
-
-    def _count(self, field_: Field, codes: np.ndarray, words: Any) -> None:
-        counts = self._counts.get(field_.share_with or field_.name)
-        if counts is not None:
-            counts.add(words, np.bincount(codes + 1, minlength=len(words) + 1)[1:])
 
     def finish(self) -> FittedState:
         """The result. Raises `ValueError` when there were no rows, or a field had no value in any of them."""
@@ -103,12 +96,10 @@ class Fitter:
                     f"{field_.name!r} can learn nothing; drop it from the fields."
                 )
         by_name = {field_.name: field_ for field_ in self.fields}
-        state = FittedState()
+        state = FittedState(moments={name: moments.result() for name, moments in self._moments.items()})
         for name, counts in self._counts.items():
             owner = by_name[name]
             state.vocabularies[name] = Vocabulary.from_counts(counts, owner.first_id, owner.min_count, owner.max_size)
-        for name, moments in self._moments.items():
-            state.moments[name] = moments.result()
         for field_, values in zip(self._quantile, self._sample.columns()):
             state.bounds[field_.name] = _inner_bounds(values, field_.num_bins)
         state.statistics = {"num_rows": self.num_rows, "fields": {}}
@@ -121,11 +112,6 @@ class Fitter:
                 entry |= {"distinct": len(known) + known.num_dropped, "kept": len(known)}
             state.statistics["fields"][name] = entry
         return state
-
-
-def owns_vocabulary(field_: Field) -> bool:
-    """Whether a vocabulary is counted under the field's name."""
-    return field_.type != "numeric" and field_.hash_buckets is None and field_.share_with is None
 
 
 class _Moments:

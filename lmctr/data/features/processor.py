@@ -46,7 +46,10 @@ from .fit import FittedState, Fitter
 from .settings import FittedExtractor, sequence_tables
 from .transform import TabularArrays, concatenate, transform_rows
 
-__all__ = ["TabularFeatureProcessor"]
+__all__ = ["SPECIAL", "TabularFeatureProcessor"]
+
+SPECIAL = ("label", "group", "time", "time_format", "weight")
+"""Settings of sources and processors that name what is no field."""
 
 
 class TabularFeatureProcessor(FittedExtractor):
@@ -88,13 +91,7 @@ class TabularFeatureProcessor(FittedExtractor):
     ) -> None:
         super().__init__(**kwargs)
         self.fields = parse_fields(fields)
-        for name, value in {
-            "label": label,
-            "group": group,
-            "time": time,
-            "time_format": time_format,
-            "weight": weight,
-        }.items():
+        for name, value in zip(SPECIAL, (label, group, time, time_format, weight)):
             if value is not None and (not isinstance(value, str) or not value):
                 raise ValueError(f"{name}={value!r}; accepted: a column's name or None.")
             setattr(self, name, value)
@@ -161,8 +158,7 @@ class TabularFeatureProcessor(FittedExtractor):
         return kinds | {name: kind for name, kind in special.items() if name is not None and name not in kinds}
 
     def _special(self, **changes: Any) -> dict[str, Any]:
-        names = ("label", "group", "time", "weight", "time_format")
-        return {name: getattr(self, name) for name in names} | changes
+        return {name: getattr(self, name) for name in SPECIAL} | changes
 
     # fitting
 
@@ -269,23 +265,24 @@ class TabularFeatureProcessor(FittedExtractor):
     def vocab_size(self, name: str) -> int:
         """Number of ids of a field that has ids: padding and unknown included."""
         self._require_fitted()
-        field = next((field for field in self.fields if field.name == name), None)
-        if field is None or field.kind == "value":
-            raise ValueError(
-                unknown_key_message(name, [f.name for f in self.fields if f.kind != "value"], "fields with ids")
-            )
+        field = self._field(name, [field for field in self.fields if field.kind != "value"], "fields with ids")
         if field.transform == "quantile":
             return field.first_id + len(self._state.bounds[name]) + 1
         if field.hash_buckets is not None:
             return field.first_id + field.hash_buckets
         return self._state.vocabularies[field.share_with or name].size
 
+    @staticmethod
+    def _field(name: str, accepted: Sequence[Field], where: str) -> Field:
+        found = {field.name: field for field in accepted}
+        if name not in found:
+            raise ValueError(unknown_key_message(name, found, where))
+        return found[name]
+
     def lookup(self, name: str, values: Sequence[Any]) -> np.ndarray:
         """(N,) int32 ids of values of a field, 1 where unknown; for tables of pre-trained vectors and the like."""
         self._require_fitted()
-        field = next((field for field in self.fields if field.name == name), None)
-        if field is None or field.type == "numeric":
-            raise ValueError(unknown_key_message(name, [f.name for f in self.fields if f.type != "numeric"], "fields"))
+        field = self._field(name, [field for field in self.fields if field.type != "numeric"], "fields")
         plain = Field(
             name, "categorical", hash_buckets=field.hash_buckets, share_with=field.share_with, missing=field.missing
         )
@@ -356,14 +353,10 @@ class TabularFeatureProcessor(FittedExtractor):
 
     def _check_state(self, where: str) -> None:
         for field in self.fields:
-            owner = field.share_with or field.name
+            needed = {"quantile": self._state.bounds, "standardize": self._state.moments}.get(field.transform)
             if field.type != "numeric":
-                complete = field.hash_buckets is not None or owner in self._state.vocabularies
-            elif field.transform == "quantile":
-                complete = field.name in self._state.bounds
-            else:
-                complete = field.transform != "standardize" or field.name in self._state.moments
-            if not complete:
+                needed = self._state.vocabularies if field.hash_buckets is None else None
+            if needed is not None and (field.share_with or field.name) not in needed:
                 raise ValueError(
                     f"{where}: the side files ({', '.join(SIDE_FILES)}) hold nothing for the field {field.name!r}; they do not "
                     "belong to this preprocessor_config.json."

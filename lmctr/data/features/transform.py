@@ -49,45 +49,40 @@ def transform_rows(
         inputs_only: leave out all keys that a model's forward does not take as inputs.
     """
     num_rows = len(rows)
-    ids = [f for f in fields if f.kind == "id"]
-    values = [f for f in fields if f.kind == "value"]
-    lists = [f for f in fields if f.kind == "list"]
+    ids, values, lists = ([field for field in fields if field.kind == kind] for kind in ("id", "value", "list"))
     result: dict[str, np.ndarray] = {}
     counts: dict[str, dict[str, int]] = {}
-    if ids:
-        matrix = np.empty((num_rows, len(ids)), dtype=np.int32)
-        for place, field in enumerate(ids):
-            matrix[:, place], counts[field.name] = _ids(field, state, rows)
-        result["input_ids"] = matrix
-    if values:
-        floats = np.empty((num_rows, len(values)), dtype=np.float32)
-        for place, field in enumerate(values):
-            floats[:, place], counts[field.name] = _values(field, state, rows)
-        result["numeric_values"] = floats
+    for key, own, dtype, read in (("input_ids", ids, np.int32, _ids), ("numeric_values", values, np.float32, _values)):
+        if own:
+            result[key] = np.empty((num_rows, len(own)), dtype=dtype)
+        for place, field in enumerate(own):
+            result[key][:, place], counts[field.name] = read(field, state, rows)
     if lists:
         longest = max(field.max_length for field in lists)
         timed = any(field.time_column for field in lists)
-        sequences = np.zeros((num_rows, len(lists), longest), dtype=np.int32)
-        ages = np.zeros((num_rows, len(lists), longest), dtype=np.float32) if timed else None
         now = seconds_of(rows, special["time"], special["time_format"]) if timed else None
-        for place, field in enumerate(lists):
-            shown, age, counts[field.name] = _lists(field, state, rows, now)
-            sequences[:, place, : field.max_length] = shown
-            if age is not None:
-                ages[:, place, : field.max_length] = age
-        result["sequence_ids"] = sequences
+        result["sequence_ids"] = np.zeros((num_rows, len(lists), longest), dtype=np.int32)
         if timed:
-            result["sequence_times"] = ages
-    if not inputs_only:
-        if special["label"] is not None:
-            result["labels"] = labels_of(rows, special["label"])
-        if special["group"] is not None:
-            result["groups"] = group_codes(rows, special["group"])
-        if special["time"] is not None:
-            result["times"] = seconds_of(rows, special["time"], special["time_format"])
-        if special["weight"] is not None:
-            result["weight"] = weights_of(rows, special["weight"])
+            result["sequence_times"] = np.zeros((num_rows, len(lists), longest), dtype=np.float32)
+        for place, field in enumerate(lists):
+            shown, counts[field.name] = _lists(field, state, rows, now)
+            for key, grid in zip(("sequence_ids", "sequence_times"), shown):
+                result[key][:, place, : field.max_length] = grid
+    if inputs_only:
+        return TabularArrays(result, counts)
+    if special["label"] is not None:
+        result["labels"] = labels_of(rows, special["label"])
+    if special["group"] is not None:
+        result["groups"] = group_codes(rows, special["group"])
+    if special["time"] is not None:
+        result["times"] = seconds_of(rows, special["time"], special["time_format"])
+    if special["weight"] is not None:
+        result["weight"] = weights_of(rows, special["weight"])
     return TabularArrays(result, counts)
+
+
+def _counts(values: int, missing: np.ndarray, unknown: int = 0) -> dict[str, int]:
+    return {"values": values, "missing": int(missing.sum()), "unknown": unknown}
 
 
 def _ids(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
@@ -101,13 +96,12 @@ def _ids(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, dict
         ids = np.searchsorted(state.bounds[field.name], raw, side="right").astype(np.int32) + field.first_id
         if field.fill_value is None:
             ids[missing] = missing_id
-        return ids, {"values": len(ids), "missing": int(missing.sum()), "unknown": 0}
+        return ids, _counts(len(ids), missing)
     codes, words = text_codes(array, field, rows)
-    known = _word_ids(field, state, words)
     missing = codes < 0
-    ids = np.append(known, np.int32(missing_id)).take(codes)
-    unknown = int((ids == OOV_ID).sum()) - (int(missing.sum()) if missing_id == OOV_ID else 0)
-    return ids, {"values": len(ids), "missing": int(missing.sum()), "unknown": unknown}
+    ids = np.append(_word_ids(field, state, words), np.int32(missing_id)).take(codes)
+    unknown = ids == OOV_ID
+    return ids, _counts(len(ids), missing, int((unknown & ~missing).sum()))
 
 
 def _word_ids(field: Field, state: FittedState, words: Any) -> np.ndarray:
@@ -128,47 +122,33 @@ def _values(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, d
     elif field.transform == "standardize":
         raw = (raw - mean) / deviation
     too_large = np.abs(raw) > np.finfo(np.float32).max
-    if too_large.any():
-        raise rows.bad(
-            too_large, array, field.source_column, "do not fit float32", "Use the transform log1p or quantile."
-        )
-    return raw.astype(np.float32), {"values": len(raw), "missing": int(missing.sum()), "unknown": 0}
+    accepted = "Use the transform log1p or quantile."
+    rows.refuse(too_large, array, field.source_column, "do not fit float32", accepted)
+    return raw.astype(np.float32), _counts(len(raw), missing)
 
 
 def _lists(
     field: Field, state: FittedState, rows: Rows, now: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray | None, dict[str, int]]:
-    """Padded ids and ages. Missing entries of a list are left out; unknown ones stay as id 1."""
+) -> tuple[tuple[np.ndarray, ...], dict[str, int]]:
+    """Padded ids, with a time column also ages. Missing entries of a list are left out; unknown ones stay as id 1."""
     flat, lengths = value_lists(rows.column(field.source_column), field, rows)
     codes, words = text_codes(flat, field, rows)
     ids = np.append(_word_ids(field, state, words), np.int32(0)).take(codes)
-    counts = {"values": len(ids), "missing": int((codes < 0).sum()), "unknown": int((ids == OOV_ID).sum())}
+    counts = _counts(len(ids), codes < 0, int((ids == OOV_ID).sum()))
     if field.time_column is None:
-        return padded(ids, lengths, field)[0], None, counts
-    moments, time_lengths = value_lists(rows.column(field.time_column), field, rows)
-    uneven = time_lengths != lengths
-    if uneven.any():
-        raise rows.bad(
-            uneven,
-            time_lengths,
-            field.time_column,
-            f"have another number of times than {field.source_column!r} has entries",
-            "Every entry of a sequence needs a time.",
-        )
+        return padded(ids, lengths, field), counts
+    column = rows.column(field.time_column)
+    moments, time_lengths = value_lists(column, field, rows)
+    problem = f"have another number of times than {field.source_column!r} has entries"
+    accepted = "Every entry of a sequence needs a time."
+    rows.refuse(time_lengths != lengths, time_lengths, field.time_column, problem, accepted)
     past = numbers(moments, field.time_column, rows)
     ages = (np.repeat(now, lengths) - past).astype(np.float32)
     row_of = np.repeat(np.arange(len(lengths)), lengths)
     wrong = np.bincount(row_of[np.isnan(past) | (ages < 0)], minlength=len(lengths)) > 0
-    if wrong.any():
-        raise rows.bad(
-            wrong,
-            rows.column(field.time_column),
-            field.time_column,
-            "are missing or later than the row's own time",
-            "A sequence holds what happened before its row.",
-        )
-    shown, age = padded(ids, lengths, field, [ages])
-    return shown, age, counts
+    accepted = "A sequence holds what happened before its row."
+    rows.refuse(wrong, column, field.time_column, "are missing or later than the row's own time", accepted)
+    return padded(ids, lengths, field, [ages]), counts
 
 
 def concatenate(parts: Iterable[TabularArrays]) -> TabularArrays:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lmctr.data.array_store import ArrayStore, smallest_integer
-from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.features.processor import SPECIAL, TabularFeatureProcessor
 from lmctr.data.features.transform import add_counts
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
@@ -168,5 +168,4 @@ class TabularStore(ArrayStore):
 
 def processor_arguments(source: TableSource) -> dict[str, Any]:
     """Arguments of a processor for the source's own fields and columns."""
-    names = ("label", "group", "time", "time_format", "weight")
-    return {"fields": source.fields} | {name: getattr(source, name) for name in names}
+    return {"fields": source.fields} | {name: getattr(source, name) for name in SPECIAL}
