@@ -36,9 +36,10 @@ import pyarrow as pa
 
 from lmctr.data.impressions.source import STAGES, ImpressionBlock, ImpressionSource
 from lmctr.data.logs.log import DatasetInfo
+from lmctr.utils.ragged import ragged_arange
 from lmctr.utils.suggest import unknown_key_message
 
-from .generator import settings_of
+from .generator import Settings
 
 __all__ = ["SCENARIOS", "SyntheticCascade", "synthetic_cascade"]
 
@@ -57,7 +58,7 @@ _PILOT = 4096  # users whose components set the scale
 
 
 @dataclass
-class SyntheticCascade:
+class SyntheticCascade(Settings):
     """Settings of a generated cascade; [`generate`] makes it.
 
     Args:
@@ -104,8 +105,7 @@ class SyntheticCascade:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.scenario not in SCENARIOS:
-            raise ValueError(f"scenario: got {self.scenario!r}, accepted: {', '.join(SCENARIOS)}.")
+        self.require("scenario", ", ".join(SCENARIOS), self.scenario in SCENARIOS)
         self.ads_per_impression = _pair(self.ads_per_impression)
         for name in ("decay", "main_share", "value"):
             if getattr(self, name) is None:
@@ -119,7 +119,7 @@ class SyntheticCascade:
 
     def generate(self) -> ImpressionSource:
         """The source; the same settings give the same impressions."""
-        preset, settings, world = SCENARIOS[self.scenario], settings_of(self), _World(self)
+        preset, settings, world = SCENARIOS[self.scenario], self.settings(), _World(self)
         info = DatasetInfo(
             name="synthetic-cascade" if self.scenario == "feed" else f"synthetic-cascade-{self.scenario}",
             licence="none: generated",
@@ -134,8 +134,8 @@ class SyntheticCascade:
         counts = ("num_impressions", "num_users", "num_ads", "num_components", "num_ranked", "history_length", "seed")
         for name in counts:
             value, least = getattr(self, name), int(name not in ("history_length", "seed"))
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name}: got {value!r}, accepted: a whole number of at least {least}.")
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            self.require(name, f"a whole number of at least {least}", whole and value >= least)
         if not 0 < self.num_ranked < self.num_preranked < self.num_matched <= self.num_ads:
             raise ValueError(
                 f"num_ranked {self.num_ranked} < num_preranked {self.num_preranked} < num_matched {self.num_matched} <= num_ads "
@@ -146,8 +146,8 @@ class SyntheticCascade:
             raise ValueError(f"ads_per_impression: got {low} to {high}, accepted: at least 1, the smallest first.")
         for name in ("stage_shares", "fractions"):
             shares = getattr(self, name)
-            if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-                raise ValueError(f"{name}: got {shares}, accepted: 3 shares that sum to 1.")
+            sums = len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6
+            self.require(name, "3 shares that sum to 1", sums)
         taken = _quotas(high, self.stage_shares)
         rooms = (self.num_matched - self.num_preranked, self.num_preranked - self.num_ranked, self.num_ranked)
         for stage, wanted, room in zip(STAGES[1:], taken, rooms):
@@ -155,13 +155,10 @@ class SyntheticCascade:
                 raise ValueError(
                     f"stage_shares ask for {wanted} of {high} ads from {stage}, which has {room}; take fewer ads_per_impression or wider stages."
                 )
-        if not 0 <= self.main_share <= 1:
-            raise ValueError(f"main_share: got {self.main_share}, accepted: 0 to 1.")
+        self.require("main_share", "0 to 1", 0 <= self.main_share <= 1)
         for name in ("spread", "value"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise ValueError(f"{name}: got {getattr(self, name)}, accepted: a number above 0.")
-        if not 0 <= self.decay < np.inf:
-            raise ValueError(f"decay: got {self.decay}, accepted: a number of at least 0.")
+            self.require(name, "a number above 0", 0 < getattr(self, name) < np.inf)
+        self.require("decay", "a number of at least 0", 0 <= self.decay < np.inf)
 
 
 def synthetic_cascade(*sizes: int, **settings: Any) -> ImpressionSource:
@@ -236,29 +233,15 @@ class _World:
 
     @property
     def user_fields(self) -> tuple[dict[str, Any], ...]:
-        fields: list[dict[str, Any]] = [
-            {"name": f"user_c{f + 1}", "type": "categorical"} for f in range(len(_USER_VALUES))
-        ]
-        fields += [
-            {"name": f"user_n{f + 1}", "type": "numeric", "transform": "standardize"} for f in range(_NUM_NUMERIC)
-        ]
+        fields = _fields("user", len(_USER_VALUES), "standardize")
         if self.s.history_length:
-            fields.append(
-                {
-                    "name": "shown_ads",
-                    "type": "sequence",
-                    "max_length": self.s.history_length,
-                    "share_with": "ad.ad_id",
-                }
-            )
+            shared = {"max_length": self.s.history_length, "share_with": "ad.ad_id"}
+            fields.append({"name": "shown_ads", "type": "sequence"} | shared)
         return tuple(fields)
 
     @property
     def ad_fields(self) -> tuple[dict[str, Any], ...]:
-        fields: list[dict[str, Any]] = [{"name": "ad_id", "type": "categorical"}]
-        fields += [{"name": f"ad_c{f + 1}", "type": "categorical"} for f in range(len(_AD_VALUES))]
-        fields += [{"name": f"ad_n{f + 1}", "type": "numeric", "transform": "log1p"} for f in range(_NUM_NUMERIC)]
-        return tuple(fields)
+        return ({"name": "ad_id", "type": "categorical"}, *_fields("ad", len(_AD_VALUES), "log1p"))
 
     def blocks(self) -> Iterator[ImpressionBlock]:
         """The impressions; memory of one block."""
@@ -297,28 +280,19 @@ class _World:
 
         low, high = s.ads_per_impression
         counts = draw.integers(low, high + 1, _BLOCK)
-        pieces = []  # of the whole queue: place among the matched, log eCPM, stage, in the queue's order
-        for places, stage in ((shown, 3), (beaten, 2)):
-            pieces.append((np.take_along_axis(judged, places, 1), np.take_along_axis(log_ecpm, places, 1), stage))
-        pieces.append((lost, np.full(lost.shape, -np.inf, np.float32), 1))
-        picked = [draw.random(piece[0].shape) for piece in pieces]
-        rows = []
-        for i in range(size):
-            quotas = _quotas(int(counts[i]), s.stage_shares)[::-1]
-            rows.append(
-                [
-                    np.sort(np.argpartition(keys[i], q - 1)[:q]) if q else np.zeros(0, np.int64)
-                    for keys, q in zip(picked, quotas)
-                ]
-            )
-        place = np.concatenate([piece[0][i][own] for i in range(size) for piece, own in zip(pieces, rows[i])])
-        log_value = np.concatenate([piece[1][i][own] for i in range(size) for piece, own in zip(pieces, rows[i])])
-        stages = np.concatenate(
-            [np.full(len(own), piece[2], np.int8) for i in range(size) for piece, own in zip(pieces, rows[i])]
-        )
+        quotas = np.array([_quotas(int(count), s.stage_shares)[::-1] for count in counts])
+        # the whole queue, (B, matched), latest stage first: place among the matched, log eCPM, stage, and whether it is drawn
+        ranked = np.concatenate([shown, beaten], axis=1)
+        place = np.concatenate([np.take_along_axis(judged, ranked, 1), lost], axis=1)
+        unranked = np.full(lost.shape, -np.inf, np.float32)
+        log_value = np.concatenate([np.take_along_axis(log_ecpm, ranked, 1), unranked], axis=1)
+        widths = (s.num_ranked, s.num_preranked - s.num_ranked, s.num_matched - s.num_preranked)
+        stages = np.repeat(np.array([3, 2, 1], np.int8), widths)
+        drawn = [_smallest(draw.random((_BLOCK, width)), quota) for width, quota in zip(widths, quotas.T)]
+        of, column = np.nonzero(np.concatenate(drawn, axis=1)[:size])
+        place, log_value, stages = place[of, column], log_value[of, column], stages[column]
         counts = counts[:size]
-        of = np.repeat(np.arange(size), counts)
-        v = (high - np.concatenate([np.arange(n) for n in counts])).astype(np.float32)
+        v = (high - ragged_arange(np.zeros_like(counts), counts)).astype(np.float32)
         ad, oracle = matched[of, place], y[of, place]
         # inside an impression the ads stand in no telling order
         mixed = np.lexsort((draw.random(len(ad)), of))
@@ -358,6 +332,14 @@ class _World:
         return np.take_along_axis(best, np.argsort(draw.random(best.shape), axis=1), 1)
 
 
+def _fields(side: str, num_categorical: int, transform: str) -> list[dict[str, Any]]:
+    fields: list[dict[str, Any]] = [
+        {"name": f"{side}_c{f + 1}", "type": "categorical"} for f in range(num_categorical)
+    ]
+    numeric = {"type": "numeric", "transform": transform}
+    return fields + [{"name": f"{side}_n{f + 1}"} | numeric for f in range(_NUM_NUMERIC)]
+
+
 class _Effects:
     """J functions of a side: products of effects of the values of one or two fields, every third one a sine of the numbers."""
 
@@ -394,6 +376,11 @@ def _zipf(size: int, exponent: float) -> np.ndarray:
     share = np.arange(1, size + 1) ** -exponent
     total = np.cumsum(share)
     return total / total[-1]
+
+
+def _smallest(keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Mask (B, K) of the `counts` (B,) smallest keys of each row."""
+    return np.argsort(np.argsort(keys, axis=1), axis=1) < counts[:, None]
 
 
 def _best(scores: np.ndarray, count: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.logs.splits import split_log
+from lmctr.utils.ragged import offsets_from_lengths
 
 TOPICS: dict[str, tuple[str, ...]] = {
     name: tuple(nouns.split())
@@ -77,17 +78,42 @@ class SyntheticTruth:
         return auc(self.label, self.probability, self.label >= 0 if events is None else events)
 
 
-class LogGenerator:
-    """Base of the generators of logs. Each is a dataclass of its settings, and its function takes the same settings.
+class Settings:
+    """Base of the generators: each is a dataclass of its settings, and its function takes the same settings.
 
     Attributes:
-        function: name of that function, for messages. known: what a Bayes-optimal reader knows of the earlier events. everything: what the
-            log's samples are called when no test part can be split off.
+        message: what is said of a setting that does not hold.
     """
 
-    function: ClassVar[str]
+    message: ClassVar[str] = "{name}: got {value!r}, accepted: {accepted}."
+
+    def require(self, name: str, accepted: str, holds: bool) -> None:
+        """Raises for a setting that does not hold."""
+        if not holds:
+            raise ValueError(self.message.format(name=name, value=getattr(self, name), accepted=accepted))
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+class LogGenerator(Settings):
+    """Base of the generators of logs.
+
+    Attributes:
+        known: what a Bayes-optimal reader knows of the earlier events. everything: what the log's samples are called when no test part can
+            be split off. allow_repeats: whether a user may meet an item more than once.
+    """
+
     known: ClassVar[str]
     everything: ClassVar[str]
+    allow_repeats = True
 
     num_users: int
     num_items: int
@@ -96,6 +122,7 @@ class LogGenerator:
     zipf_exponent: float
     topic_stickiness: float
     events_spread: float
+    start_time: int
     days: float
 
     def generate(self) -> tuple[InteractionLog, SyntheticTruth]:
@@ -105,11 +132,6 @@ class LogGenerator:
             ValueError: a setting out of its range.
         """
         raise NotImplementedError
-
-    def require(self, name: str, accepted: str, holds: bool) -> None:
-        """Raises for a setting that does not hold."""
-        if not holds:
-            raise ValueError(f"{self.function}: {name} = {getattr(self, name)!r}; accepted: {accepted}.")
 
     def check(self) -> None:
         """Checks the settings that all generators have."""
@@ -125,14 +147,71 @@ class LogGenerator:
         accepted = "more days than it takes for one event a second"
         self.require("days", accepted, self.days * 86_400 >= 4 * self.events_per_user)
 
-    def draw_offsets(self, rng: np.random.Generator, most: int | None = None) -> np.ndarray:
-        """(U + 1,) offsets of the users' events; no user has more than `most`."""
+    def draw_events(
+        self, rng: np.random.Generator
+    ) -> tuple[np.ndarray, pa.Table, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What users meet, whatever they think of it.
+
+        Returns:
+            (I,) topic of each item, the catalogue, (U + 1,) offsets of the users' events, (E,) user, item and time of each event.
+        """
+        topic = rng.permutation(np.arange(self.num_items) % self.num_topics)
+        catalogue = draw_catalogue(rng, topic, self.num_topics)
         counts = np.full(self.num_users, self.events_per_user)
         if self.events_spread:
             spread = rng.lognormal(-(self.events_spread**2) / 2, self.events_spread, self.num_users)
             counts = np.maximum(1, np.rint(self.events_per_user * spread)).astype(np.int64)
-            counts = counts if most is None else np.minimum(counts, most)
-        return np.concatenate([[0], np.cumsum(counts)])
+            counts = counts if self.allow_repeats else np.minimum(counts, self.num_items // 2)
+        offsets = offsets_from_lengths(counts)
+        user = np.repeat(np.arange(self.num_users), counts)
+        items = self._draw_items(rng, user, topic)
+        times = draw_times(rng, offsets, self.start_time, self.days * 86_400)
+        return topic, catalogue, offsets, user, items, times
+
+    def _draw_items(self, rng: np.random.Generator, user: np.ndarray, topic: np.ndarray) -> np.ndarray:
+        """(E,) items: first a topic (the last event's, or one from the user's own mix), then an item of the topic by popularity."""
+        topics = self.num_topics
+        mix = np.cumsum(rng.dirichlet(np.full(topics, 2.0), self.num_users), axis=1)
+        by_topic = np.argsort(topic, kind="stable")
+        sizes = np.bincount(topic, minlength=topics)
+        starts = offsets_from_lengths(sizes)[:-1]
+        rank = np.arange(len(topic)) - np.repeat(starts, sizes) + 1
+        popularity = rank**-self.zipf_exponent
+        cumulative = np.cumsum(popularity)
+        before = np.concatenate([[0], cumulative])[starts]
+        total = np.add.reduceat(popularity, starts)
+        cumulative = (cumulative - np.repeat(before, sizes)) / np.repeat(total, sizes)
+        cumulative += np.repeat(np.arange(topics), sizes)
+
+        about = np.empty(len(user), dtype=np.int64)
+        for start in range(0, len(user), 1 << 20):
+            some = user[start : start + (1 << 20)]
+            fresh = (mix[some] < rng.random(len(some))[:, None]).sum(axis=1)
+            about[start : start + (1 << 20)] = np.minimum(fresh, topics - 1)
+        changes = rng.random(len(user)) >= self.topic_stickiness
+        changes[np.concatenate([[True], user[1:] != user[:-1]])] = True
+        about = about[np.maximum.accumulate(np.where(changes, np.arange(len(user)), 0))]
+
+        def draw(chosen: np.ndarray) -> np.ndarray:
+            place = np.searchsorted(cumulative, chosen + rng.random(len(chosen)), side="left")
+            return by_topic[np.minimum(place, starts[chosen] + sizes[chosen] - 1)]
+
+        items = draw(about)
+        for attempt in range(1000):
+            if self.allow_repeats:
+                break
+            key = user * len(topic) + items
+            order = np.argsort(key, kind="stable")
+            again = order[1:][key[order][1:] == key[order][:-1]]
+            if not len(again):
+                break
+            # A topic's items may run out: later attempts draw from the whole catalogue.
+            items[again] = draw(about[again]) if attempt < 20 else rng.integers(0, len(topic), len(again))
+        else:
+            raise ValueError(
+                "synthetic_log: no draw without repeats was found; raise num_items or set allow_repeats=True."
+            )
+        return items
 
     def with_info(
         self, log: InteractionLog, truth: SyntheticTruth, *, name: str, label_rule: str, notes: str = ""
@@ -161,21 +240,10 @@ class LogGenerator:
                 "best_auc_on": part,
                 "best_auc_all_events": rounded(truth.best_auc()),
                 "true_probability_auc": rounded(truth.oracle_auc(test)),
-                "arguments": settings_of(self),
+                "arguments": self.settings(),
             },
         )
         return replace(log, info=info)
-
-
-def settings_of(generator: Any) -> dict[str, Any]:
-    """The settings of a dataclass as plain values."""
-    return {entry.name: _plain(getattr(generator, entry.name)) for entry in fields(generator)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def steps(offsets: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -219,61 +287,6 @@ def draw_catalogue(rng: np.random.Generator, topic: np.ndarray, num_topics: int)
             "year": pa.array(year, pa.int16()),
         }
     )
-
-
-def draw_items(
-    rng: np.random.Generator,
-    user: np.ndarray,
-    topic: np.ndarray,
-    num_users: int,
-    num_topics: int,
-    zipf_exponent: float,
-    stickiness: float,
-    allow_repeats: bool,
-) -> np.ndarray:
-    """(E,) items: first a topic (the last event's, or one from the user's own mix), then an item of the topic by popularity."""
-    mix = np.cumsum(rng.dirichlet(np.full(num_topics, 2.0), num_users), axis=1)
-    by_topic = np.argsort(topic, kind="stable")
-    sizes = np.bincount(topic, minlength=num_topics)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    rank = np.arange(len(topic)) - np.repeat(starts, sizes) + 1
-    popularity = rank**-zipf_exponent
-    cumulative = np.cumsum(popularity)
-    before = np.concatenate([[0], cumulative])[starts]
-    total = np.add.reduceat(popularity, starts)
-    cumulative = (cumulative - np.repeat(before, sizes)) / np.repeat(total, sizes) + np.repeat(
-        np.arange(num_topics), sizes
-    )
-
-    about = np.empty(len(user), dtype=np.int64)
-    for start in range(0, len(user), 1 << 20):
-        some = user[start : start + (1 << 20)]
-        fresh = (mix[some] < rng.random(len(some))[:, None]).sum(axis=1)
-        about[start : start + (1 << 20)] = np.minimum(fresh, num_topics - 1)
-    changes = rng.random(len(user)) >= stickiness
-    changes[np.concatenate([[True], user[1:] != user[:-1]])] = True
-    about = about[np.maximum.accumulate(np.where(changes, np.arange(len(user)), 0))]
-
-    def draw(chosen: np.ndarray) -> np.ndarray:
-        place = np.searchsorted(cumulative, chosen + rng.random(len(chosen)), side="left")
-        return by_topic[np.minimum(place, starts[chosen] + sizes[chosen] - 1)]
-
-    items = draw(about)
-    for attempt in range(1000):
-        if allow_repeats:
-            break
-        key = user * len(topic) + items
-        order = np.argsort(key, kind="stable")
-        again = order[1:][key[order][1:] == key[order][:-1]]
-        if not len(again):
-            break
-        # A topic's items may run out: later attempts draw from the whole catalogue.
-        items[again] = draw(about[again]) if attempt < 20 else rng.integers(0, len(topic), len(again))
-    else:
-        raise ValueError(
-            "synthetic_log: no draw without repeats was found; raise num_items or set allow_repeats=True."
-        )
-    return items
 
 
 def draw_times(rng: np.random.Generator, offsets: np.ndarray, start: int, seconds: float) -> np.ndarray:

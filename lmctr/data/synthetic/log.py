@@ -25,7 +25,7 @@ import numpy as np
 
 from lmctr.data.logs.log import InteractionLog
 
-from .generator import LogGenerator, SyntheticTruth, draw_catalogue, draw_items, draw_times, sigmoid, steps
+from .generator import LogGenerator, SyntheticTruth, sigmoid, steps
 
 __all__ = ["SyntheticLog", "synthetic_log"]
 
@@ -58,7 +58,7 @@ class SyntheticLog(LogGenerator):
     `item_id`, `title`, `genres` (the topic, for some items also a kind that means nothing) and `year`.
     """
 
-    function: ClassVar[str] = "synthetic_log"
+    message = "synthetic_log: {name} = {value!r}; accepted: {accepted}."
     known: ClassVar[str] = "events"
     everything: ClassVar[str] = "all events"
 
@@ -83,21 +83,7 @@ class SyntheticLog(LogGenerator):
     def generate(self) -> tuple[InteractionLog, SyntheticTruth]:
         self.check()
         rng = np.random.default_rng(self.seed)
-        topic = rng.permutation(np.arange(self.num_items) % self.num_topics)
-        catalogue = draw_catalogue(rng, topic, self.num_topics)
-        offsets = self.draw_offsets(rng, None if self.allow_repeats else self.num_items // 2)
-        user = np.repeat(np.arange(self.num_users), np.diff(offsets))
-        items = draw_items(
-            rng,
-            user,
-            topic,
-            self.num_users,
-            self.num_topics,
-            self.zipf_exponent,
-            self.topic_stickiness,
-            self.allow_repeats,
-        )
-        times = draw_times(rng, offsets, self.start_time, self.days * 86_400)
+        topic, catalogue, offsets, user, items, times = self.draw_events(rng)
         liked = np.linspace(0.5 + self.topic_appeal, 0.5 - self.topic_appeal, self.num_topics)
         taste = np.where(rng.random((self.num_users, self.num_topics)) < liked, 1, -1).astype(np.int8)
         labels, probability, bayes = self._draw_labels(rng, offsets, topic[items], taste, liked)

@@ -24,7 +24,7 @@ import numpy as np
 
 from lmctr.data.logs.log import InteractionLog
 
-from .generator import LogGenerator, SyntheticTruth, draw_catalogue, draw_items, draw_times, sigmoid, steps
+from .generator import LogGenerator, SyntheticTruth, sigmoid, steps
 
 __all__ = ["BEHAVIORS", "SCENARIOS", "SyntheticSequenceLog", "synthetic_sequence_log"]
 
@@ -59,7 +59,7 @@ class SyntheticSequenceLog(LogGenerator):
     `log.info.best_auc` is the best reachable AUC on the test part of the default split.
     """
 
-    function: ClassVar[str] = "synthetic_sequence_log"
+    message = "synthetic_sequence_log: {name} = {value!r}; accepted: {accepted}."
     known: ClassVar[str] = "items, scenarios and behaviours"
     everything: ClassVar[str] = "all samples"
 
@@ -86,12 +86,7 @@ class SyntheticSequenceLog(LogGenerator):
         self.check()
         users, topics, scenarios = self.num_users, self.num_topics, self.num_scenarios
         rng = np.random.default_rng(self.seed)
-        topic = rng.permutation(np.arange(self.num_items) % topics)
-        catalogue = draw_catalogue(rng, topic, topics)
-        offsets = self.draw_offsets(rng)
-        user = np.repeat(np.arange(users), np.diff(offsets))
-        items = draw_items(rng, user, topic, users, topics, self.zipf_exponent, self.topic_stickiness, True)
-        times = draw_times(rng, offsets, self.start_time, self.days * 86_400)
+        topic, catalogue, offsets, user, items, times = self.draw_events(rng)
         scenario = rng.integers(0, scenarios, len(user))
 
         base = np.where(rng.random((users, topics)) < self.taste_share, 1, -1)
@@ -152,9 +147,8 @@ class SyntheticSequenceLog(LogGenerator):
             known = seen[now, about]  # (A, R, 2)
             likelihood = np.exp(known - known.max(axis=2, keepdims=True))
             per_scenario = np.einsum("art,st->ars", likelihood, given)  # sum_t P(t | s) L_r(t)
-            others = np.log(per_scenario).sum(
-                axis=1
-            )  # (A, s); the maxima taken out above cancel: they depend on neither s nor t
+            # (A, s); the maxima taken out above cancel: they depend on neither s nor t
+            others = np.log(per_scenario).sum(axis=1)
             own = np.take_along_axis(likelihood, place[:, None, None], axis=1)[:, 0]  # (A, t)
             own_sum = np.take_along_axis(per_scenario, place[:, None, None], axis=1)[:, 0]  # (A, s)
             weight = others - np.log(own_sum) + np.log(prior)

@@ -27,7 +27,7 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import Piece, TableSource
 
-from .generator import auc, settings_of, sigmoid
+from .generator import Settings, auc, sigmoid
 
 __all__ = ["TRUE_PROBABILITY", "SyntheticTable", "synthetic_table"]
 
@@ -38,7 +38,7 @@ _PILOT = 1 << 17  # rows that scale the effects
 
 
 @dataclass
-class SyntheticTable:
+class SyntheticTable(Settings):
     """Settings of a generated table; [`generate`] makes it.
 
     Args:
@@ -64,6 +64,8 @@ class SyntheticTable:
     (`expected_auc`), the AUC without interactions (`additive_auc`: main and numeric effects alone, on the same labels), the pairs and the
     vocabulary sizes.
     """
+
+    message = "synthetic_table: {name}={value!r}; accepted: {accepted}."
 
     num_rows: int = 200_000
     num_categorical: int = 26
@@ -107,7 +109,7 @@ class SyntheticTable:
         )
         fields = [{"name": name, "type": "categorical"} for name in names[0]]
         fields += [{"name": name, "type": "numeric", "transform": "log1p"} for name in names[1]]
-        settings = settings_of(self)
+        settings = self.settings()
 
         def piece(part: str) -> Piece:
             first, last = bounds[part]
@@ -133,10 +135,7 @@ class SyntheticTable:
 
     def _check(self) -> tuple[float, ...]:
         """Checks the settings, and gives the fractions as numbers."""
-
-        def require(name: str, accepted: str, holds: bool) -> None:
-            _require(holds, name, getattr(self, name), accepted)
-
+        require = self.require
         for name in ("num_rows", "latent_dim"):
             value = getattr(self, name)
             require(name, "a whole number from 1 on", isinstance(value, int) and value >= 1)
@@ -163,17 +162,13 @@ synthetic_table.__signature__ = inspect.signature(SyntheticTable)  # what `help`
 
 def _require(condition: bool, name: str, value: Any, accepted: str) -> None:
     if not condition:
-        raise ValueError(f"synthetic_table: {name}={value!r}; accepted: {accepted}.")
+        raise ValueError(SyntheticTable.message.format(name=name, value=value, accepted=accepted))
 
 
 def _sizes(count: int, total: int, given: Sequence[int] | None) -> list[int]:
     if given is not None:
-        _require(
-            len(given) == count and min(given, default=2) >= 2,
-            "vocab_sizes",
-            list(given),
-            f"{count} sizes of 2 or more",
-        )
+        fits = len(given) == count and min(given, default=2) >= 2
+        _require(fits, "vocab_sizes", list(given), f"{count} sizes of 2 or more")
         return [int(size) for size in given]
     if not count:
         return []
@@ -243,16 +238,9 @@ class _Model:
         main = [rng.standard_normal(size) for size in sizes]
         left = [rng.standard_normal((sizes[f], dim)).astype(np.float32) for f, _ in pairs]
         right = [rng.standard_normal((sizes[g], dim)).astype(np.float32) for _, g in pairs]
-        numeric = np.stack(
-            [
-                rng.uniform(0, 3, count),
-                rng.uniform(0.6, 1.6, count),
-                rng.standard_normal(count),
-                rng.standard_normal(count),
-                rng.uniform(0.8, 2.0, count),
-            ],
-            axis=1,
-        )
+        location, scale = rng.uniform(0, 3, count), rng.uniform(0.6, 1.6, count)
+        slope, bend, frequency = rng.standard_normal(count), rng.standard_normal(count), rng.uniform(0.8, 2.0, count)
+        numeric = np.stack([location, scale, slope, bend, frequency], axis=1)
         shares = settings.zipf_exponent, settings.missing_share
         return cls(sizes, pairs, *shares, main, left, right, numeric, np.ones(3))
 
@@ -346,7 +334,7 @@ def _reachable(model: _Model, seed: int, start: int, stop: int) -> tuple[float |
     left, right = np.searchsorted(ordered, ordered, "left"), np.searchsorted(ordered, ordered, "right")
     pairs = (
         ordered * (below[left] + below[right]) / 2
-    )  # each row's own half is taken out below: it is no pair with itself
+    )  # a row's own half is taken out below: it is no pair with itself
     total = p.sum() * (1 - p).sum() - (p * (1 - p)).sum()
     expected = float((pairs.sum() - 0.5 * (p * (1 - p)).sum()) / total) if len(p) > 1 else 0.5
     if y.min() == y.max():
