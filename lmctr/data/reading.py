@@ -10,9 +10,9 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,24 +21,28 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 
+from lmctr.data.logs.columns import is_number
+
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_WHOLE = r"^\s*[+-]?\d+\s*$"
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?\s*$"
 ID = pa.dictionary(pa.int32(), pa.string())
 """Type to ask for an id column of a text file: each distinct id is kept once."""
 
 
-class _Counted(io.RawIOBase):
-    """A binary file that moves a progress bar as it is read."""
+class _Stream(io.RawIOBase):
+    """A binary stream as Python's own text layers and pyarrow take it, which tells how much was read."""
 
-    def __init__(self, file: BinaryIO, bar: tqdm) -> None:
-        self._file, self._bar = file, bar
+    def __init__(self, stream: BinaryIO, read: Callable[[int], Any] = int) -> None:
+        self._stream, self._read = stream, read
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:
-        data = self._file.read(len(buffer))
+        data = self._stream.read(len(buffer))
         buffer[: len(data)] = data
-        self._bar.update(len(data))
+        self._read(len(data))
         return len(data)
 
 
@@ -54,14 +58,14 @@ def opened(path: Path, progress: bool) -> Iterator[BinaryIO]:
         leave=False,
     )
     with open(path, "rb") as file, bar:
-        counted = pa.PythonFile(_Counted(file, bar), mode="r")
+        counted = pa.PythonFile(_Stream(file, bar.update), mode="r")
         yield pa.CompressedInputStream(counted, "gzip") if path.suffix == ".gz" else counted
 
 
 def text_lines(path: Path, progress: bool = False) -> Iterator[tuple[int, str]]:
     """(number from 1, line without its end) of each line that is not blank; for formats that only a loop can read."""
     with opened(path, progress) as stream:
-        text = io.TextIOWrapper(io.BufferedReader(_Readable(stream), 1 << 20), encoding="utf-8")
+        text = io.TextIOWrapper(io.BufferedReader(_Stream(stream), 1 << 20), encoding="utf-8")
         number = 0
         try:
             for number, line in enumerate(text, start=1):
@@ -71,21 +75,6 @@ def text_lines(path: Path, progress: bool = False) -> Iterator[tuple[int, str]]:
             raise ValueError(f"{path}: not UTF-8 text after line {number} ({error}).") from None
         except OSError as error:
             raise ValueError(f"{path}: damaged after line {number} ({error}).") from None
-
-
-class _Readable(io.RawIOBase):
-    """A stream of pyarrow as Python's own text layers take it."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:
-        data = self._stream.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def format_of(path: Path, given: str | None = None) -> str:
@@ -218,19 +207,13 @@ def read_delimited(
     parse = pacsv.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted)
     read = pacsv.ReadOptions(column_names=list(names) if names else None, block_size=1 << 24)
 
-    @contextlib.contextmanager
-    def source(bar: bool) -> Iterator[BinaryIO]:
-        if data is not None:
-            yield pa.BufferReader(data)
-        else:
-            with opened(path, bar) as stream:
-                yield stream
+    def source(bar: bool = False) -> contextlib.AbstractContextManager[BinaryIO]:
+        return opened(path, bar) if data is None else pa.BufferReader(data)
 
     try:
         if not names:
-            with source(False) as stream:
-                found = pacsv.open_csv(stream, parse_options=parse, read_options=_header_only()).schema.names
-            check_columns(found, wanted, str(path))
+            with source() as stream:
+                check_columns(csv_header(stream, parse, path), wanted, str(path))
         convert = pacsv.ConvertOptions(
             column_types=types, include_columns=list(dict.fromkeys(wanted)) if wanted is not None else None
         )
@@ -240,34 +223,39 @@ def read_delimited(
         if "Empty CSV" in str(error):
             raise ValueError(f"{path}: the file is empty.") from None
         if "conversion error" in str(error):
-            with source(False) as stream:
+            with source() as stream:
                 _find_bad_value(stream, types, read, parse, str(path))
-        if "parse error" in str(error) and "Row #" not in str(error):  # only a reader on one thread counts rows
-            read.use_threads = False
-            with source(False) as stream:
-                try:
-                    pacsv.read_csv(stream, read_options=read, parse_options=parse)
-                except pa.ArrowInvalid as located:
-                    error = located if "Row #" in str(located) else error
-        raise ValueError(f"{path}: {_with_row(error, header=not names)}") from None
-    except UnicodeDecodeError as error:  # in the header line
-        raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
+        if "parse error" not in str(error):
+            raise ValueError(f"{path}: cannot be read as delimited text: {printable(error)}") from None
+        with source() as stream:
+            message = parse_error(error, stream, read, parse, 0 if names else -1)
+        raise ValueError(f"{path}: {message}") from None
     for name in table.column_names:
         if pa.types.is_binary(table[name].type):  # what pyarrow makes of text that is not UTF-8
             _require_utf8(table[name], name, str(path))
     return _with_rows(table, str(path))
 
 
-def _header_only() -> pacsv.ReadOptions:
-    return pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
+def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
+    """The names in the header line."""
+    read = pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
+    try:
+        return pacsv.open_csv(stream, parse_options=parse, read_options=read).schema.names
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
 
 
-def _with_row(error: Exception, header: bool) -> str:
-    """pyarrow's message, its row number counted as everywhere here: from 1, a header line not counted."""
-    message = printable(error)
-    if "parse error" not in message:
-        return f"cannot be read as delimited text: {message}"
-    return re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - header}", message)
+def parse_error(
+    error: Exception, source: BinaryIO | pa.Buffer, read: pacsv.ReadOptions, parse: pacsv.ParseOptions, shift: int
+) -> str:
+    """pyarrow's message about a row that cannot be parsed, `shift` added to its number; `source` is read again to find it."""
+    if "Row #" not in str(error):  # only a reader on one thread counts rows
+        read.use_threads = False
+        try:
+            pacsv.read_csv(source, read, parse)
+        except pa.ArrowInvalid as located:
+            error = located if "Row #" in str(located) else error
+    return re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + shift}", printable(error))
 
 
 def _find_bad_value(
@@ -278,13 +266,9 @@ def _find_bad_value(
     table = pacsv.read_csv(stream, read_options=read, parse_options=parse, convert_options=raw)
     for name, kind in types.items():
         _require_utf8(table[name], name, source)
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        if not is_number(kind):
             continue
-        pattern = (
-            r"^\s*[+-]?\d+\s*$"
-            if pa.types.is_integer(kind)
-            else r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?\s*$"
-        )
+        pattern = _WHOLE if pa.types.is_integer(kind) else _NUMBER
         values = table[name].cast(pa.large_string()).combine_chunks()
         bad = pc.and_(pc.invert(pc.match_substring_regex(values, pattern, ignore_case=True)), pc.not_equal(values, ""))
         rows = pc.indices_nonzero(bad)

@@ -209,10 +209,7 @@ def _catalogue(source: _Source, key: str, progress: bool) -> pa.Table:
     ids = columns.whole_column(table[key], key, file)
     titles = pc.utf8_trim_whitespace(table[title].combine_chunks())
     year = pc.extract_regex(titles, r"\((?P<year>\d{4})(?:[-\x{2013}]\s*\d{0,4})?\)$")
-    named = table[genres].combine_chunks()
-    none = pc.is_in(named, value_set=pa.array(["", "(no genres listed)"]))
-    lists = pc.split_pattern(pc.if_else(none, pa.scalar(None, pa.string()), named), "|")
-    lists = pc.if_else(pc.is_null(lists), pa.scalar([], pa.list_(pa.string())), lists)
+    lists = columns.split_texts(table[genres].combine_chunks(), "|", ("", "(no genres listed)"))
     return pa.table(
         {"item_id": ids, "title": titles, "genres": lists, "year": pc.struct_field(year, "year").cast(pa.int16())}
     )

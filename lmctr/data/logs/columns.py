@@ -151,6 +151,13 @@ def whole_arrays(table: pa.Table, names: Mapping[str, str], source: str) -> dict
     return {key: whole_column(table[name], name, source).to_numpy(zero_copy_only=False) for key, name in names.items()}
 
 
+def split_texts(texts: pa.Array, separator: str, empty: Sequence[str] = ("",)) -> pa.Array:
+    """Texts split into lists; no list is null: it is empty for a missing text and those of `empty`."""
+    none = pc.or_kleene(pc.is_null(texts), pc.is_in(texts, value_set=pa.array(list(empty), texts.type)))
+    lists = pc.split_pattern(pc.if_else(none, pa.scalar(None, texts.type), texts), separator)
+    return pc.if_else(none, pa.scalar([], lists.type), lists)
+
+
 def users_with(user: np.ndarray, min_events: int) -> np.ndarray:
     """(E,) bool, the events of users who have at least `min_events`."""
     _, codes, counts = np.unique(user, return_inverse=True, return_counts=True)

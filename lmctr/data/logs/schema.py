@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, refuse_other_schema, short_for
+from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, refuse_other_schema, short_for
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
 
@@ -125,7 +125,7 @@ def _named(columns: Any) -> Any:
     return whole
 
 
-class AttributeTableKeys(FileSpec):
+class AttributesSpec(FileSpec):
     """The catalogue or user table: a file of its own, or columns of the event table."""
 
     path: ColumnName | None = None
@@ -134,7 +134,7 @@ class AttributeTableKeys(FileSpec):
     columns: Annotated[dict[str, AttributeSpec], BeforeValidator(_named)] | None = None
 
     @model_validator(mode="after")
-    def _one_place(self) -> AttributeTableKeys:
+    def _one_place(self) -> AttributesSpec:
         for name in () if self.path is not None else ("format", "delimiter", "item", "user"):
             if name in self.model_fields_set:
                 raise ValueError(f"{name!r} belongs to a file of its own; add `path`, or leave it out.")
@@ -143,18 +143,9 @@ class AttributeTableKeys(FileSpec):
         return self
 
 
-@dataclass(frozen=True)
-class AttributesSpec:
-    """The catalogue or user table: a file of its own, or columns of the event table (`file` is None)."""
-
-    file: FileSpec | None
-    key: str
-    columns: dict[str, AttributeSpec] | None
-
-
 Label = Annotated[LabelSpec, short_for("column")]
 Codes = Annotated[CodeSpec, short_for("column")]
-AttributeTable = Annotated[AttributeTableKeys, short_for("path")]
+AttributeTable = Annotated[AttributesSpec, short_for("path")]
 
 
 class ColumnKeys(Values):
@@ -170,7 +161,7 @@ class ColumnKeys(Values):
     extra_labels: dict[str, Label] = {}  # noqa: RUF012 (pydantic copies it)
 
 
-class SchemaKeys(Values):
+class Schema(Values):
     """A schema file."""
 
     name: ColumnName = "table"
@@ -180,26 +171,21 @@ class SchemaKeys(Values):
     users: AttributeTable | None = None
     info: InfoKeys | None = None
 
-
-class Schema(ColumnKeys):
-    """A parsed schema; `where` names it in error messages."""
-
-    where: str
-    events: FileSpec | None
-    catalogue: AttributesSpec | None
-    users: AttributesSpec | None
-    info: dict[str, Any]
+    def tables(self) -> Iterator[tuple[str, AttributesSpec, str, str]]:
+        """Of the catalogue and the user table, where there are such: name, keys, name of the ids in the log, id column."""
+        if self.catalogue is not None:
+            yield "catalogue", self.catalogue, "item_id", self.catalogue.item or self.columns.item
+        if self.users is not None:
+            yield "users", self.users, "user_id", self.users.user or self.columns.user
 
     def event_columns(self) -> list[str]:
         """Every column of the event table that the schema uses."""
-        names = [self.user, self.item, self.time.column, self.label.column]
-        names += [spec.column for spec in (self.feedback, self.scenario) if spec is not None]
-        names += [self.weight] if self.weight is not None else []
-        names += [spec.column for spec in self.extra_labels.values()]
-        for table in (self.catalogue, self.users):
-            if table is not None and table.file is None:
-                names += [spec.column for spec in (table.columns or {}).values()]
-        return list(dict.fromkeys(names))
+        keys = self.columns
+        specs = [keys.time, keys.label, keys.feedback, keys.scenario, *keys.extra_labels.values()]
+        for _, table, _, _ in self.tables():
+            specs += () if table.path is not None else table.columns.values()
+        names = [keys.user, keys.item, keys.weight, *(spec.column for spec in specs if spec is not None)]
+        return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def read_schema(path: str | os.PathLike) -> Schema:
@@ -219,23 +205,7 @@ def read_schema(path: str | os.PathLike) -> Schema:
 def parse_schema(values: Any, where: str = "schema", needs_events: bool = False) -> Schema:
     """Checks a schema given as a mapping (the content of a schema file)."""
     refuse_other_schema(values, where, is_log=True)
-    keys = read_values(SchemaKeys, values, SchemaWording(where))
-    if needs_events and keys.events is None:
+    schema = read_values(Schema, values, SchemaWording(where))
+    if needs_events and schema.events is None:
         raise ValueError(f"{where}: the key 'events' is missing.")
-    return Schema.model_construct(
-        **{name: getattr(keys.columns, name) for name in ColumnKeys.model_fields},
-        where=where,
-        events=keys.events,
-        catalogue=_attributes(keys.catalogue, "item", keys.columns.item),
-        users=_attributes(keys.users, "user", keys.columns.user),
-        info=info_values(keys.info) | {"name": keys.name},
-    )
-
-
-def _attributes(keys: AttributeTableKeys | None, key: str, event_column: str) -> AttributesSpec | None:
-    if keys is None:
-        return None
-    file = None
-    if keys.path is not None:
-        file = FileSpec(path=keys.path, format=keys.format, delimiter=keys.delimiter)
-    return AttributesSpec(file, getattr(keys, key) or event_column, keys.columns)
+    return schema

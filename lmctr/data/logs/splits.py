@@ -75,12 +75,12 @@ def split_log(
         raise ValueError(f"log {log.info.name!r}: no event has a label, so there is nothing to split.")
     if rule == "given":
         return _given(log, samples, boundaries, parts)
-    shares = _fractions(fractions)
+    shares = check_fractions(fractions)
     if rule == "user":
         return _by_user(log, samples, shares, seed)
     samples = _by_time(log, samples)
     times = log.time[samples]
-    cuts = [_cut(times, shares[0]), _cut(times, shares[0] + shares[1])]
+    cuts = [time_cut(times, shares[0]), time_cut(times, shares[0] + shares[1])]
     if shares[2] == 0:
         cuts[1] = len(times)
     if shares[1] == 0:
@@ -92,14 +92,10 @@ def split_log(
     return splits
 
 
-def _fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
+def check_fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
+    """The shares of train, validation and test as floats. Raises `ValueError` for other than three that sum to 1."""
     shares = tuple(float(share) for share in fractions)
-    if (
-        len(shares) != 3
-        or not all(0 <= share <= 1 for share in shares)
-        or abs(sum(shares) - 1) > 1e-6
-        or not shares[0]
-    ):
+    if len(shares) != 3 or not all(0 <= s <= 1 for s in shares) or abs(sum(shares) - 1) > 1e-6 or not shares[0]:
         raise ValueError(
             f"fractions: got {list(fractions)}, accepted: three shares (train, validation, test) that sum to 1, train above 0."
         )
@@ -110,8 +106,8 @@ def _by_time(log: InteractionLog, events: np.ndarray) -> np.ndarray:
     return events[np.argsort(log.time[events], kind="stable")]
 
 
-def _cut(times: np.ndarray, share: float) -> int:
-    """The start of a run of equal times that is nearest to `share` of the samples."""
+def time_cut(times: np.ndarray, share: float) -> int:
+    """The start of a run of equal times (sorted) that is nearest to `share` of the samples."""
     wanted = int(np.floor(share * len(times) + 1e-9))
     if wanted >= len(times):
         return len(times)
@@ -154,13 +150,13 @@ def _given(log: InteractionLog, samples: np.ndarray, boundaries: Sequence[int] |
             )
         codes = np.full(log.num_events, -2)
         for code, name in enumerate((*PARTS, "")):
-            codes[values == (name if values.dtype.kind in "UO" else -1 if code == 3 else code)] = (
-                -1 if code == 3 else code
-            )
-        if (codes == -2).any():
-            first = int(np.flatnonzero(codes == -2)[0])
+            code = -1 if name == "" else code
+            codes[values == (name if values.dtype.kind in "UO" else code)] = code
+        unknown = codes == -2
+        if unknown.any():
+            first = int(np.argmax(unknown))
             raise ValueError(
-                f"parts: {int((codes == -2).sum())} values are unknown (first: event {first}: {values[first]!r}); accepted: "
+                f"parts: {int(unknown.sum())} values are unknown (first: event {first}: {values[first]!r}); accepted: "
                 "'train', 'validation', 'test', '' or 0, 1, 2, -1."
             )
         part, described = codes[samples], {}

@@ -41,6 +41,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.reading import ID, check_columns, read_table
+from lmctr.data.schemas import info_values
 
 from . import columns
 from .log import DatasetInfo, InteractionLog, check_keys
@@ -82,16 +83,16 @@ def load_table(
         else:
             raise FileNotFoundError(f"{path}: neither a folder nor an event file for the schema {schema}.")
     file = folder / events.path
-    types = dict.fromkeys((spec.user, spec.item), ID)
+    types = dict.fromkeys((spec.columns.user, spec.columns.item), ID)
     table = read_table(
         file, spec.event_columns(), types, format=events.format, delimiter=events.delimiter, progress=progress
     )
-    tables = {}
-    for name, part in {"catalogue": spec.catalogue, "users": spec.users}.items():
-        if part is not None and part.file is not None:
-            key = "item_id" if name == "catalogue" else "user_id"
-            tables[name] = _read_attributes(part, key, folder / part.file.path, progress)
-    return _build(table, spec, str(file), **tables)
+    tables = {
+        name: _read_attributes(part, key, ids, folder / part.path, progress)
+        for name, part, key, ids in spec.tables()
+        if part.path is not None
+    }
+    return _build(table, spec, str(file), tables)
 
 
 def log_from_table(
@@ -116,15 +117,15 @@ def log_from_table(
     spec = parse_schema(schema, "schema")
     if spec.events is not None:
         raise ValueError("schema: `events` names a file, and the events come from the data given here; leave it out.")
-    for name, part in {"catalogue": spec.catalogue, "users": spec.users}.items():
-        if part is not None and part.file is not None:
+    for name, part, _, _ in spec.tables():
+        if part.path is not None:
             raise ValueError(
                 f"schema: `{name}` names a file; pass the table as {name}=..., or name columns of the event table."
             )
     table = _to_arrow(data, spec.event_columns())
     if not table.num_rows:
         raise ValueError("data: the table has no rows.")
-    return _build(table, spec, "data", catalogue=catalogue, users=users)
+    return _build(table, spec, "data", {"catalogue": catalogue, "users": users})
 
 
 def _to_arrow(data: Any, wanted: list[str]) -> pa.Table:
@@ -158,39 +159,34 @@ def _to_arrow(data: Any, wanted: list[str]) -> pa.Table:
     )
 
 
-def _build(
-    table: pa.Table, spec: Schema, source: str, *, catalogue: pa.Table | None = None, users: pa.Table | None = None
-) -> InteractionLog:
-    item, user = (_whole_ids(table[name], name, source) for name in (spec.item, spec.user))
-    if catalogue is None and spec.catalogue is not None:
-        catalogue = _attributes_from_events(table, item, spec.catalogue, "item_id", source)
-    if users is None and spec.users is not None:
-        users = _attributes_from_events(table, user, spec.users, "user_id", source)
-    feedback, feedback_names = (None, None)
-    if spec.feedback is not None:
-        feedback, feedback_names = _feedback(table[spec.feedback.column], spec.feedback, source)
-    names = {
-        "user": spec.user,
-        "item": spec.item,
-        "time": spec.time.column,
-        "label": spec.label.column,
-        "weight": spec.weight or "weight",
+def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:
+    keys = spec.columns
+    ids = {
+        key: _whole_ids(table[name], name, source) for key, name in (("user_id", keys.user), ("item_id", keys.item))
     }
-    names |= {"scenario": spec.scenario.column} if spec.scenario is not None else {}
-    info = {"label_rule": spec.label.describe()} | spec.info
+    from_events = {
+        name: _attributes_from_events(table, ids[key], part, key, id_column, source)
+        for name, part, key, id_column in spec.tables()
+        if tables.get(name) is None
+    }
+    feedback, feedback_names = (None, None)
+    if keys.feedback is not None:
+        feedback, feedback_names = _feedback(table[keys.feedback.column], keys.feedback, source)
+    names = {"user": keys.user, "item": keys.item, "time": keys.time.column, "label": keys.label.column}
+    names |= {"weight": keys.weight or "weight"}
+    names |= {"scenario": keys.scenario.column} if keys.scenario is not None else {}
+    info = {"name": spec.name, "label_rule": keys.label.describe()} | info_values(spec.info)
     return InteractionLog.from_columns(
-        user,
-        item,
-        _times(table[spec.time.column], spec.time, source),
-        _labels(table[spec.label.column], spec.label, source),
-        catalogue=catalogue,
+        *ids.values(),
+        _times(table[keys.time.column], keys.time, source),
+        _labels(table[keys.label.column], keys.label, source),
         feedback=feedback,
         feedback_names=feedback_names,
-        extra_labels={name: _labels(table[rule.column], rule, source) for name, rule in spec.extra_labels.items()},
-        scenario=None if spec.scenario is None else table[spec.scenario.column],
-        scenario_names=None if spec.scenario is None else spec.scenario.names,
-        weight=None if spec.weight is None else table[spec.weight],
-        users=users,
+        extra_labels={name: _labels(table[rule.column], rule, source) for name, rule in keys.extra_labels.items()},
+        scenario=None if keys.scenario is None else table[keys.scenario.column],
+        scenario_names=None if keys.scenario is None else keys.scenario.names,
+        weight=None if keys.weight is None else table[keys.weight],
+        **tables | from_events,
         info=DatasetInfo.from_dict(info),
         source=source,
         names=names,
@@ -343,26 +339,33 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
     return columns.to_codes(array, ("unknown", *names), spec.column, source, np.int8)
 
 
-def _read_attributes(spec: AttributesSpec, key: str, file: Path, progress: bool) -> pa.Table:
+_TYPES = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
+
+
+def _read_attributes(spec: AttributesSpec, key: str, id_column: str, file: Path, progress: bool) -> pa.Table:
     """The catalogue (`key` = "item_id") or user table ("user_id") from a file of its own."""
-    wanted, types = None, {spec.key: ID}
+    wanted, types = None, {id_column: ID}
     if spec.columns is not None:
-        wanted = [spec.key, *(part.column for part in spec.columns.values())]
-        kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
-        for part in spec.columns.values():
-            if part.type is not None or part.separator is not None:
-                types[part.column] = kinds[part.type or "text"]
-    table = read_table(file, wanted, types, format=spec.file.format, delimiter=spec.file.delimiter, progress=progress)
-    check_keys(table, spec.key, str(file))
+        wanted = [id_column, *(part.column for part in spec.columns.values())]
+        kinds = {part.column: _kind_of(part) for part in spec.columns.values()}
+        types |= {name: _TYPES[kind] for name, kind in kinds.items() if kind is not None}
+    table = read_table(file, wanted, types, format=spec.format, delimiter=spec.delimiter, progress=progress)
+    check_keys(table, id_column, str(file))
     parts = spec.columns
     if parts is None:
-        parts = {name: AttributeSpec(column=name) for name in table.column_names if name != spec.key}
-    return _attributes(table, parts, key, _whole_ids(table[spec.key], spec.key, str(file)), str(file))
+        parts = {name: AttributeSpec(column=name) for name in table.column_names if name != id_column}
+    return _attributes(table, parts, key, _whole_ids(table[id_column], id_column, str(file)), str(file))
 
 
-def _attributes_from_events(table: pa.Table, ids: pa.Array, spec: AttributesSpec, key: str, source: str) -> pa.Table:
+def _kind_of(part: AttributeSpec) -> str | None:
+    return part.type or ("text" if part.separator is not None else None)
+
+
+def _attributes_from_events(
+    table: pa.Table, ids: pa.Array, spec: AttributesSpec, key: str, id_column: str, source: str
+) -> pa.Table:
     """The catalogue or user table from columns of the event table: each id's first row counts."""
-    codes, known = columns.encode_ids(ids, spec.key, source)
+    codes, known = columns.encode_ids(ids, id_column, source)
     first = np.unique(codes, return_index=True)[1]
     return _attributes(table.take(pa.array(first)), spec.columns or {}, key, known, source)
 
@@ -377,19 +380,15 @@ def _attributes(table: pa.Table, parts: Mapping[str, AttributeSpec], key: str, i
         values = table[part.column].combine_chunks()
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
-        kind = part.type or ("text" if part.separator is not None else None)
+        kind = _kind_of(part)
         if kind is not None:
-            wanted = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}[kind]
             try:
-                values = values.cast(wanted)
+                values = values.cast(_TYPES[kind])
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ValueError(
                     f"{columns.place(source, part.column)}: the schema says {kind}, and the values do not fit: {error}"
                 ) from None
         if part.separator is not None:
-            lists = pc.split_pattern(
-                pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values), part.separator
-            )
-            values = pc.if_else(pc.is_null(lists), pa.scalar([], pa.list_(pa.string())), lists)
+            values = columns.split_texts(values, part.separator)
         result[name] = values
     return pa.table(result)

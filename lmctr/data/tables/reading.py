@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,15 +19,15 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.reading import check_columns, checked_file, first_not_utf8, printable
+from lmctr.data.logs.columns import is_number
+from lmctr.data.reading import check_columns, checked_file, csv_header, first_not_utf8, parse_error, printable
 
 __all__ = ["BLOCK_SIZE", "block_size_for", "stream_file"]
 
 BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
-_SHARE = (
-    16  # fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time
-)
+# Fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time.
+_SHARE = 16
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
 _MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 
@@ -109,12 +108,13 @@ def _stream_csv(
     skipped = 0 if names else 1
     types = {"text": pa.string(), "number": pa.float64()}
     types = {name: types[kind] for name, kind in (columns or {}).items() if kind in types}
-    wanted = None if columns is None else list(dict.fromkeys(columns))
+    wanted = None if columns is None else list(columns)
     done = 0
     with _opened(path) as stream:
         for block in _line_blocks(stream, block_size, path, quoted=True):
             if names is None:
-                names = _header(block, parse, path)
+                line = block[: block.find(b"\n") + 1] or block
+                names = csv_header(pa.py_buffer(line), parse, path)
             if not done:
                 check_columns(names, wanted, str(path))
             read = pacsv.ReadOptions(column_names=list(names), skip_rows=skipped, block_size=len(block) + 1)
@@ -132,21 +132,10 @@ def _stream_csv(
                 if not pa.types.is_null(field.type):
                     types.setdefault(field.name, field.type)
                 if pa.types.is_binary(field.type):  # what Arrow makes of text that is not UTF-8
-                    name, row, value, problem = _bad_cell(table, {}) or ("", 0, b"", "")
-                    raise ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
+                    raise _bad_cell(path, table, {}, done) or ValueError(f"{path}: not UTF-8 text.")
             skipped = 0
             yield table
             done += table.num_rows
-
-
-def _header(block: bytes, parse: pacsv.ParseOptions, path: Path) -> list[str]:
-    line = block[: block.find(b"\n") + 1] or block
-    try:
-        return pacsv.open_csv(
-            pa.py_buffer(line), parse_options=parse, read_options=pacsv.ReadOptions(use_threads=False)
-        ).schema.names
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
 
 
 def _csv_error(
@@ -163,37 +152,27 @@ def _csv_error(
     message = printable(error)
     if "parse error" not in message:
         raw = pacsv.ConvertOptions(column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=wanted)
-        bad = _bad_cell(pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types)
-        if bad is not None:
-            name, row, value, problem = bad
-            return ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
+        found = _bad_cell(path, pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types, done)
+        if found is not None:
+            return found
     else:
-        read.use_threads = False  # only a reader on one thread counts rows
-        try:
-            pacsv.read_csv(pa.py_buffer(block), read, parse)
-        except pa.ArrowInvalid as located:
-            message = printable(located)
-        message = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) - read.skip_rows + done}", message)
+        message = parse_error(error, pa.py_buffer(block), read, parse, done - read.skip_rows)
     return ValueError(f"{path}: cannot be read as delimited text: {message}")
 
 
-def _bad_cell(table: pa.Table, types: Mapping[str, pa.DataType]) -> tuple[str, int, Any, str] | None:
-    """Column, row (from 0), value and problem of the first cell that does not fit its column."""
+def _bad_cell(path: Path, table: pa.Table, types: Mapping[str, pa.DataType], done: int) -> ValueError | None:
+    """The error for the first cell that does not fit its column; `done` rows stand before the table."""
     for name in table.column_names:
         raw = table[name].combine_chunks()
-        undecodable = first_not_utf8(raw)
-        if undecodable is not None:
-            return name, *undecodable, "is not UTF-8 text; convert the file to UTF-8"
-        text = raw.cast(pa.large_string())
-        if name in types and (pa.types.is_floating(types[name]) or pa.types.is_integer(types[name])):
-            fits = pc.or_(
-                pc.match_substring_regex(text, _NUMBER, ignore_case=True),
-                pc.is_in(text, pa.array(_MISSING, pa.large_string())),
-            )
-            bad = pc.indices_nonzero(pc.invert(fits))
-            if len(bad):
-                row = bad[0].as_py()
-                return name, row, text[row].as_py(), "is no number, as the values before it are"
+        bad, problem = first_not_utf8(raw), "is not UTF-8 text; convert the file to UTF-8"
+        if bad is None and name in types and is_number(types[name]):
+            text, problem = raw.cast(pa.large_string()), "is no number, as the values before it are"
+            number = pc.match_substring_regex(text, _NUMBER, ignore_case=True)
+            rows = pc.indices_nonzero(pc.invert(pc.or_(number, pc.is_in(text, pa.array(_MISSING, text.type)))))
+            bad = (rows[0].as_py(), text[rows[0].as_py()].as_py()) if len(rows) else None
+        if bad is not None:
+            row, value = bad
+            return ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")
     return None
 
 
@@ -201,8 +180,8 @@ def _stream_parquet(path: Path, columns: Mapping[str, str] | None, block_size: i
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            check_columns(names, None if columns is None else list(columns), str(path))
-            wanted = None if columns is None else list(dict.fromkeys(columns))
+            wanted = None if columns is None else list(columns)
+            check_columns(names, wanted, str(path))
             rows = max(1024, block_size // (8 * max(len(wanted or names), 1)))
             yield from file.iter_batches(batch_size=rows, columns=wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -230,7 +209,7 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
                 for name in columns:  # a key that a block leaves out everywhere
                     if name not in table.column_names:
                         table = table.append_column(name, pa.nulls(table.num_rows))
-                table = table.select(list(dict.fromkeys(columns)))
+                table = table.select(list(columns))
             yield table
             done += table.num_rows
 

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from lmctr.data.features.columns import Rows, group_codes, seconds_of
 from lmctr.data.logs.log import DatasetInfo
-from lmctr.data.logs.splits import PARTS
+from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 
 from .reading import stream_file
 
@@ -47,13 +47,7 @@ class SplitRule:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise ValueError(f"split rule: got {self.rule!r}, accepted: {', '.join(map(repr, RULES))}.")
-        shares = tuple(float(share) for share in self.fractions)
-        if len(shares) != 3 or not all(0 <= s <= 1 for s in shares) or abs(sum(shares) - 1) > 1e-6 or not shares[0]:
-            raise ValueError(
-                f"fractions: got {list(self.fractions)}, accepted: three shares (train, validation, test) that sum to 1, train "
-                "above 0."
-            )
-        object.__setattr__(self, "fractions", shares)
+        object.__setattr__(self, "fractions", check_fractions(self.fractions))
         if self.boundaries is not None and (self.rule != "time" or not self.boundaries[0] <= self.boundaries[1]):
             raise ValueError(
                 f"boundaries: got {self.boundaries!r} for the rule {self.rule!r}; accepted: two times in order, for the rule 'time'."
@@ -126,9 +120,10 @@ class TableSource:
             if piece.part is None:
                 if rule.rule == "given":
                     raise ValueError("split rule 'given': a piece does not say which part it is.")
-                for name, needed in (("group", "group"), ("time", "time")):
-                    if rule.rule == name and getattr(self, needed) is None:
-                        raise ValueError(f"split rule {name!r} needs a {needed} column; name it as {needed}=...")
+                if rule.rule in ("group", "time") and getattr(self, rule.rule) is None:
+                    raise ValueError(
+                        f"split rule {rule.rule!r} needs a {rule.rule} column; name it as {rule.rule}=..."
+                    )
 
     def special_columns(self) -> dict[str, str]:
         """Columns beside the fields, with what they hold."""
@@ -166,52 +161,38 @@ class TableSource:
     def _codes(self, piece: Piece, rule: SplitRule | None, rows: Rows, start: int) -> np.ndarray:
         if rule is None:
             return np.full(len(rows), PARTS.index(piece.part), dtype=np.int8)
-        if rule.rule == "random":
-            keys = np.arange(start, start + len(rows), dtype=np.uint64)
-        elif rule.rule == "group":
-            keys = group_codes(rows, self.group).astype(np.uint64)
-        elif rule.rule == "rows":
-            total = self._piece_values(piece, "rows")
-            cuts = np.floor(np.cumsum(rule.fractions[:2]) * total + 1e-9)
-            return np.searchsorted(cuts, np.arange(start, start + len(rows)), side="right").astype(np.int8)
+        numbers = np.arange(start, start + len(rows))
+        shares = np.cumsum(rule.fractions[:2])
+        if rule.rule == "rows":
+            values, cuts = numbers, np.floor(shares * self._num_rows(piece) + 1e-9)
+        elif rule.rule == "time":
+            values, cuts = seconds_of(rows, self.time, self.time_format), self._time_cuts(piece, rule)
         else:
-            cuts = self._time_cuts(piece, rule)
-            return np.searchsorted(cuts, seconds_of(rows, self.time, self.time_format), side="right").astype(np.int8)
-        uniform = _uniform(keys, rule.seed)
-        return np.searchsorted(np.cumsum(rule.fractions[:2]), uniform, side="right").astype(np.int8)
+            keys = numbers if rule.rule == "random" else group_codes(rows, self.group)
+            values, cuts = _uniform(keys.astype(np.uint64), rule.seed), shares
+        return np.searchsorted(cuts, values, side="right").astype(np.int8)
 
-    def _piece_values(self, piece: Piece, what: str) -> Any:
-        """The number of rows, or all times, of a piece: one pass over one column, once."""
-        key = (what, id(piece))
+    def _piece_columns(self, piece: Piece, name: str | None) -> Iterator[Rows]:
+        return piece.read(None if name is None else {name: self.special_columns()[name]})
+
+    def _num_rows(self, piece: Piece) -> int:
+        """The number of rows of a piece, counted once over one column."""
+        key = ("rows", id(piece))
         if key not in self._cache:
-            name = self.time if what == "time" else (self.label or self.group or self.time)
-            columns = None if name is None else {name: self.special_columns()[name]}
-            if what == "rows":
-                self._cache[key] = sum(len(rows) for rows in piece.read(columns))
-            else:
-                self._cache[key] = np.concatenate(
-                    [seconds_of(rows, self.time, self.time_format) for rows in piece.read(columns)]
-                )
+            stream = self._piece_columns(piece, self.label or self.group or self.time)
+            self._cache[key] = sum(len(rows) for rows in stream)
         return self._cache[key]
 
     def _time_cuts(self, piece: Piece, rule: SplitRule) -> np.ndarray:
+        """The first second of validation and of test, found once over all times of a piece."""
         if rule.boundaries is not None:
             return np.array(rule.boundaries)
         key = ("cuts", id(piece))
         if key not in self._cache:
-            times = np.sort(self._piece_values(piece, "time"))
-            cuts = []
-            for share in np.cumsum(rule.fractions[:2]):
-                wanted = int(np.floor(share * len(times) + 1e-9))
-                if wanted >= len(times):
-                    cuts.append(int(times[-1]) + 1)
-                    continue
-                left = np.searchsorted(times, times[wanted], side="left")
-                right = np.searchsorted(times, times[wanted], side="right")
-                near = left if wanted - left <= right - wanted else right
-                cuts.append(int(times[near]) if near < len(times) else int(times[-1]) + 1)
-            del self._cache[("time", id(piece))]
-            self._cache[key] = np.array(cuts)
+            stream = self._piece_columns(piece, self.time)
+            times = np.sort(np.concatenate([seconds_of(rows, self.time, self.time_format) for rows in stream]))
+            cuts = [time_cut(times, share) for share in np.cumsum(rule.fractions[:2])]
+            self._cache[key] = np.array([times[cut] if cut < len(times) else times[-1] + 1 for cut in cuts])
         return self._cache[key]
 
     @property
