@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
@@ -22,6 +21,7 @@ from lmctr.data.features.columns import labels_of, seconds_of
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
+from lmctr.data.logs.columns import is_text
 from lmctr.data.logs.log import LOG_FILE, InteractionLog
 from lmctr.data.logs.splits import PARTS, RULES, Splits, split_log
 from lmctr.data.logs.validation import LeakageReport, validate_log
@@ -89,10 +89,10 @@ def prepare_data(options: PrepareOptions, say: Callable[[str], None] = print) ->
         raise ValueError(f"--output {output}: a file of this name exists.")
     kind = find(options.name, options.kind).kind
     store_class = {"table": TabularStore, "impressions": ImpressionStore}.get(kind)
-    held = [output / LOG_FILE] if store_class is None else list(output.glob(f"*/{store_class.header_file}"))
+    what = "log" if store_class is None else store_class.kind
     if output.is_dir() and any(output.iterdir()):
-        what = "log" if store_class is None else store_class.kind
-        if not any(file.is_file() for file in held):
+        pattern = LOG_FILE if store_class is None else f"*/{store_class.header_file}"
+        if not any(file.is_file() for file in output.glob(pattern)):
             raise ValueError(f"--output {output}: the folder is not empty and holds no {what}; name another one.")
         if not options.overwrite:
             raise ValueError(
@@ -171,15 +171,16 @@ def _split_and_check(log: InteractionLog, options: DataOptions) -> tuple[Splits 
     if rule not in RULES[:2]:
         raise ValueError(f"--split: got {rule!r}, accepted: {', '.join(RULES[:2])}.")
     splits, problem = None, None
-    if len(log.sample_events()) >= 3 and log.num_events >= 3:
+    num_samples = len(log.sample_events())
+    if num_samples < 3:
+        problem = f"{num_samples} samples are too few for three parts"
+    else:
         try:
             splits = split_log(log, rule, options.fractions or (0.8, 0.1, 0.1), options.seed or 0)
         except ValueError as error:
             if "fractions:" in str(error):
                 raise
             problem = str(error)
-    else:
-        problem = f"{len(log.sample_events())} samples are too few for three parts"
     return splits, validate_log(log, splits), problem
 
 
@@ -194,6 +195,7 @@ def describe_log(
         num_behaviors: K; histories longer than K are counted as truncated.
     """
     samples = log.sample_events()
+    counts = np.bincount(log.feedback, minlength=len(log.feedback_names))
     parts = splits.items() if splits is not None else []
     return {
         "kind": "log",
@@ -207,15 +209,8 @@ def describe_log(
             "events_without_label": log.num_events - len(samples),
         },
         "columns": {
-            "catalogue": {
-                name: str(kind) for name, kind in zip(log.catalogue.column_names, log.catalogue.schema.types)
-            },
-            "feedback": {
-                name: int(count)
-                for name, count in zip(
-                    log.feedback_names, np.bincount(log.feedback, minlength=len(log.feedback_names))
-                )
-            },
+            "catalogue": {column.name: str(column.type) for column in log.catalogue.schema},
+            "feedback": dict(zip(log.feedback_names, counts.tolist())),
             "empty_texts": _empty_texts(log),
         },
         "time": {"first": int(log.time.min()), "last": int(log.time.max())},
@@ -255,18 +250,15 @@ def _part(log: InteractionLog, events: np.ndarray, num_behaviors: int) -> dict[s
 
 def _empty_texts(log: InteractionLog) -> dict[str, int]:
     """Items whose text column is null or empty."""
-    counts = {}
-    for name in log.catalogue.column_names:
-        column = log.catalogue[name]
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            counts[name] = pc.sum(pc.equal(pc.fill_null(column, ""), "")).as_py() or 0
-    return counts
+    texts = [column.name for column in log.catalogue.schema if is_text(column.type)]
+    return {name: pc.sum(pc.equal(pc.fill_null(log.catalogue[name], ""), "")).as_py() or 0 for name in texts}
 
 
 def _histogram(lengths: np.ndarray) -> list[dict[str, int]]:
     """Counts of samples by history length: 0, 1, 2, 3-5, 6-10, ..."""
-    edges = [step for step in _LENGTH_STEPS if step < lengths.max()]
-    edges.append(int(next((step for step in _LENGTH_STEPS if step >= lengths.max()), lengths.max())))
+    longest = int(lengths.max())
+    edges = [step for step in _LENGTH_STEPS if step < longest]
+    edges.append(next((step for step in _LENGTH_STEPS if step >= longest), longest))
     which = np.searchsorted(edges, lengths, side="left")
     counts = np.bincount(which, minlength=len(edges))
     starts = [0] + [edge + 1 for edge in edges[:-1]]
@@ -282,22 +274,18 @@ def describe_table(source: TableSource, processor: TabularFeatureProcessor) -> d
     """
     parts = {name: {"rows": 0} for name in PARTS}
     for rows in source.rows(source.special_columns()):
-        columns = {}
-        if source.label is not None:
-            columns["label"] = labels_of(rows, source.label)
-        if source.time is not None:
-            columns["time"] = seconds_of(rows, source.time, source.time_format)
+        labels = None if source.label is None else labels_of(rows, source.label)
+        times = None if source.time is None else seconds_of(rows, source.time, source.time_format)
         for code, part in enumerate(parts.values()):
             own = np.ones(len(rows), bool) if rows.split is None else rows.split == code
             if not own.any():
                 continue
             part["rows"] += int(own.sum())
-            if "label" in columns:
-                part["positives"] = part.get("positives", 0) + int(columns["label"][own].sum())
-            if "time" in columns:
-                times = columns["time"][own]
-                part["first"] = min(part.get("first", times.min()), int(times.min()))
-                part["last"] = max(part.get("last", times.max()), int(times.max()))
+            if labels is not None:
+                part["positives"] = part.get("positives", 0) + int(labels[own].sum())
+            if times is not None:
+                first, last = int(times[own].min()), int(times[own].max())
+                part["first"], part["last"] = min(part.get("first", first), first), max(part.get("last", last), last)
     for part in parts.values():
         if "positives" in part:
             part["label_rate"] = part.pop("positives") / part["rows"]
@@ -394,34 +382,26 @@ def _indented(table: list[list[str]], left: tuple[int, ...] = (0,)) -> list[str]
 
 
 def _log_lines(figures: dict[str, Any]) -> list[str]:
-    lines = []
-    lines.append(f"  {'time':<22}  {_date(figures['time']['first'])} to {_date(figures['time']['last'])} UTC")
-    lines.append(
-        "  feedback in histories   " + ", ".join(f"{n}: {c:,}" for n, c in figures["columns"]["feedback"].items())
-    )
-    empty = ", ".join(f"{name}: {count:,}" for name, count in figures["columns"]["empty_texts"].items())
-    if empty:
-        lines.append(f"  items with empty text   {empty}")
+    first, last = (_date(figures["time"][end]) for end in ("first", "last"))
+    lines = [f"  {'time':<22}  {first} to {last} UTC"]
+    for title, key in (("feedback in histories", "feedback"), ("items with empty text", "empty_texts")):
+        counted = ", ".join(f"{name}: {count:,}" for name, count in figures["columns"][key].items())
+        lines += [f"  {title}   {counted}"] if counted or key == "feedback" else []
     split = figures["split"]
     parts = split["parts"]
     lines += ["", f"split by {split['rule']}" if split["rule"] else f"no split: {split['problem']}"]
+    everything = ("all", figures["all_samples"])
     if parts:
         lines.append(f"  {'part':<11}{'samples':>12}{'users':>10}{'label rate':>12}  {'first':<18}{'last':<16}")
-    for name, part in parts.items():
-        lines.append(
-            f"  {name:<11}{part['samples']:>12,}{part['users']:>10,}{part['label_rate']:>12.4f}  "
-            f"{_date(part['first']):<18}{_date(part['last'])}"
-        )
-    everything = figures["all_samples"]
-    lines.append(
-        f"  {'all':<11}{everything['samples']:>12,}{everything['users']:>10,}{everything['label_rate']:>12.4f}"
-    )
-    k = everything["history"]["num_behaviors"]
+    for name, part in (*parts.items(), everything):
+        dates = "" if name == "all" else f"  {_date(part['first']):<18}{_date(part['last'])}"
+        lines.append(f"  {name:<11}{part['samples']:>12,}{part['users']:>10,}{part['label_rate']:>12.4f}{dates}")
     lines += ["", "behaviours before a sample"]
+    longer = f"longer than {everything[1]['history']['num_behaviors']}"
     lines.append(
-        f"  {'part':<11}{'mean':>9}{'median':>9}{'90 %':>9}{'max':>9}{'empty':>9}{f'longer than {k}':>18}{'behaviours cut':>17}"
+        f"  {'part':<11}{'mean':>9}{'median':>9}{'90 %':>9}{'max':>9}{'empty':>9}{longer:>18}{'behaviours cut':>17}"
     )
-    for name, part in (*parts.items(), ("all", everything)):
+    for name, part in (*parts.items(), everything):
         history = part["history"]
         lines.append(
             f"  {name:<11}{history['mean']:>9.1f}{history['median']:>9.0f}{history['p90']:>9.0f}{history['max']:>9,}"

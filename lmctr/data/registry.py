@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ _PATHS = {
     "impressions": "",
     None: "; or a folder of `lmctr data prepare`, a schema .yaml file, or a data file",
 }
+_SCHEMA_READERS = {"log": "lmctr.data.logs.table:load_table", "table": "lmctr.data.tables.load:source_from_schema"}
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,7 @@ def register_dataset(name: str, kind: str, target: str | Callable[..., Any]) -> 
         lmctr.data.load("shop", year=2024)
         ```
     """
-    if kind not in DATASETS:
-        raise ValueError(f"kind: got {kind!r}, accepted: {', '.join(DATASETS)}.")
+    _check_kind(kind)
     if not callable(target) and not (isinstance(target, str) and target.count(":") == 1):
         raise ValueError(f'target: got {target!r}, accepted: a function, or "module:function".')
     if DATASETS[kind].setdefault(name, target) != target:
@@ -133,18 +134,13 @@ def load(name_or_path: str | os.PathLike, *, kind: str | None = None, **options:
 
 
 def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
-    """Loads an interaction log.
+    """[`load`] for interaction logs only.
 
     Args:
-        name_or_path: a log of `DATASETS`; or a folder written by [`InteractionLog.save`] or `lmctr data prepare`; or a schema file (`.yaml`)
-            that describes a CSV, TSV, Parquet or JSON lines file (see [`lmctr.data.logs.table`]).
+        name_or_path: a log of `DATASETS`, a folder of a saved log, or a schema file (see [`lmctr.data.logs.table`]).
         options: keyword arguments of the builder: see [`~lmctr.data.builders.movielens.load_movielens`],
             [`~lmctr.data.builders.kuairec.load_kuairec`], [`~lmctr.data.synthetic.log.synthetic_log`], [`InteractionLog.load`] and
             [`~lmctr.data.logs.table.load_table`].
-
-    Raises:
-        ValueError: the name, or an option, is unknown (with the nearest known one).
-        FileNotFoundError: the data are absent.
 
     Example:
         ```python
@@ -158,17 +154,12 @@ def load_log(name_or_path: str | os.PathLike, **options: Any) -> InteractionLog:
 
 
 def load_tabular(name_or_path: str | os.PathLike, **options: Any) -> TableSource:
-    """A source of rows by name, schema file or data file.
+    """[`load`] for tables only.
 
     Args:
-        name_or_path: a table of `DATASETS`, a schema file (`.yaml`, see [`lmctr.data.tables.load`]), or a CSV, TSV, Parquet or JSON lines
-            file.
+        name_or_path: a table of `DATASETS`, a schema file (see [`lmctr.data.tables.load`]), or a CSV, TSV, Parquet or JSON lines file.
         options: of a known table, the arguments of its function; of a schema file `path` (another folder for its files), `split`,
             `fractions`, `seed`, `memory_limit`; of a data file the arguments of [`~lmctr.data.tables.load.table_source`].
-
-    Raises:
-        ValueError: an unknown name or option (with the nearest known one); bad values in the schema.
-        FileNotFoundError: the data are absent.
 
     Example:
         ```python
@@ -180,16 +171,7 @@ def load_tabular(name_or_path: str | os.PathLike, **options: Any) -> TableSource
 
 
 def load_impressions(name: str, **options: Any) -> ImpressionSource:
-    """A source of impressions by name.
-
-    Args:
-        name: impressions of `DATASETS`.
-        options: the arguments of its function.
-
-    Raises:
-        ValueError: an unknown name or option (with the nearest known one).
-        FileNotFoundError: the data are absent.
-    """
+    """[`load`] for impressions only: `name` is one of `DATASETS`, and `options` are the arguments of its function."""
     return find(name, "impressions")(**options)
 
 
@@ -199,8 +181,8 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
     Raises:
         ValueError: nothing of this name and kind. FileNotFoundError: no such file.
     """
-    if kind is not None and kind not in DATASETS:
-        raise ValueError(f"kind: got {kind!r}, accepted: {', '.join(DATASETS)}.")
+    if kind is not None:
+        _check_kind(kind)
     name = os.fspath(name_or_path)
     for own in DATASETS if kind is None else (kind,):
         if name in DATASETS[own]:
@@ -214,14 +196,18 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
     raise ValueError(_unknown(name, kind))
 
 
+def _check_kind(kind: str) -> None:
+    if kind not in DATASETS:
+        raise ValueError(f"kind: got {kind!r}, accepted: {', '.join(DATASETS)}.")
+
+
 def _schema(path: Path, kind: str | None) -> Loader:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such schema file.")
     if kind is None:
         values = read_yaml(path)
         kind = "table" if isinstance(values, dict) and "files" in values else "log"
-    target = {"log": "lmctr.data.logs.table:load_table", "table": "lmctr.data.tables.load:source_from_schema"}[kind]
-    return Loader(kind, _resolve(target), f"options of the schema file {path}", {"schema": path})
+    return Loader(kind, _resolve(_SCHEMA_READERS[kind]), f"options of the schema file {path}", {"schema": path})
 
 
 def _log_folder(path: Path) -> Loader:
@@ -243,27 +229,23 @@ def _log_folder(path: Path) -> Loader:
 def _data_file(path: Path) -> Loader:
     if path.is_dir():
         raise ValueError(f"{path}: a folder; name the file in it, or the table and give the folder as its path.")
-    return Loader(
-        "table", _resolve("lmctr.data.tables.load:table_source"), f"options of the file {path}", {"data": path}
-    )
+    reader = _resolve("lmctr.data.tables.load:table_source")
+    return Loader("table", reader, f"options of the file {path}", {"data": path})
 
 
 def _unknown(name: str, kind: str | None) -> str:
     for other, names in DATASETS.items():
         if name in names:
-            return f"{name!r} names {_a(other)}, not {_a(kind)}; load it with lmctr.data.{_DOORS[other]}."
+            own, wanted = (kind if kind == "impressions" else f"a {kind}" for kind in (other, kind))
+            return f"{name!r} names {own}, not {wanted}; load it with lmctr.data.{_DOORS[other]}."
     kinds = DATASETS if kind is None else {kind: DATASETS[kind]}
-    known = list(dict.fromkeys(name for names in kinds.values() for name in names))
+    known = list(dict.fromkeys(itertools.chain.from_iterable(kinds.values())))
     guess = nearest(name, known)
+    hint = f" Did you mean {guess!r}?" if guess else ""
     return (
-        f"{_WORDS[kind or 'log']} {name!r}: neither a known name nor an existing path."
-        + (f" Did you mean {guess!r}?" if guess else "")
-        + f" Known names: {', '.join(known)}{_PATHS[kind]}."
+        f"{_WORDS[kind or 'log']} {name!r}: neither a known name nor an existing path.{hint} Known names: {', '.join(known)}"
+        f"{_PATHS[kind]}."
     )
-
-
-def _a(kind: str | None) -> str:
-    return kind if kind == "impressions" else f"a {kind}"
 
 
 def _resolve(target: str | Callable[..., Any]) -> Callable[..., Any]:

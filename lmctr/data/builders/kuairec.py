@@ -199,24 +199,19 @@ def _read_captions(file: Path) -> tuple[pa.Table, int, int]:
             f"{file}: {broken} of {broken + len(videos)} rows are no record of {len(header)} UTF-8 fields with a video id "
             f"({first_broken or 'the file has a header and no rows'}). {FILES.where}"
         )
-    texts = {number: _clean(row[place["caption"]]) for number, row in videos.items()}
-    kept = [number for number, caption in texts.items() if caption is not None]
-    if not kept:
+    captions = {video: _clean(row[place["caption"]]) for video, row in videos.items()}
+    captions = {video: caption for video, caption in captions.items() if caption is not None}
+    if not captions:
         raise ValueError(f"{file}, column 'caption': none of {len(videos)} videos has a caption.")
+    kept = [{name: videos[video][at] for name, at in place.items()} for video in captions]
+    names = pa.list_(pa.string())
     table = pa.table(
         {
-            "item_id": pa.array(kept, pa.int64()),
-            "caption": pa.array([texts[number] for number in kept], pa.string()),
-            "cover_text": pa.array(
-                [_clean(videos[number][place["manual_cover_text"]]) for number in kept], pa.string()
-            ),
-            "categories": pa.array(
-                [_names(_clean(videos[number][place[level]]) for level in LEVELS) for number in kept],
-                pa.list_(pa.string()),
-            ),
-            "topic_tags": pa.array(
-                [_names(_list(videos[number][place["topic_tag"]])) for number in kept], pa.list_(pa.string())
-            ),
+            "item_id": pa.array(list(captions), pa.int64()),
+            "caption": pa.array(list(captions.values()), pa.string()),
+            "cover_text": pa.array([_clean(row["manual_cover_text"]) for row in kept], pa.string()),
+            "categories": pa.array([_names(_clean(row[level]) for level in LEVELS) for row in kept], names),
+            "topic_tags": pa.array([_names(_list(row["topic_tag"])) for row in kept], names),
         }
     )
     return table, len(videos), broken
@@ -263,14 +258,12 @@ def _find(path: str | os.PathLike | None, matrices: tuple[str, ...]) -> Path:
         for folder in folders:
             if all((folder / name).is_file() for name in wanted):
                 return folder
-        folders = [
-            inner for folder in folders if folder.is_dir() for inner in sorted(folder.iterdir()) if inner.is_dir()
-        ]
+        inside = (inner for folder in folders if folder.is_dir() for inner in sorted(folder.iterdir()))
+        folders = [folder for folder in inside if folder.is_dir()]
     raise FILES.absent(root, called, f"{' and '.join(wanted)}, here or up to three folders below")
 
 
 def _beside(folder: Path, name: str) -> Path | None:
     """A file in the matrices' folder or up to three folders above (captions are downloaded as a file of their own)."""
-    return next(
-        (place / name for place in (folder, *list(folder.resolve().parents)[:3]) if (place / name).is_file()), None
-    )
+    places = (folder, *list(folder.resolve().parents)[:3])
+    return next((place / name for place in places if (place / name).is_file()), None)

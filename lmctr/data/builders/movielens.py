@@ -194,7 +194,7 @@ def _ratings(
     rating = arrays["rating"]
     bad = ~((rating >= 0) & (rating <= 5))
     columns.refuse(bad, rating, names["rating"], file, "are no ratings", "Ratings go from 0.5 to 5.")
-    columns.item_rows(arrays["item"], item_ids, names["item"], file)
+    columns.item_rows(arrays["item"], names["item"], file, item_ids)
     columns.to_seconds(arrays["time"], names["time"], file)
     _reject_repeats(arrays["user"], arrays["item"], file)
     return arrays
@@ -237,7 +237,7 @@ def _tags(source: _Source, names: dict[str, str], item_ids: pa.ChunkedArray, pro
     kinds = {names["user"]: pa.int64(), names["item"]: pa.int64(), text: pa.string(), names["time"]: pa.int64()}
     table = source.table("tags", kinds, progress)
     found = columns.whole_arrays(table, {key: names[key] for key in ("user", "item", "time")}, file)
-    columns.item_rows(found["item"], item_ids, names["item"], file)
+    columns.item_rows(found["item"], names["item"], file, item_ids)
     columns.to_seconds(found["time"], names["time"], file)
     return found
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 
 from lmctr.data.impressions.source import ImpressionBlock, ImpressionSource
+from lmctr.data.logs.columns import is_number, nulls
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import file_fingerprint
@@ -33,14 +35,8 @@ from .files import absent
 __all__ = ["load_recflow"]
 
 PRIORITIES = {
-    "realshow": 5,
-    "rerank_pos": 4,
-    "rank_pos": 4,
-    "rerank_neg": 3,
-    "rank_neg": 3,
-    "coarse_neg": 2,
-    "prerank_neg": 1,
-}
+    "realshow": 5, "rerank_pos": 4, "rank_pos": 4, "rerank_neg": 3, "rank_neg": 3, "coarse_neg": 2, "prerank_neg": 1
+}  # fmt: skip
 """v of each stage label; a video that has several has the highest."""
 STAGES = ("pre-ranking", "coarse ranking", "ranking", "best of ranking", "shown")
 REACHED_RANKING = 3
@@ -117,23 +113,12 @@ def load_recflow(
     reader = _Reader(files, parts, weights, ranks, videos_per_stage, num_partitions, seed)
     ids = {"type": "categorical", "min_count": min_count}
     user_fields = [{"name": name, **ids} for name in _USER]
-    user_fields += [
-        {"name": "request_hour", "type": "categorical"},
-        {"name": "request_weekday", "type": "categorical"},
-    ]
+    user_fields += [{"name": name, "type": "categorical"} for name in ("request_hour", "request_weekday")]
     ad_fields = [{"name": name, **ids} for name in _VIDEO]
     ad_fields += [{"name": name, "type": "numeric", "transform": "log1p"} for name in ("duration", "age_days")]
     shown = " + ".join(name if weight == 1 else f"{weight:g} {name}" for name, weight in weights.items())
     info = DatasetInfo(**INFO.to_dict() | {"extra": {"value": shown, "ranks": ranks, "days": len(files)}})
-
-    def fingerprint() -> str:
-        settings = (weights, ranks, parts, videos_per_stage, num_partitions, seed)
-        digest = hashlib.sha256(repr(settings).encode())
-        for file in files:
-            digest.update(file_fingerprint(file).encode())
-        return digest.hexdigest()
-
-    return ImpressionSource(reader.blocks, tuple(user_fields), tuple(ad_fields), fingerprint, STAGES, info)
+    return ImpressionSource(reader.blocks, tuple(user_fields), tuple(ad_fields), reader.fingerprint, STAGES, info)
 
 
 def _files(folder: Path, dates: Sequence[str] | None) -> list[Path]:
@@ -156,23 +141,37 @@ def _is_date(name: str) -> bool:
     return [len(part) for part in parts] == [4, 2, 2] and all(part.isdigit() for part in parts)
 
 
+@dataclass(frozen=True)
 class _Reader:
-    """Reads files day by day and gathers the rows of each request."""
+    """Reads files day by day and gathers the rows of each request. See [`load_recflow`] for what is not said here.
 
-    def __init__(
-        self,
-        files: list[Path],
-        parts: list[int],
-        weights: dict[str, float],
-        ranks: str,
-        videos_per_stage: int | None,
-        num_partitions: int,
-        seed: int,
-    ) -> None:
-        self.files, self.parts, self.weights, self.ranks = files, parts, weights, ranks
-        self.videos_per_stage, self.num_partitions, self.seed = videos_per_stage, num_partitions, seed
-        needed = [*_KEYS, *_USER, *_VIDEO, *_NUMBERS, *PRIORITIES, *(_INDICES if ranks == "position" else ())]
-        self.columns = list(dict.fromkeys([*needed, *weights]))
+    Args:
+        files: one per day.
+        parts: index into `PARTS` of each.
+        weights: the columns whose weighted sum is the value.
+    """
+
+    files: list[Path]
+    parts: list[int]
+    weights: dict[str, float]
+    ranks: str
+    videos_per_stage: int | None
+    num_partitions: int
+    seed: int
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns to read."""
+        indices = _INDICES if self.ranks == "position" else ()
+        return list(dict.fromkeys([*_KEYS, *_USER, *_VIDEO, *_NUMBERS, *PRIORITIES, *indices, *self.weights]))
+
+    def fingerprint(self) -> str:
+        """Text that changes with the files and the settings."""
+        settings = (self.weights, self.ranks, self.parts, self.videos_per_stage, self.num_partitions, self.seed)
+        digest = hashlib.sha256(repr(settings).encode())
+        for file in self.files:
+            digest.update(file_fingerprint(file).encode())
+        return digest.hexdigest()
 
     def blocks(self) -> Iterator[ImpressionBlock]:
         """The requests of each file, by their ids; the rows of one stand together."""
@@ -185,13 +184,11 @@ class _Reader:
                 columns["v"] = self._grades(columns, file)
                 columns = self._gathered(columns, np.random.default_rng([self.seed, number, share]))
                 self._check_users(columns, file)
-                starts = np.flatnonzero(np.diff(columns["request_id"], prepend=columns["request_id"][0] - 1))
-                ends = np.append(starts[1:], len(columns["request_id"]))
-                for begin in range(0, len(starts), _BLOCK):
-                    own = slice(int(starts[begin]), int(ends[min(begin + _BLOCK, len(starts)) - 1]))
-                    block = self._block(
-                        {name: values[own] for name, values in columns.items()}, file, part, first, first_ad
-                    )
+                bounds = np.append(_starts(columns["request_id"]), len(columns["request_id"]))
+                for begin in range(0, len(bounds) - 1, _BLOCK):
+                    own = slice(int(bounds[begin]), int(bounds[min(begin + _BLOCK, len(bounds) - 1)]))
+                    rows = {name: values[own] for name, values in columns.items()}
+                    block = self._block(rows, file, part, first, first_ad)
                     first, first_ad = first + len(block), first_ad + int(block.counts.sum())
                     yield block
 
@@ -250,7 +247,7 @@ class _Reader:
     def _block(
         self, columns: dict[str, np.ndarray], file: Path, part: int, first: int, first_ad: int
     ) -> ImpressionBlock:
-        starts = np.flatnonzero(np.diff(columns["request_id"], prepend=columns["request_id"][0] - 1))
+        starts = _starts(columns["request_id"])
         counts = np.diff(np.append(starts, len(columns["request_id"])))
         ecpm = np.zeros(len(columns["row"]))
         for name, weight in self.weights.items():
@@ -278,6 +275,11 @@ class _Reader:
             first_ad=first_ad,
             source=f"{file.name} ({PARTS[part]})",
         )
+
+
+def _starts(request: np.ndarray) -> np.ndarray:
+    """The first row of each request, of rows that stand together."""
+    return np.flatnonzero(np.diff(request, prepend=request[0] - 1))
 
 
 def _positions(columns: dict[str, np.ndarray], request: np.ndarray) -> np.ndarray:
@@ -332,17 +334,17 @@ def _check_columns(file: Path, found: list[str], needed: list[str]) -> None:
 def _numbers(batch: pa.RecordBatch, name: str, file: Path, first: int) -> np.ndarray:
     """(R,) a numeric column. Raises `ValueError` for missing values and other types."""
     array = batch.column(name)
-    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
+    if not (is_number(array.type) or pa.types.is_boolean(array.type)):
         raise ValueError(f"{file}: the column {name!r} holds {array.type}; accepted: numbers.")
     if array.null_count:
-        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0]) + first
+        row = int(np.argmax(nulls(array))) + first
         raise ValueError(f"{file}, row {row}: the column {name!r} has no value; every row needs one.")
     return array.to_numpy(zero_copy_only=False)
 
 
 def _refuse(bad: np.ndarray, values: np.ndarray, rows: np.ndarray, file: Path, column: str, accepted: str) -> None:
     if bad.any():
-        place = int(np.flatnonzero(bad)[0])
+        place = int(np.argmax(bad))
         raise ValueError(
             f"{file}, row {rows[place]}: {column} is {values[place]}; {accepted} ({int(bad.sum())} such rows)."
         )

@@ -8,12 +8,13 @@ and user tables.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 
@@ -84,7 +85,7 @@ def prepare_taobao_ad(
             user = _whole(rows, "user")
             kept = (user < len(seen)) & seen[np.minimum(user, len(seen) - 1)]
             values = {"user": user, "time": _whole(rows, "time_stamp")}
-            values |= {"cate": _whole(rows, "cate"), "brand": _whole(rows, "brand")}
+            values |= {name: _whole(rows, name) for name in ("cate", "brand")}
             encoded = rows.column("btag").dictionary_encode()
             names = encoded.dictionary.to_pylist()
             unknown = np.array([name not in tags for name in names])[encoded.indices.to_numpy()]
@@ -94,9 +95,8 @@ def prepare_taobao_ad(
             events.deal({key: value[kept] for key, value in values.items()})
     ads = read_table(files["ad_feature"], ["adgroup_id", "cate_id", "campaign_id", "customer", "brand", "price"])
     users = read_table(files["user_profile"])
-    users = users.rename_columns(
-        [name.strip() for name in users.column_names]
-    )  # "new_user_class_level " in the published file
+    names = [name.strip() for name in users.column_names]  # "new_user_class_level " in the published file
+    users = users.rename_columns(names)
     words = {"pid": pa.array(list(pids)), "btag": pa.array(tags)}
     total = dropped = 0
     for part in tqdm(
@@ -150,26 +150,21 @@ class _Dealer:
     def read(self, part: int) -> np.ndarray:
         return np.fromfile(self._paths[part], dtype=self._dtype)
 
-    def _all(self) -> Iterator[np.ndarray]:
-        return (self.read(part) for part in range(len(self._paths)))
-
     def users(self) -> np.ndarray:
         """Whether each user number occurs."""
-        result = np.zeros(1, dtype=bool)
-        for records in self._all():
-            if len(records):
-                grown = np.zeros(max(len(result), int(records["user"].max()) + 1), dtype=bool)
-                grown[: len(result)] = result
-                grown[records["user"]] = True
-                result = grown
-        return result
+        found = [np.unique(self.read(part)["user"]) for part in range(len(self._paths))]
+        seen = np.zeros(max((int(users[-1]) for users in found if len(users)), default=0) + 1, dtype=bool)
+        for users in found:
+            seen[users] = True
+        return seen
 
 
 def _join(
     sample: np.ndarray, event: np.ndarray, ads: pa.Table, users: pa.Table, words: dict[str, pa.Array], max_length: int
 ) -> tuple[pa.Table, int]:
     """Table of one group of users, and the number of impressions without an ad or user."""
-    ad, user = _rows_of(ads["adgroup_id"], sample["ad"]), _rows_of(users["userid"], sample["user"])
+    known = ((sample["ad"], ads["adgroup_id"]), (sample["user"], users["userid"]))
+    ad, user = (pc.index_in(pa.array(ids, rows.type), rows).fill_null(-1).to_numpy() for ids, rows in known)
     kept = (ad >= 0) & (user >= 0)
     sample, ad, user = sample[kept], ad[kept], user[kept]
     event = event[np.lexsort((event["time"], event["user"]))]
@@ -180,26 +175,11 @@ def _join(
     flat = event[ragged_arange(start, end - start)]
     offsets = pa.array(offsets_from_lengths(end - start), pa.int32())
 
-    def lists(values: Any) -> pa.Array:
-        return pa.ListArray.from_arrays(offsets, values)
-
     columns: dict[str, Any] = {"clk": sample["clk"], "userid": sample["user"], "time_stamp": sample["time"]}
     columns["pid"] = words["pid"].take(pa.array(sample["pid"]))
-    taken = users.take(pa.array(user))
-    columns |= {name: taken[name] for name in taken.column_names if name != "userid"}
-    taken = ads.take(pa.array(ad))
-    columns |= {name: taken[name] for name in taken.column_names}
-    columns["cate_his"] = lists(pa.array(flat["cate"]))
-    columns["brand_his"] = lists(pa.array(flat["brand"]))
-    columns["btag_his"] = lists(words["btag"].take(pa.array(flat["btag"])))
-    columns["time_his"] = lists(pa.array(flat["time"]))
+    for taken in (users.drop_columns(["userid"]).take(pa.array(user)), ads.take(pa.array(ad))):
+        columns |= dict(zip(taken.column_names, taken.columns))
+    values = {name: pa.array(flat[name]) for name in ("cate", "brand", "btag", "time")}
+    values["btag"] = words["btag"].take(values["btag"])
+    columns |= {f"{name}_his": pa.ListArray.from_arrays(offsets, column) for name, column in values.items()}
     return pa.table(columns), int((~kept).sum())
-
-
-def _rows_of(ids: pa.ChunkedArray, wanted: np.ndarray) -> np.ndarray:
-    """Row of each wanted id, -1 where there is none."""
-    known = ids.to_numpy()
-    order = np.argsort(known, kind="stable")
-    place = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
-    rows = order[place]
-    return np.where(known[rows] == wanted, rows, -1)

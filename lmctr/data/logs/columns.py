@@ -103,7 +103,7 @@ def _encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary
 
 
-def item_rows(values: Any, catalogue_ids: Any, column: str, source: str | None = None) -> np.ndarray:
+def item_rows(values: Any, column: str, source: str | None, catalogue_ids: Any) -> np.ndarray:
     """Row (int32) of each event's item in the catalogue; an item that the catalogue lacks is an error."""
     array = _plain_ids(whole_column(values, column, source), column, source)
     known = _plain_ids(as_arrow(catalogue_ids, "item_id", "catalogue"), "item_id", "catalogue")
@@ -222,7 +222,7 @@ def to_labels(
 
 
 def to_codes(
-    values: Any, names: Sequence[str] | None, column: str, source: str | None, dtype: type[np.signedinteger]
+    values: Any, column: str, source: str | None, names: Sequence[str] | None, dtype: type[np.signedinteger]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Integer codes and the names that they index.
 

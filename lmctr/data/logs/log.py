@@ -7,11 +7,11 @@ built. Memory and disk therefore grow with the number of events, not with events
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +118,17 @@ class InteractionLog:
 
     def __post_init__(self) -> None:
         num_events = len(self.item)
-        expected = {"item": np.int32, "time": np.int64, "label": np.int8, "feedback": np.int8}
-        expected |= {"scenario": np.int16} if self.scenario is not None else {}
-        expected |= {"weight": np.float32} if self.weight is not None else {}
-        arrays = {name: getattr(self, name) for name in expected} | {
-            f"extra_labels[{name!r}]": values for name, values in self.extra_labels.items()
+        dtypes = {"item": np.int32, "time": np.int64, "label": np.int8, "feedback": np.int8}
+        dtypes |= {"scenario": np.int16, "weight": np.float32}
+        arrays = {
+            name: (getattr(self, name), dtype) for name, dtype in dtypes.items() if getattr(self, name) is not None
         }
-        for name, values in arrays.items():
-            dtype = np.dtype(expected.get(name, np.int8))
+        arrays |= {f"extra_labels[{name!r}]": (values, np.int8) for name, values in self.extra_labels.items()}
+        for name, (values, dtype) in arrays.items():
             if values.shape != (num_events,) or values.dtype != dtype:
                 raise ValueError(
-                    f"InteractionLog.{name}: expected {num_events} values of type {dtype}, got shape {values.shape} of type "
-                    f"{values.dtype}. InteractionLog.from_columns converts columns."
+                    f"InteractionLog.{name}: expected {num_events} values of type {np.dtype(dtype)}, got shape {values.shape} of "
+                    f"type {values.dtype}. InteractionLog.from_columns converts columns."
                 )
         if self.offsets.shape != (len(self.user_ids) + 1,) or self.offsets.dtype != np.int64:
             raise ValueError(
@@ -171,12 +170,12 @@ class InteractionLog:
         """E, the number of events."""
         return len(self.item)
 
-    @cached_property
+    @functools.cached_property
     def user(self) -> np.ndarray:
         """(E,) int32 user of each event."""
         return np.repeat(np.arange(self.num_users, dtype=np.int32), np.diff(self.offsets))
 
-    @cached_property
+    @functools.cached_property
     def history_end(self) -> np.ndarray:
         """(E,) int64 first event of the same user whose time is not before the event's own (see the history rule)."""
         if not self.num_events:
@@ -268,34 +267,29 @@ class InteractionLog:
                 other than those above, items outside the catalogue, duplicate ids in `catalogue` or `users`; each names column,
                 count and first row.
         """
-        names = dict(names or {})
+        names, where = dict(names or {}), source or "InteractionLog.from_columns"
         given = {"user": user, "item": item, "time": time, "label": label, "feedback": feedback, "weight": weight}
         given |= {"scenario": scenario} | dict(extra_labels or {})
-        arrays = {
-            name: columns.as_arrow(values, names.get(name, name), source)
-            for name, values in given.items()
-            if values is not None
-        }
+        given = {name: values for name, values in given.items() if values is not None}
+        arrays = {name: columns.as_arrow(values, names.get(name, name), source) for name, values in given.items()}
         lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{source or 'InteractionLog.from_columns'}: the columns differ in length: {lengths}.")
+            raise ValueError(f"{where}: the columns differ in length: {lengths}.")
         if not lengths["user"]:
-            raise ValueError(
-                f"{source or 'InteractionLog.from_columns'}: there are no rows; a log needs one event at least."
-            )
+            raise ValueError(f"{where}: there are no rows; a log needs one event at least.")
 
-        def named(name: str) -> tuple[str, str | None]:
-            return names.get(name, name), source
+        def named(name: str) -> tuple[pa.Array, str, str | None]:
+            return arrays[name], names.get(name, name), source
 
-        user_codes, user_ids = columns.encode_ids(arrays["user"], *named("user"))
-        seconds = columns.to_seconds(arrays["time"], *named("time"))
-        labels = columns.to_labels(arrays["label"], *named("label"), accepted=(0, 1, -1))
+        user_codes, user_ids = columns.encode_ids(*named("user"))
+        seconds = columns.to_seconds(*named("time"))
+        labels = columns.to_labels(*named("label"), accepted=(0, 1, -1))
         if catalogue is None:
-            rows, item_ids = columns.encode_ids(arrays["item"], *named("item"))
+            rows, item_ids = columns.encode_ids(*named("item"))
             rows, catalogue = rows.astype(np.int32), pa.table({"item_id": item_ids})
         else:
             check_keys(catalogue, "item_id", "catalogue")
-            rows = columns.item_rows(arrays["item"], catalogue["item_id"], *named("item"))
+            rows = columns.item_rows(*named("item"), catalogue["item_id"])
         if feedback is None:
             codes, feedback_names = np.maximum(labels + 1, 0).astype(np.int8), tuple(feedback_names or FEEDBACK_NAMES)
             if len(feedback_names) != 3:
@@ -304,16 +298,12 @@ class InteractionLog:
                     f"{feedback_names}."
                 )
         else:
-            codes, feedback_names = columns.to_codes(arrays["feedback"], feedback_names, *named("feedback"), np.int8)
-        extra = {
-            name: columns.to_labels(arrays[name], *named(name), accepted=(0, 1, -1)) for name in extra_labels or {}
-        }
+            codes, feedback_names = columns.to_codes(*named("feedback"), feedback_names, np.int8)
+        extra = {name: columns.to_labels(*named(name), accepted=(0, 1, -1)) for name in extra_labels or {}}
         scenario_codes: np.ndarray | None = None
         if scenario is not None:
-            scenario_codes, scenario_names = columns.to_codes(
-                arrays["scenario"], scenario_names, *named("scenario"), np.int16
-            )
-        weights = None if weight is None else columns.to_weights(arrays["weight"], *named("weight"))
+            scenario_codes, scenario_names = columns.to_codes(*named("scenario"), scenario_names, np.int16)
+        weights = None if weight is None else columns.to_weights(*named("weight"))
 
         order = np.lexsort((seconds, user_codes))  # stable: equal keys keep the input order
         counts = np.bincount(user_codes, minlength=len(user_ids))
@@ -426,11 +416,8 @@ class InteractionLog:
         folder = self.__dict__.get("_folder")
         if folder is not None:
             return InteractionLog.load, (folder,)
-        return _from_fields, ({entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)},)
-
-
-def _from_fields(values: dict[str, Any]) -> InteractionLog:
-    return InteractionLog(**values)
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        return functools.partial(InteractionLog, **values), ()
 
 
 def check_keys(table: pa.Table, key: str, what: str) -> None:

@@ -18,7 +18,9 @@ from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
 from lmctr.utils.files import write_json
+from lmctr.utils.ragged import offsets_from_lengths
 
+from .columns import is_text
 from .log import InteractionLog
 from .text_encoders import TextRetriever, Vectors, cached_vectors
 
@@ -26,6 +28,7 @@ __all__ = ["Retrieval", "TextRetriever", "build_retrieval"]
 
 SELECTIONS = ("similar", "recent")
 _FORMAT_VERSION = 1
+_ARRAYS = ("events", "history", "similarity")
 _META, _PROGRESS = "retrieval.json", "progress.json"
 _SCALE = 1_000_000  # similarities are kept to six places, so that equal items are equally similar in every block
 _BLOCK = 1_000_000  # similarities held at once
@@ -86,9 +89,7 @@ class Retrieval:
         """The same without padding: offsets (B + 1,), history events and similarities, as text processors take them."""
         history, similarity = self[events]
         real = history >= 0
-        offsets = np.zeros(len(history) + 1, dtype=np.int64)
-        np.cumsum(real.sum(axis=1), out=offsets[1:])
-        return offsets, history[real], similarity[real]
+        return offsets_from_lengths(real.sum(axis=1)), history[real], similarity[real]
 
     def check(self, log: InteractionLog, processor: Any) -> None:
         """Check that this retrieval serves a text processor on a log.
@@ -116,7 +117,7 @@ class Retrieval:
         """Write npy and JSON files."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("events", "history", "similarity"):
+        for name in _ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name), allow_pickle=False)
         self._write_meta(folder)
 
@@ -132,17 +133,14 @@ class Retrieval:
             FileNotFoundError: a file is missing. ValueError: a file is damaged or of another format.
         """
         folder = Path(directory)
-        for name in (_META, "events.npy", "history.npy", "similarity.npy"):
+        for name in (_META, *(f"{name}.npy" for name in _ARRAYS)):
             if not (folder / name).is_file():
                 raise FileNotFoundError(f"{folder} holds no {name}; it is no finished retrieval")
         try:
             meta = json.loads((folder / _META).read_text(encoding="utf-8"))
             if meta.pop("format_version") != _FORMAT_VERSION:
                 raise ValueError("it has the format of another version of lmctr")
-            arrays = {
-                name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-                for name in ("events", "history", "similarity")
-            }
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
             result = cls(**arrays, **meta)
         except (ValueError, TypeError, KeyError, EOFError) as error:
             raise ValueError(f"the retrieval in {folder} cannot be read: {error}; build it again") from error
@@ -282,7 +280,7 @@ class _Plan:
     def open(self, folder: Path) -> tuple[np.ndarray, np.ndarray, int]:
         """The result's files and the number of samples that an earlier call has finished."""
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{name}.npy" for name in ("events", "history", "similarity")]
+        paths = [folder / f"{name}.npy" for name in _ARRAYS]
         try:
             done = int(json.loads((folder / _PROGRESS).read_text())["done"])
             history, similarity = (np.load(path, mmap_mode="r+", allow_pickle=False) for path in paths[1:])
@@ -389,7 +387,7 @@ def _catalogue_texts(catalogue: pa.Table) -> list[str]:
     columns = []
     for column in catalogue.schema:
         kind = column.type.value_type if pa.types.is_list(column.type) else column.type
-        if column.name != "item_id" and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if column.name != "item_id" and is_text(kind):
             columns.append(catalogue.column(column.name).to_pylist())
     if not columns:
         raise ValueError(

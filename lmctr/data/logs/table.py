@@ -326,7 +326,7 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
     if pa.types.is_integer(array.type):
         array = pc.fill_null(array, 0)
         known = None if names is None else ("unknown", *names)
-        codes, known = columns.to_codes(array, known, spec.column, source, np.int8)
+        codes, known = columns.to_codes(array, spec.column, source, known, np.int8)
         return codes, ("unknown", *known[1:])
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     if not columns.is_text(array.type):
@@ -336,7 +336,7 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
     array = pc.fill_null(pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array), "unknown")
     if names is None:
         names = sorted(set(pc.unique(array).to_pylist()) - {"unknown"})
-    return columns.to_codes(array, ("unknown", *names), spec.column, source, np.int8)
+    return columns.to_codes(array, spec.column, source, ("unknown", *names), np.int8)
 
 
 _TYPES = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}

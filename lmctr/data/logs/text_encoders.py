@@ -24,7 +24,7 @@ _CONFIG, _WEIGHTS, _ENCODER = "retriever.json", "retriever.safetensors", "encode
 _FORMAT_VERSION = 1
 # A word, or one character of Chinese, Japanese or Korean (these have no blanks between words).
 _CJK = r"぀-ヿ㐀-鿿가-힯"
-_TOKEN_PATTERN = rf"(?u)[{_CJK}]|[^\W{_CJK}]+"
+_TFIDF = {"token_pattern": rf"(?u)[{_CJK}]|[^\W{_CJK}]+", "ngram_range": (1, 2), "dtype": np.float64}
 
 
 class MissingExtraError(ImportError, ValueError):
@@ -64,7 +64,7 @@ class TextRetriever:
         self._vectorizer: Any = None
         self._model: Any = None
         if self.kind == "sentence-transformers":
-            self._load_model(self.encoder)
+            self._model = _sentence_transformer(self.encoder)
 
     @property
     def is_fitted(self) -> bool:
@@ -77,7 +77,7 @@ class TextRetriever:
             return self
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        vectorizer = TfidfVectorizer(**self._tfidf_options(), max_features=self.max_features)
+        vectorizer = TfidfVectorizer(**_TFIDF, max_features=self.max_features)
         try:
             vectorizer.fit([text or "" for text in texts])
         except ValueError as error:
@@ -195,29 +195,24 @@ class TextRetriever:
         if len(terms) != len(idf):
             raise ValueError(f"{folder}: {len(terms)} terms, but {len(idf)} weights; the files do not belong together")
         retriever = cls("tfidf", max_features=config["max_features"], batch_size=config["batch_size"])
-        vectorizer = TfidfVectorizer(
-            **cls._tfidf_options(), vocabulary={term: column for column, term in enumerate(terms)}
-        )
-        vectorizer.idf_ = idf
-        retriever._vectorizer = vectorizer
+        vocabulary = {term: column for column, term in enumerate(terms)}
+        retriever._vectorizer = TfidfVectorizer(**_TFIDF, vocabulary=vocabulary)
+        retriever._vectorizer.idf_ = idf
         return retriever
-
-    @staticmethod
-    def _tfidf_options() -> dict[str, Any]:
-        return {"token_pattern": _TOKEN_PATTERN, "ngram_range": (1, 2), "dtype": np.float64}
 
     def _terms(self) -> list[str]:
         return [str(term) for term in self._vectorizer.get_feature_names_out()]
 
-    def _load_model(self, name: str) -> None:
-        try:
-            from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            raise MissingExtraError(
-                f"the encoder {name!r} needs sentence-transformers; install it with: pip install 'lmctr[retrieval]' "
-                f"(or use encoder='tfidf', which needs nothing more)"
-            ) from error
-        self._model = SentenceTransformer(name, model_kwargs={"use_safetensors": True})
+
+def _sentence_transformer(name: str) -> Any:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the encoder {name!r} needs sentence-transformers; install it with: pip install 'lmctr[retrieval]' "
+            f"(or use encoder='tfidf', which needs nothing more)"
+        ) from error
+    return SentenceTransformer(name, model_kwargs={"use_safetensors": True})
 
 
 def cached_vectors(

@@ -7,6 +7,7 @@ they do not trust the code that built the log.
 
 from __future__ import annotations
 
+import itertools
 import time as clock
 from dataclasses import dataclass
 
@@ -170,9 +171,8 @@ def validate_histories(
                 log, target, chosen, real & (log.item[chosen] == log.item[target]), "have the target's item"
             )
         ordered = np.sort(chosen, axis=1)
-        twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-        if twice.any():
-            row = int(np.flatnonzero(twice.any(axis=1))[0])
+        twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).sum(axis=1)
+        for _, row in _bad_events(twice > 0):
             problems.append(
                 f"{int(twice.sum())} events are chosen twice, the first for {_event(log, int(target[row, 0]))}"
             )
@@ -202,33 +202,28 @@ def _check_columns(log: InteractionLog, now: int | None) -> list[str]:
     problems = []
     for name, (low, high, what) in ranges.items():
         values = getattr(log, name)
-        bad = (values < low) | (values > high)
-        if bad.any():
-            event = int(np.flatnonzero(bad)[0])
-            problems.append(
-                f"{int(bad.sum())} values of {name} are not {what}, such as {values[event]} at event {event}"
-            )
+        for count, event in _bad_events((values < low) | (values > high)):
+            problems.append(f"{count} values of {name} are not {what}, such as {values[event]} at event {event}")
     for name, values in log.extra_labels.items():
-        bad = (values < -1) | (values > 1)
-        if bad.any():
-            problems.append(f"{int(bad.sum())} values of the label {name!r} are other than 0, 1 and -1")
+        for count, _ in _bad_events((values < -1) | (values > 1)):
+            problems.append(f"{count} values of the label {name!r} are other than 0, 1 and -1")
     if log.weight is not None:
-        bad = ~(np.isfinite(log.weight) & (log.weight >= 0))
-        if bad.any():
-            problems.append(
-                f"{int(bad.sum())} weights are negative or not finite (first: event {int(np.flatnonzero(bad)[0])})"
-            )
-    user = log.user
-    backwards = np.flatnonzero((log.time[1:] < log.time[:-1]) & (user[1:] == user[:-1])) + 1
-    if len(backwards):
+        for count, event in _bad_events(~(np.isfinite(log.weight) & (log.weight >= 0))):
+            problems.append(f"{count} weights are negative or not finite (first: event {event})")
+    backwards = (log.time[1:] < log.time[:-1]) & (log.user[1:] == log.user[:-1])
+    for count, before in _bad_events(backwards):
         problems.append(
-            f"{len(backwards)} events are earlier than the event before them of the same user, such as "
-            f"{_event(log, int(backwards[0]))}; events must be sorted by user and time"
+            f"{count} events are earlier than the event before them of the same user, such as "
+            f"{_event(log, before + 1)}; events must be sorted by user and time"
         )
-    future = np.flatnonzero(log.time > limit)
-    if len(future):
-        problems.append(f"{len(future)} events lie in the future, such as {_event(log, int(future[0]))}")
+    for count, event in _bad_events(log.time > limit):
+        problems.append(f"{count} events lie in the future, such as {_event(log, event)}")
     return problems
+
+
+def _bad_events(bad: np.ndarray) -> list[tuple[int, int]]:
+    """The number of places where `bad` is true and the first of them; nothing when there is none."""
+    return [(int(bad.sum()), int(np.argmax(bad)))] if bad.any() else []
 
 
 def _check_slices(log: InteractionLog, events: np.ndarray, start: np.ndarray, end: np.ndarray) -> list[str]:
@@ -247,8 +242,8 @@ def _check_slices(log: InteractionLog, events: np.ndarray, start: np.ndarray, en
             (end < events) & (log.time[np.minimum(end, log.num_events - 1)] < log.time[events]),
         ),
     ):
-        if bad.any():
-            problems.append(f"{int(bad.sum())} samples {what}, such as {_event(log, int(events[bad][0]))}")
+        for count, sample in _bad_events(bad):
+            problems.append(f"{count} samples {what}, such as {_event(log, int(events[sample]))}")
     return problems
 
 
@@ -275,9 +270,8 @@ def _check_splits(log: InteractionLog, splits: Splits, time_order: bool) -> list
             return [
                 f"the part {name!r} has events from {events.min()} to {events.max()}, the log has {log.num_events}"
             ]
-        without = events[log.label[events] < 0]
-        if len(without):
-            problems.append(f"{len(without)} events of {name!r} have no label, such as {_event(log, int(without[0]))}")
+        for count, sample in _bad_events(log.label[events] < 0):
+            problems.append(f"{count} events of {name!r} have no label, such as {_event(log, int(events[sample]))}")
         twice = len(events) - len(np.unique(events))
         taken = events[part[events] >= 0]
         if twice or len(taken):
@@ -288,23 +282,20 @@ def _check_splits(log: InteractionLog, splits: Splits, time_order: bool) -> list
         part[events] = code
     if splits.rule == "user":
         seen = np.stack([np.bincount(log.user[events], minlength=log.num_users) > 0 for _, events in parts])
-        both = np.flatnonzero(seen.sum(axis=0) > 1)
-        if len(both):
+        for count, user in _bad_events(seen.sum(axis=0) > 1):
             problems.append(
-                f"{len(both)} users stand in two parts of a split by user, such as user {log.user_ids[both[0]].item()!r}"
+                f"{count} users stand in two parts of a split by user, such as user {log.user_ids[user].item()!r}"
             )
     if time_order:
-        for before in range(2):
-            for after in range(before + 1, 3):
-                (early, events), (late, later) = parts[before], parts[after]
-                if not len(events) or not len(later):
-                    continue
-                bad = events[log.time[events] > log.time[later].min()]
-                if len(bad):
-                    problems.append(
-                        f"{len(bad)} samples of {early!r} are later than the first of {late!r} "
-                        f"(time {int(log.time[later].min())}), such as {_event(log, int(bad[0]))}"
-                    )
+        for (early, events), (late, later) in itertools.combinations(parts, 2):
+            if not len(events) or not len(later):
+                continue
+            first = int(log.time[later].min())
+            for count, sample in _bad_events(log.time[events] > first):
+                problems.append(
+                    f"{count} samples of {early!r} are later than the first of {late!r} (time {first}), such as "
+                    f"{_event(log, int(events[sample]))}"
+                )
     return problems
 
 

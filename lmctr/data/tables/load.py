@@ -149,15 +149,12 @@ def table_source(
 def _guess_fields(schema: pa.Schema, special: set[str]) -> list[dict[str, Any]]:
     fields = []
     for column in schema:
-        if column.name in special:
-            continue
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-            fields.append({"name": column.name, "type": "sequence"})
-        elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-            fields.append({"name": column.name, "type": "numeric"})
+            type_ = "sequence"
         else:
-            fields.append({"name": column.name, "type": "categorical"})
+            type_ = "numeric" if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else "categorical"
+        fields += [] if column.name in special else [{"name": column.name, "type": type_}]
     return fields
 
 
@@ -215,21 +212,19 @@ def source_from_schema(
     refuse_other_schema(values, where, is_log=False)
     keys = read_values(TableSchema, values, SchemaWording(where))
     files, time = keys.files, keys.time or TableTime()
-    given = {"rule": split, "fractions": fractions, "seed": seed}
-    rule = keys.split.model_copy(update={key: value for key, value in given.items() if value is not None})
+    given = {"split": split or keys.split.rule, "seed": keys.split.seed if seed is None else seed}
+    given["fractions"] = keys.split.fractions if fractions is None else fractions
+    parts = {part: getattr(files, part) for part in ("validation", "test")}
     return table_source(
         folder / files.train,
         keys.label,
         keys.fields,
-        validation=None if files.validation is None else folder / files.validation,
-        test=None if files.test is None else folder / files.test,
+        **{part: None if name is None else folder / name for part, name in parts.items()},
         group=keys.group,
         time=time.column,
         time_format=time.format,
         weight=keys.weight,
-        split=rule.rule or "random",
-        fractions=rule.fractions,
-        seed=rule.seed or 0,
+        **{key: value for key, value in given.items() if value is not None},
         format=keys.format,
         delimiter=keys.delimiter,
         names=keys.names,
