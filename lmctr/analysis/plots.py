@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plain_axes", "plot_attention_map", "plot_layer_curves", "require_matplotlib", "save_figure"]
+__all__ = [
+    "new_figure",
+    "new_panels",
+    "new_square",
+    "plain_axes",
+    "plot_attention_map",
+    "plot_layer_curves",
+    "require_matplotlib",
+    "run_colours",
+    "save_figure",
+]
 
 _SINK_COLOUR = "#c1272d"
 _TARGET_COLOUR = "#0b6e4f"
@@ -71,7 +81,6 @@ def plot_attention_map(
     require_matplotlib()
     from matplotlib import rc_context
     from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
 
     count = len(attention.tokens)
     places, labels = _labels(attention, max_labels)
@@ -79,9 +88,7 @@ def plot_attention_map(
         # Wide enough for labels of 7 points at the places that are closest to each other, within bounds.
         slots = count / min(np.diff(places), default=count)
         side = float(np.clip(0.15 * slots, 5.0, 10.0))
-        # The axes fill the figure; labels, title and bar lie outside, and the image is cut to what is drawn.
-        figure = Figure(figsize=(side, side))
-        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes = new_square(side)
         weights = attention.weights.astype(np.float64)
         if not np.triu(weights, 1).any():
             weights = np.ma.masked_array(weights, np.triu(np.ones_like(weights, dtype=bool), 1))
@@ -107,10 +114,10 @@ def plot_attention_map(
         axes.set_xlabel(f"key (attended to){note}")
         axes.set_ylabel("query")
         axes.set_title(title if title is not None else _map_title(attention), fontsize=10, pad=12)
-        bar = figure.colorbar(image, cax=axes.inset_axes((1 + 0.35 / side, 0.15, 0.2 / side, 0.7)), extend="max")
+        bar = axes.figure.colorbar(image, cax=axes.inset_axes((1 + 0.35 / side, 0.15, 0.2 / side, 0.7)), extend="max")
         bar.set_label("attention weight (square-root scale)", fontsize=8)
         bar.ax.tick_params(labelsize=7)
-        return save_figure(figure, path)
+        return save_figure(axes.figure, path)
 
 
 def plot_layer_curves(
@@ -135,11 +142,8 @@ def plot_layer_curves(
     Raises:
         ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
-    if not runs:
-        raise ValueError("runs: nothing to draw; give at least one run")
-    require_matplotlib()
-    from matplotlib import colormaps, rc_context
-    from matplotlib.figure import Figure
+    colours = run_colours(runs)
+    from matplotlib import rc_context
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -147,27 +151,19 @@ def plot_layer_curves(
         ("Attention to sinks (Eq. 7)", "mean_to_sinks", "mean_uniform_to_sinks"),
         ("Attention between sinks (Eq. 8)", "mean_between_sinks", "mean_uniform_between_sinks"),
     )
-    colours = colormaps["tab10" if len(runs) <= 10 else "tab20"].colors
     with rc_context({"font.family": _fonts()}):
-        figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+        figure = new_figure(9.5, 4.2)
         for axes, (name, curve, level) in zip(figure.subplots(1, 2), panels):
             levels = [getattr(m, level) for m in runs.values() if m.num_without_sinks < m.num_samples]
             one_level = not levels or max(levels) - min(levels) < 1e-3
-            for number, (run, measured) in enumerate(runs.items()):
-                values, colour = getattr(measured, curve), colours[number % len(colours)]
-                axes.plot(range(len(values)), values, color=colour, linewidth=1.6)
+            for run, measured in runs.items():
+                values, colour = getattr(measured, curve), colours[run]
+                layers = range(len(values))
+                axes.plot(layers, values, color=colour, linewidth=1.6)
                 biased = set((bias_layers or {}).get(run, ()))
-                faces = [colour if layer in biased else "white" for layer in range(len(values))]
-                axes.scatter(
-                    range(len(values)),
-                    values,
-                    s=26,
-                    c=faces,
-                    edgecolors=[colour],
-                    linewidths=1.3,
-                    zorder=3,
-                    clip_on=False,
-                )
+                faces = [colour if layer in biased else "white" for layer in layers]
+                rim = {"edgecolors": [colour], "linewidths": 1.3}
+                axes.scatter(layers, values, s=26, c=faces, zorder=3, clip_on=False, **rim)
                 if not one_level and measured.num_without_sinks < measured.num_samples:
                     axes.axhline(getattr(measured, level), color=colour, linewidth=1.0, linestyle=":")
             if one_level and levels:
@@ -182,12 +178,11 @@ def plot_layer_curves(
             top = np.nanmax(np.concatenate([[0.0], *map(np.atleast_1d, shown)]))
             axes.set_ylim(0.0, 1.08 * top if top > 0 else 1.0)
             plain_axes(axes, "0.9")
-        handles = [Line2D([], [], color=colours[number % len(colours)], label=run) for number, run in enumerate(runs)]
+        handles = [Line2D([], [], color=colour, label=run) for run, colour in colours.items()]
         handles.append(Line2D([], [], color="0.4", linestyle=":", label="evenly spread attention"))
         if any((bias_layers or {}).values()):
-            handles.append(
-                Line2D([], [], color="0.4", linestyle="", marker="o", markersize=5, label="layer with sink bias")
-            )
+            point = {"linestyle": "", "marker": "o", "markersize": 5}
+            handles.append(Line2D([], [], color="0.4", label="layer with sink bias", **point))
         longest = max(len(handle.get_label()) for handle in handles)
         columns = max(1, min(len(handles), 170 // (8 + longest)))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
@@ -265,6 +260,41 @@ def _fonts() -> list[str]:
 
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
     return [*rcParams["font.family"], *(name for name in _CJK_FONTS if name in installed)]
+
+
+def new_figure(width: float, height: float, layout: str | None = "constrained") -> Figure:
+    """An empty figure of this many inches. Raises `MissingExtraError` when matplotlib is missing."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def new_square(side: float) -> Axes:
+    """Axes that fill a square figure; labels, title and bar lie outside, and the image is cut to what is drawn."""
+    return new_figure(side, side, None).add_axes((0.0, 0.0, 1.0, 1.0))
+
+
+def new_panels(count: int, width: float, height: float, more: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels of this many inches, three beside each other, and `more` inches of height."""
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure = new_figure(width * columns, height * rows + more)
+    panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels[:count]
+
+
+def run_colours(runs: Mapping[str, Any]) -> dict[str, Any]:
+    """A colour per run. Raises `ValueError` when there are no runs, `MissingExtraError` when matplotlib is missing."""
+    if not runs:
+        raise ValueError("runs: nothing to draw; give at least one run")
+    require_matplotlib()
+    from matplotlib import colormaps
+
+    colours = colormaps["tab10" if len(runs) <= 10 else "tab20"].colors
+    return {run: colours[number % len(colours)] for number, run in enumerate(runs)}
 
 
 def plain_axes(axes: Axes, colour: str = "0.92") -> None:

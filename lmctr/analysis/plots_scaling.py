@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .plots import plain_axes, require_matplotlib, save_figure
+from .plots import new_figure, new_panels, plain_axes, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,30 +43,24 @@ def plot_law(
     Raises:
         ValueError: no points. MissingExtraError: matplotlib is missing.
     """
-    if not len(x):
-        raise ValueError("x: there are no points to draw")
-    require_matplotlib()
-    from matplotlib.figure import Figure
 
     def shown(values: Sequence[float]) -> np.ndarray:
         values = np.asarray(values, dtype=np.float64)
         return 1.0 - values if complement else values
 
-    axes = Figure(figsize=(6.4, 4.4), layout="constrained").subplots()
+    axes = _axes("x", x, "points")
     if band is not None:
         edges = sorted((shown(band[0]), shown(band[1])), key=lambda edge: edge.sum())
         axes.fill_between(curve_x, *edges, color=_LAW, alpha=0.18, linewidth=0, label="bootstrap band")
     axes.plot(curve_x, shown(curve_y), color=_LAW, linewidth=1.6, label="law of all points")
     if held_out is not None:
-        axes.plot(
-            held_out[0], shown(held_out[1]), "--", color=_HELD, linewidth=1.4, label="law without the largest sizes"
-        )
+        label = "law without the largest sizes"
+        axes.plot(held_out[0], shown(held_out[1]), "--", color=_HELD, linewidth=1.4, label=label)
     axes.plot(x, shown(y), "o", color=_POINT, markersize=4, alpha=0.7, label="measured")
     axes.legend(fontsize=8, frameon=False)
     x_name, y_name = x_name.replace("_", " "), y_name.replace("_", " ")
-    return _finish(
-        axes, path, x_name, ("1 - " if complement else "") + y_name, title or f"{y_name} by {x_name}", "log"
-    )
+    drawn = f"1 - {y_name}" if complement else y_name
+    return _finish(axes, path, x_name, drawn, title or f"{y_name} by {x_name}", "log")
 
 
 def plot_designs(
@@ -90,12 +84,7 @@ def plot_designs(
     Raises:
         ValueError: no candidates. MissingExtraError: matplotlib is missing.
     """
-    if not len(cost):
-        raise ValueError("cost: there are no designs to draw")
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    axes = Figure(figsize=(6.4, 4.4), layout="constrained").subplots()
+    axes = _axes("cost", cost, "designs")
     axes.plot(cost, gain, ".", color=_POINT, alpha=0.35, markersize=5, label="designs")
     if len(front[0]):
         axes.step(*front, where="post", color=_LAW, linewidth=1.4, label="Pareto front")
@@ -126,19 +115,12 @@ def plot_machine_cost(
     Raises:
         ValueError: no points. MissingExtraError: matplotlib is missing.
     """
-    if not len(flops):
-        raise ValueError("flops: there are no points to draw")
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
+    axes = _axes("flops", flops, "points", 4.2)
     order = np.argsort(flops)
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.subplots()
     axes.plot(np.asarray(flops)[order], np.asarray(cost)[order], "o-", color=_LAW, markersize=5, linewidth=1.2)
     for place, label in enumerate(labels):
-        axes.annotate(
-            label, (flops[place], cost[place]), fontsize=7, ha="center", xytext=(0, 7), textcoords="offset points"
-        )
+        above = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(label, (flops[place], cost[place]), fontsize=7, **above)
     return _finish(axes, path, x_name, cost_name, title or "Machine cost by FLOPs", "log")
 
 
@@ -159,15 +141,7 @@ def plot_revenue(
     """
     if not lines:
         raise ValueError("lines: there are no metrics to draw")
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    columns = min(len(lines), 3)
-    rows = -(-len(lines) // columns)
-    figure = Figure(figsize=(3.4 * columns, 2.9 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in panels[len(lines) :]:
-        axes.set_visible(False)
+    figure, panels = new_panels(len(lines), 3.4, 2.9)
     for axes, (name, (slope, intercept, r2)) in zip(panels, lines.items()):
         values = np.asarray(metrics[name], dtype=np.float64)
         ends = np.array([values.min(), values.max()])
@@ -179,6 +153,13 @@ def plot_revenue(
         plain_axes(axes)
     figure.supylabel(revenue_name.replace("_", " "), fontsize=9)
     return save_figure(figure, path)
+
+
+def _axes(name: str, values: Sequence[float], what: str, height: float = 4.4) -> Axes:
+    """The axes of a picture of `values`. Raises `ValueError` when there are none."""
+    if not len(values):
+        raise ValueError(f"{name}: there are no {what} to draw")
+    return new_figure(6.4, height).subplots()
 
 
 def _finish(axes: Axes, path: str | Path, x_name: str, y_name: str, title: str, scale: str = "linear") -> Path:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .behavior_attention import BehaviorAttention
-from .plots import require_matplotlib, save_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .plots import new_figure, save_figure
 
 __all__ = ["plot_behavior_attention", "plot_compression"]
 
@@ -32,12 +29,9 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
     Raises:
         MissingExtraError: matplotlib is missing.
     """
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
     points = sorted(plan["points"], key=lambda point: point["num_candidates"])
     degrees = [point["num_candidates"] for point in points]
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    figure = new_figure(6.4, 4)
     left = figure.subplots()
     right = left.twinx()
     sides = (
@@ -77,12 +71,9 @@ def plot_behavior_attention(
     kinds = {found.behavior_names for found in measured.values()}
     if len(kinds) != 1:
         raise ValueError(f"measured: expected models with the same behaviour types, got {sorted(kinds)}")
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
     (names,) = kinds
-    figure = Figure(figsize=(max(4.8, 1.2 * len(measured) * len(names)), 4), layout="constrained")
-    axes: Axes = figure.subplots()
+    figure = new_figure(max(4.8, 1.2 * len(measured) * len(names)), 4)
+    axes = figure.subplots()
     events = np.array([np.nan_to_num(np.nanmean(found.events, axis=0)) for found in measured.values()])  # (models, G)
     kept = [place for place in range(len(names)) if events[:, place].any()] or list(range(len(names)))
     width = 0.8 / len(kept)

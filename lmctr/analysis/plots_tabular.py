@@ -9,7 +9,7 @@ import numpy as np
 
 from .effective_rank import EffectiveRanks
 from .field_interactions import FieldInteractions
-from .plots import plain_axes, require_matplotlib, save_figure
+from .plots import new_figure, new_panels, new_square, plain_axes, run_colours, save_figure
 
 __all__ = ["plot_field_interactions", "plot_rank_curves", "plot_rank_distributions"]
 
@@ -38,18 +38,12 @@ def plot_rank_curves(
     Raises:
         ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
-    if not runs:
-        raise ValueError("runs: nothing to draw; give at least one run")
-    require_matplotlib()
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
-    colours = colormaps["tab10" if len(runs) <= 10 else "tab20"].colors
+    colours = run_colours(runs)
     longest = max(len(ranks.stages) for ranks in runs.values())
-    figure = Figure(figsize=(max(6.0, 1.0 + 0.95 * longest), 4.4), layout="constrained")
+    figure = new_figure(max(6.0, 1.0 + 0.95 * longest), 4.4)
     axes = figure.subplots()
-    for (name, ranks), colour in zip(runs.items(), colours):
-        places, mean = np.arange(len(ranks.stages)), ranks.mean(kind, normalized)
+    for name, ranks in runs.items():
+        colour, places, mean = colours[name], np.arange(len(ranks.stages)), ranks.mean(kind, normalized)
         low, high = ranks.quantiles((0.25, 0.75), kind, normalized).T
         axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
         low, high = ranks.interval(kind, normalized).T
@@ -89,19 +83,9 @@ def plot_rank_distributions(
     """
     if len(ranks.stages) < 2:
         raise ValueError(f"ranks: {len(ranks.stages)} stages give no pair of one and the next")
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
     samples, mean = ranks.samples(kind), ranks.mean(kind)
-    count = len(ranks.stages) - 1
-    columns = min(count, 3)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(3.4 * columns, 2.5 * rows + 0.4), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    figure, panels = new_panels(len(ranks.stages) - 1, 3.4, 2.5, 0.4)
     for place, axes in enumerate(panels):
-        if place >= count:
-            axes.set_visible(False)
-            continue
         pair = samples[place : place + 2]
         low, high = float(pair.min()), float(pair.max())
         margin = 0.02 * (high - low) + 1e-3 * max(high, 1.0)
@@ -139,15 +123,10 @@ def plot_field_interactions(
     Raises:
         ValueError: no such layer. MissingExtraError: matplotlib is missing.
     """
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
     matrix, names = interactions.matrix(layer, scaled), interactions.field_names
     count = len(names)
     side = float(np.clip(0.24 * count, 3.2, 14.0))
-    figure = Figure(figsize=(side, side))
-    # The axes fill the figure; labels, title and bar lie outside, and the image is cut to what is drawn.
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes = new_square(side)
     image = axes.imshow(matrix, cmap="Blues", interpolation="nearest", aspect="equal")
     step = max(1, -(-count // 90))
     size = float(np.clip(side * 72 / count * step * 0.62, 4.0, 9.0))
@@ -160,8 +139,8 @@ def plot_field_interactions(
     axes.set_ylabel("query field (reads)")
     where = "mean over layers" if layer is None else f"layer {layer % interactions.num_layers + 1}"
     axes.set_title(title or f"w of field pairs, mean over heads, {where}", fontsize=10, pad=8)
-    bar = figure.colorbar(image, cax=axes.inset_axes((1 + 0.25 / side, 0.15, 0.16 / side, 0.7)))
+    bar = axes.figure.colorbar(image, cax=axes.inset_axes((1 + 0.25 / side, 0.15, 0.16 / side, 0.7)))
     raw = interactions.matrix(layer)
     bar.set_label(f"w, scaled from {raw.min():.3g} .. {raw.max():.3g}" if scaled else "w", fontsize=8)
     bar.ax.tick_params(labelsize=7)
-    return save_figure(figure, path)
+    return save_figure(axes.figure, path)
