@@ -5,6 +5,7 @@ import pytest
 import torch
 from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
 
+from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkModel
 from lmctr.serving import prefix as prefix_module
 from lmctr.serving import score, scorer_for
 
@@ -230,19 +231,17 @@ def test_sliding_layers_are_not_shared():
 
 @pytest.mark.parametrize("model_type", ["qwen2", "bert"])
 def test_the_layout_split_computes_each_text_once(model_type, monkeypatch):
-    from lmctr.models.ctr_sink import split_layout
-
     model, processor = make(model_type, layout="split", feedback="sink", sink_signal=["feedback", "recency"])
     history, candidates = history_of(6), candidates_of(9)
     counts = []
-    original = split_layout.encode_fields
+    original = CTRSinkModel.encode_fields
 
     def counted(model, input_ids, attention_mask):
         counts.append(len(input_ids))
         return original(model, input_ids, attention_mask)
 
     expected = row_by_row(model, processor, history, candidates, 10**6)
-    monkeypatch.setattr(split_layout, "encode_fields", counted)
+    monkeypatch.setattr(CTRSinkModel, "encode_fields", counted)
     found = score(model, processor, history, candidates, 10**6, max_tokens=300)
     assert_equal(found, expected)
     texts = {entry["text"] for entry in history} | {entry["text"] for entry in candidates}

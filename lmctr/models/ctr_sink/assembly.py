@@ -8,6 +8,8 @@ behaviours of all rows together, G feedback codes above 0, S signals, N tokens o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -185,8 +187,7 @@ class Samples:
         return len(self.start)
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
+class Candidates(NamedTuple):
     """Behaviours with a known similarity to the target.
 
     Args:
@@ -244,14 +245,11 @@ def make_plan(
     from_end = None
     if settings.feedback == "groups":
         group_lengths = np.diff(np.flatnonzero(np.diff(row * settings.feedback_codes + code, prepend=-1, append=-1)))
-        from_end = (
-            np.repeat(group_lengths, group_lengths) - 1 - ragged_arange(np.zeros_like(group_lengths), group_lengths)
-        )
+        from_end = _rank_from_end(group_lengths)
         cost = cost + np.where(from_end == 0, pieces.header_length[code], 0)
     is_empty = np.diff(offsets) == 0
-    fixed = (
-        pieces.head[1] + pieces.prefix[1] + pieces.suffix[1] + pieces.item_length[samples.target]
-    ) + is_empty * pieces.empty[1]
+    fixed = pieces.head[1] + pieces.prefix[1] + pieces.suffix[1] + is_empty * pieces.empty[1]
+    fixed = fixed + pieces.item_length[samples.target]
     if settings.max_length is not None and np.any(fixed > settings.max_length):
         wrong = int(np.argmax(fixed > settings.max_length))
         raise RowError(
@@ -359,13 +357,8 @@ def assemble(
         # Each of these spans and each sink begins an element; a feedback word begins its behaviour's. A span without tokens
         # begins where the next one does, and so adds none; the last, the target, never is without.
         begins = np.zeros(token_offsets[-1], dtype=np.int64)
-        begin_spans = [
-            first,
-            own - (width - 1),
-            close - 4,
-            close - 3,
-            *([own] if settings.feedback == "groups" else []),
-        ]
+        begin_spans = [first, own - (width - 1), close - 4, close - 3]
+        begin_spans += [own] if settings.feedback == "groups" else []
         begins[token_offsets[np.concatenate(begin_spans)]] = 1
         begins[sink_token] = 1
         number = np.cumsum(begins) - 1
@@ -424,6 +417,11 @@ def _target_mask(
     return (columns >= first[:, None]) & (columns < stop[:, None])
 
 
+def _rank_from_end(lengths: np.ndarray) -> np.ndarray:
+    """Of consecutive groups of these lengths, how many members of its group follow each one."""
+    return np.repeat(lengths, lengths) - 1 - ragged_arange(np.zeros_like(lengths), lengths)
+
+
 def _row_sums(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """(B,) sums of consecutive values; also right for rows without values."""
     sums = offsets_from_lengths(values)
@@ -465,15 +463,12 @@ def _select(
         count = np.minimum(samples.end - samples.start, settings.num_behaviors)
         offsets, event = offsets_from_lengths(count), ragged_arange(samples.end - count, count)
     else:
-        bounds = []
-        for code in range(1, settings.feedback_codes):
-            base = events.code_offsets[code]
-            own = events.by_code[base : events.code_offsets[code + 1]]
-            low, high = np.searchsorted(own, samples.start), np.searchsorted(own, samples.end)
-            count = np.minimum(high - low, settings.num_behaviors)
-            bounds.append((base + high - count, count))
-        first = np.stack([first for first, _ in bounds], axis=1)
-        count = np.stack([count for _, count in bounds], axis=1)
+        first, count = [], []  # per code (B,), in the events by code
+        for base, end in pairwise(events.code_offsets[1:]):
+            low, high = (np.searchsorted(events.by_code[base:end], edge) for edge in (samples.start, samples.end))
+            count.append(np.minimum(high - low, settings.num_behaviors))
+            first.append(base + high - count[-1])
+        first, count = np.stack(first, axis=1), np.stack(count, axis=1)
         offsets = offsets_from_lengths(count.sum(axis=1))
         event = events.by_code[ragged_arange(first.ravel(), count.ravel())]
     similarity = None
@@ -491,8 +486,7 @@ def _most_similar(
     group = row * settings.feedback_codes + code
     order = np.lexsort((candidates.event, candidates.similarity, group))
     lengths = np.bincount(group, minlength=len(samples) * settings.feedback_codes)
-    rank_from_end = np.repeat(lengths, lengths) - 1 - ragged_arange(np.zeros_like(lengths), lengths)
-    order = order[rank_from_end < settings.num_behaviors]
+    order = order[_rank_from_end(lengths) < settings.num_behaviors]
     if settings.order == "time":
         order = order[np.lexsort((candidates.event[order], group[order]))]
     offsets = offsets_from_lengths(np.bincount(row[order], minlength=len(samples)))

@@ -1,6 +1,8 @@
 """Configuration of CTR-Sink (arXiv 2508.03668): a language model that reads user histories with behaviour sinks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -45,6 +47,23 @@ BACKBONES = {
     "qwen2": BackboneSpec("self_attn", "layers", True, 1 / 2),
     "qwen3": BackboneSpec("self_attn", "layers", True, 1 / 3),
 }
+
+
+def check_sink_settings(settings: Any, require: Callable[[bool, str, str], None]) -> None:
+    """Check the keys that the configuration and the processor share.
+
+    Args:
+        settings: holds them, with `signals`. require: takes whether a value is right, its key, and what is accepted.
+    """
+    signals = settings.signals
+    choices = {"sink_kind": SINK_KINDS, "sink_order": SINK_ORDERS, "feedback": FEEDBACK_MODES, "layout": LAYOUTS}
+    for key, known in choices.items():
+        require(getattr(settings, key) in known, key, f"one of {', '.join(known)}")
+    known = bool(signals) and all(s in SINK_SIGNALS for s in signals) and len(set(signals)) == len(signals)
+    require(known, "sink_signal", f"one of {', '.join(SINK_SIGNALS)}, or a list of different ones")
+    require("none" not in signals or len(signals) == 1, "sink_signal", '"none" alone, or signals without it')
+    applies = settings.sink_kind == "sink" or signals == ("none",)
+    require(applies, "sink_signal", f'"none" with sink_kind={settings.sink_kind!r}')
 
 
 class CTRSinkConfig(CTRConfig):
@@ -173,31 +192,13 @@ class CTRSinkConfig(CTRConfig):
         return self.text_config
 
     def validate_values(self) -> None:
-        self._require(self.sink_kind in SINK_KINDS, "sink_kind", f"one of {', '.join(SINK_KINDS)}")
-        signals = self.signals
-        self._require(
-            bool(signals) and all(s in SINK_SIGNALS for s in signals) and len(set(signals)) == len(signals),
-            "sink_signal",
-            f"one of {', '.join(SINK_SIGNALS)}, or a list of different ones",
-        )
-        self._require("none" not in signals or len(signals) == 1, "sink_signal", '"none" alone, or signals without it')
-        self._require(
-            self.sink_kind == "sink" or signals == ("none",),
-            "sink_signal",
-            f'"none" with sink_kind={self.sink_kind!r}',
-        )
-        self._require(self.sink_order in SINK_ORDERS, "sink_order", f"one of {', '.join(SINK_ORDERS)}")
-        self._require(self.feedback in FEEDBACK_MODES, "feedback", f"one of {', '.join(FEEDBACK_MODES)}")
-        self._require(self.layout in LAYOUTS, "layout", f"one of {', '.join(LAYOUTS)}")
+        check_sink_settings(self, self._require)
         if self.layout == "split":
             known = self.backbone_spec is not None and self.text_config.num_hidden_layers >= 2
-            self._require(
-                known,
-                "layout",
-                f'"single"; "split" needs a backbone of two layers or more of type {", ".join(sorted(BACKBONES))}',
-            )
-        for key in ("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size"):
-            self._require(getattr(self, key) >= 1, key, "a whole number of at least 1")
+            types = ", ".join(sorted(BACKBONES))
+            needs = f'"single"; "split" needs a backbone of two layers or more of type {types}'
+            self._require(known, "layout", needs)
+        self._require_positive("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
         self._require(0.0 <= self.sink_bias_dropout < 1.0, "sink_bias_dropout", "a number in [0, 1)")
         self._validate_sink_bias_layers()
 
@@ -212,9 +213,8 @@ class CTRSinkConfig(CTRConfig):
             f"different layer indices from {self.num_lower_layers} to {num_layers - 1}"
             + (' (no sink passes the lower half with layout="split")' if self.num_lower_layers else ""),
         )
-        self._require(
-            not layers or self.sink_kind != "none", "sink_bias_layers", '[] or None with sink_kind="none": no sinks'
-        )
+        has_sinks = not layers or self.sink_kind != "none"
+        self._require(has_sinks, "sink_bias_layers", '[] or None with sink_kind="none": no sinks')
         if layers and self.backbone_spec is None:
             raise ValueError(
                 f"CTRSinkConfig: sink_bias_layers={self.sink_bias_layers!r}, but the sink bias is known for backbones of type "

@@ -31,7 +31,7 @@ from .sink_attention import (
     add_bias_to_mask,
     locate_sinks,
 )
-from .split_layout import SplitHead, SplitOutput, encode_fields, forward_split, mean_over
+from .split_layout import SplitHead, SplitOutput, check_split, forward_split, mean_over, run_layers
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
@@ -139,13 +139,6 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                     f"attn_implementation={used!r} cannot carry the sink bias; use 'sdpa' or 'eager', or sink_bias_layers=[]"
                 )
 
-    def _check_inputs(self, input_ids: torch.Tensor, sink_buckets: torch.Tensor | None) -> None:
-        self.check_length("input_ids:", input_ids.shape[1], "tokens")
-        if sink_buckets is not None and sink_buckets.shape[:2] != input_ids.shape:
-            raise ValueError(
-                f"sink_buckets: shape {tuple(sink_buckets.shape)} does not fit input_ids of shape {tuple(input_ids.shape)}"
-            )
-
     def locate(self, places: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, SinkContext]:
         """Buckets of (B, N) places as (B, N, S), checked against the config, and where the sinks are."""
         if sink_buckets is None:
@@ -159,9 +152,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                 f"{self.config.sink_signal!r}; use the processor saved with this checkpoint"
             )
         is_sink = sink_buckets[..., 0] >= 0
-        if (
-            torch.compiler.is_exporting()
-        ):  # an exported graph cannot raise; it makes room for the batch's own number of sinks
+        if torch.compiler.is_exporting():
+            # An exported graph cannot raise; it makes room for the batch's own number of sinks.
             most = is_sink.sum(1).amax(0).clamp_min(1).item()
             torch._check(most >= 1)
             torch._check(most <= is_sink.shape[1])
@@ -190,7 +182,18 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         Raises:
             ValueError: a model with `layout="single"`, a field longer than the backbone has positions for.
         """
-        return encode_fields(self, input_ids, attention_mask)
+        check_split("encode_fields", self.config)
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        real = attention_mask.bool()
+        order = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)  # padding to the right
+        input_ids, real = input_ids.gather(1, order), real.gather(1, order)
+        longest = max(int(real.sum(1).amax()), 1)
+        input_ids, real = input_ids[:, :longest].masked_fill(~real[:, :longest], 0), real[:, :longest]
+        self.check_length("input_ids: a field of", longest, "tokens")
+        embeds, spec = self.get_input_embeddings()(input_ids), self.config.backbone_spec
+        states = run_layers(self.language_model, spec, embeds, real.long(), 0, self.config.num_lower_layers)
+        return mean_over(states[-1], real)
 
     def forward(
         self,
@@ -231,7 +234,11 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                 'layout="single" takes input_ids, and neither field_ids nor field_vectors; use the processor saved with this '
                 "checkpoint"
             )
-        self._check_inputs(input_ids, sink_buckets)
+        self.check_length("input_ids:", input_ids.shape[1], "tokens")
+        if sink_buckets is not None and sink_buckets.shape[:2] != input_ids.shape:
+            raise ValueError(
+                f"sink_buckets: shape {tuple(sink_buckets.shape)} does not fit input_ids of shape {tuple(input_ids.shape)}"
+            )
         sink_buckets, sinks = self.locate(input_ids, sink_buckets)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
@@ -413,13 +420,8 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             field_vectors=field_vectors,
             **kwargs,
         )
-        if isinstance(outputs, SplitOutput):
-            logits = self.head(outputs, pooling).float()
-        else:
-            logits = self.head(outputs.last_hidden_state, tokens).float()
-        loss = (
-            None
-            if labels is None
-            else ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)
-        )
+        read = (outputs, pooling) if isinstance(outputs, SplitOutput) else (outputs.last_hidden_state, tokens)
+        logits, loss = self.head(*read).float(), None
+        if labels is not None:
+            loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)
         return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)

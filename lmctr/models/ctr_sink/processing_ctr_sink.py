@@ -22,7 +22,7 @@ from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
-from .configuration_ctr_sink import FEEDBACK_MODES, LAYOUTS, SINK_KINDS, SINK_ORDERS, SINK_SIGNALS
+from .configuration_ctr_sink import check_sink_settings
 from .piece_tokens import drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
 from .raw_rows import check_behavior, check_times, feedback_code, similarity_of, target_text
@@ -171,9 +171,8 @@ class CTRSinkProcessor(ProcessorMixin):
     @property
     def model_input_names(self) -> list[str]:
         """Keys of a batch."""
-        return ["input_ids", "attention_mask", "sink_buckets", "target_mask"] + ["field_ids"] * (
-            self.layout == "split"
-        )
+        names = ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
+        return [*names, "field_ids"] if self.layout == "split" else names
 
     @property
     def settings(self) -> AssemblySettings:
@@ -201,22 +200,14 @@ class CTRSinkProcessor(ProcessorMixin):
                     f"{type(self).__name__}: {key}={getattr(self, key)!r} is not accepted; use {accepted}"
                 )
 
-        for key, least in (("num_behaviors", 1), ("num_sink_buckets", 1), ("max_length", 1)):
+        for key in ("num_behaviors", "num_sink_buckets", "max_length"):
             value = getattr(self, key)
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least
-            require(whole or (key == "max_length" and value is None), key, f"a whole number of at least {least}")
-        require(self.sink_kind in SINK_KINDS, "sink_kind", f"one of {', '.join(SINK_KINDS)}")
-        require(self.sink_order in SINK_ORDERS, "sink_order", f"one of {', '.join(SINK_ORDERS)}")
-        require(self.layout in LAYOUTS, "layout", f"one of {', '.join(LAYOUTS)}")
-        require(self.feedback in FEEDBACK_MODES, "feedback", f"one of {', '.join(FEEDBACK_MODES)}")
+            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
+            require(whole or (key == "max_length" and value is None), key, "a whole number of at least 1")
         require(isinstance(self.trailing_sink, bool), "trailing_sink", "true or false")
         require(isinstance(self.sink_token, str) and self.sink_token.strip() != "", "sink_token", "a text")
+        check_sink_settings(self, require)
         signals = self.signals
-        known = bool(signals) and all(s in SINK_SIGNALS for s in signals) and len(set(signals)) == len(signals)
-        require(known, "sink_signal", f"one of {', '.join(SINK_SIGNALS)}, or a list of different ones")
-        require("none" not in signals or len(signals) == 1, "sink_signal", '"none" alone, or signals without it')
-        applies = self.sink_kind == "sink" or signals == ("none",)
-        require(applies, "sink_signal", f'"none" with sink_kind={self.sink_kind!r}')
         if self.feedback == "sink" and "feedback" not in signals:
             raise ValueError(
                 f"{type(self).__name__}: feedback='sink' gives the feedback in the sinks, so sink_signal must hold "
@@ -311,13 +302,13 @@ class CTRSinkProcessor(ProcessorMixin):
         """
         blank = " " if self._blanks["item"] else ""
         clean = [str(text).strip() if text is not None else "" for text in texts]
+        clean = [blank + text if text else "" for text in clean]
         rows: list[list[int]] = []
         for begin in range(0, len(clean), _CHUNK):
-            rows.extend(
-                tokenize(self.tokenizer, [blank + text if text else "" for text in clean[begin : begin + _CHUNK]])
-            )
+            rows.extend(tokenize(self.tokenizer, clean[begin : begin + _CHUNK]))
         tail = [*self._prompt_ids["separator"], *([] if self.settings.sink_id is None else [self.settings.sink_id])]
         prefix, suffix = self._special_layout
+        codes = range(len(self.prompt.feedback))
         return Pieces.build(
             drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id),
             head=[*prefix, *self._prompt_ids["head"]],
@@ -326,8 +317,8 @@ class CTRSinkProcessor(ProcessorMixin):
             suffix=[*self._prompt_ids["target_suffix"], *suffix],
             suffix_text=len(self._prompt_ids["target_suffix"]),
             tail=tail,
-            words=[[], *(self._prompt_ids[f"word {i}"] for i in range(len(self.prompt.feedback)))],
-            headers=[[], *(self._prompt_ids[f"header {i}"] for i in range(len(self.prompt.feedback)))],
+            words=[[], *(self._prompt_ids[f"word {code}"] for code in codes)],
+            headers=[[], *(self._prompt_ids[f"header {code}"] for code in codes)],
         )
 
     @cached_property
@@ -357,7 +348,7 @@ class CTRSinkProcessor(ProcessorMixin):
         end: np.ndarray,
         target: np.ndarray,
         time: np.ndarray,
-        candidates: Candidates | tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+        candidates: Sequence[np.ndarray] | None = None,
         pad_to_multiple_of: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Build a batch from token ids that are already there: array operations only, no tokenizer call.
@@ -373,26 +364,19 @@ class CTRSinkProcessor(ProcessorMixin):
         Returns:
             The four keys of `__call__` as numpy arrays, and `num_dropped` (B,) int64: behaviours dropped by truncation.
         """
-        if candidates is not None and not isinstance(candidates, Candidates):
-            candidates = Candidates(*candidates)
+        candidates = None if candidates is None else Candidates(*candidates)
         samples = Samples(start, end, target, time)
         return assemble(self.settings, pieces, events, samples, candidates, pad_to_multiple_of)
 
     def plan_lengths(
-        self,
-        pieces: Pieces,
-        events: EventTable,
-        *,
-        start: np.ndarray,
-        end: np.ndarray,
-        target: np.ndarray,
-        time: np.ndarray,
-        candidates: Candidates | tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+        self, pieces: Pieces, events: EventTable, *, candidates: Sequence[np.ndarray] | None = None, **rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Exact numbers of tokens (B,), behaviours shown (B,) and behaviours dropped (B,) of rows, without building them."""
-        if candidates is not None and not isinstance(candidates, Candidates):
-            candidates = Candidates(*candidates)
-        plan = make_plan(self.settings, pieces, events, Samples(start, end, target, time), candidates)
+        """Exact numbers of tokens (B,), behaviours shown (B,) and behaviours dropped (B,) of rows, without building them.
+
+        Takes `start`, `end`, `target`, `time` and `candidates` as `assemble` does.
+        """
+        candidates = None if candidates is None else Candidates(*candidates)
+        plan = make_plan(self.settings, pieces, events, Samples(**rows), candidates)
         return plan.length, np.diff(plan.offsets), plan.dropped
 
     def read_rows(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -110,6 +110,12 @@ def cut_fields(
     )
 
 
+def check_split(what: str, config: CTRSinkConfig) -> None:
+    """Raise `ValueError`, which starts with `what`, unless the model has text fields."""
+    if config.layout != "split":
+        raise ValueError(f'{what}: the model has layout="single"; fields are vectors in the layout "split" only')
+
+
 def mean_over(states: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """(B, N, H) states to their (B, H) mean over a (B, N) set; zeros where the set is empty."""
     weight = chosen.to(states.dtype)
@@ -174,42 +180,8 @@ class SplitOutput(BaseModelOutput):
     is_sink: torch.Tensor | None = None
 
 
-class SplitModel(Protocol):
-    """What this file needs of a [`CTRSinkModel`]."""
-
-    config: CTRSinkConfig
-    training: bool
-    device: torch.device
-    language_model: PreTrainedModel
-    sink_embedding: nn.Module | None
-
-    def get_input_embeddings(self) -> nn.Module: ...
-
-    def locate(self, tokens: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, Any]: ...
-
-    def check_length(self, what: str, length: int, unit: str) -> None: ...
-
-
-def encode_fields(model: SplitModel, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """See `CTRSinkModel.encode_fields`."""
-    if model.config.layout != "split":
-        raise ValueError('encode_fields: the model has layout="single"; fields are vectors in the layout "split" only')
-    if attention_mask is None:
-        attention_mask = torch.ones_like(input_ids)
-    real = attention_mask.bool()
-    order = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)  # padding to the right
-    input_ids, real = input_ids.gather(1, order), real.gather(1, order)
-    longest = max(int(real.sum(1).amax()), 1)
-    input_ids, real = input_ids[:, :longest].masked_fill(~real[:, :longest], 0), real[:, :longest]
-    model.check_length("input_ids: a field of", longest, "tokens")
-    embeds = model.get_input_embeddings()(input_ids)
-    stop = model.config.num_lower_layers
-    states = run_layers(model.language_model, model.config.backbone_spec, embeds, real.long(), 0, stop)[-1]
-    return mean_over(states, real)
-
-
 def forward_split(
-    model: SplitModel,
+    model: PreTrainedModel,
     input_ids: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
     sink_buckets: torch.Tensor | None,
@@ -218,11 +190,12 @@ def forward_split(
     output_hidden_states: bool | None = None,
     output_attentions: bool | None = None,
 ) -> SplitOutput:
-    """The forward pass of `CTRSinkModel` in the layout "split"; see there."""
+    """The forward pass of a `CTRSinkModel` in the layout "split"; see there."""
+    given = {"input_ids": input_ids, "field_ids": field_ids, "field_vectors": field_vectors}
     if (field_vectors is None) == (input_ids is None or field_ids is None):
         raise ValueError(
             'layout="split" takes either input_ids with field_ids (from a processor with layout="split") or field_vectors; '
-            f"got {', '.join(n for n, v in (('input_ids', input_ids), ('field_ids', field_ids), ('field_vectors', field_vectors)) if v is not None) or 'none'}"
+            f"got {', '.join(name for name, value in given.items() if value is not None) or 'none'}"
         )
     if field_vectors is None:
         _check_shape("field_ids", field_ids, input_ids.shape)
@@ -238,7 +211,7 @@ def forward_split(
             sinks_are_text=model.sink_embedding is None,
             unique=not model.training,  # in training each occurrence has its own dropout
         )
-        vectors = encode_fields(model, fields.input_ids, fields.attention_mask)
+        vectors = model.encode_fields(fields.input_ids, fields.attention_mask)
         mask, buckets = fields.mask, fields.buckets
         field_vectors = vectors[fields.slot.clamp_min(0)] * (fields.slot >= 0)[..., None]
     else:
@@ -342,10 +315,7 @@ class FieldCache:
     """
 
     def __init__(self, model: PreTrainedModel):
-        if model.config.layout != "split":
-            raise ValueError(
-                'FieldCache: the model has layout="single"; fields are vectors in the layout "split" only'
-            )
+        check_split("FieldCache", model.config)
         self.model = model
         self.clear()
 
@@ -383,7 +353,7 @@ class FieldCache:
         keys = [tuple(ids[:length]) for ids, length in zip(fields.input_ids.tolist(), lengths)]
         new = [number for number, key in enumerate(keys) if key not in self._slots]
         if new:
-            vectors = encode_fields(model, fields.input_ids[new], fields.attention_mask[new])
+            vectors = model.encode_fields(fields.input_ids[new], fields.attention_mask[new])
             for number in new:
                 self._slots[keys[number]] = len(self._slots)
             self._vectors = vectors if self._vectors is None else torch.cat([self._vectors, vectors])
