@@ -6,9 +6,8 @@ Shapes: B batch, N tokens, A heads, L layers, S samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -242,8 +241,7 @@ def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, n
     """The columns of `SinkAttention` for one batch, a row per row of the batch."""
     real = inputs["attention_mask"].bool()
     buckets = inputs["sink_buckets"]
-    is_sink = (buckets if buckets.dim() == 2 else buckets[..., 0]) >= 0
-    is_sink = is_sink & real
+    is_sink = ((buckets if buckets.dim() == 2 else buckets[..., 0]) >= 0) & real
     num_tokens, num_sinks = real.sum(1), is_sink.sum(1)
 
     def over_queries(share: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
@@ -286,8 +284,7 @@ def _each_layer(
     base: CTRSinkModel, inputs: dict[str, torch.Tensor], visit: Callable[[int, torch.Tensor], None]
 ) -> None:
     """Run the model and call `visit(layer index, weights (B, A, N, N))` for each layer, first to last."""
-    spec = base.config.backbone_spec
-    if spec is None:  # the place of the attention modules is not known
+    if base.config.backbone_spec is None:  # the place of the attention modules is not known
         attentions = base(**inputs, output_attentions=True).attentions
         if not attentions or any(weights is None for weights in attentions):
             raise ValueError(_no_weights(base))
@@ -303,14 +300,10 @@ def _each_layer(
 
         return hook
 
-    hooks = []
-    try:
-        for index, layer in enumerate(attrgetter(spec.layers_path)(base.language_model)):
-            hooks.append(attrgetter(spec.attention_path)(layer).register_forward_hook(hook_of(index)))
+    with ExitStack() as hooks:
+        for index, attention in enumerate(base.self_attentions()):
+            hooks.enter_context(attention.register_forward_hook(hook_of(index)))
         base(**inputs)
-    finally:
-        for handle in hooks:
-            handle.remove()
 
 
 def _no_weights(base: CTRSinkModel) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lmctr.data.batches.sequence import SequenceView
+from lmctr.models.common.base import evaluation_mode
 
 __all__ = ["BehaviorAttention", "behavior_attention"]
 
@@ -77,11 +78,8 @@ def behavior_attention(
         raise ValueError("events: there are no samples to read.")
     names = view.processor.behavior_names
     device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    shares = own = counted = None
-    readers = None
-    try:
+    sums: list[Any] = [0, 0, 0, 0]
+    with evaluation_mode(model):
         for begin in range(0, len(events), batch_size):
             batch = {k: v.to(device) for k, v in view.batch(events[begin : begin + batch_size]).items()}
             batch.pop("labels")
@@ -102,12 +100,8 @@ def behavior_attention(
             present = (attention[..., :-1].amax((0, 3, 4)) > 0).float()  # (B, K, N)
             count = torch.einsum("bkn,bng->kg", present, kinds)
             found = (part, attention[..., -1].mean((3, 4)).sum(1), count, sees.sum((2, 3, 4))[..., 0])
-            if shares is None:
-                shares, own, counted, readers = found
-            else:
-                shares, own, counted, readers = (a + b for a, b in zip((shares, own, counted, readers), found))
-    finally:
-        model.train(was_training)
+            sums = [a + b for a, b in zip(sums, found)]
+    shares, own, counted, readers = sums
     strategies = getattr(getattr(model, "model", None), "strategies", None)
     blocks = tuple(s.name for s in strategies) if strategies else ("all",)
     readers = readers[..., None].cpu().numpy().astype(float)

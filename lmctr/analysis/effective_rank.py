@@ -6,6 +6,7 @@ Per sample, a stage is a matrix of T tokens (or fields) of size D. Shapes: B sam
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmctr.models.common.base import CTRPreTrainedModel
+from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, evaluation_mode
 
 __all__ = ["RANK_KINDS", "EffectiveRanks", "effective_rank", "measure_effective_rank"]
 
@@ -157,17 +158,16 @@ def measure_effective_rank(
     if not points:
         raise ValueError("points: nothing to measure; give at least one module")
     caught: dict[str, torch.Tensor] = {}
-    handles = [module.register_forward_hook(_catcher(label, caught)) for label, module in points.items()]
     found: dict[str, dict[str, list[torch.Tensor]]] = {}
     shapes: dict[str, tuple[int, int]] = {}
     left_out: dict[str, str] = {}
     config = getattr(model, "config", None)
     fields = (getattr(config, "num_fields", None), getattr(config, "embedding_dim", None))
     device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
     left = max_samples if max_samples is not None else float("inf")
-    try:
+    with evaluation_mode(model), ExitStack() as hooks:
+        for label, module in points.items():
+            hooks.enter_context(module.register_forward_hook(_catcher(label, caught)))
         for batch in batches:
             if left <= 0:
                 break
@@ -176,7 +176,7 @@ def measure_effective_rank(
             inputs.pop("sample_weight", None)
             caught.clear()
             model(**inputs)
-            counts = None if labels is None else (labels.reshape(len(labels), -1) != -100).any(1)
+            counts = None if labels is None else (labels.reshape(len(labels), -1) != IGNORED_LABEL).any(1)
             taken = 0
             for label in points:
                 if label not in caught:
@@ -196,10 +196,6 @@ def measure_effective_rank(
                 for kind in kinds:
                     store[kind].append(effective_rank(matrices, kind).cpu())
             left -= taken
-    finally:
-        for handle in handles:
-            handle.remove()
-        model.train(was_training)
     stages = tuple(label for label in points if label in found)
     if not stages or not sum(len(part) for part in found[stages[0]][kinds[0]]):
         reasons = "; ".join(f"{label}: {why}" for label, why in left_out.items()) or "there were no samples"

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import nn
+
+from lmctr.models.common.base import evaluation_mode
 
 __all__ = ["BoundTerms", "bound_terms", "projection_parameters"]
 
@@ -101,18 +104,14 @@ def bound_terms(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor]],
 
         return hook
 
-    handles = [layer.attention.register_forward_pre_hook(watch(n)) for n, layer in enumerate(base.layers)]
-    device, was_training, seen = next(model.parameters()).device, model.training, False
-    model.eval()
-    try:
+    device, seen = next(model.parameters()).device, False
+    with evaluation_mode(model), ExitStack() as hooks:
+        for number, layer in enumerate(base.layers):
+            hooks.enter_context(layer.attention.register_forward_pre_hook(watch(number)))
         for batch in batches:
             inputs = {k: v.to(device) for k, v in batch.items() if isinstance(v, torch.Tensor)}
             model(**{k: v for k, v in inputs.items() if k not in ("labels", "sample_weight")})
             seen = True
-    finally:
-        for handle in handles:
-            handle.remove()
-        model.train(was_training)
     if not seen:
         raise ValueError("batches: nothing to measure; give at least one batch")
     terms = []

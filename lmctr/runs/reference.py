@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from lmctr.models.common.base import IGNORED_LABEL
+from lmctr.models.common.base import IGNORED_LABEL, evaluation_mode
 
 __all__ = ["REFERENCE_FILE", "compare_with_reference", "write_reference"]
 
@@ -108,11 +108,6 @@ def compare_with_reference(run_dir: str | Path, model: torch.nn.Module) -> tuple
 
 def _logits(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
     device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            output = model(**{key: value.to(device) for key, value in inputs.items()})
-    finally:
-        model.train(was_training)
+    with evaluation_mode(model), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        output = model(**{key: value.to(device) for key, value in inputs.items()})
     return output.logits.float().cpu().contiguous()

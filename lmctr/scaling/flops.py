@@ -10,6 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lmctr.models.astro.configuration_astro import ASTROConfig
+from lmctr.models.common.base import evaluation_mode
 
 from .design import mlp_flops
 
@@ -82,13 +83,8 @@ def measure_flops(
     inputs = {name: value for name, value in inputs.items() if name not in ("labels", "sample_weight")}
     if not inputs:
         raise ValueError("inputs are empty: give what the model's forward takes")
-    was_training = model.training
-    model.eval()
-    try:
-        with _counter() as counter, torch.no_grad():
-            logits = model(**inputs).logits
-    finally:
-        model.train(was_training)
+    with evaluation_mode(model), _counter() as counter, torch.no_grad():
+        logits = model(**inputs).logits
     tasks = getattr(getattr(model, "config", None), "num_tasks", 1) or 1
     samples = logits.numel() // tasks if num_samples is None else num_samples
     requests = len(logits) if num_requests is None else num_requests

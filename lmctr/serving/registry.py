@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lmctr.models.common.base import CTRPreTrainedModel, plain_model
+from lmctr.models.common.base import CTRPreTrainedModel, evaluation_mode, plain_model
 from lmctr.models.families import families
 from lmctr.utils.lazy import load_target
 
@@ -94,13 +94,8 @@ class RequestScorer(ABC):
         """The model in evaluation mode without gradients; afterwards in the mode it was in."""
         import torch
 
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(was_training)
+        with evaluation_mode(self.model), torch.inference_mode():
+            yield
 
 
 def register_scorer(model_type: str, scorer: str) -> None:

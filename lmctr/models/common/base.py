@@ -1,5 +1,7 @@
 """What the model families share besides layers: the base class and the loss."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -13,6 +15,7 @@ __all__ = [
     "WithHeadMixin",
     "count_items",
     "ctr_loss",
+    "evaluation_mode",
     "plain_model",
     "row_weights",
 ]
@@ -38,6 +41,17 @@ def count_items(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
     """The model inside a PEFT wrapper; another model as it is."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """The model in evaluation mode inside the block; afterwards in the mode that it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def ctr_loss(

@@ -85,9 +85,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         self.is_causal = spec is not None and spec.is_causal
         if config.resolved_sink_bias_layers:
             self.sink_bias = SinkBias(config, self.is_causal)
-            layers = attrgetter(spec.layers_path)(self.language_model)
-            for index in config.resolved_sink_bias_layers:
-                attention = attrgetter(spec.attention_path)(layers[index])
+            attentions = self.self_attentions()
+            for attention in (attentions[index] for index in config.resolved_sink_bias_layers):
                 attention.register_forward_pre_hook(self._bias_attention, with_kwargs=True)
                 self._mask_place = list(inspect.signature(attention.forward).parameters).index("attention_mask")
         self.post_init()
@@ -96,6 +95,12 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             # in their table without calling it.
             layers = attrgetter(spec.layers_path)(self.language_model)
             self._no_split_modules = {type(layer).__name__ for layer in layers}
+
+    def self_attentions(self) -> list[nn.Module]:
+        """The self-attention of each layer of the backbone, which must be of a known type."""
+        spec = self.config.backbone_spec
+        layers = attrgetter(spec.layers_path)(self.language_model)
+        return [attrgetter(spec.attention_path)(layer) for layer in layers]
 
     def get_input_embeddings(self) -> nn.Module:
         return self.language_model.get_input_embeddings()

@@ -18,6 +18,7 @@ Shapes: B rows, N tokens, P elements of the longest row, F fields, n tokens of t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -231,20 +232,15 @@ def forward_split(
         field_vectors = torch.where(is_sink[..., None], embeds, field_vectors)
     config, spec = model.config, model.config.backbone_spec
     extra = {} if model.sink_bias is None else {"sink_context": sinks}
-    attentions, handles = [], []
     first, stop = config.num_lower_layers, config.text_config.num_hidden_layers
-    if output_attentions:
-        if model.language_model.config._attn_implementation != "eager":
-            raise ValueError("output_attentions=True needs a model loaded with attn_implementation='eager'")
-        layers = attrgetter(spec.layers_path)(model.language_model)
-        for index in range(first, stop):
-            attention = attrgetter(spec.attention_path)(layers[index])
-            handles.append(attention.register_forward_hook(lambda module, args, output: attentions.append(output[1])))
-    try:
+    if output_attentions and model.language_model.config._attn_implementation != "eager":
+        raise ValueError("output_attentions=True needs a model loaded with attn_implementation='eager'")
+    attentions: list[torch.Tensor] = []
+    with ExitStack() as hooks:
+        for attention in model.self_attentions()[first:stop] if output_attentions else ():
+            hook = attention.register_forward_hook(lambda module, args, output: attentions.append(output[1]))
+            hooks.enter_context(hook)
         states = run_layers(model.language_model, spec, field_vectors, mask.long(), first, stop, **extra)
-    finally:
-        for handle in handles:
-            handle.remove()
     return SplitOutput(
         last_hidden_state=states[-1],
         hidden_states=tuple(states) if output_hidden_states else None,

@@ -33,6 +33,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.sequence import (
     CandidateContext,
+    ItemEmbedding,
     SequenceForCTRMixin,
     SequenceInputs,
     SequenceModelMixin,
@@ -152,17 +153,10 @@ class DINPreTrainedModel(SequencePreTrainedModel):
     config_class = DINConfig
 
 
-class FieldEmbeddings(nn.Module):
+class FieldEmbeddings(ItemEmbedding):
     """Vectors of the fields of an item, side by side; id 0 of each is padding."""
 
-    def __init__(self, config: DINConfig):
-        super().__init__()
-        self.items = nn.Embedding(config.item_vocab_size, config.embedding_dim, padding_idx=0)
-        self.features = nn.ModuleList(
-            [nn.Embedding(size, config.embedding_dim, padding_idx=0) for size in config.item_feature_vocab_sizes]
-        )
-
-    def forward(self, items: torch.Tensor, features: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, items: torch.Tensor, features: torch.Tensor | None = None) -> torch.Tensor:
         """(...) ids and (..., F - 1) feature ids to (..., F, d)."""
         parts = [self.items(items)]
         parts += [table(features[..., column]) for column, table in enumerate(self.features)]
@@ -179,7 +173,7 @@ class DINModel(SequenceModelMixin, DINPreTrainedModel):
     def __init__(self, config: DINConfig):
         super().__init__(config)
         dim, fields = config.embedding_dim, 1 + len(config.item_feature_vocab_sizes)
-        self.item_embedding = FieldEmbeddings(config)
+        self.item_embedding = FieldEmbeddings(config, dim)
         # The last row stands for "not decided yet" and marks candidates.
         self.behavior_embedding = nn.Embedding(config.num_behaviors + 1, dim)
         self.scenario_embedding = nn.Embedding(config.num_scenarios, dim)

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from lmctr.data.logs.text_encoders import TextRetriever
+from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.download import local_folder
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
@@ -79,9 +80,7 @@ def predict_rows(model: torch.nn.Module, processor: Any, rows: Any, retriever: A
     Raises:
         ValueError: a request or row that is not valid; names it.
     """
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluation_mode(model):
         if _request_kind(processor) == "table":
             return table_logits(model, processor(rows))
         if isinstance(rows, (str, dict)) or not hasattr(rows, "__iter__"):
@@ -89,8 +88,6 @@ def predict_rows(model: torch.nn.Module, processor: Any, rows: Any, retriever: A
         answers = answers_for(model, processor, retriever)
         found = [logits for _, logits in answers.scored((f"rows[{n}]", row) for n, row in enumerate(rows))]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
-    finally:
-        model.train(was_training)
 
 
 def answers_for(
