@@ -198,8 +198,8 @@ class CTRSinkConfig(CTRConfig):
             types = ", ".join(sorted(BACKBONES))
             needs = f'"single"; "split" needs a backbone of two layers or more of type {types}'
             self._require(known, "layout", needs)
-        self._require_positive("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
-        self._require(0.0 <= self.sink_bias_dropout < 1.0, "sink_bias_dropout", "a number in [0, 1)")
+        self._require_whole("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
+        self._require_share("sink_bias_dropout")
         self._validate_sink_bias_layers()
 
     def _validate_sink_bias_layers(self) -> None:
