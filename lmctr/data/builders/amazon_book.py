@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ META = ("meta_Books.json.gz", "meta_Books.json")
 FILES = Published("Amazon Books", INFO, f"{REVIEWS[0]} (5-core) or {RATINGS[0]}, and {META[0]} for titles,")
 BEHAVIORS = ("unknown", "1 star", "2 stars", "3 stars", "4 stars", "5 stars")
 _KEYS = {"user": "reviewerID", "item": "asin", "rating": "overall", "time": "unixReviewTime"}
+_TYPES = {"user": ID, "item": ID, "rating": pa.float32(), "time": pa.int64()}
 
 
 def load_amazon_book(
@@ -123,14 +123,11 @@ def _core(user: np.ndarray, item: np.ndarray, least_user: int, least_item: int) 
 
 
 def _ratings(source: Path, progress: bool) -> pa.Table:
-    types = {"user": ID, "item": ID, "rating": pa.float32(), "time": pa.int64()}
-    return read_delimited(source, list(types), types, names=list(types), progress=progress)
+    return read_delimited(source, list(_TYPES), _TYPES, names=list(_TYPES), progress=progress)
 
 
 def _reviews(source: Path, progress: bool) -> pa.Table:
-    schema = pa.schema(
-        {"reviewerID": pa.string(), "asin": pa.string(), "overall": pa.float32(), "unixReviewTime": pa.int64()}
-    )
+    schema = pa.schema({_KEYS[key]: pa.string() if kind == ID else kind for key, kind in _TYPES.items()})
     options = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
         with opened(source, progress) as stream:
@@ -161,8 +158,7 @@ def _with_meta(catalogue: pa.Table, path: Path, progress: bool) -> pa.Table:
 
 
 def _literal(line: str, path: Path, number: int) -> dict[str, Any]:
-    readers: tuple[Callable[[str], Any], ...] = (json.loads, ast.literal_eval)
-    for reader in readers:
+    for reader in (json.loads, ast.literal_eval):
         try:
             entry = reader(line)
         except (ValueError, SyntaxError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lmctr.data.logs.log import DatasetInfo
@@ -15,30 +16,24 @@ __all__ = ["load_criteo"]
 
 NUMERIC = tuple(f"I{number}" for number in range(1, 14))
 CATEGORICAL = tuple(f"C{number}" for number in range(1, 27))
-_LICENCE = (
-    "Criteo's terms of the Kaggle display advertising challenge: research use, no redistribution of the raw file."
+_KAGGLE = DatasetInfo(
+    name="criteo-kaggle",
+    url="https://www.kaggle.com/c/criteo-display-ad-challenge/data",
+    licence="Criteo's terms of the Kaggle display advertising challenge: research use, no redistribution of the raw file.",
+    citation="Criteo Labs. 2014. Display Advertising Challenge. Kaggle.",
+    label_rule="column label of the file: 1 = the ad was clicked",
+    notes="45,840,617 rows of seven days (train.txt); the challenge's own test.txt has no labels",
+    extra={"published_rows": 45_840_617},
 )
-_LABEL = "column label of the file: 1 = the ad was clicked"
-INFO = {
-    "kaggle": DatasetInfo(
-        name="criteo-kaggle",
-        url="https://www.kaggle.com/c/criteo-display-ad-challenge/data",
-        licence=_LICENCE,
-        citation="Criteo Labs. 2014. Display Advertising Challenge. Kaggle.",
-        label_rule=_LABEL,
-        notes="45,840,617 rows of seven days (train.txt); the challenge's own test.txt has no labels",
-        extra={"published_rows": 45_840_617},
-    ),
-    "x1": DatasetInfo(
-        name="criteo-x1",
-        url="https://huggingface.co/datasets/reczoo/Criteo_x1",
-        licence=_LICENCE,
-        citation="W. Cheng, Y. Shen, L. Huang. 2020. Adaptive Factorization Network. AAAI. Jieming Zhu et al. 2022. BARS. SIGIR.",
-        label_rule=_LABEL,
-        notes="given random split 7:2:1; numbers are floats scaled by its authors; min count 1",
-        extra={"published_rows": {"train": 33_003_326, "validation": 8_250_124, "test": 4_587_167}},
-    ),
-}
+_X1 = replace(
+    _KAGGLE,
+    name="criteo-x1",
+    url="https://huggingface.co/datasets/reczoo/Criteo_x1",
+    citation="W. Cheng, Y. Shen, L. Huang. 2020. Adaptive Factorization Network. AAAI. Jieming Zhu et al. 2022. BARS. SIGIR.",
+    notes="given random split 7:2:1; numbers are floats scaled by its authors; min count 1",
+    extra={"published_rows": {"train": 33_003_326, "validation": 8_250_124, "test": 4_587_167}},
+)
+INFO = {"kaggle": _KAGGLE, "x1": _X1}
 
 
 def load_criteo(

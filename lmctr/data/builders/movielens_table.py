@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.log import InteractionLog
-from lmctr.data.logs.splits import PARTS, Splits, split_log
+from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.tables.source import SplitRule, TableSource, table_piece
 from lmctr.utils.history_features import history_features
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
@@ -71,28 +71,20 @@ def movielens_table(
         fields.append({"name": "genres", "type": "multi_value", "max_length": 8})
     if "year" in catalogue:
         fields.append({"name": "year", "type": "categorical", "min_count": min_count})
-    for name in names:
-        if name == "release_year":
-            continue
-        field: dict[str, Any] = {"name": name, "type": "numeric", "transform": numeric}
-        if numeric == "quantile":
-            field |= {"num_bins": num_bins, "missing": "own_id"}
-        fields.append(field)
+    numeric_field = {"type": "numeric", "transform": numeric}
+    if numeric == "quantile":
+        numeric_field |= {"num_bins": num_bins, "missing": "own_id"}
+    fields += [{"name": name, **numeric_field} for name in names if name != "release_year"]
+    history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
     if history_length:
         for name in ("liked", "other"):
-            field = {
-                "name": f"{name}_items",
-                "type": "sequence",
-                "max_length": history_length,
-                "share_with": "item_id",
-            }
-            fields.append(field | {"time_column": f"{name}_times"})
-    pieces = []
-    for part in PARTS:
-        events = splits[part]
-        if len(events):
-            table = _table(log, events, prior, strength, history_length, logarithms=numeric != "quantile")
-            pieces.append(table_piece(table, part))
+            fields.append({"name": f"{name}_items", **history, "time_column": f"{name}_times"})
+    logarithms = numeric != "quantile"
+    pieces = [
+        table_piece(_table(log, events, prior, strength, history_length, logarithms), part)
+        for part, events in splits.items()
+        if len(events)
+    ]
     return TableSource(
         tuple(pieces),
         tuple(fields),
@@ -117,9 +109,8 @@ def _table(
         "label": pa.array(log.label[events]),
         "time": pa.array(log.time[events]),
     }
-    columns |= {
-        name: log.catalogue[name].take(rows) for name in ("genres", "year") if name in log.catalogue.column_names
-    }
+    described = [name for name in ("genres", "year") if name in log.catalogue.column_names]
+    columns |= {name: log.catalogue[name].take(rows) for name in described}
     features = history_features(log, events, prior, strength)
     for name, values in zip(features.names, features.values.T):
         if name != "release_year":

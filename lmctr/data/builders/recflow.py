@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,8 +125,8 @@ def load_recflow(
 def _files(folder: Path, dates: Sequence[str] | None) -> list[Path]:
     if (folder / "all_stage").is_dir():
         folder = folder / "all_stage"
-    found = {file.stem: file for file in sorted(folder.glob("*.feather"))} if folder.is_dir() else {}
-    days = {name: file for name, file in found.items() if _is_date(name)}
+    files = sorted(folder.glob("*.feather")) if folder.is_dir() else []
+    days = {file.stem: file for file in files if re.fullmatch(r"\d{4}-\d\d-\d\d", file.stem)}
     if not days:
         raise FileNotFoundError(absent(folder, INFO, "no files YYYY-MM-DD.feather (folder all_stage)"))
     if dates is None:
@@ -134,11 +135,6 @@ def _files(folder: Path, dates: Sequence[str] | None) -> list[Path]:
         if str(date) not in days:
             raise FileNotFoundError(absent(folder / f"{date}.feather", INFO))
     return [days[date] for date in sorted(map(str, dates))]
-
-
-def _is_date(name: str) -> bool:
-    parts = name.split("-")
-    return [len(part) for part in parts] == [4, 2, 2] and all(part.isdigit() for part in parts)
 
 
 @dataclass(frozen=True)
@@ -227,7 +223,7 @@ class _Reader:
             key = columns["request_id"][order], columns["v"][order]
             new = (np.diff(key[0], prepend=key[0][0] - 1) != 0) | (np.diff(key[1], prepend=0) != 0)
             begins = np.flatnonzero(new)
-            place = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+            place = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
             kept = np.sort(order[place < self.videos_per_stage])
             columns = {name: values[kept] for name, values in columns.items()}
         order = np.argsort(columns["request_id"], kind="stable")
@@ -238,17 +234,16 @@ class _Reader:
         for name in ("user_id", "request_timestamp"):
             wrong = same & (np.diff(columns[name]) != 0)
             if wrong.any():
-                request = columns["request_id"][int(np.flatnonzero(wrong)[0])]
                 raise ValueError(
-                    f"{file}: request {request} has more than one {name}; rows of a request are of one user and time. Is it a file of "
-                    "all_stage?"
+                    f"{file}: request {columns['request_id'][int(np.argmax(wrong))]} has more than one {name}; rows of a request are "
+                    "of one user and time. Is it a file of all_stage?"
                 )
 
     def _block(
         self, columns: dict[str, np.ndarray], file: Path, part: int, first: int, first_ad: int
     ) -> ImpressionBlock:
         starts = _starts(columns["request_id"])
-        counts = np.diff(np.append(starts, len(columns["request_id"])))
+        counts = np.diff(starts, append=len(columns["request_id"]))
         ecpm = np.zeros(len(columns["row"]))
         for name, weight in self.weights.items():
             ecpm += weight * columns[name].astype(np.float64)
@@ -296,7 +291,7 @@ def _positions(columns: dict[str, np.ndarray], request: np.ndarray) -> np.ndarra
         changes[1:] |= key[1:] != key[:-1]
     steps = np.cumsum(changes)
     v = np.empty(len(order), dtype=np.float32)
-    v[order] = steps - np.repeat(steps[begins], np.diff(np.append(np.flatnonzero(begins), len(order)))) + 1
+    v[order] = steps - np.repeat(steps[begins], np.diff(np.flatnonzero(begins), append=len(order))) + 1
     return v
 
 

@@ -66,8 +66,7 @@ def load_spotify_sessions(
     if not logs:
         raise FILES.absent(folder, called, "log_*.csv, here or one folder below")
     logs = logs[:max_files]
-    tables = [_read(file, progress) for file in logs]
-    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    table = pa.concat_tables([_read(file, progress) for file in logs]).unify_dictionaries().combine_chunks()
     source = str(logs[0]) if len(logs) == 1 else f"{folder} ({len(logs)} files)"
     session, session_ids = columns.encode_ids(table["session_id"], "session_id", source)
     keep = np.bincount(session)[session] >= min_session_length
@@ -79,7 +78,7 @@ def load_spotify_sessions(
     day = pc.cast(table["date"], pa.date32()).cast(pa.int32()).to_numpy().astype(np.int64)
     begin = (day * 86_400 + hour * 3_600)[first]
     flags = [table[name].to_numpy(zero_copy_only=False) for name in _FLAGS]
-    feedback = np.select([flags[0], flags[1], flags[2], flags[3]], [1, 2, 3, 4], 0).astype(np.int8)
+    feedback = np.select(flags, [1, 2, 3, 4], 0).astype(np.int8)
     rows = pa.array(np.flatnonzero(keep))
     item = table["track"].take(rows)
     catalogue = _features(folder, item, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -20,28 +21,24 @@ USER = (
     "new_user_class_level",
 )  # fmt: skip
 AD = ("adgroup_id", "cate_id", "campaign_id", "customer", "brand")
-_LICENCE = "CC BY-NC-SA 4.0 (Tianchi data sets of Alibaba): research use, no commercial use."
-_CITATION = "Z. Lyu et al. 2020. Deep Match to Rank Model for Personalized Click-Through Rate Prediction. AAAI."
-INFO = {
-    "raw": DatasetInfo(
-        name="taobao-ad",
-        url="https://tianchi.aliyun.com/dataset/56",
-        licence=_LICENCE,
-        citation=_CITATION,
-        label_rule="column clk of raw_sample.csv",
-        notes="26 million impressions of eight days and 723 million behaviours of 22 days; histories hold what happened strictly "
-        "before the impression; impressions without an ad or user profile are left out; last day is the test part",
-    ),
-    "x1": DatasetInfo(
-        name="taobao-ad-x1",
-        url="https://huggingface.co/datasets/reczoo/TaobaoAd_x1",
-        licence=_LICENCE,
-        citation=_CITATION,
-        label_rule="column clk of the file",
-        notes="given split: seven days for training, the last day for test",
-        extra={"published_rows": {"train": 21_929_911, "test": 3_099_515}},
-    ),
-}
+_RAW = DatasetInfo(
+    name="taobao-ad",
+    url="https://tianchi.aliyun.com/dataset/56",
+    licence="CC BY-NC-SA 4.0 (Tianchi data sets of Alibaba): research use, no commercial use.",
+    citation="Z. Lyu et al. 2020. Deep Match to Rank Model for Personalized Click-Through Rate Prediction. AAAI.",
+    label_rule="column clk of raw_sample.csv",
+    notes="26 million impressions of eight days and 723 million behaviours of 22 days; histories hold what happened strictly "
+    "before the impression; impressions without an ad or user profile are left out; last day is the test part",
+)
+_X1 = replace(
+    _RAW,
+    name="taobao-ad-x1",
+    url="https://huggingface.co/datasets/reczoo/TaobaoAd_x1",
+    label_rule="column clk of the file",
+    notes="given split: seven days for training, the last day for test",
+    extra={"published_rows": {"train": 21_929_911, "test": 3_099_515}},
+)
+INFO = {"raw": _RAW, "x1": _X1}
 _RAW_FILES = ("raw_sample", "ad_feature", "user_profile", "behavior_log")
 _CHINA = timezone(timedelta(hours=8))
 FIRST_TEST_SECOND = int(datetime(2017, 5, 13, tzinfo=_CHINA).timestamp())

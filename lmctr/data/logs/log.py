@@ -438,10 +438,8 @@ def align_users(users: pa.Table, user_ids: pa.Array) -> pa.Table:
         known, wanted = known.cast(pa.string()), user_ids.cast(pa.string())
     else:
         wanted = user_ids.cast(known.type)
-    row_of_code = np.empty(len(known), dtype=np.int64)
-    row_of_code[encoded] = np.arange(len(encoded))
-    codes = pc.index_in(wanted, value_set=known)
-    rows = pc.take(pa.array(row_of_code), codes)
+    row_of_code = np.argsort(encoded)  # each id stands on one row
+    rows = pc.take(pa.array(row_of_code), pc.index_in(wanted, value_set=known))
     table = users.drop_columns(["user_id"]).take(rows)
     return table.add_column(0, "user_id", user_ids)
 

@@ -149,8 +149,7 @@ def _given(log: InteractionLog, samples: np.ndarray, boundaries: Sequence[int] |
                 f"parts: expected one value for each of the {log.num_events} events, got shape {values.shape}."
             )
         codes = np.full(log.num_events, -2)
-        for code, name in enumerate((*PARTS, "")):
-            code = -1 if name == "" else code
+        for name, code in zip((*PARTS, ""), (0, 1, 2, -1)):
             codes[values == (name if values.dtype.kind in "UO" else code)] = code
         unknown = codes == -2
         if unknown.any():

@@ -129,11 +129,11 @@ def log_from_table(
 
 
 def _to_arrow(data: Any, wanted: list[str]) -> pa.Table:
+    if isinstance(data, pa.RecordBatchReader):
+        data = data.read_all()
     if isinstance(data, pa.Table):
         check_columns(data.column_names, wanted, "data")
         return data.select(wanted)
-    if isinstance(data, pa.RecordBatchReader):
-        return _to_arrow(data.read_all(), wanted)
     if isinstance(data, Mapping) and hasattr(data, "with_format"):
         raise ValueError(f"data: a DatasetDict holds several parts; pass one of them: {', '.join(map(repr, data))}.")
     if hasattr(data, "with_format") and hasattr(data, "select_columns"):  # datasets.Dataset or IterableDataset
@@ -169,12 +169,13 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
         for name, part, key, id_column in spec.tables()
         if tables.get(name) is None
     }
-    feedback, feedback_names = (None, None)
+    feedback = feedback_names = None
     if keys.feedback is not None:
         feedback, feedback_names = _feedback(table[keys.feedback.column], keys.feedback, source)
     names = {"user": keys.user, "item": keys.item, "time": keys.time.column, "label": keys.label.column}
-    names |= {"weight": keys.weight or "weight"}
-    names |= {"scenario": keys.scenario.column} if keys.scenario is not None else {}
+    names["weight"] = keys.weight or "weight"
+    if keys.scenario is not None:
+        names["scenario"] = keys.scenario.column
     info = {"name": spec.name, "label_rule": keys.label.describe()} | info_values(spec.info)
     return InteractionLog.from_columns(
         *ids.values(),

@@ -24,7 +24,7 @@ _CONFIG, _WEIGHTS, _ENCODER = "retriever.json", "retriever.safetensors", "encode
 _FORMAT_VERSION = 1
 # A word, or one character of Chinese, Japanese or Korean (these have no blanks between words).
 _CJK = r"぀-ヿ㐀-鿿가-힯"
-_TFIDF = {"token_pattern": rf"(?u)[{_CJK}]|[^\W{_CJK}]+", "ngram_range": (1, 2), "dtype": np.float64}
+_TOKEN_PATTERN = rf"(?u)[{_CJK}]|[^\W{_CJK}]+"
 
 
 class MissingExtraError(ImportError, ValueError):
@@ -75,9 +75,7 @@ class TextRetriever:
         """Learn TF-IDF terms and weights from the **training part's** item texts; the other encoders learn nothing here."""
         if self.kind != "tfidf":
             return self
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        vectorizer = TfidfVectorizer(**_TFIDF, max_features=self.max_features)
+        vectorizer = _tfidf(max_features=self.max_features)
         try:
             vectorizer.fit([text or "" for text in texts])
         except ValueError as error:
@@ -178,12 +176,6 @@ class TextRetriever:
             raise ValueError(f"{path}: format {version} of kind {kind!r} is not known to this version of lmctr")
         if kind == "sentence-transformers":
             return cls(config["encoder"] or folder / _ENCODER, batch_size=config["batch_size"])
-        return cls._load_tfidf(folder, config)
-
-    @classmethod
-    def _load_tfidf(cls, folder: Path, config: dict[str, Any]) -> TextRetriever:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
         path = folder / _WEIGHTS
         if not path.is_file():
             raise FileNotFoundError(f"{path} is missing")
@@ -196,12 +188,18 @@ class TextRetriever:
             raise ValueError(f"{folder}: {len(terms)} terms, but {len(idf)} weights; the files do not belong together")
         retriever = cls("tfidf", max_features=config["max_features"], batch_size=config["batch_size"])
         vocabulary = {term: column for column, term in enumerate(terms)}
-        retriever._vectorizer = TfidfVectorizer(**_TFIDF, vocabulary=vocabulary)
+        retriever._vectorizer = _tfidf(vocabulary=vocabulary)
         retriever._vectorizer.idf_ = idf
         return retriever
 
     def _terms(self) -> list[str]:
         return [str(term) for term in self._vectorizer.get_feature_names_out()]
+
+
+def _tfidf(**options: Any) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(token_pattern=_TOKEN_PATTERN, ngram_range=(1, 2), dtype=np.float64, **options)
 
 
 def _sentence_transformer(name: str) -> Any:

@@ -31,6 +31,8 @@ _SHARE = 16
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
 _MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 
+_CsvOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
+
 
 def block_size_for(memory_limit: int | None) -> int:
     """Block size in bytes for a limit (bytes) on the memory that streaming may take beside vocabularies.
@@ -127,7 +129,7 @@ def _stream_csv(
                 if "Empty CSV" in str(error):  # the header line alone
                     skipped = 0
                     continue
-                raise _csv_error(path, error, block, read, parse, types, wanted, done) from None
+                raise _csv_error(path, error, block, (read, parse, convert), types, done) from None
             for field in table.schema:  # what the first values were taken for holds for the rest
                 if not pa.types.is_null(field.type):
                     types.setdefault(field.name, field.type)
@@ -139,19 +141,14 @@ def _stream_csv(
 
 
 def _csv_error(
-    path: Path,
-    error: pa.ArrowInvalid,
-    block: bytes,
-    read: pacsv.ReadOptions,
-    parse: pacsv.ParseOptions,
-    types: Mapping[str, pa.DataType],
-    wanted: list[str] | None,
-    done: int,
+    path: Path, error: pa.ArrowInvalid, block: bytes, options: _CsvOptions, types: Mapping[str, pa.DataType], done: int
 ) -> ValueError:
     """Arrow's error with the row, from 1, a header line not counted; `done` rows stand before the block."""
-    message = printable(error)
+    (read, parse, convert), message = options, printable(error)
     if "parse error" not in message:
-        raw = pacsv.ConvertOptions(column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=wanted)
+        raw = pacsv.ConvertOptions(
+            column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=convert.include_columns
+        )
         found = _bad_cell(path, pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types, done)
         if found is not None:
             return found
@@ -192,14 +189,12 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
     done = 0
     with _opened(path) as stream:
         for block in _line_blocks(stream, block_size, path):
+            read = pajson.ReadOptions(block_size=len(block) + 1, use_threads=False)
             try:
-                table = pajson.read_json(
-                    io.BytesIO(block), read_options=pajson.ReadOptions(block_size=len(block) + 1, use_threads=False)
-                )
+                table = pajson.read_json(io.BytesIO(block), read)
             except pa.ArrowInvalid as error:
-                message = re.sub(
-                    r"row (\d+)", lambda match, before=done: f"row {int(match[1]) + 1 + before}", str(error)
-                )
+                shift = done + 1
+                message = re.sub(r"row (\d+)", lambda match, shift=shift: f"row {int(match[1]) + shift}", str(error))
                 column = re.search(r"Column\(/([^)]*)\)", message)
                 where = f"{path}, column {column[1]!r}" if column else str(path)
                 raise ValueError(f"{where}: cannot be read as JSON lines: {message}") from None
