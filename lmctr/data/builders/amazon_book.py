@@ -84,13 +84,10 @@ def load_amazon_book(
             f"{min_item_events}; lower them."
         )
     chosen = pa.array(np.flatnonzero(keep))
-    used = np.unique(item[keep])
-    catalogue = pa.table({"item_id": item_ids.take(pa.array(used)).cast(pa.string())})
+    catalogue = pa.table({"item_id": item_ids.take(pa.array(np.unique(item[keep]))).cast(pa.string())})
     described = next((folder / name for name in META if (folder / name).is_file()), None)
     if meta and described is not None:
         catalogue = _with_meta(catalogue, described, progress)
-    rows = np.full(len(item_ids), -1)
-    rows[used] = np.arange(len(used))
     info = replace(
         INFO,
         label_rule=f"rating > {positive_above:g}",
@@ -100,7 +97,7 @@ def load_amazon_book(
     )
     return InteractionLog.from_columns(
         user_ids.take(pa.array(user[keep])),
-        catalogue["item_id"].take(pa.array(rows[item[keep]])),
+        item_ids.take(pa.array(item[keep])),
         table["time"].take(chosen),
         rating[keep] > positive_above,
         catalogue=catalogue,
