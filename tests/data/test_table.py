@@ -148,6 +148,11 @@ def test_label_rules(tmp_path, name, rule, expected):
         ("{column: t, unit: ms}", [5999, 3000]),
         ("{column: t, unit: ns}", [5_000_000_001, 3_000_000_000]),
         ("t", ["1970-01-01 00:00:05", "1970-01-01 00:00:03"]),
+        ('{column: t, format: "%Y-%m-%d %H:%M:%S"}', ["1970-01-01 00:00:05", "1970-01-01 00:00:03"]),
+        (
+            '{column: t, format: "%Y-%m-%d %H:%M:%S", timezone: Asia/Tokyo}',
+            ["1970-01-01 09:00:05", "1970-01-01 09:00:03"],
+        ),
         ('{column: t, format: "%d.%m.%Y %H-%M-%S"}', ["01.01.1970 00-00-05", "01.01.1970 00-00-03"]),
         (
             '{column: t, format: "%d.%m.%Y %H-%M-%S", timezone: Asia/Tokyo}',
@@ -161,6 +166,16 @@ def test_times(tmp_path, time_spec, values):
     log = load_log(schema_file(tmp_path, text=text))
     assert log.time.tolist() == [3, 5]
     assert log.label.tolist() == [0, 1]
+
+
+def test_a_format_that_is_not_the_readers_is_refused(tmp_path):
+    """The reader took day and month the other way round: nothing is read silently otherwise than the schema says."""
+    write(tmp_path, "events.csv", {"u": [1], "i": [1], "t": ["1970-01-02 00:00:05"], "c": [1]})
+    text = (
+        'events: events.csv\ncolumns: {user: u, item: i, time: {column: t, format: "%Y-%d-%m %H:%M:%S"}, label: c}\n'
+    )
+    with pytest.raises(ValueError, match=r"column 't': `format` reads strings, and the column has the type timestamp"):
+        load_log(schema_file(tmp_path, text=text))
 
 
 @pytest.mark.parametrize(

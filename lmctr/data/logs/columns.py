@@ -112,7 +112,7 @@ def item_rows(values: Any, column: str, source: str | None, catalogue_ids: Any) 
         dictionary, known = dictionary.cast(pa.string()), known.cast(pa.string())
     rows = pc.index_in(dictionary.cast(known.type), value_set=known)
     if rows.null_count:
-        accepted = "Every event's item needs a row in the catalogue."
+        accepted = "Every event's item needs a row in the catalogue: add one with its id, or leave these events out of the file."
         refuse(nulls(rows)[indices], array, column, source, "are not in the catalogue", accepted)
     return rows.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)[indices]
 

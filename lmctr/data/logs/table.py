@@ -220,7 +220,8 @@ def _times(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
             array = pc.strptime(array.cast(pa.string()), format=spec.format, unit="s", error_is_null=True)
             problem, rule = "are no times in the schema's format", f"Expected the format {spec.format!r}."
             columns.refuse(columns.nulls(array), given, spec.column, source, problem, rule)
-    elif spec.format is not None:
+    elif spec.format is not None and not (pa.types.is_temporal(array.type) and spec.format.startswith("%Y-%m-%d")):
+        # A reader takes ISO times for times by itself, and so does a format of that order.
         raise ValueError(
             f"{place}: `format` reads strings, and the column has the type {array.type}; leave `format` out of the schema."
         )
