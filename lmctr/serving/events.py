@@ -14,7 +14,7 @@ import torch
 
 from lmctr.models.common.sequence import SequenceInputs, sequence_inputs, sequence_logits
 
-from .registry import EncodedHistory, RequestScorer
+from .registry import EncodedHistory, Request, RequestScorer
 
 __all__ = ["CachedEventScorer", "EncodedLayers", "EventScorer", "event_table"]
 
@@ -42,21 +42,15 @@ class EventScorer(RequestScorer):
         return len(history) if longest is None else min(len(history), longest)
 
     def score(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Any],
-        time: float,
-        encoded: EncodedHistory | None,
-        *,
-        similarity: Any = None,
-        max_tokens: int,
+        self, request: Request, encoded: EncodedHistory | None
     ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
-        if similarity is not None:
-            raise ValueError(f"similarity: {type(self.model).__name__} takes none; leave it out")
-        if not len(candidates):
-            return self._no_logits(), encoded, 0
+        self.refuse_similarity(request)
+        if not len(request.candidates):
+            tasks = self.model.config.num_tasks
+            return torch.zeros((0,) if tasks == 1 else (0, tasks)), encoded, 0
         with self.inference():
-            logits, encoded, reencoded = self._run(self._inputs(history, candidates, time), encoded, max_tokens)
+            inputs = self._inputs(request.history, request.candidates, request.time)
+            logits, encoded, reencoded = self._run(inputs, encoded, request.max_tokens)
         return sequence_logits(logits, False)[0].cpu(), encoded, reencoded
 
     def _run(
@@ -70,10 +64,6 @@ class EventScorer(RequestScorer):
         size = max(1, max_tokens // max(inputs.history_items.shape[1], 1))
         parts = [self.model.head(read(part).last_hidden_state) for part in inputs.split_candidates(size)]
         return torch.cat(parts, dim=1)
-
-    def _no_logits(self) -> torch.Tensor:
-        tasks = self.model.config.num_tasks
-        return torch.zeros((0,) if tasks == 1 else (0, tasks))
 
     def _inputs(
         self, history: Sequence[Mapping[str, Any]], candidates: Sequence[Any] | None, time: float

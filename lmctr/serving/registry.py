@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmctr.models.common.base import CTRPreTrainedModel, evaluation_mode, plain_model
 from lmctr.models.families import families
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-__all__ = ["EncodedHistory", "RequestScorer", "register_scorer", "scorer_for"]
+__all__ = ["DEFAULT_MAX_TOKENS", "EncodedHistory", "Request", "RequestScorer", "register_scorer", "scorer_for"]
+
+DEFAULT_MAX_TOKENS = 8192
 
 # model_type -> "module:class" of scorers that were registered apart from the family table.
 _SCORERS: dict[str, str] = {}
@@ -37,6 +39,16 @@ class EncodedHistory(ABC):
     @abstractmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> EncodedHistory:
         """The inverse of `tensors`."""
+
+
+class Request(NamedTuple):
+    """One user's candidates; arguments as in [`lmctr.serving.score`]."""
+
+    history: Sequence[Mapping[str, Any]]
+    candidates: Sequence[Mapping[str, Any] | str]
+    time: float
+    similarity: np.ndarray | Sequence[Sequence[float]] | None = None
+    max_tokens: int = DEFAULT_MAX_TOKENS
 
 
 class RequestScorer(ABC):
@@ -78,16 +90,14 @@ class RequestScorer(ABC):
 
     @abstractmethod
     def score(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Mapping[str, Any] | str],
-        time: float,
-        encoded: EncodedHistory | None,
-        *,
-        similarity: np.ndarray | None = None,
-        max_tokens: int,
+        self, request: Request, encoded: EncodedHistory | None
     ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
         """(C,) float32 logits on the CPU, and what `encode` returns."""
+
+    def refuse_similarity(self, request: Request) -> None:
+        """Raise `ValueError` for similarities, which a model does not read."""
+        if request.similarity is not None:
+            raise ValueError(f"similarity: {type(self.model).__name__} takes none; leave it out")
 
     @contextmanager
     def inference(self) -> Iterator[None]:

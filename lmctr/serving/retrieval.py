@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .fingerprint import weights_version
-from .registry import EncodedHistory, RequestScorer
+from .registry import EncodedHistory, Request, RequestScorer
 from .retrieval_split import SplitRetrievalModel, split_first_layer
 
 __all__ = ["RetrievalScorer"]
@@ -23,7 +23,6 @@ class RetrievalScorer(RequestScorer):
     are asked for again and again, keep their halves in a [`SplitRetrievalModel`].
     """
 
-    encoded_class = None
     reason = "the user's half is computed once for all candidates; nothing of a history of events is kept"
 
     def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
@@ -36,17 +35,10 @@ class RetrievalScorer(RequestScorer):
         return len(history)
 
     def score(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Mapping[str, Any] | str],
-        time: float,
-        encoded: EncodedHistory | None,
-        *,
-        similarity: Any = None,
-        max_tokens: int,
+        self, request: Request, encoded: EncodedHistory | None
     ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
-        if similarity is not None:
-            raise ValueError(f"similarity: {type(self.model).__name__} takes none; leave it out")
+        self.refuse_similarity(request)
+        history, candidates, size = request.history, request.candidates, request.max_tokens
         if len(history) != 1 or not isinstance(history[0], Mapping):
             raise ValueError(
                 f"history: expected one dict, the user's columns, got {len(history)} entries; give [user]"
@@ -62,8 +54,8 @@ class RetrievalScorer(RequestScorer):
         served = _split(self.model)
         half = served.user_half(**user)
         parts = []
-        for start in range(0, len(candidates), max_tokens):
-            block = {name: values[start : start + max_tokens] for name, values in ads.items()}
+        for start in range(0, len(candidates), size):
+            block = {name: values[start : start + size] for name, values in ads.items()}
             parts.append(served.score_halves(half, served.ad_half(**block))[0])
         return torch.cat(parts).cpu(), encoded, 0
 

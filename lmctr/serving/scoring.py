@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .registry import scorer_for
+from .registry import DEFAULT_MAX_TOKENS, Request, scorer_for
 from .user_state import UserState
 
 if TYPE_CHECKING:
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["DEFAULT_MAX_TOKENS", "score"]
-
-DEFAULT_MAX_TOKENS = 8192
 
 
 def score(
@@ -65,8 +63,5 @@ def score(
     if isinstance(history, UserState):
         history.check_belongs(model, processor)
         return history.score(candidates, time, similarity=similarity, max_tokens=max_tokens)
-    scorer = scorer_for(model, processor)
-    logits, _, _ = scorer.score(
-        list(history), list(candidates), time, None, similarity=similarity, max_tokens=max_tokens
-    )
-    return logits
+    request = Request(list(history), list(candidates), time, similarity, max_tokens)
+    return scorer_for(model, processor).score(request, None)[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lmctr.utils.files import replacing
 
 from .fingerprint import model_fingerprint, processor_fingerprint, weights_version
-from .registry import EncodedHistory, scorer_for
+from .registry import DEFAULT_MAX_TOKENS, EncodedHistory, Request, scorer_for
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,13 +119,12 @@ class UserState:
         time: float,
         *,
         similarity: np.ndarray | Sequence[Sequence[float]] | None = None,
-        max_tokens: int = 8192,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> torch.Tensor:
         """(C,) logits of candidates; see [`lmctr.serving.score`]."""
         self._check_weights()
-        logits, self._encoded, self.reencoded = self._scorer.score(
-            self._history, list(candidates), time, self._encoded, similarity=similarity, max_tokens=max_tokens
-        )
+        request = Request(self._history, list(candidates), time, similarity, max_tokens)
+        logits, self._encoded, self.reencoded = self._scorer.score(request, self._encoded)
         return logits
 
     def check_belongs(self, model: torch.nn.Module, processor: Any) -> None:
