@@ -4,14 +4,11 @@ Both read the labels of the past in strict time order: the features of a sample 
 so events of the same second do not see each other, whichever split they belong to. Only the training split is fitted on:
 the prior of the smoothed rates and the boosted trees know nothing of validation and test labels.
 
-Every statistic is a difference of two running sums over a sorted copy of the events, so the feature pass is a few sorts
-and no Python loop over events.
-
 `log` and `splits` are read by attribute (`lmctr.data.InteractionLog` and `Splits`, or anything with the same ones):
 `log.offsets` (U+1,), `log.user` (E,), `log.item` (E,), `log.time` (E,), `log.label` (E,), `log.history_end` (E,),
 `log.weight` (E,) or None, `log.catalogue` (a pyarrow table); `splits.train`, `.validation`, `.test` event indices.
 
-E: events, S: samples, U: users, P: (event, genre) pairs.
+E: events, S: samples, U: users.
 """
 
 from __future__ import annotations
@@ -19,9 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier
 
-from lmctr.evaluation.evaluator import evaluate_probabilities
+from lmctr.evaluation import baseline_parts as shared
 from lmctr.utils.history_features import (
     HISTORY_FEATURES,
     HistoryFeatures,
@@ -68,16 +64,13 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     for name in SPLIT_NAMES:
         events = _events_of(log, splits, name)
         user, item = user_counts(log, events), item_counts(log, events)
-        logit = _logit(smoothed.rate(*user)) + _logit(smoothed.rate(*item)) - _logit(prior)
+        logit = shared.log_odds(smoothed.rate(*user)) + shared.log_odds(smoothed.rate(*item)) - shared.log_odds(prior)
         probabilities[name] = 1.0 / (1.0 + np.exp(-logit))
     return probabilities
 
 
 def gradient_boosting_baseline(log: Any, splits: Any, seed: int = 0, strength: float = 10.0) -> dict[str, np.ndarray]:
-    """scikit-learn's `HistGradientBoostingClassifier` on `history_features`, fitted on the training split.
-
-    Learning rate 0.05, leaves of at least 0.5 % of the training samples (between 20 and 100). From 1,000 training samples on,
-    up to 500 trees, stopped early on a random tenth of the training samples, which `seed` draws; below, 50 trees.
+    """scikit-learn's boosted trees (`baseline_parts.boosted_trees`) on `history_features`, fitted on the training split.
 
     Args:
         log: the interaction log. Its `weight` column, where there is one, weights the fit.
@@ -97,17 +90,8 @@ def gradient_boosting_baseline(log: Any, splits: Any, seed: int = 0, strength: f
     features = history_features(log, every, prior, strength).values
     parts = dict(zip(SPLIT_NAMES, np.split(features, np.cumsum([len(events[name]) for name in SPLIT_NAMES[:-1]]))))
     weight = None if log.weight is None else np.asarray(log.weight)[events["train"]]
-    num_samples = len(events["train"])
-    stops_early = num_samples >= 1000
-    model = HistGradientBoostingClassifier(
-        learning_rate=0.05,
-        max_iter=500 if stops_early else 50,
-        min_samples_leaf=min(100, max(20, num_samples // 200)),
-        early_stopping=stops_early,
-        random_state=seed,
-    )
-    model.fit(parts["train"], np.asarray(log.label)[events["train"]], sample_weight=weight)
-    return {name: model.predict_proba(part)[:, 1] if len(part) else np.empty(0) for name, part in parts.items()}
+    model = shared.boosted_trees(len(events["train"]), seed)
+    return shared.fitted_probabilities(model, parts, np.asarray(log.label)[events["train"]], weight)
 
 
 def baseline_metrics(log: Any, splits: Any, seed: int = 0) -> dict[str, dict[str, dict[str, float | int]]]:
@@ -129,25 +113,13 @@ def baseline_metrics(log: Any, splits: Any, seed: int = 0) -> dict[str, dict[str
         "counting": counting_baseline(log, splits),
         "gradient_boosting": gradient_boosting_baseline(log, splits, seed=seed),
     }
-    result: dict[str, dict[str, dict[str, float | int]]] = {name: {} for name in predictions}
-    for part in ("validation", "test"):
-        events = _events_of(log, splits, part)
-        if not len(events):
-            continue
-        labels, groups = np.asarray(log.label)[events], np.asarray(log.user)[events]
-        weight = None if log.weight is None else np.asarray(log.weight)[events]
-        for name, values in predictions.items():
-            result[name][part] = evaluate_probabilities(labels, values[part], groups, weight)
-    return result
+    events = {part: _events_of(log, splits, part) for part in SPLIT_NAMES}
+    return shared.metrics_by_part(predictions, events, log.label, log.user, log.weight)
 
 
 def _training_rate(log: Any, splits: Any) -> float:
     labels = np.asarray(log.label)[_events_of(log, splits, "train")]
-    if len(labels) == 0 or labels.min() == labels.max():
-        raise ValueError(
-            f"splits.train has {len(labels)} samples of {len(np.unique(labels))} class(es): "
-            "a baseline needs positives and negatives to fit on"
-        )
+    shared.check_classes(labels, "splits.train", "samples")
     return float(labels.mean())
 
 
@@ -160,7 +132,3 @@ def _events_of(log: Any, splits: Any, name: str) -> np.ndarray:
             f"splits.{name} holds {int(without.sum())} events without a label, the first is event {event}"
         )
     return events
-
-
-def _logit(p: np.ndarray | float) -> np.ndarray:
-    return np.log(p) - np.log1p(-np.asarray(p))

@@ -5,9 +5,9 @@ Only what a run folder keeps of its scores is read, `metrics.json` and `predicti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from lmctr.evaluation.significance import (
     paired_t_test,
 )
 from lmctr.utils.files import read_json, read_yaml
+from lmctr.utils.tables import spread_cells
 
 __all__ = [
     "COMPARED_METRICS",
@@ -35,6 +36,7 @@ __all__ = [
     "compare_groups",
     "differing_keys",
     "mean_and_spread",
+    "metric_cells",
     "read_predictions",
 ]
 
@@ -211,6 +213,11 @@ def mean_and_spread(runs: Sequence[RunPredictions | dict[str, float]]) -> dict[s
     return result
 
 
+def metric_cells(runs: Sequence[RunPredictions | dict[str, float]], names: Sequence[str]) -> list[str]:
+    """Cells "mean ± spread" of the metrics of runs (or metrics dicts), "-" for one that not all of them have."""
+    return spread_cells(mean_and_spread(runs), names)
+
+
 def compare_groups(
     runs: Sequence[RunPredictions],
     others: Sequence[RunPredictions],
@@ -239,61 +246,38 @@ def compare_groups(
             for run, other in pairs:
                 tests += [SeedTest(name, run.seed, test) for test in _tests_of_a_seed(name, run, other, num_resamples)]
             if len(pairs) > 1:
-                tests.append(SeedTest(name, None, _test_over_seeds(name, pairs)))
+                values = ([run.metrics[name] for run in side] for side in zip(*pairs))
+                tests.append(SeedTest(name, None, paired_t_test(*values)))
     return tests
 
 
-def _tests_of_a_seed(
-    metric: str, run: RunPredictions, other: RunPredictions, num_resamples: int = 1000
-) -> list[PairedTest]:
+def _tests_of_a_seed(metric: str, run: RunPredictions, other: RunPredictions, num_resamples: int) -> list[PairedTest]:
     """Tests of two runs on the same samples: DeLong for the AUC (samples independent; not for weighted logs), and for
     every metric a bootstrap that draws users (samples, where there are no users; impressions, where samples are ads)."""
     if run.ranking is not None:
-        return [_test_of_impressions(metric, run, other, num_resamples)]
+        mine, theirs = run.per_impression[metric], other.per_impression[metric]
+        defined = ~np.isnan(mine)  # the same ones in both runs
+        test = paired_bootstrap_test(mine[defined], theirs[defined], num_resamples)
+        return [replace(test, method="impression bootstrap")]
     labels, logits, against = run.columns["label"], run.columns["logit"], other.columns["logit"]
     tests = [delong_test(labels, logits, against)] if metric == "auc" and run.weight is None else []
-    measure = partial(_weighted, _metric(metric, run.users), run.weight)
-    clusters = np.arange(len(labels)) if run.users is None else run.users
+    function, users = getattr(metrics, metric), run.users
+    more = {"auc": {}, "grouped_auc": {"groups": users}}.get(metric, {"from_logits": True})
+
+    def measure(labels: np.ndarray, logits: np.ndarray, sample_weight: np.ndarray | None = None) -> float:
+        """The metric of the weighted samples, under a draw of the bootstrap."""
+        if run.weight is not None:
+            sample_weight = run.weight if sample_weight is None else run.weight * sample_weight
+        return function(labels, logits, sample_weight=sample_weight, **more)
+
+    clusters = np.arange(len(labels)) if users is None else users
     test = cluster_bootstrap_test(labels, logits, against, clusters, measure, num_resamples)
-    tests.append(test if run.users is not None else replace(test, method="bootstrap"))
-    return tests
-
-
-def _test_of_impressions(metric: str, run: RunPredictions, other: RunPredictions, num_resamples: int) -> PairedTest:
-    """Bootstrap that draws impressions; those without a value (the same ones in both runs) are left out."""
-    mine, theirs = run.per_impression[metric], other.per_impression[metric]
-    defined = ~np.isnan(mine)
-    test = paired_bootstrap_test(mine[defined], theirs[defined], num_resamples)
-    return replace(test, method="impression bootstrap")
-
-
-def _test_over_seeds(metric: str, pairs: Sequence[tuple[RunPredictions, RunPredictions]]) -> PairedTest:
-    """Paired t test over runs of the same seeds."""
-    return paired_t_test([run.metrics[metric] for run, _ in pairs], [other.metrics[metric] for _, other in pairs])
-
-
-def _metric(name: str, users: np.ndarray | None) -> Callable[..., float]:
-    if name == "grouped_auc":
-        return partial(metrics.grouped_auc, groups=users)
-    function = getattr(metrics, name)
-    return function if name == "auc" else partial(function, from_logits=True)
-
-
-def _weighted(
-    function: Callable[..., float],
-    weight: np.ndarray | None,
-    labels: np.ndarray,
-    logits: np.ndarray,
-    sample_weight: np.ndarray | None = None,
-) -> float:
-    """A metric of the weighted samples, under a draw of the bootstrap."""
-    if weight is not None:
-        sample_weight = weight if sample_weight is None else weight * sample_weight
-    return function(labels, logits, sample_weight=sample_weight)
+    return [*tests, test if users is not None else replace(test, method="bootstrap")]
 
 
 def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
     mine, theirs = run.columns, other.columns
+    differ = f"{run.path} and {other.path} were not scored on the same samples"
     if run.ranking != other.ranking:
         raise ValueError(
             f"{run.path} and {other.path} count other metrics: {run.ranking} and {other.ranking}; evaluate both with the same data.metrics"
@@ -302,9 +286,8 @@ def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
         only_mine = np.setdiff1d(mine["event"], theirs["event"])
         only_theirs = np.setdiff1d(theirs["event"], mine["event"])
         raise ValueError(
-            f"{run.path} and {other.path} were not scored on the same samples: {len(only_mine)} of {len(mine['event'])} "
-            f"events are only in the first, {len(only_theirs)} of {len(theirs['event'])} only in the second; train both "
-            "with the same data, split and data.max_eval_samples"
+            f"{differ}: {len(only_mine)} of {len(mine['event'])} events are only in the first, {len(only_theirs)} of "
+            f"{len(theirs['event'])} only in the second; train both with the same data, split and data.max_eval_samples"
         )
     for name in _SAME:
         if name == "weight" and (name in mine) != (name in theirs):
@@ -312,8 +295,8 @@ def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
         if name in mine and name in theirs and not np.array_equal(mine[name], theirs[name]):
             row = int(np.flatnonzero(mine[name] != theirs[name])[0]) if len(mine[name]) == len(theirs[name]) else 0
             raise ValueError(
-                f"{run.path} and {other.path} were not scored on the same samples: event {mine['event'][row]} has the "
-                f"{name} {mine[name][row]} in the first and {theirs[name][row]} in the second; train both on the same data"
+                f"{differ}: event {mine['event'][row]} has the {name} {mine[name][row]} in the first and "
+                f"{theirs[name][row]} in the second; train both on the same data"
             )
     if run.users is None or other.users is None:
         if run.users is not other.users:
@@ -321,9 +304,7 @@ def _check_same_samples(run: RunPredictions, other: RunPredictions) -> None:
         return
     pairs = len(np.unique(np.stack([run.users, other.users]), axis=1).T)
     if not pairs == run.users.max() + 1 == other.users.max() + 1:
-        raise ValueError(
-            f"{run.path} and {other.path} were not scored on the same samples: they part the same events into other users"
-        )
+        raise ValueError(f"{differ}: they part the same events into other users")
 
 
 def _listed(seeds: Sequence[Any]) -> str:

@@ -38,13 +38,12 @@ class MetricModule(evaluate.Metric):
     """A metric that `lmctr.evaluation.metrics` computes.
 
     Attributes:
-        name_: of the function there and of the value. says: what it measures, as a sentence without its end.
+        name_: of the function there and of the value. The class's docstring says what it measures.
         inputs: "scores", "probabilities" or "impressions", see `_INPUTS`. extra: further columns: what they hold, and their features.
         options: keyword arguments of the function and what they mean (None: as everywhere). example: of a call. value: what it gives.
     """
 
     name_: ClassVar[str]
-    says: ClassVar[str]
     inputs: ClassVar[str]
     extra: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = {}
     options: ClassVar[dict[str, str | None]] = {}
@@ -62,7 +61,7 @@ class MetricModule(evaluate.Metric):
             for kinds in zip(*(kinds for _, kinds in self.extra.values()))
         ]
         return evaluate.MetricInfo(
-            description=f"{self.says}, as lmctr.evaluation.metrics.{self.name_} computes it.",
+            description=f"{type(self).__doc__.rstrip('.')}, as lmctr.evaluation.metrics.{self.name_} computes it.",
             citation=self.citation_,
             inputs_description="\n".join(
                 [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -44,12 +46,13 @@ def evaluate_predictions(
     logits: ArrayLike,
     groups: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
+    from_logits: bool = True,
 ) -> dict[str, float | int]:
     """Measure logits against labels.
 
     Args:
         labels: (S,) values in {0, 1}; rows with label -100 are ignored.
-        logits: (S,) logits.
+        logits: (S,) logits; probabilities without `from_logits`.
         groups: (S,) group of each sample (the user) for the grouped AUC.
         sample_weight: (S,) weights.
 
@@ -65,7 +68,31 @@ def evaluate_predictions(
         >>> evaluate_predictions([1, 0, 1, 0], [2.0, -1.0, 0.5, 0.7])["auc"]
         0.75
     """
-    return _evaluate(labels, logits, groups, sample_weight, from_logits=True)
+    labels = metrics._to_array(labels, "labels")
+    values = metrics._to_array(logits, "logits" if from_logits else "probabilities")
+    weight, keep = sample_weight, labels != IGNORED_LABEL
+    if not keep.all():
+        if len(values) != len(labels):
+            raise ValueError(f"{len(values)} predictions for {len(labels)} labels: give one of each per sample")
+        labels, values = labels[keep], values[keep]
+        groups = None if groups is None else np.asarray(groups)[keep]
+        weight = None if weight is None else np.asarray(weight)[keep]
+    if len(labels) == 0:
+        raise ValueError(f"nothing to evaluate: no row has a label other than {IGNORED_LABEL}")
+    result: dict[str, float | int] = {
+        "auc": metrics.auc(labels, values, weight),
+        "log_loss": metrics.log_loss(labels, values, from_logits, weight),
+    }
+    with suppress(metrics.UndefinedMetricError):
+        if groups is not None:
+            result["grouped_auc"] = metrics.grouped_auc(labels, values, groups, weight)
+    result["normalized_entropy"] = metrics.normalized_entropy(labels, values, from_logits, weight)
+    result["expected_calibration_error"] = metrics.expected_calibration_error(
+        labels, values, from_logits=from_logits, sample_weight=weight
+    )
+    result["num_samples"] = len(labels)
+    result["positive_rate"] = float(np.average(labels, weights=weight))
+    return result
 
 
 def evaluate_probabilities(
@@ -75,7 +102,7 @@ def evaluate_probabilities(
     sample_weight: ArrayLike | None = None,
 ) -> dict[str, float | int]:
     """`evaluate_predictions` for probabilities in [0, 1] (baselines, other libraries' models)."""
-    return _evaluate(labels, probabilities, groups, sample_weight, from_logits=False)
+    return evaluate_predictions(labels, probabilities, groups, sample_weight, from_logits=False)
 
 
 def format_metrics(rows: dict[str, dict[str, float | int]]) -> str:
@@ -94,40 +121,3 @@ def format_metrics(rows: dict[str, dict[str, float | int]]) -> str:
     table = [["", *(METRIC_TITLES[key] for key in columns)]]
     table += [[name, *(cell(values.get(key)) for key in columns)] for name, values in rows.items()]
     return text_table(table)
-
-
-def _evaluate(
-    labels: ArrayLike, values: ArrayLike, groups: ArrayLike | None, weight: ArrayLike | None, from_logits: bool
-) -> dict[str, float | int]:
-    labels = metrics._to_array(labels, "labels")
-    values = metrics._to_array(values, "logits" if from_logits else "probabilities")
-    keep = labels != IGNORED_LABEL
-    if not keep.all():
-        if len(values) != len(labels):
-            raise ValueError(f"{len(values)} predictions for {len(labels)} labels: give one of each per sample")
-        labels, values = labels[keep], values[keep]
-        groups = None if groups is None else np.asarray(groups)[keep]
-        weight = None if weight is None else np.asarray(weight)[keep]
-    if len(labels) == 0:
-        raise ValueError(f"nothing to evaluate: no row has a label other than {IGNORED_LABEL}")
-    result: dict[str, float | int] = {
-        "auc": metrics.auc(labels, values, weight),
-        "log_loss": metrics.log_loss(labels, values, from_logits, weight),
-    }
-    if groups is not None and _any_group_has_both_classes(labels, np.asarray(groups), weight):
-        result["grouped_auc"] = metrics.grouped_auc(labels, values, groups, weight)
-    result["normalized_entropy"] = metrics.normalized_entropy(labels, values, from_logits, weight)
-    result["expected_calibration_error"] = metrics.expected_calibration_error(
-        labels, values, from_logits=from_logits, sample_weight=weight
-    )
-    result["num_samples"] = len(labels)
-    result["positive_rate"] = float(np.average(labels, weights=weight))
-    return result
-
-
-def _any_group_has_both_classes(labels: np.ndarray, groups: np.ndarray, weight: ArrayLike | None) -> bool:
-    codes, num_groups = metrics._encode_groups(groups, len(labels))
-    weight = np.ones(len(labels)) if weight is None else np.asarray(weight, dtype=np.float64)
-    positive = np.bincount(codes, weights=weight * (labels == 1), minlength=num_groups)
-    negative = np.bincount(codes, weights=weight * (labels == 0), minlength=num_groups)
-    return bool(((positive > 0) & (negative > 0)).any())

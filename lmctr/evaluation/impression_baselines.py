@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
+from lmctr.evaluation.baseline_parts import NUM_FOLDS, FoldSums
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.utils.ragged import ragged_arange
 
 __all__ = ["impression_baseline_metrics"]
 
-NUM_FOLDS = 5
 MAX_FITTED_ADS = 300_000
 """Training ads that the trees are fitted on at most; the counts see all of them."""
 _MOST_CATEGORIES = 255  # of HistGradientBoosting
@@ -75,24 +75,19 @@ class _Counting:
 
     def __init__(self, store: Any, train: np.ndarray, m: int, generator: np.random.Generator) -> None:
         sizes = [int(store.ad_input_ids[:, field].max(initial=0)) + 1 for field in range(store.ad_input_ids.shape[1])]
-        self.field, self.size = int(np.argmax(sizes)), max(sizes)
-        self.ids = np.asarray(store.ad_input_ids[:, self.field]).astype(np.int64)
+        self.ids = np.asarray(store.ad_input_ids[:, int(np.argmax(sizes))]).astype(np.int64)
         counts = np.asarray(store.counts)[train].astype(np.int64)
         self.ads = ragged_arange(store.offsets[:-1][train], counts)
         impression = np.repeat(np.arange(len(train)), counts)
         place = np.empty(len(self.ads), dtype=np.int64)
         order = np.lexsort((-np.asarray(store.ranks)[self.ads], impression))
         place[order] = ragged_arange(np.zeros(len(train), np.int64), counts)
-        self.impression, self.fold = impression, generator.integers(0, NUM_FOLDS, len(train))[impression]
+        self.fold = generator.integers(0, NUM_FOLDS, len(train))[impression]
         self.targets = np.stack(
             [(place < m).astype(np.float64), np.asarray(store.ecpm)[self.ads].astype(np.float64)], 1
         )
-        own = self.ids[self.ads]
         self.prior = self.targets.mean(0)
-        key = self.fold * self.size + own
-        number = NUM_FOLDS * self.size
-        self.sums = np.stack([np.bincount(key, t, number) for t in self.targets.T], 1).reshape(NUM_FOLDS, self.size, 2)
-        self.seen = np.bincount(key, minlength=number).reshape(NUM_FOLDS, self.size)
+        self.sums = FoldSums(self.ids[self.ads], self.fold, max(sizes), (*self.targets.T, None))
 
     def of(self, ads: np.ndarray) -> np.ndarray:
         """(R, 2) of some ads, from the whole training part."""
@@ -100,15 +95,14 @@ class _Counting:
 
     def table(self) -> np.ndarray:
         """(values of the field, 2)."""
-        seen = self.seen.sum(0)[:, None]
-        return (self.sums.sum(0) + _STRENGTH * self.prior) / (seen + _STRENGTH)
+        return self._smoothed(*self.sums.totals)
 
     def left_out(self, chosen: np.ndarray) -> np.ndarray:
         """(R, 2) of training ads (places in `self.ads`), from the other folds."""
-        own, fold = self.ids[self.ads[chosen]], self.fold[chosen]
-        sums = self.sums.sum(0)[own] - self.sums[fold, own]
-        seen = (self.seen.sum(0)[own] - self.seen[fold, own])[:, None]
-        return (sums + _STRENGTH * self.prior) / (seen + _STRENGTH)
+        return self._smoothed(*self.sums.without(self.fold[chosen], self.ids[self.ads[chosen]]))
+
+    def _smoothed(self, wins: np.ndarray, ecpm: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        return (np.stack([wins, ecpm], 1) + _STRENGTH * self.prior) / (seen[:, None] + _STRENGTH)
 
 
 class _Boosting:

@@ -80,10 +80,7 @@ def grouped_auc(
 
 
 def log_loss(
-    labels: ArrayLike,
-    probabilities: ArrayLike,
-    from_logits: bool = False,
-    sample_weight: ArrayLike | None = None,
+    labels: ArrayLike, probabilities: ArrayLike, from_logits: bool = False, sample_weight: ArrayLike | None = None
 ) -> float:
     """Mean binary cross entropy in nats.
 
@@ -109,10 +106,7 @@ def log_loss(
 
 
 def normalized_entropy(
-    labels: ArrayLike,
-    probabilities: ArrayLike,
-    from_logits: bool = False,
-    sample_weight: ArrayLike | None = None,
+    labels: ArrayLike, probabilities: ArrayLike, from_logits: bool = False, sample_weight: ArrayLike | None = None
 ) -> float:
     """Log loss divided by the entropy of the labels' own positive rate (He et al., "Practical Lessons from Predicting Clicks
     on Ads at Facebook", ADKDD 2014, Eq. 1). 1 is what the constant prediction of that rate gets; lower is better.

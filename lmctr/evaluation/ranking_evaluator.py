@@ -10,13 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lmctr.evaluation.ranking_metrics import (
-    RankingMetrics,
-    ndcg_per_impression,
-    ordered_pair_accuracy_per_impression,
-    recall_at_per_impression,
-    revenue_ratio_per_impression,
-)
+from lmctr.evaluation.ranking_metrics import RankingMetrics, metrics_per_impression
 from lmctr.utils.ragged import offsets_from_lengths
 
 __all__ = ["RankingSettings", "evaluate_ranking", "ranking_per_impression"]
@@ -67,7 +61,7 @@ def evaluate_ranking(
         ValueError: arrays that differ in length, no impressions, NaN scores (with the impression and the ad).
     """
     counts, columns = _columns(counts, {"ranks": ranks, "scores": scores, "ecpm": ecpm})
-    stream = RankingMetrics(m=settings.m, k=settings.k, ndcg_k=settings.ndcg_k, ideal=settings.ideal)
+    stream = RankingMetrics(**vars(settings))
     for first, grids, mask in _grids(counts, columns):
         try:
             stream.update(grids["ranks"], grids["scores"], grids["ecpm"], mask)
@@ -87,15 +81,11 @@ def ranking_per_impression(
 ) -> dict[str, np.ndarray]:
     """(B,) values of each metric, NaN where an impression has none: what paired tests draw from. Arguments as in `evaluate_ranking`."""
     counts, columns = _columns(counts, {"ranks": ranks, "scores": scores, "ecpm": ecpm})
-    k = settings.m if settings.k is None else settings.k
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in settings.titles()}
-    for _, g, mask in _grids(counts, columns):
-        v, s = g["ranks"], g["scores"]
-        parts["revenue_ratio"].append(revenue_ratio_per_impression(v, s, g["ecpm"], settings.m, mask, settings.ideal))
-        parts["ordered_pair_accuracy"].append(ordered_pair_accuracy_per_impression(v, s, mask))
-        parts["ndcg"].append(ndcg_per_impression(v, s, settings.ndcg_k, mask))
-        parts["recall"].append(recall_at_per_impression(v, s, settings.m, k, mask))
-    return {name: np.concatenate(values) for name, values in parts.items()}
+    chunks = [
+        metrics_per_impression(**grids, mask=mask, settings=vars(settings))
+        for _, grids, mask in _grids(counts, columns)
+    ]
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in settings.titles()}
 
 
 def _columns(counts: ArrayLike, columns: dict[str, ArrayLike]) -> tuple[np.ndarray, dict[str, np.ndarray]]:

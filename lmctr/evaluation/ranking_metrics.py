@@ -13,7 +13,8 @@ B: impressions, n: ads per impression, v: ground-truth rank index, higher is bet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,8 +33,7 @@ __all__ = [
     "revenue_ratio_per_impression",
 ]
 
-_IDEALS = ("v", "ecpm")
-_GAINS = ("linear", "exp2")
+_WORDS = {"ideal": ("v", "ecpm"), "gain": ("linear", "exp2")}
 _PAIRS_AT_ONCE = 1 << 22  # entries of the (b, n, n) comparisons held at a time
 
 
@@ -79,16 +79,14 @@ def revenue_ratio_per_impression(
     ideal: str = "v",
 ) -> np.ndarray:
     """(B,) `revenue_ratio` of each impression, NaN where the denominator is 0. Arguments and errors as there."""
-    if ideal not in _IDEALS:
-        raise ValueError(f"ideal must be one of {', '.join(map(repr, _IDEALS))}, got {ideal!r}")
+    _check_words(ideal=ideal)
     (ranks, scores, ecpm), mask = _grids({"ranks": ranks, "scores": scores, "ecpm": ecpm}, mask)
     _require(mask & ~(np.isfinite(ecpm) & (ecpm >= 0)), ecpm, "ecpm", "finite and not negative")
     m = _counts(m, len(scores), "m")
     ecpm = np.where(mask, ecpm, 0.0)
     got = _top_sum(ecpm, scores, mask, m)
     best = _top_sum(ecpm, ranks if ideal == "v" else ecpm, mask, m)
-    ratio = np.full(len(scores), np.nan)
-    np.divide(got, best, out=ratio, where=best > 0)
+    ratio = _ratio(got, best)
     # The same ads summed in another order may differ by an ulp; the bound is exact.
     return np.minimum(ratio, 1.0) if ideal == "ecpm" else ratio
 
@@ -154,8 +152,7 @@ def ndcg_per_impression(
     ranks: ArrayLike, scores: ArrayLike, k: int | None = None, mask: ArrayLike | None = None, gain: str = "linear"
 ) -> np.ndarray:
     """(B,) `ndcg` of each impression, NaN where all relevances are 0. Arguments and errors as there."""
-    if gain not in _GAINS:
-        raise ValueError(f"gain must be one of {', '.join(map(repr, _GAINS))}, got {gain!r}")
+    _check_words(gain=gain)
     (ranks, scores), mask = _grids({"ranks": ranks, "scores": scores}, mask)
     accepted = "finite and not negative" if gain == "linear" else "between 0 and 1000 for gain='exp2'"
     limit = np.inf if gain == "linear" else 1000
@@ -164,11 +161,7 @@ def ndcg_per_impression(
     relevance = np.where(mask, ranks, 0.0)
     gains = relevance if gain == "linear" else np.exp2(relevance) - 1.0
     discount = 1.0 / np.log2(np.arange(2, scores.shape[1] + 2))
-    got = _top_sum(gains, scores, mask, k, discount)
-    best = _top_sum(gains, gains, mask, k, discount)
-    values = np.full(len(scores), np.nan)
-    np.divide(got, best, out=values, where=best > 0)
-    return values
+    return _ratio(_top_sum(gains, scores, mask, k, discount), _top_sum(gains, gains, mask, k, discount))
 
 
 def recall_at(
@@ -199,9 +192,21 @@ def recall_at_per_impression(
     places = np.arange(scores.shape[1])
     np.put_along_axis(wanted, _order(ranks, mask), (places < k[:, None]).astype(np.float64), axis=1)
     wanted = np.where(mask, wanted, 0.0)
-    found, total = _top_sum(wanted, scores, mask, m), wanted.sum(axis=1)
-    values = np.full(len(scores), np.nan)
-    np.divide(found, total, out=values, where=total > 0)
+    return _ratio(_top_sum(wanted, scores, mask, m), wanted.sum(axis=1))
+
+
+def metrics_per_impression(
+    ranks: ArrayLike, scores: ArrayLike, ecpm: ArrayLike | None, mask: ArrayLike | None, settings: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """(B,) values of all four metrics, by name; without `ecpm` there is no R/R*. `settings`: those of [`RankingMetrics`]."""
+    m, k, gain = settings["m"], settings["k"], settings.get("gain", "linear")
+    values = {
+        "ordered_pair_accuracy": ordered_pair_accuracy_per_impression(ranks, scores, mask),
+        "ndcg": ndcg_per_impression(ranks, scores, settings["ndcg_k"], mask, gain),
+        "recall": recall_at_per_impression(ranks, scores, m, m if k is None else k, mask),
+    }
+    if ecpm is not None:
+        values["revenue_ratio"] = revenue_ratio_per_impression(ranks, scores, ecpm, m, mask, settings["ideal"])
     return values
 
 
@@ -231,10 +236,7 @@ class RankingMetrics:
         ideal: str = "v",
         gain: str = "linear",
     ):
-        if ideal not in _IDEALS:
-            raise ValueError(f"ideal must be one of {', '.join(map(repr, _IDEALS))}, got {ideal!r}")
-        if gain not in _GAINS:
-            raise ValueError(f"gain must be one of {', '.join(map(repr, _GAINS))}, got {gain!r}")
+        _check_words(ideal=ideal, gain=gain)
         for name, value in (("m", m), ("k", k), ("ndcg_k", ndcg_k)):
             if value is not None:
                 _counts(value, 1, name)
@@ -244,6 +246,7 @@ class RankingMetrics:
     def reset(self) -> None:
         """Forget every batch."""
         self.num_impressions = self.num_empty = 0
+        self._has_revenue: bool | None = None  # before the first batch
         self._sums = dict.fromkeys(self._NAMES, 0.0)
         self._counts = dict.fromkeys(self._NAMES, 0)
 
@@ -264,32 +267,18 @@ class RankingMetrics:
         Raises:
             ValueError: as the functions; no m; batches with and without eCPM.
         """
-        settings = self.settings
-        if m is not None and settings["m"] is not None:
-            raise ValueError(
-                f"m is {settings['m']} for the whole stream: leave it out of update, or of RankingMetrics"
-            )
-        m = settings["m"] if m is None else m
+        own = self.settings["m"]
+        if m is not None and own is not None:
+            raise ValueError(f"m is {own} for the whole stream: leave it out of update, or of RankingMetrics")
+        m = own if m is None else m
         if m is None:
             raise ValueError("m is missing: give it to RankingMetrics, or one per impression to update")
-        k = m if settings["k"] is None else settings["k"]
-        parts: dict[str, Callable[[], np.ndarray]] = {
-            "ordered_pair_accuracy": lambda: ordered_pair_accuracy_per_impression(ranks, scores, mask),
-            "ndcg": lambda: ndcg_per_impression(ranks, scores, settings["ndcg_k"], mask, settings["gain"]),
-            "recall": lambda: recall_at_per_impression(ranks, scores, m, k, mask),
-        }
-        has_revenue = self._has_revenue
-        if has_revenue is not None and has_revenue != (ecpm is not None):
+        if self._has_revenue not in (None, ecpm is not None):
             raise ValueError("ecpm must be given with every update or with none")
-        if ecpm is not None:
-            parts["revenue_ratio"] = lambda: revenue_ratio_per_impression(
-                ranks, scores, ecpm, m, mask, settings["ideal"]
-            )
-        values = {
-            name: part() for name, part in parts.items()
-        }  # all of them before any is added: a bad batch adds nothing
+        # All of them before any is added: a bad batch adds nothing.
+        values = metrics_per_impression(ranks, scores, ecpm, mask, {**self.settings, "m": m})
         _, real = _grids({"scores": scores}, mask)
-        self._revenue = ecpm is not None
+        self._has_revenue = ecpm is not None
         self.num_impressions += len(real)
         self.num_empty += int((~real.any(axis=1)).sum())
         for name, value in values.items():
@@ -304,7 +293,7 @@ class RankingMetrics:
         if None not in (self._has_revenue, other._has_revenue) and self._has_revenue != other._has_revenue:
             raise ValueError("one stream has ecpm, the other has none")
         if other._has_revenue is not None:
-            self._revenue = other._has_revenue
+            self._has_revenue = other._has_revenue
         self.num_impressions += other.num_impressions
         self.num_empty += other.num_empty
         for name in self._NAMES:
@@ -333,10 +322,16 @@ class RankingMetrics:
             result[f"{name}_dropped"] = self.num_impressions - count
         return result | {"num_impressions": self.num_impressions, "num_empty": self.num_empty}
 
-    @property
-    def _has_revenue(self) -> bool | None:
-        """None before the first batch."""
-        return self._revenue if self.num_impressions else None
+
+def _check_words(**given: str) -> None:
+    for name, word in given.items():
+        if word not in _WORDS[name]:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, _WORDS[name]))}, got {word!r}")
+
+
+def _ratio(got: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """(B,) shares, NaN where the denominator is 0."""
+    return np.divide(got, best, out=np.full(len(best), np.nan), where=best > 0)
 
 
 def _order(keys: np.ndarray, mask: np.ndarray) -> np.ndarray:

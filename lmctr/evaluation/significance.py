@@ -70,7 +70,7 @@ def delong_test(labels: ArrayLike, scores_a: ArrayLike, scores_b: ArrayLike, con
     Raises:
         ValueError: fewer than two samples of a class, and what `metrics.auc` refuses.
     """
-    quantile = _quantile(confidence)
+    quantile = _normal_quantile(confidence)
     checked, scores_a, _ = _check(labels, scores_a, None, "scores_a")
     _, scores_b, _ = _check(labels, scores_b, None, "scores_b")
     _require_both_classes(checked, None, "delong_test")
@@ -92,17 +92,10 @@ def delong_test(labels: ArrayLike, scores_a: ArrayLike, scores_b: ArrayLike, con
     if np.array_equal(above[0], above[1]) and np.array_equal(below[0], below[1]):
         variance, difference = 0.0, 0.0
     error = math.sqrt(max(variance, 0.0))
-    return PairedTest(
-        method="DeLong",
-        value_a=float(values[0]),
-        value_b=float(values[1]),
-        difference=difference,
-        standard_error=error,
-        p_value=_two_sided_normal(difference, error),
-        confidence_interval=(difference - quantile * error, difference + quantile * error),
-        confidence=confidence,
-        num_pairs=len(checked),
-    )
+    p_value = math.erfc(abs(difference) / error / math.sqrt(2)) if error else float(difference == 0)
+    interval = difference - quantile * error, difference + quantile * error
+    a, b = values.tolist()
+    return PairedTest("DeLong", a, b, difference, error, p_value, interval, confidence, num_pairs=len(checked))
 
 
 def cluster_bootstrap_test(
@@ -132,9 +125,8 @@ def cluster_bootstrap_test(
     Raises:
         ValueError: fewer than two clusters, and what `metric` refuses.
     """
-    _quantile(confidence)
-    if num_resamples < 100:
-        raise ValueError(f"num_resamples must be at least 100, got {num_resamples}")
+    _normal_quantile(confidence)
+    _check_resamples(num_resamples)
     checked, scores_a, _ = _check(labels, scores_a, None, "scores_a")
     _, scores_b, _ = _check(labels, scores_b, None, "scores_b")
     codes, num_clusters = _encode_groups(clusters, len(checked))
@@ -156,9 +148,8 @@ def cluster_bootstrap_test(
                 raise ValueError(
                     f"most draws of {num_clusters} clusters hold one class only: the data is too small for this test"
                 ) from None
-    return _bootstrap_result(
-        "cluster bootstrap", value_a, value_b, np.asarray(differences), confidence, num_pairs=num_clusters
-    )
+    values = value_a, value_b, value_a - value_b
+    return _bootstrap_result("cluster bootstrap", values, np.asarray(differences), confidence, num_clusters)
 
 
 def paired_t_test(values_a: Sequence[float], values_b: Sequence[float], confidence: float = 0.95) -> PairedTest:
@@ -173,17 +164,8 @@ def paired_t_test(values_a: Sequence[float], values_b: Sequence[float], confiden
     student = stats.t(df=len(gaps) - 1)
     reach = float(student.ppf(0.5 + confidence / 2)) * error
     p_value = float(2 * student.sf(abs(difference) / error)) if error > 0 else float(difference == 0)
-    return PairedTest(
-        method="paired t test",
-        value_a=float(a.mean()),
-        value_b=float(b.mean()),
-        difference=difference,
-        standard_error=error,
-        p_value=p_value,
-        confidence_interval=(difference - reach, difference + reach),
-        confidence=confidence,
-        num_pairs=len(gaps),
-    )
+    means, interval = (float(a.mean()), float(b.mean())), (difference - reach, difference + reach)
+    return PairedTest("paired t test", *means, difference, error, p_value, interval, confidence, num_pairs=len(gaps))
 
 
 def paired_bootstrap_test(
@@ -201,53 +183,31 @@ def paired_bootstrap_test(
         ValueError: lengths that differ, fewer than two pairs, fewer than 100 resamples, non-finite values.
     """
     a, b = _paired_values(values_a, values_b, confidence)
-    if num_resamples < 100:
-        raise ValueError(f"num_resamples must be at least 100, got {num_resamples}")
+    _check_resamples(num_resamples)
     gaps = a - b
     generator = np.random.default_rng(seed)
     step = max(1, _DRAWS_AT_ONCE // len(gaps))
     sizes = [min(step, num_resamples - start) for start in range(0, num_resamples, step)]
     means = [gaps[generator.integers(len(gaps), size=(size, len(gaps)))].mean(axis=1) for size in sizes]
-    return _bootstrap_result(
-        "paired bootstrap",
-        float(a.mean()),
-        float(b.mean()),
-        np.concatenate(means),
-        confidence,
-        num_pairs=len(gaps),
-        difference=float(gaps.mean()),
-    )
+    values = a.mean(), b.mean(), gaps.mean()
+    return _bootstrap_result("paired bootstrap", values, np.concatenate(means), confidence, len(gaps))
 
 
 def _bootstrap_result(
-    method: str,
-    value_a: float,
-    value_b: float,
-    draws: np.ndarray,
-    confidence: float,
-    num_pairs: int,
-    difference: float | None = None,
+    method: str, values: tuple[float, float, float], draws: np.ndarray, confidence: float, num_pairs: int
 ) -> PairedTest:
+    """`values`: the metric of A and of B, and their difference."""
     low, high = np.quantile(draws, [0.5 - confidence / 2, 0.5 + confidence / 2])
     at_or_below = float((draws < 0).mean() + (draws == 0).mean() / 2)
     p_value = max(2 * min(at_or_below, 1 - at_or_below), 1 / (len(draws) + 1))
-    return PairedTest(
-        method=method,
-        value_a=float(value_a),
-        value_b=float(value_b),
-        difference=float(value_a - value_b) if difference is None else difference,
-        standard_error=float(draws.std(ddof=1)),
-        p_value=p_value,
-        confidence_interval=(float(low), float(high)),
-        confidence=confidence,
-        num_pairs=num_pairs,
-    )
+    error, interval = float(draws.std(ddof=1)), (float(low), float(high))
+    return PairedTest(method, *map(float, values), error, p_value, interval, confidence, num_pairs)
 
 
 def _paired_values(
     values_a: Sequence[float], values_b: Sequence[float], confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    _quantile(confidence)
+    _normal_quantile(confidence)
     a, b = np.asarray(values_a, dtype=np.float64), np.asarray(values_b, dtype=np.float64)
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(
@@ -260,13 +220,12 @@ def _paired_values(
     return a, b
 
 
-def _quantile(confidence: float) -> float:
+def _check_resamples(number: int) -> None:
+    if number < 100:
+        raise ValueError(f"num_resamples must be at least 100, got {number}")
+
+
+def _normal_quantile(confidence: float) -> float:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
     return NormalDist().inv_cdf(0.5 + confidence / 2)
-
-
-def _two_sided_normal(difference: float, error: float) -> float:
-    if error == 0:
-        return float(difference == 0)
-    return math.erfc(abs(difference) / error / math.sqrt(2))

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from lmctr.evaluation.evaluator import evaluate_probabilities
+from lmctr.evaluation import baseline_parts as shared
+from lmctr.evaluation.baseline_parts import NUM_FOLDS
 
 __all__ = [
     "TableFeatures",
@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 PARTS = ("train", "validation", "test")
-NUM_FOLDS = 5
 NUM_BINS = 32
 MAX_FITTED_ROWS = 1_000_000
 """Training rows that the logistic regression and the trees are fitted on at most; rates count all of them."""
@@ -79,10 +78,7 @@ def table_features(
         raise ValueError(f"strength must be greater than 0, got {strength}")
     train = np.asarray(splits["train"])
     labels = np.asarray(table.labels)[train].astype(np.float64)
-    if len(labels) == 0 or labels.min() == labels.max():
-        raise ValueError(
-            f"the train part has {len(labels)} rows of {len(np.unique(labels))} class(es): a baseline needs positives and negatives"
-        )
+    shared.check_classes(labels, "the train part", "rows")
     generator = np.random.default_rng([seed, 77])
     fold = generator.integers(0, NUM_FOLDS, len(train))
     fitted = np.arange(len(train))
@@ -94,16 +90,15 @@ def table_features(
     prior = float(np.average(labels, weights=weight))
     encoder = _RateEncoder(labels, weight, fold, fitted, prior, strength)
     rates: dict[str, list[np.ndarray]] = {name: [] for name in rows}
-    counts: dict[str, list[np.ndarray]] = {name: [] for name in rows}
     numbers = {name: np.empty((len(part), 0), np.float32) for name, part in rows.items()}
+    counts = {name: [none] for name, none in numbers.items()}
 
-    def add(column: np.ndarray, with_counts: bool) -> None:
-        values = {name: column[part] for name, part in rows.items()}
-        found, seen = encoder.encode(column[train].astype(np.int64), values)
+    def add(column: np.ndarray, with_counts: bool = False) -> None:
+        found, seen = encoder.encode(column[train], {name: column[part] for name, part in rows.items()})
         for name in rows:
             rates[name].append(found[name])
             if with_counts:
-                counts[name].append(seen[name])
+                counts[name].append(np.log1p(seen[name]))
 
     if table.input_ids is not None:
         for field in range(table.input_ids.shape[1]):
@@ -112,23 +107,18 @@ def table_features(
         for field in range(table.numeric_values.shape[1]):
             values = np.asarray(table.numeric_values[:, field])
             bounds = np.unique(np.quantile(values[rows["train"]], np.linspace(0, 1, NUM_BINS + 1)[1:-1]))
-            add(np.searchsorted(bounds, values, side="right"), with_counts=False)
+            add(np.searchsorted(bounds, values, side="right"))
         numbers = {name: np.asarray(table.numeric_values[part], dtype=np.float32) for name, part in rows.items()}
     if table.sequence_ids is not None:
         for field in range(table.sequence_ids.shape[1]):
-            sequences = {name: np.asarray(table.sequence_ids[part, field]) for name, part in rows.items()}
-            found = encoder.encode_lists(np.asarray(table.sequence_ids[train, field]), sequences)
-            for name in rows:
-                rates[name].append(found[name])
+            add(np.asarray(table.sequence_ids[:, field]))
     if not rates["train"]:
         raise ValueError("the table has no fields: a baseline needs input_ids, numeric_values or sequence_ids")
-    empty = {name: np.empty((len(part), 0), np.float32) for name, part in rows.items()}
-    return TableFeatures(
-        rates={name: np.column_stack(columns).astype(np.float32) for name, columns in rates.items()},
-        numbers=numbers,
-        counts={name: np.column_stack(cs).astype(np.float32) if cs else empty[name] for name, cs in counts.items()},
-        fitted=fitted,
-    )
+
+    def stacked(columns: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
+        return {name: np.column_stack(own).astype(np.float32) for name, own in columns.items()}
+
+    return TableFeatures(stacked(rates), numbers, stacked(counts), fitted)
 
 
 def table_counting_baseline(
@@ -144,14 +134,7 @@ def table_counting_baseline(
         "validation" and "test" to probabilities (R,).
     """
     features = table_features(table, splits, seed) if features is None else features
-    labels, weight = _fitted(table, splits, features)
-    model = LogisticRegression(C=1.0, max_iter=200)
-    model.fit(features.rates["train"], labels, sample_weight=weight)
-    return {
-        name: model.predict_proba(values)[:, 1] if len(values) else np.empty(0)
-        for name, values in features.rates.items()
-        if name != "train"
-    }
+    return _probabilities(LogisticRegression(C=1.0, max_iter=200), features.rates, table, splits, features)
 
 
 def table_gradient_boosting_baseline(
@@ -159,30 +142,14 @@ def table_gradient_boosting_baseline(
 ) -> dict[str, np.ndarray]:
     """Boosted trees over the fields' rates, the counts of their values and the numeric values themselves.
 
-    Up to 500 trees, fewer when a tenth of the training rows stops to gain (from 1,000 rows on); learning rate 0.05.
-
-    Args, returns: as `table_counting_baseline`.
+    The trees are those of `baseline_parts.boosted_trees`. Args, returns: as `table_counting_baseline`.
     """
     features = table_features(table, splits, seed) if features is None else features
-    labels, weight = _fitted(table, splits, features)
-    stops_early = len(labels) >= 1000
-    model = HistGradientBoostingClassifier(
-        learning_rate=0.05,
-        max_iter=500 if stops_early else 50,
-        min_samples_leaf=min(100, max(20, len(labels) // 200)),
-        early_stopping=stops_early,
-        random_state=seed,
-    )
     inputs = {
         name: np.concatenate([values, features.counts[name], features.numbers[name]], axis=1)
         for name, values in features.rates.items()
     }
-    model.fit(inputs["train"], labels, sample_weight=weight)
-    return {
-        name: model.predict_proba(values)[:, 1] if len(values) else np.empty(0)
-        for name, values in inputs.items()
-        if name != "train"
-    }
+    return _probabilities(shared.boosted_trees(len(features.fitted), seed), inputs, table, splits, features)
 
 
 def table_baseline_metrics(
@@ -205,17 +172,7 @@ def table_baseline_metrics(
         "field_counting": table_counting_baseline(table, splits, features, seed),
         "field_gradient_boosting": table_gradient_boosting_baseline(table, splits, features, seed),
     }
-    result: dict[str, dict[str, dict[str, float | int]]] = {name: {} for name in predictions}
-    for part in ("validation", "test"):
-        rows = np.asarray(splits.get(part, ()))
-        if not len(rows):
-            continue
-        labels = np.asarray(table.labels)[rows]
-        groups = None if table.groups is None else np.asarray(table.groups)[rows]
-        weight = None if table.weight is None else np.asarray(table.weight)[rows]
-        for name, values in predictions.items():
-            result[name][part] = evaluate_probabilities(labels, values[part], groups, weight)
-    return result
+    return shared.metrics_by_part(predictions, splits, table.labels, table.groups, table.weight)
 
 
 @dataclass(frozen=True)
@@ -232,56 +189,42 @@ class _RateEncoder:
     def encode(
         self, ids: np.ndarray, values: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Log-odds, and log(1 + training rows) of the value, by part; `ids` are those of the training part."""
-        size = max(int(part.max(initial=0)) for part in (ids, *values.values())) + 1
-        positives, totals = self._sums(ids, self.fold, self.labels, self.weight, size)
-        whole, seen = self._log_odds(positives.sum(0), totals.sum(0)), np.log1p(totals.sum(0))
-        rates, counts = {}, {}
-        for name, part in values.items():
-            rates[name], counts[name] = whole[part], seen[part]
-        own = ids[self.fitted]
-        cell = self.fold[self.fitted], own
-        left = positives.sum(0)[own] - positives[cell], totals.sum(0)[own] - totals[cell]
-        rates["train"], counts["train"] = self._log_odds(*left), np.log1p(left[1])
-        return rates, counts
+        """Log-odds, and the weight of the training rows with the value, by part.
 
-    def encode_lists(self, ids: np.ndarray, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Mean log-odds of a list's values, by part; 0, the log-odds of an empty list, is the prior's."""
+        Args:
+            ids: (R,) values of the training part; or lists (R, L) of them, padded with 0, whose log-odds are the mean of their values',
+                and the prior's where a list is empty.
+            values: part to (R',) or (R', L).
+        """
         size = max(int(part.max(initial=0)) for part in (ids, *values.values())) + 1
-        length = ids.shape[1]
-        flat = ids.ravel()
-        used = flat > 0
+        length = ids[0].size
+        used = slice(None) if ids.ndim == 1 else ids.ravel() > 0
         fold, labels, weight = (np.repeat(array, length)[used] for array in (self.fold, self.labels, self.weight))
-        positives, totals = self._sums(flat[used].astype(np.int64), fold, labels, weight, size)
-        whole = self._log_odds(positives.sum(0), totals.sum(0))
-        rates = {name: self._mean(whole[part], part > 0) for name, part in values.items()}
-        own, own_fold = ids[self.fitted], self.fold[self.fitted, None]
-        left = positives.sum(0)[own] - positives[own_fold, own], totals.sum(0)[own] - totals[own_fold, own]
-        rates["train"] = self._mean(self._log_odds(*left), own > 0)
-        return rates
-
-    def _sums(
-        self, ids: np.ndarray, fold: np.ndarray, labels: np.ndarray, weight: np.ndarray, size: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        cells = fold * size + ids
-        positives = np.bincount(cells, labels * weight, minlength=NUM_FOLDS * size)
-        totals = np.bincount(cells, weight, minlength=NUM_FOLDS * size)
-        return positives.reshape(NUM_FOLDS, size), totals.reshape(NUM_FOLDS, size)
+        flat = ids.ravel()[used].astype(np.int64)
+        sums = shared.FoldSums(flat, fold, size, (labels * weight, weight))
+        whole = self._log_odds(*sums.totals)
+        rates = {name: whole[part] for name, part in values.items()}
+        seen = {name: sums.totals[1][part] for name, part in values.items()}
+        own = ids[self.fitted]
+        left = sums.without(self.fold[self.fitted].reshape(-1, *[1] * (ids.ndim - 1)), own)
+        rates["train"], seen["train"] = self._log_odds(*left), left[1]
+        if ids.ndim == 2:
+            rates = {name: self._mean(rates[name], part > 0) for name, part in {**values, "train": own}.items()}
+        return rates, seen
 
     def _log_odds(self, positives: np.ndarray, totals: np.ndarray) -> np.ndarray:
         rate = (positives + self.strength * self.prior) / (np.maximum(totals, 0) + self.strength)
-        rate = np.clip(rate, 1e-9, 1 - 1e-9)  # differences of sums may leave the interval by rounding
-        return np.log(rate) - np.log1p(-rate)
+        return shared.log_odds(np.clip(rate, 1e-9, 1 - 1e-9))  # differences of sums may leave the interval by rounding
 
     def _mean(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        prior = np.log(self.prior) - np.log1p(-self.prior)
         count = mask.sum(1)
-        return np.where(count > 0, (values * mask).sum(1) / np.maximum(count, 1), prior)
+        return np.where(count > 0, (values * mask).sum(1) / np.maximum(count, 1), shared.log_odds(self.prior))
 
 
-def _fitted(
-    table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Labels and weights of the rows that the models are fitted on."""
+def _probabilities(
+    model: Any, inputs: dict[str, np.ndarray], table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures
+) -> dict[str, np.ndarray]:
+    """Of validation and test, by a model that is fitted on the training rows of `features`."""
     rows = np.asarray(splits["train"])[features.fitted]
-    return np.asarray(table.labels)[rows], None if table.weight is None else np.asarray(table.weight)[rows]
+    weight = None if table.weight is None else np.asarray(table.weight)[rows]
+    return shared.fitted_probabilities(model, inputs, np.asarray(table.labels)[rows], weight, ("validation", "test"))

@@ -59,11 +59,8 @@ class SplitRetrievalModel:
         self.halves = halves.requires_grad_(False).eval()
         self._place: dict[int | str, int] = {}
         self._keys: list[int | str] = []
-        weight = next(halves.parameters())
-        self._kept = weight.new_empty(0, self._half_size())
-
-    def _half_size(self) -> int:
-        return self.halves.ad.out_features if isinstance(self.halves, SplitMLP) else self.config.vector_size
+        size = halves.ad.out_features if isinstance(halves, SplitMLP) else config.vector_size
+        self._kept = next(halves.parameters()).new_empty(0, size)
 
     # ---- the kept ads ----------------------------------------------------------------------------------------------
 
@@ -112,9 +109,7 @@ class SplitRetrievalModel:
         if not keys:
             return
         halves = [
-            self.halves.ad_half(
-                self._ad_input(*(None if v is None else v[start : start + ROWS_AT_ONCE] for v in given.values()))
-            )
+            self.ad_half(*(None if v is None else v[start : start + ROWS_AT_ONCE] for v in given.values()))
             for start in range(0, len(keys), ROWS_AT_ONCE)
         ]
         for key in keys:
@@ -198,10 +193,8 @@ class SplitRetrievalModel:
         self, ad_input_ids: torch.Tensor | None = None, ad_numeric_values: torch.Tensor | None = None
     ) -> torch.Tensor:
         """(n, H) of ads that are not kept, from (n, Fa) and (n, Na)."""
-        return self.halves.ad_half(self._ad_input(ad_input_ids, ad_numeric_values))
-
-    def _ad_input(self, *inputs: torch.Tensor | None) -> torch.Tensor:
-        return self.embedding.ad(*self._moved(*inputs), dtype=self._kept.dtype)
+        inputs = self._moved(ad_input_ids, ad_numeric_values)
+        return self.halves.ad_half(self.embedding.ad(*inputs, dtype=self._kept.dtype))
 
     def _moved(self, *inputs: torch.Tensor | None) -> list[torch.Tensor | None]:
         return [None if values is None else values.to(self._kept.device) for values in inputs]
@@ -233,15 +226,14 @@ class SplitRetrievalModel:
         if values.get("format") != FORMAT:
             raise ValueError(f"{settings} holds no split model (format {values.get('format')!r}, not {FORMAT!r})")
         config, keys = AutoConfig.for_model(**values["config"]), values["keys"]
-        if config.model_type not in _PARTS:
-            raise ValueError(f"{settings}: model_type {config.model_type!r}; accepted: {', '.join(_PARTS)}")
+        if config.model_type not in _HALVES:
+            raise ValueError(f"{settings}: model_type {config.model_type!r}; accepted: {', '.join(_HALVES)}")
         if not weights.is_file():
             raise FileNotFoundError(f"{weights} is missing: the folder holds half of a split model")
         try:
             tensors = load_file(weights, device=str(device))
             kept = tensors.pop("ad_halves")
-            halves = _PARTS[config.model_type](config)
-            parts = {"embedding": ImpressionEmbedding(config), "halves": halves}
+            parts = {"embedding": ImpressionEmbedding(config), "halves": _HALVES[config.model_type](config)}
             for name, part in parts.items():
                 state = {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
                 part.to(device, kept.dtype).load_state_dict(state)
@@ -257,15 +249,10 @@ class SplitRetrievalModel:
         return served
 
 
-def _mlp_parts(config: RetrievalConfig) -> SplitMLP:
-    return SplitMLP(config.user_size, config.ad_size, config.hidden_units)
-
-
-def _tower_parts(config: RetrievalConfig) -> SplitTowers:
-    return SplitTowers(config.user_size, config.ad_size, config.hidden_units, config.vector_size)
-
-
-_PARTS = {"retrieval_mlp": _mlp_parts, "two_tower": _tower_parts}
+_HALVES = {
+    "retrieval_mlp": lambda config: SplitMLP(config.user_size, config.ad_size, config.hidden_units),
+    "two_tower": lambda config: SplitTowers(config.user_size, config.ad_size, config.hidden_units, config.vector_size),
+}
 
 
 @torch.no_grad()
@@ -283,7 +270,7 @@ def split_first_layer(model: RetrievalPreTrainedModel, copy_tables: bool = True)
     if isinstance(model, RetrievalMLPForCTR):
         halves: nn.Module = split_mlp(model.model.mlp, model.config.user_size, model.head)
     elif isinstance(model, TwoTowerForCTR):
-        halves = _tower_parts(model.config).to(model.device, model.dtype)
+        halves = _HALVES["two_tower"](model.config).to(model.device, model.dtype)
         halves.user, halves.ad = fold_mlp(model.model.user_tower), fold_mlp(model.model.ad_tower)
         halves.scale.copy_(model.head.log_scale.exp())
     else:

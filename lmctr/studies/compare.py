@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from lmctr.evaluation.comparison import (
     compare_groups,
     differing_keys,
     mean_and_spread,
+    metric_cells,
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.utils.files import read_yaml, write_json
-from lmctr.utils.tables import markdown_table, spread_cells, text_table
+from lmctr.utils.tables import markdown_table, text_table
 
 _NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the samples themselves are compared
 
@@ -64,27 +66,28 @@ class Comparison:
         }
 
     def _heading(self) -> list[str]:
-        runs = next(iter(self.groups.values()))
-        lines = [f"{self.split} split: {runs[0].count_samples()}"]
+        lines = [f"{self.split} split: {self._runs[0].count_samples()}"]
         if len(self.groups) == 2 and self.recipe_differences:
             first, second = self.groups
             lines.append(f"the recipes of {first} and {second} differ in: {', '.join(self.recipe_differences)}")
         return lines
 
+    @property
+    def _runs(self) -> list[RunPredictions]:
+        """The first group."""
+        return next(iter(self.groups.values()))
+
     def _tables(self) -> list[list[list[str]]]:
-        names = next(iter(self.groups.values()))[0].names
+        names = self._runs[0].names
         rows = [["run", "seed", *(METRIC_TITLES[name] for name in names)]]
         for name, runs in self.groups.items():
-            for run in runs:
-                values = {key: (run.metrics[key], None) for key in names if key in run.metrics}
-                rows.append([str(run.path), str(run.seed), *spread_cells(values, names)])
+            rows += [[str(run.path), str(run.seed), *metric_cells([run], names)] for run in runs]
             if len(runs) > 1:
-                rows.append([f"mean of {name}", f"{len(runs)} seeds", *spread_cells(mean_and_spread(runs), names)])
-        runs = next(iter(self.groups.values()))
-        for name in runs[0].baselines:
-            if all(name in run.baselines for run in runs):
-                means = mean_and_spread([run.baselines[name] for run in runs])
-                rows.append([f"{name.replace('_', ' ')} baseline", "", *spread_cells(means, names)])
+                rows.append([f"mean of {name}", f"{len(runs)} seeds", *metric_cells(runs, names)])
+        for name in self._runs[0].baselines:
+            found = [run.baselines[name] for run in self._runs if name in run.baselines]
+            if len(found) == len(self._runs):
+                rows.append([f"{name.replace('_', ' ')} baseline", "", *metric_cells(found, names)])
         if not self.tests:
             return [rows]
         first, second = self.groups
@@ -167,13 +170,7 @@ def _group_names(runs: Sequence[str], others: Sequence[str]) -> list[str]:
 
 def _group_name(paths: Sequence[str]) -> str:
     names = [Path(path).resolve().name for path in paths]
-    return names[0] if len(names) == 1 else _common_start(names).rstrip("-_. ")
-
-
-def _common_start(names: list[str]) -> str:
-    first, last = min(names), max(names)
-    length = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), min(len(first), len(last)))
-    return first[:length]
+    return names[0] if len(names) == 1 else os.path.commonprefix(names).rstrip("-_. ")  # noqa: RUF071 (of characters)
 
 
 def _group_dict(runs: list[RunPredictions]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
+
 __all__ = ["HISTORY_FEATURES", "HistoryFeatures", "Smoothing", "history_features", "item_counts", "user_counts"]
 
 HISTORY_FEATURES = (
@@ -105,20 +107,15 @@ class Smoothing:
         return (positives + self.strength * self.prior) / (count + self.strength)
 
 
-def _labelled(log: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Running number (E+1,) of labelled events, and of positive ones, in log order."""
-    label = np.asarray(log.label)
-    return _running(label >= 0), _running(label == 1)
-
-
-def _running(values: np.ndarray) -> np.ndarray:
-    return np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+def _history(log: Any, events: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds (S,) of the events of each event's user before its second."""
+    return np.asarray(log.offsets)[np.asarray(log.user)[events]], np.asarray(log.history_end)[events]
 
 
 def user_counts(log: Any, events: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Positives and labelled events of the event's user before its second."""
-    count, positives = _labelled(log)
-    start, end = np.asarray(log.offsets)[np.asarray(log.user)[events]], np.asarray(log.history_end)[events]
+    label, (start, end) = np.asarray(log.label), _history(log, events)
+    positives, count = offsets_from_lengths(label == 1), offsets_from_lengths(label >= 0)
     return positives[end] - positives[start], count[end] - count[start]
 
 
@@ -139,7 +136,7 @@ def _counts_before(key: np.ndarray, time: np.ndarray, label: np.ndarray) -> tupl
     end = np.maximum.accumulate(np.where(new_second, row, 0))
     result = []
     for values in (label == 1, label >= 0):
-        total = _running(values)
+        total = offsets_from_lengths(values)
         unsorted = np.empty(len(order), dtype=np.int64)
         unsorted[order] = total[end] - total[start]
         result.append(unsorted)
@@ -160,7 +157,7 @@ def _item_genres(log: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
     lengths = np.array(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
     names = column.flatten().to_numpy(zero_copy_only=False)
     known, codes = np.unique(names.astype(str), return_inverse=True)
-    return codes.astype(np.int64), np.concatenate(([0], np.cumsum(lengths))), len(known)
+    return codes.astype(np.int64), offsets_from_lengths(lengths), len(known)
 
 
 def _genre_features(
@@ -173,8 +170,7 @@ def _genre_features(
     first, length = offsets[item], np.diff(offsets)[item]
     pair_end = np.cumsum(length)
     event = np.repeat(np.arange(len(item)), length)
-    position = np.arange(len(event)) - np.repeat(pair_end - length, length) + np.repeat(first, length)
-    key = user[event] * max(num_genres, 1) + codes[position]
+    key = user[event] * max(num_genres, 1) + codes[ragged_arange(first, length)]
     positives, count = _counts_before(key, np.asarray(log.time)[event], np.asarray(log.label)[event])
     rate = smoothed.rate(positives, count)
 
@@ -193,10 +189,9 @@ def _genre_features(
 
 def _last_labels_mean(log: Any, events: np.ndarray, length: int) -> np.ndarray:
     """Mean of the user's last `length` labels before the event's second, NaN without any."""
-    count, _ = _labelled(log)
-    label = np.asarray(log.label)
-    positives = _running(label[label >= 0])  # over labelled events only, so that `length` counts labels
-    start, end = np.asarray(log.offsets)[np.asarray(log.user)[events]], np.asarray(log.history_end)[events]
+    label, (start, end) = np.asarray(log.label), _history(log, events)
+    count = offsets_from_lengths(label >= 0)
+    positives = offsets_from_lengths(label[label >= 0])  # over labelled events only, so that `length` counts labels
     last = count[end]
     first = np.maximum(last - length, count[start])
     means = np.full(len(events), np.nan)
@@ -205,7 +200,6 @@ def _last_labels_mean(log: Any, events: np.ndarray, length: int) -> np.ndarray:
 
 
 def _log_seconds_since_last_event(log: Any, events: np.ndarray) -> np.ndarray:
-    time = np.asarray(log.time)
-    start, end = np.asarray(log.offsets)[np.asarray(log.user)[events]], np.asarray(log.history_end)[events]
+    time, (start, end) = np.asarray(log.time), _history(log, events)
     seconds = (time[events] - time[np.maximum(end - 1, 0)]).astype(np.float64)
     return np.where(end > start, np.log1p(np.where(end > start, seconds, 0.0)), np.nan)

@@ -52,18 +52,9 @@ def machine_line(device: str = "cpu") -> str:
     return f"{platform.machine()}, {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads, {sys.platform}"
 
 
-def versions(
-    packages: Iterable[str] = (
-        "lmctr",
-        "torch",
-        "transformers",
-        "tokenizers",
-        "accelerate",
-        "numpy",
-        "scikit-learn",
-    ),
-) -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Installed versions of what decides the numbers."""
+    packages = ("lmctr", "torch", "transformers", "tokenizers", "accelerate", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
 
 

@@ -30,30 +30,32 @@ def baselines_file(output_dir: Path, recipe: Recipe) -> Path:
     return output_dir / "baselines" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
 
 
+def read_baselines(output_dir: Path, recipe: Recipe) -> dict[str, Any]:
+    """What is kept of the baselines of a recipe; empty before they are computed."""
+    path = baselines_file(output_dir, recipe)
+    return read_json(path) if path.is_file() else {}
+
+
 def stored_baselines(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> dict[str, dict[int, Any]]:
     """Kept baselines: name -> seed -> part ("validation", "test") -> metrics. Only the seeds that are there."""
-    path = baselines_file(output_dir, recipe)
-    if not path.is_file():
-        return {}
-    written = read_json(path)
+    kept = read_baselines(output_dir, recipe).get("seeds", {})
     found: dict[str, dict[int, Any]] = {}
     for seed in seeds:
-        for name, parts in written.get("seeds", {}).get(str(seed), {}).items():
+        for name, parts in kept.get(str(seed), {}).items():
             found.setdefault(name, {})[seed] = parts
     return found
 
 
 def missing_seeds(output_dir: Path, recipe: Recipe, seeds: Iterable[int]) -> list[int]:
     """Seeds without kept baselines."""
-    path = baselines_file(output_dir, recipe)
-    written = read_json(path).get("seeds", {}) if path.is_file() else {}
-    return [seed for seed in seeds if str(seed) not in written]
+    kept = read_baselines(output_dir, recipe).get("seeds", {})
+    return [seed for seed in seeds if str(seed) not in kept]
 
 
 def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: Callable[[str], None]) -> None:
     """Compute the baselines of a recipe's data seed by seed, as its view of the data does, and write them after each seed."""
     path = baselines_file(output_dir, recipe)
-    written = read_json(path) if path.is_file() else {"data": configuration(recipe), "seeds": {}}
+    written = read_baselines(output_dir, recipe) or {"data": configuration(recipe), "seeds": {}}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         view = input_of(recipe)

@@ -6,7 +6,7 @@ Nothing is filled in: a run that is not there counts as missing and is listed, w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,18 @@ from lmctr.evaluation.comparison import (
     RunPredictions,
     SeedTest,
     compare_groups,
-    mean_and_spread,
+    metric_cells,
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_NAMES, METRIC_TITLES, RANKING_METRIC_NAMES
 from lmctr.runs.folder import DATA
 from lmctr.runs.recipe import Recipe
-from lmctr.studies.grids.baselines import baselines_file, stored_baselines
+from lmctr.studies.grids.baselines import baselines_file, read_baselines, stored_baselines
 from lmctr.studies.grids.file import Grid, Point, check_recipes, load_grid
 from lmctr.studies.grids.options import GridReportOptions
 from lmctr.studies.grids.state import DONE, GridRun, inspect_runs
 from lmctr.utils.files import read_json, write_text
-from lmctr.utils.tables import markdown_table, spread_cells, write_csv
+from lmctr.utils.tables import markdown_table, write_csv
 
 TESTED = ("auc", "log_loss")
 RANKING_TESTED = ("revenue_ratio", "recall", "ndcg")
@@ -72,6 +72,11 @@ class PointResult:
     @property
     def num_wanted(self) -> int:
         return len(self.runs) + len(self.missing)
+
+    def mean(self, key: str, show: Callable[[float], str]) -> str:
+        """Mean of a cost over the seeds that counted it."""
+        values = [entry[key] for entry in self.written.values() if entry.get(key)]
+        return show(np.mean(values)) if values else "-"
 
 
 @dataclasses.dataclass
@@ -134,8 +139,9 @@ class GridReport:
             if section.best_auc is not None and self.split == "test":
                 lines.append(f"Best reachable test AUC: {section.best_auc:.4f}.")
             if section.num_fitted is not None:
-                trained = sorted({number for result in section.points for number in _num_trained(result)})
-                shown = " or ".join(f"{number:,}" for number in trained) or "-"
+                written = [entry for result in section.points for entry in result.written.values()]
+                trained = {entry.get("training_samples", {}).get("model") for entry in written} - {None}
+                shown = " or ".join(f"{number:,}" for number in sorted(trained)) or "-"
                 lines.append(f"Training samples: models {shown}, baselines {section.num_fitted:,}.")
         missing = [run for result in self.results for run in result.missing]
         notes = [f"{result.point.name}: {result.note}" for result in self.results if result.note]
@@ -253,7 +259,7 @@ def collect(
                 name: {seed: parts[split] for seed, parts in seeds.items() if split in parts}
                 for name, seeds in kept.items()
             }
-            written = read_json(path) if path.is_file() else {}
+            written = read_baselines(grid.output_dir, recipe)
             sections[path] = Section("", [], parts, written.get("best_auc"), written.get("training_samples"))
         sections[path].points.append(result)
     for section in sections.values():
@@ -305,12 +311,8 @@ def _title(section: Section, recipes: dict[tuple[str, int], Recipe], split: str)
 def _table(section: Section) -> str:
     names = section.names
     metrics = [METRIC_TITLES[name] for name in names]
-    tests = [
-        f"{METRIC_TITLES[names[0]]} difference",
-        "t test",
-        *([] if section.is_ranking else ["DeLong"]),
-        "bootstrap",
-    ]
+    delong = [] if section.is_ranking else ["DeLong"]
+    tests = [f"{METRIC_TITLES[names[0]]} difference", "t test", *delong, "bootstrap"]
     costs = _costs(section)
     rows = [["point", "seeds", *metrics, *tests, "train s", *costs]]
     for result in section.points:
@@ -318,23 +320,17 @@ def _table(section: Section) -> str:
             [
                 result.point.label,
                 f"{len(result.runs)}/{result.num_wanted}",
-                *_cells(list(result.runs.values()), names),
+                *metric_cells(list(result.runs.values()), names),
                 *_test_cells(result, section.is_ranking),
-                _seconds(result),
-                *(_mean(result, key) for key in costs.values()),
+                result.mean("train_seconds", lambda seconds: f"{seconds:.0f}"),
+                *(result.mean(key, lambda cost: f"{float(f'{cost:.3g}'):,.0f}") for key in costs.values()),
             ]
         )
     for name, seeds in section.baselines.items():
         if seeds:
-            cells = _cells(list(seeds.values()), names)
-            rows.append(
-                [f"{name.replace('_', ' ')} baseline", str(len(seeds)), *cells, *[""] * (len(tests) + 1 + len(costs))]
-            )
+            cells = [*metric_cells(list(seeds.values()), names), *[""] * (len(tests) + 1 + len(costs))]
+            rows.append([f"{name.replace('_', ' ')} baseline", str(len(seeds)), *cells])
     return markdown_table(rows)
-
-
-def _cells(values: list[RunPredictions] | list[dict[str, float]], names: Sequence[str]) -> list[str]:
-    return spread_cells(mean_and_spread(values) if values else {}, names)
 
 
 def _test_cells(result: PointResult, is_ranking: bool) -> list[str]:
@@ -342,19 +338,13 @@ def _test_cells(result: PointResult, is_ranking: bool) -> list[str]:
     tests = [entry for entry in result.tests if entry.metric == ("revenue_ratio" if is_ranking else "auc")]
     if not tests:
         return [""] * (3 if is_ranking else 4)
-    by_seed = {method: [entry.test for entry in tests if entry.test.method == method] for method in _METHODS}
-    pairs = by_seed["impression bootstrap"] or by_seed["cluster bootstrap"] or by_seed["bootstrap"]
-    difference = float(np.mean([test.difference for test in pairs]))
+    delong = [entry.test for entry in tests if entry.test.method == "DeLong"]
+    pairs = [entry.test for entry in tests if entry.test.method.endswith("bootstrap")]
     over = [entry.test for entry in tests if entry.seed is None]
-    return [
-        f"{difference:+.4f} ({result.compared})",
-        f"{over[0].p_value:.2g}" if over else "-",
-        *([] if is_ranking else [", ".join(f"{test.p_value:.2g}" for test in by_seed["DeLong"]) or "-"]),
-        ", ".join(f"{test.p_value:.2g}" for test in pairs),
-    ]
-
-
-_METHODS = ("DeLong", "cluster bootstrap", "bootstrap", "impression bootstrap")
+    p_values = [", ".join(f"{test.p_value:.2g}" for test in own) or "-" for own in (over, delong, pairs)]
+    if is_ranking:
+        del p_values[1]
+    return [f"{np.mean([test.difference for test in pairs]):+.4f} ({result.compared})", *p_values]
 
 
 def _costs(section: Section) -> dict[str, str]:
@@ -363,19 +353,3 @@ def _costs(section: Section) -> dict[str, str]:
     if not written or not all(entry.get("flops_per_sample") for entry in written):
         return {}
     return {"FLOPs per sample": "flops_per_sample", "training samples/s": "samples_per_second"}
-
-
-def _mean(result: PointResult, key: str) -> str:
-    """Mean over the seeds, three digits."""
-    values = [entry[key] for entry in result.written.values() if entry.get(key)]
-    return f"{float(f'{np.mean(values):.3g}'):,.0f}" if values else "-"
-
-
-def _seconds(result: PointResult) -> str:
-    values = [written["train_seconds"] for written in result.written.values() if written.get("train_seconds")]
-    return f"{np.mean(values):.0f}" if values else "-"
-
-
-def _num_trained(result: PointResult) -> set[int]:
-    found = (written.get("training_samples", {}).get("model") for written in result.written.values())
-    return {number for number in found if number is not None}

@@ -67,10 +67,7 @@ class GridRunner:
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        options: RunnerOptions,
-        say: Callable[[str], None] = lambda line: print(line, flush=True),
+        self, grid: Grid, options: RunnerOptions, say: Callable[[str], None] = lambda line: print(line, flush=True)
     ):
         if options.max_minutes is not None and options.max_minutes <= 0:
             raise ValueError(f"--max-minutes must be greater than 0, got {options.max_minutes:g}")

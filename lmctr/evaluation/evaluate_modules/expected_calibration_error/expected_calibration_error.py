@@ -7,7 +7,6 @@ class ExpectedCalibrationError(evaluate_base.MetricModule):
     """Expected calibration error of the positive class."""
 
     name_, inputs = "expected_calibration_error", "probabilities"
-    says = "Expected calibration error of the positive class"
     options = {
         "num_bins": "number of bins, default 10.",
         "strategy": '"uniform" or "quantile" bins, default "uniform".',

@@ -7,7 +7,6 @@ class GroupedAUC(evaluate_base.MetricModule):
     """Impression-weighted mean of the AUC inside each group (gAUC)."""
 
     name_, inputs = "grouped_auc", "scores"
-    says = "Impression-weighted mean of the AUC inside each group (gAUC)"
     extra = {
         "groups": (
             "group of each sample, usually the user: integers or strings.",

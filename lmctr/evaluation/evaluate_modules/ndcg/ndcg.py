@@ -7,7 +7,6 @@ class NDCG(evaluate_base.MetricModule):
     """NDCG@k of the ads of each impression, ties sorted stably."""
 
     name_, inputs = "ndcg", "impressions"
-    says = "NDCG@k of the ads of each impression, ties sorted stably"
     options = {"k": "places that count; None (default) counts all.", "gain": '"linear" (default) or "exp2".'}
     example = "predictions=[[0.1, 0.9, 0.5]], references=[[0, 1, 0]]"
     value = 1.0

@@ -7,7 +7,6 @@ class NormalizedEntropy(evaluate_base.MetricModule):
     """Log loss divided by the entropy of the labels' positive rate."""
 
     name_, inputs = "normalized_entropy", "probabilities"
-    says = "Log loss divided by the entropy of the labels' positive rate"
     options = {"from_logits": None, "sample_weight": None}
     example = "predictions=[0.5, 0.5], references=[1, 0]"
     value = 1.0

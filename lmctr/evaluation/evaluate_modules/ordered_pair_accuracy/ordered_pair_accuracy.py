@@ -7,7 +7,6 @@ class OrderedPairAccuracy(evaluate_base.MetricModule):
     """Ordered-pair accuracy of the ads of each impression."""
 
     name_, inputs = "ordered_pair_accuracy", "impressions"
-    says = "Ordered-pair accuracy of the ads of each impression"
     example = "predictions=[[0.1, 0.9, 0.5]], references=[[1, 3, 2]]"
     value = 1.0
     citation_ = """@inproceedings{wang2024adaptive, title={Adaptive Neural Ranking Framework: Toward Maximized Business Goal for

@@ -7,7 +7,6 @@ class RecallAt(evaluate_base.MetricModule):
     """Recall@m@k, the share of the k best ads by ground truth among the m best by score."""
 
     name_, inputs = "recall_at", "impressions"
-    says = "Recall@m@k, the share of the k best ads by ground truth among the m best by score"
     options = {
         "m": "ads that the model passes on, a number or one per impression.",
         "k": "ads that are wanted, a number or one per impression.",

@@ -7,7 +7,6 @@ class RevenueRatio(evaluate_base.MetricModule):
     """R/R*, the eCPM of the ads that a model passes on relative to the ground truth's."""
 
     name_, inputs = "revenue_ratio", "impressions"
-    says = "R/R*, the eCPM of the ads that a model passes on relative to the ground truth's"
     extra = {
         "ecpm": (
             "revenue per mille of the ads, lists alike.",

@@ -1,0 +1,106 @@
+"""What the baselines of logs, tables and impressions share: boosted trees, sums without a row's own fold, metrics by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from lmctr.evaluation.evaluator import evaluate_probabilities
+
+__all__ = [
+    "NUM_FOLDS",
+    "FoldSums",
+    "boosted_trees",
+    "check_classes",
+    "fitted_probabilities",
+    "log_odds",
+    "metrics_by_part",
+]
+
+NUM_FOLDS = 5
+
+
+class FoldSums:
+    """Sums of columns by value: over all rows, and without a row's own fold, so that no row's features hold its label.
+
+    Args:
+        ids: (R,) value of each row. fold: (R,) random numbers below `NUM_FOLDS`. size: number of values.
+        columns: (R,) each; None counts rows.
+
+    Attributes:
+        totals: per column (size,).
+    """
+
+    def __init__(self, ids: np.ndarray, fold: np.ndarray, size: int, columns: Sequence[np.ndarray | None]) -> None:
+        sums = (np.bincount(fold * size + ids, column, NUM_FOLDS * size) for column in columns)
+        self._by_fold = [column.reshape(NUM_FOLDS, size) for column in sums]
+        self.totals = [column.sum(0) for column in self._by_fold]
+
+    def without(self, fold: np.ndarray, ids: np.ndarray) -> list[np.ndarray]:
+        """Per column the sums over the other folds."""
+        return [total[ids] - own[fold, ids] for total, own in zip(self.totals, self._by_fold)]
+
+
+def log_odds(probability: np.ndarray | float) -> np.ndarray:
+    """log(p / (1 - p))."""
+    return np.log(probability) - np.log1p(-np.asarray(probability))
+
+
+def check_classes(labels: np.ndarray, part: str, rows: str) -> None:
+    """Raise `ValueError` unless the labels to fit on are of both classes."""
+    if len(labels) == 0 or labels.min() == labels.max():
+        raise ValueError(
+            f"{part} has {len(labels)} {rows} of {len(np.unique(labels))} class(es): "
+            "a baseline needs positives and negatives to fit on"
+        )
+
+
+def boosted_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
+    """Learning rate 0.05, leaves of at least 0.5 % of the rows (between 20 and 100). From 1,000 rows on, up to 500 trees, stopped early on a
+    random tenth of the rows, which `seed` draws; below, 50 trees."""
+    stops_early = num_rows >= 1000
+    return HistGradientBoostingClassifier(
+        learning_rate=0.05,
+        max_iter=500 if stops_early else 50,
+        min_samples_leaf=min(100, max(20, num_rows // 200)),
+        early_stopping=stops_early,
+        random_state=seed,
+    )
+
+
+def fitted_probabilities(
+    model: Any,
+    inputs: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    parts: Sequence[str] = ("train", "validation", "test"),
+) -> dict[str, np.ndarray]:
+    """Fit a classifier on the inputs of "train", and give the probabilities (R,) of those of the parts that there are."""
+    model.fit(inputs["train"], labels, sample_weight=weight)
+    wanted = {part: inputs[part] for part in parts if part in inputs}
+    return {part: model.predict_proba(rows)[:, 1] if len(rows) else np.empty(0) for part, rows in wanted.items()}
+
+
+def metrics_by_part(
+    predictions: Mapping[str, Mapping[str, np.ndarray]],
+    rows: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    groups: np.ndarray | None,
+    weight: np.ndarray | None,
+) -> dict[str, dict[str, dict[str, float | int]]]:
+    """Metrics on "validation" and "test" by baseline and part; empty parts are left out.
+
+    Args:
+        predictions: baseline and part to probabilities (R,). rows: part to the rows (R,) of labels, groups and weights.
+    """
+    result: dict[str, dict[str, dict[str, float | int]]] = {name: {} for name in predictions}
+    for part in ("validation", "test"):
+        chosen = np.asarray(rows.get(part, ()), dtype=np.int64)
+        if len(chosen):
+            own = [None if column is None else np.asarray(column)[chosen] for column in (labels, groups, weight)]
+            for name, values in predictions.items():
+                result[name][part] = evaluate_probabilities(own[0], values[part], *own[1:])
+    return result
