@@ -6,26 +6,24 @@ from dataclasses import dataclass, field, fields
 
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
-from transformers.trainer_utils import IntervalStrategy, SchedulerType
+from transformers.trainer_utils import SchedulerType
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
 from lmctr.training.optim import EMBEDDING_OPTIMIZERS
 
-_TRACKER_PACKAGES = {
-    name: name
-    for name in (
-        "clearml",
-        "codecarbon",
-        "dagshub",
-        "dvclive",
-        "mlflow",
-        "neptune",
-        "swanlab",
-        "tensorboard",
-        "trackio",
-        "wandb",
-    )
-} | {"comet_ml": "comet-ml"}
+_TRACKERS = [
+    "clearml",
+    "codecarbon",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "mlflow",
+    "neptune",
+    "swanlab",
+    "tensorboard",
+    "trackio",
+    "wandb",
+]
 _LOWER_IS_BETTER = ("loss", "normalized_entropy", "expected_calibration_error")
 
 
@@ -141,22 +139,18 @@ class CTRTrainingArguments(TrainingArguments):
             )
         if self.stage1_epochs + self.stage2_epochs < 1:
             raise ValueError("stage1_epochs + stage2_epochs must be at least 1, got 0 + 0: nothing would be trained")
-        if self.early_stopping_patience is not None:
-            if self.early_stopping_patience < 1:
-                raise ValueError(f"early_stopping_patience must be at least 1, got {self.early_stopping_patience}")
-            if self.eval_strategy in ("no", IntervalStrategy.NO):
-                raise ValueError("early_stopping_patience needs evaluations: set eval_strategy to 'epoch' or 'steps'")
+        for name in ("early_stopping_patience", "effective_rank_samples"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+            if value is not None and self.eval_strategy == "no":
+                raise ValueError(f"{name} needs evaluations: set eval_strategy to 'epoch' or 'steps'")
         if self.train_sampling_strategy not in ("group_by_length", "random", "sequential"):
             raise ValueError(
                 f"train_sampling_strategy must be group_by_length, random or sequential, got "
                 f"{self.train_sampling_strategy!r}"
             )
         self._check_embedding_optimizer()
-        if self.effective_rank_samples is not None:
-            if self.effective_rank_samples < 1:
-                raise ValueError(f"effective_rank_samples must be at least 1, got {self.effective_rank_samples}")
-            if self.eval_strategy in ("no", IntervalStrategy.NO):
-                raise ValueError("effective_rank_samples needs evaluations: set eval_strategy to 'epoch' or 'steps'")
         for name in ("bf16_full_eval", "fp16_full_eval"):
             if getattr(self, name):
                 raise ValueError(
@@ -168,10 +162,10 @@ class CTRTrainingArguments(TrainingArguments):
                 "auto_find_batch_size changes the global batch while training; set per_device_train_batch_size and "
                 "gradient_accumulation_steps instead"
             )
-        if self.stage2_epochs == 0 or self.eval_strategy in ("no", IntervalStrategy.NO):
+        if self.stage2_epochs == 0 or self.eval_strategy == "no":
             # The best checkpoint is chosen among stage-2 evaluations: without them the last weights are the result.
             self.load_best_model_at_end = False
-        if self.load_best_model_at_end and self.eval_strategy in ("steps", IntervalStrategy.STEPS):
+        if self.load_best_model_at_end and self.eval_strategy == "steps":
             eval_steps = self.logging_steps if self.eval_steps is None else self.eval_steps
             if self.save_strategy != "best" and self.save_steps != eval_steps:
                 raise ValueError(
@@ -191,19 +185,20 @@ class CTRTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"embedding_optimizer must be {', '.join(EMBEDDING_OPTIMIZERS)}, got {self.embedding_optimizer!r}"
             )
-        if self.embedding_learning_rate is not None:
-            if self.embedding_optimizer == "dense":
-                raise ValueError(
-                    "embedding_learning_rate has no effect with embedding_optimizer='dense', which trains the tables with "
-                    "learning_rate; leave it out, or choose lazy_adam or rowwise_adagrad"
-                )
-            if not self.embedding_learning_rate >= 0.0:
-                raise ValueError(f"embedding_learning_rate must be 0 or more, got {self.embedding_learning_rate}")
+        if self.embedding_learning_rate is None:
+            return
+        if self.embedding_optimizer == "dense":
+            raise ValueError(
+                "embedding_learning_rate has no effect with embedding_optimizer='dense', which trains the tables with "
+                "learning_rate; leave it out, or choose lazy_adam or rowwise_adagrad"
+            )
+        if not self.embedding_learning_rate >= 0.0:
+            raise ValueError(f"embedding_learning_rate must be 0 or more, got {self.embedding_learning_rate}")
 
     def _check_trackers(self) -> None:
-        missing = set(self.report_to) & (set(_TRACKER_PACKAGES) - set(get_available_reporting_integrations()))
+        missing = set(self.report_to) & (set(_TRACKERS) - set(get_available_reporting_integrations()))
         if missing:
-            packages = " ".join(sorted(_TRACKER_PACKAGES[name] for name in missing))
+            packages = " ".join(sorted(missing)).replace("_", "-")
             raise ValueError(
                 f"report_to names {', '.join(sorted(missing))}, which is not installed; pip install {packages}, or leave report_to "
                 "(training.report_to in a recipe) out"
@@ -213,7 +208,7 @@ class CTRTrainingArguments(TrainingArguments):
         """Let a plateau schedule wait for what counts as better, which torch would not know."""
         if self.lr_scheduler_type != SchedulerType.REDUCE_ON_PLATEAU:
             return
-        if self.eval_strategy in ("no", IntervalStrategy.NO):
+        if self.eval_strategy == "no":
             raise ValueError(
                 "lr_scheduler_type='reduce_lr_on_plateau' needs evaluations: set eval_strategy to 'epoch'"
             )

@@ -49,32 +49,19 @@ class StageTwoEarlyStopping(TrainerCallback):
         return control
 
 
-def stage_two_values(args: TrainingArguments, state: TrainerState) -> list[float]:
-    """The values of `metric_for_best_model` at the stage-2 evaluations so far, oldest first."""
-    name = metric_name(args)
-    return [
-        float(entry[name])
-        for entry in state.log_history
-        if name in entry and entry.get("epoch", 0.0) > args.stage1_epochs
-    ]
-
-
 def should_stop(args: TrainingArguments, state: TrainerState) -> bool:
     """Whether the stage-2 evaluations so far end the training."""
     patience = getattr(args, "early_stopping_patience", None)
     if patience is None:
         return False
+    name = f"eval_{(args.metric_for_best_model or 'auc').removeprefix('eval_')}"
     sign = 1.0 if args.greater_is_better else -1.0
     best, waited = None, 0
-    for value in stage_two_values(args, state):
-        if best is None or sign * (value - best) > args.early_stopping_threshold:
-            best, waited = value, 0
+    for entry in state.log_history:  # oldest first
+        if name not in entry or entry.get("epoch", 0.0) <= args.stage1_epochs:
+            continue
+        if best is None or sign * (float(entry[name]) - best) > args.early_stopping_threshold:
+            best, waited = float(entry[name]), 0
         else:
             waited += 1
     return waited >= patience
-
-
-def metric_name(args: TrainingArguments) -> str:
-    """`metric_for_best_model` with its `eval_` prefix."""
-    name = args.metric_for_best_model or "auc"
-    return name if name.startswith("eval_") else f"eval_{name}"

@@ -33,7 +33,26 @@ __all__ = [
 ]
 
 
-class LazyAdamW(Optimizer):
+class _TouchedRows(Optimizer):
+    """The loop that the optimisers of tables share: rows without a gradient are not read. A subclass has `_start` and `_update`."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None) -> Any:
+        """Update the touched rows."""
+        loss = _evaluate(closure)
+        for group in self.param_groups:
+            for table in group["params"]:
+                if table.grad is None:
+                    continue
+                rows, gradient = _touched(table)
+                state = self.state[table]
+                if not state:
+                    state |= self._start(table, group)
+                self._update(table, rows, gradient, state, group)
+        return loss
+
+
+class LazyAdamW(_TouchedRows):
     r"""AdamW on the rows of embedding tables that have a gradient.
 
     A touched row with summed gradient g is updated as in AdamW (Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019):
@@ -70,39 +89,28 @@ class LazyAdamW(Optimizer):
             raise ValueError(f"betas must lie in [0, 1), got {betas}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable | None = None) -> Any:
-        """Update the touched rows."""
-        loss = _evaluate(closure)
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for table in group["params"]:
-                if table.grad is None:
-                    continue
-                rows, gradient = _touched(table)
-                state = self.state[table]
-                if not state:
-                    state["step"] = torch.zeros((), dtype=torch.float32)
-                    state["exp_avg"] = torch.zeros_like(table, memory_format=torch.preserve_format)
-                    state["exp_avg_sq"] = torch.zeros_like(table, memory_format=torch.preserve_format)
-                state["step"] += 1
-                if not len(rows):
-                    continue
-                step = float(state["step"])
-                mean = _take(state["exp_avg"], rows).lerp_(gradient, 1 - beta1)
-                square = _take(state["exp_avg_sq"], rows).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                state["exp_avg"].index_copy_(0, rows, mean)
-                state["exp_avg_sq"].index_copy_(0, rows, square)
-                scale = math.sqrt(1 - beta2**step)
-                lr = float(group["lr"])
-                weight = _take(table, rows).mul_(1 - lr * group["weight_decay"])
-                denominator = square.sqrt_().div_(scale).add_(group["eps"])
-                weight.addcdiv_(mean, denominator, value=-lr / (1 - beta1**step))
-                table.index_copy_(0, rows, weight)
-        return loss
+    def _start(self, table: nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+        moments = {name: torch.zeros_like(table) for name in ("exp_avg", "exp_avg_sq")}
+        return {"step": torch.zeros((), dtype=torch.float32), **moments}
+
+    def _update(
+        self, table: nn.Parameter, rows: torch.Tensor, gradient: torch.Tensor, state: dict, group: dict[str, Any]
+    ) -> None:
+        beta1, beta2 = group["betas"]
+        state["step"] += 1
+        if not len(rows):
+            return
+        step, lr = float(state["step"]), float(group["lr"])
+        mean = _take(state["exp_avg"], rows).lerp_(gradient, 1 - beta1)
+        square = _take(state["exp_avg_sq"], rows).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        state["exp_avg"].index_copy_(0, rows, mean)
+        state["exp_avg_sq"].index_copy_(0, rows, square)
+        weight = _take(table, rows).mul_(1 - lr * group["weight_decay"])
+        denominator = square.sqrt_().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
+        table.index_copy_(0, rows, weight.addcdiv_(mean, denominator, value=-lr / (1 - beta1**step)))
 
 
-class RowwiseAdagrad(Optimizer):
+class RowwiseAdagrad(_TouchedRows):
     r"""Adagrad with one accumulator per row of an embedding table: for D wide rows, 1/D of Adagrad's state.
 
     A touched row with summed gradient g: a <- a + mean(g^2); w <- w (1 - lr * weight_decay) - lr * g / (sqrt(a) + eps). It is the
@@ -133,28 +141,19 @@ class RowwiseAdagrad(Optimizer):
         defaults = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "initial_accumulator_value": initial_accumulator_value})
 
-    @torch.no_grad()
-    def step(self, closure: Callable | None = None) -> Any:
-        """Update the touched rows."""
-        loss = _evaluate(closure)
-        for group in self.param_groups:
-            for table in group["params"]:
-                if table.grad is None:
-                    continue
-                rows, gradient = _touched(table)
-                state = self.state[table]
-                if not state:
-                    initial = float(group["initial_accumulator_value"])
-                    state["sum"] = torch.full((len(table), 1), initial, dtype=table.dtype, device=table.device)
-                if not len(rows):
-                    continue
-                total = _take(state["sum"], rows).add_(gradient.pow(2).mean(dim=1, keepdim=True))
-                state["sum"].index_copy_(0, rows, total)
-                lr = float(group["lr"])
-                weight = _take(table, rows).mul_(1 - lr * group["weight_decay"])
-                weight.addcdiv_(gradient, total.sqrt_().add_(group["eps"]), value=-lr)
-                table.index_copy_(0, rows, weight)
-        return loss
+    def _start(self, table: nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {"sum": table.new_full((len(table), 1), float(group["initial_accumulator_value"]))}
+
+    def _update(
+        self, table: nn.Parameter, rows: torch.Tensor, gradient: torch.Tensor, state: dict, group: dict[str, Any]
+    ) -> None:
+        if not len(rows):
+            return
+        lr = float(group["lr"])
+        total = _take(state["sum"], rows).add_(gradient.pow(2).mean(dim=1, keepdim=True))
+        state["sum"].index_copy_(0, rows, total)
+        weight = _take(table, rows).mul_(1 - lr * group["weight_decay"])
+        table.index_copy_(0, rows, weight.addcdiv_(gradient, total.sqrt_().add_(group["eps"]), value=-lr))
 
 
 EMBEDDING_OPTIMIZERS: dict[str, type[Optimizer] | None] = {
@@ -166,14 +165,9 @@ EMBEDDING_OPTIMIZERS: dict[str, type[Optimizer] | None] = {
 
 
 def embedding_optimizer(
-    name: str,
-    tables: list[nn.Parameter],
-    lr: float,
-    weight_decay: float,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
+    name: str, tables: list[nn.Parameter], lr: float, weight_decay: float, betas: tuple[float, float], eps: float
 ) -> Optimizer:
-    """The optimiser of the embedding tables by its name in `EMBEDDING_OPTIMIZERS`."""
+    """The optimiser of the embedding tables by its name in `EMBEDDING_OPTIMIZERS`; `betas` are of Adam."""
     if name == "lazy_adam":
         return LazyAdamW(tables, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
     return RowwiseAdagrad(tables, lr=lr, eps=eps, weight_decay=weight_decay)
@@ -226,6 +220,8 @@ class GroupedOptimizer(Optimizer):
 
 # ---- gradients ----------------------------------------------------------------------------------------------------
 
+_LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
+
 
 def use_sparse_gradients(model: nn.Module) -> list[nn.Parameter]:
     """Let every embedding table of a model have COO gradients, and return the tables.
@@ -233,31 +229,19 @@ def use_sparse_gradients(model: nn.Module) -> list[nn.Parameter]:
     Tables are the weights of `nn.Embedding` and `nn.EmbeddingBag` modules; a weight that is not looked up only (tied to another module)
     stays dense.
     """
-    found: dict[nn.Parameter, list[nn.Module]] = {}
-    for module in model.modules():
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.weight.requires_grad:
-            found.setdefault(module.weight, []).append(module)
-    elsewhere = {
-        id(parameter)
-        for module in model.modules()
-        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-        for parameter in module.parameters(recurse=False)
-    }
-    tables = [weight for weight in found if id(weight) not in elsewhere]
-    for weight in tables:
-        for module in found[weight]:
+    lookups = [module for module in model.modules() if isinstance(module, _LOOKUPS)]
+    others = (module for module in model.modules() if not isinstance(module, _LOOKUPS))
+    elsewhere = {id(parameter) for module in others for parameter in module.parameters(recurse=False)}
+    for module in lookups:
+        if module.weight.requires_grad and id(module.weight) not in elsewhere:
             module.sparse = True
-    return tables
+    return [table for table in table_parameters(model) if id(table) not in elsewhere]
 
 
 def table_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Weights whose gradients are COO: those of embedding modules with `sparse=True`, each once."""
-    found = {
-        module.weight: None
-        for module in model.modules()
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight.requires_grad
-    }
-    return list(found)
+    sparse = (module for module in model.modules() if isinstance(module, _LOOKUPS) and module.sparse)
+    return list(dict.fromkeys(module.weight for module in sparse if module.weight.requires_grad))
 
 
 def has_sparse_gradients(parameters: Iterable[nn.Parameter]) -> bool:

@@ -51,23 +51,14 @@ class GlobalBatchSampler(Sampler[list[int]]):
     ):
         if num_samples < 1:
             raise ValueError("the training set is empty: there is nothing to train on")
-        self.num_samples = num_samples
-        self.micro_batch_size = batch_size
-        self.accumulation_steps = accumulation_steps
-        self.num_processes = num_processes
-        self.process_index = process_index
-        self.lengths = None if lengths is None else np.asarray(lengths)
+        self.num_samples, self.lengths = num_samples, None if lengths is None else np.asarray(lengths)
         if self.lengths is not None and len(self.lengths) != num_samples:
             raise ValueError(f"lengths has {len(self.lengths)} values for {num_samples} samples")
-        self.strategy = strategy
-        self.group_batches = group_batches
-        self.seed = seed
-        self.epoch = 0
-
-    @property
-    def global_batch_size(self) -> int:
-        """Rows per optimiser step."""
-        return self.micro_batch_size * self.accumulation_steps * self.num_processes
+        self.accumulation_steps = accumulation_steps
+        self.num_processes, self.process_index = num_processes, process_index
+        self.strategy, self.group_batches, self.seed, self.epoch = strategy, group_batches, seed, 0
+        self.step_size = batch_size * num_processes  # rows of a micro-batch, all processes together
+        self.global_batch_size = self.step_size * accumulation_steps  # rows per optimiser step
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order the next iteration follows."""
@@ -75,7 +66,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         full, rest = divmod(self.num_samples, self.global_batch_size)
-        return full * self.accumulation_steps + math.ceil(rest / (self.micro_batch_size * self.num_processes))
+        return full * self.accumulation_steps + math.ceil(rest / self.step_size)
 
     def global_batches(self, epoch: int) -> list[np.ndarray]:
         """Row indices of each global batch of an epoch; only the last one may be smaller than the others."""
@@ -96,10 +87,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         for rows in self.global_batches(self.epoch):
-            steps = math.ceil(len(rows) / (self.micro_batch_size * self.num_processes))
-            parts = np.array_split(rows, steps * self.num_processes)
-            for step in range(steps):
-                part = parts[step * self.num_processes + self.process_index]
+            parts = np.array_split(rows, math.ceil(len(rows) / self.step_size) * self.num_processes)
+            for part in parts[self.process_index :: self.num_processes]:
                 yield part.tolist() if len(part) else [FILLER]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
@@ -191,9 +180,8 @@ class FillerCollator:
         if not any(row is None for row in rows):
             return self.collator(rows)
         fillers = [index for index, row in enumerate(rows) if row is None]
-        substitute = next((row for row in rows if row is not None), None)
-        if substitute is None:
-            substitute = self.dataset[0]
+        real = [row for row in rows if row is not None]
+        substitute = real[0] if real else self.dataset[0]
         batch = self.collator([substitute if row is None else row for row in rows])
         if self.label_name in batch:
             batch[self.label_name][fillers] = -100

@@ -86,12 +86,13 @@ def train_tokenizer(
         raise ValueError("tokenizer: there is no text to train on; the training part's items have empty texts")
     if kind not in ("wordpiece", "bpe"):
         raise ValueError(f"tokenizer: type must be wordpiece or bpe, got {kind!r}")
-    build = _wordpiece if kind == "wordpiece" else _byte_level_bpe
-    tokenizer, trainer, special = build(vocab_size, lowercase, min_frequency, use_template)
+    limits = {"vocab_size": vocab_size, "min_frequency": min_frequency, "show_progress": False}
     if kind == "wordpiece":
-        tokenizer = _train_wordpiece(tokenizer, trainer, texts)
+        special = dict(_WORDPIECE_TOKENS)
+        tokenizer = _train_wordpiece(texts, lowercase, limits)
     else:
-        tokenizer.train_from_iterator(texts, trainer)
+        special = dict(_BPE_TOKENS if use_template else _BARE_TOKENS)
+        tokenizer = _train_byte_level_bpe(texts, special, limits)
     if tokenizer.get_vocab_size() > vocab_size:
         raise ValueError(
             f"tokenizer: vocab_size={vocab_size} is smaller than the {tokenizer.get_vocab_size()} characters and "
@@ -108,32 +109,20 @@ def train_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **limit)
 
 
-def _wordpiece(
-    vocab_size: int, lowercase: bool, min_frequency: int, use_template: bool
-) -> tuple[Tokenizer, trainers.Trainer, dict[str, str]]:
-    special = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    letters = string.digits + string.punctuation + string.ascii_lowercase
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(special.values()),
-        initial_alphabet=list(letters if lowercase else letters + string.ascii_uppercase),
-        show_progress=False,
-    )
-    return tokenizer, trainer, special
+_WORDPIECE_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+_BPE_TOKENS = {
+    "bos_token": "<s>",
+    "pad_token": "<pad>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+}
+_BARE_TOKENS = {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
 
 
-def _train_wordpiece(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: list[str]) -> Tokenizer:
+def _train_wordpiece(texts: list[str], lowercase: bool, limits: dict[str, int]) -> Tokenizer:
     """Train so that the same texts always give the same ids.
 
     The trainer numbers the pieces "##x" in the order of a hash table that differs from run to run, even between two
@@ -141,39 +130,30 @@ def _train_wordpiece(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: lis
     because the trainer would mark them as special tokens. All letters and digits are among them, so that a word of a
     later item is spelt where it would otherwise be unknown.
     """
+
+    def make(vocabulary: dict[str, int] | None = None) -> Tokenizer:
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        return tokenizer
+
+    tokenizer = make()
+    alphabet = string.digits + string.punctuation + (string.ascii_lowercase if lowercase else string.ascii_letters)
     characters = {char for text in texts for char in tokenizer.normalizer.normalize_str(text) if not char.isspace()}
-    characters |= {char for char in trainer.initial_alphabet if char.isalnum()}
-    trainer.special_tokens = [*trainer.special_tokens, *(f"##{char}" for char in sorted(characters))]
+    characters |= {char for char in alphabet if char.isalnum()}
+    special = [*_WORDPIECE_TOKENS.values(), *(f"##{char}" for char in sorted(characters))]
+    trainer = trainers.WordPieceTrainer(special_tokens=special, initial_alphabet=list(alphabet), **limits)
     tokenizer.train_from_iterator(texts, trainer)
-    trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(with_added_tokens=True), unk_token="[UNK]"))
-    trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-    trained.decoder = tokenizer.decoder
-    return trained
+    return make(tokenizer.get_vocab(with_added_tokens=True))
 
 
-def _byte_level_bpe(
-    vocab_size: int, lowercase: bool, min_frequency: int, use_template: bool
-) -> tuple[Tokenizer, trainers.Trainer, dict[str, str]]:
-    if use_template:
-        special = {
-            "bos_token": "<s>",
-            "pad_token": "<pad>",
-            "eos_token": "</s>",
-            "unk_token": "<unk>",
-            "mask_token": "<mask>",
-            "cls_token": "<s>",
-            "sep_token": "</s>",
-        }
-    else:
-        special = {"pad_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+def _train_byte_level_bpe(texts: list[str], special: dict[str, str], limits: dict[str, int]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(dict.fromkeys(special.values())),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+    alphabet, tokens = sorted(pre_tokenizers.ByteLevel.alphabet()), list(dict.fromkeys(special.values()))
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(special_tokens=tokens, initial_alphabet=alphabet, **limits)
     )
-    return tokenizer, trainer, special
+    return tokenizer
