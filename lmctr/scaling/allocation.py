@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from .design import Design
+from .design import Design, pareto_front
 
 __all__ = ["Allocation", "allocate"]
 
@@ -23,7 +24,7 @@ class Allocation:
     """The chosen design of each scenario, and their totals.
 
     Args:
-        chosen: scenario -> design. gain, cost: sums. budget: B.
+        chosen: scenario -> design. gain, cost: sums. budget: B. minimal_roi: of each scenario.
         num_candidates: designs given and, of those, with a sufficient ROI. num_states: partial sums that were kept at most.
     """
 
@@ -31,8 +32,15 @@ class Allocation:
     gain: float
     cost: float
     budget: float
+    minimal_roi: float
     num_candidates: tuple[int, int]
     num_states: int
+
+
+class _Sum(NamedTuple):
+    cost: float
+    gain: float
+    chosen: tuple[Design, ...]
 
 
 def allocate(scenarios: Mapping[str, Sequence[Design]], budget: float, minimal_roi: float = 1.0) -> Allocation:
@@ -72,21 +80,15 @@ def allocate(scenarios: Mapping[str, Sequence[Design]], budget: float, minimal_r
     if least > limit:
         raise ValueError(f"budget {budget:g} is too small: the cheapest admissible designs cost {least:g} together")
 
-    states: list[tuple[float, float, tuple[Design, ...]]] = [(0.0, 0.0, ())]
-    kept = 1
+    states, kept = [_Sum(0.0, 0.0, ())], 1
     for designs in admissible.values():
-        sums = [
-            (cost + design.cost, gain + design.gain, (*chosen, design))
-            for cost, gain, chosen in states
+        sums = (
+            _Sum(state.cost + design.cost, state.gain + design.gain, (*state.chosen, design))
+            for state in states
             for design in designs
-            if cost + design.cost <= limit
-        ]
-        sums.sort(key=lambda state: (state[0], -state[1]))
-        states = []
-        for state in sums:
-            if not states or state[1] > states[-1][1]:
-                states.append(state)
+        )
+        states = pareto_front([state for state in sums if state.cost <= limit])
         kept = max(kept, len(states))
     cost, gain, chosen = states[-1]
     counts = (total, sum(map(len, admissible.values())))
-    return Allocation(dict(zip(admissible, chosen)), gain, cost, float(budget), counts, kept)
+    return Allocation(dict(zip(admissible, chosen)), gain, cost, float(budget), minimal_roi, counts, kept)

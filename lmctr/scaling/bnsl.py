@@ -107,7 +107,7 @@ class _Problem:
     def unpack(self, raw: np.ndarray) -> tuple[np.ndarray, ...]:
         """a (...), b (...), slopes (..., t + 1), log d (..., t), f (..., t) from raw parameters (..., Q)."""
         t = self.breaks
-        positive = _softplus(raw)
+        positive = np.logaddexp(0.0, raw)  # softplus
         slopes = positive[..., 2 : 3 + t]
         # ascending: the first anywhere, each next one a positive step further
         log_d = np.concatenate((raw[..., 3 + t : 4 + t] * self.span, positive[..., 4 + t : 3 + 2 * t] * self.span), -1)
@@ -183,10 +183,6 @@ class _Problem:
             "d": np.exp(log_d + self.centre).tolist(),
             "f": np.maximum(f, 1e-4).tolist(),
         }
-
-
-def _softplus(values: np.ndarray) -> np.ndarray:
-    return np.logaddexp(0.0, values)
 
 
 def _inverse_softplus(values: np.ndarray) -> np.ndarray:

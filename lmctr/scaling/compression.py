@@ -7,6 +7,7 @@ sampler builds them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -87,20 +88,13 @@ def row_bytes(view: SequenceView, rows: np.ndarray) -> tuple[int, int, int]:
         count = len(batch["history_items"])
         lengths = (batch["history_items"] != 0).sum(axis=1)
         inside = np.arange(batch["history_items"].shape[1]) < lengths[:, None]
-        user, item = {}, {}
+        parts: tuple[dict[str, pa.Array], ...] = ({}, {}, {})
         for name, values in batch.items():
-            dtype = _TYPES.get(name, np.int32)
-            if name.startswith("history"):
-                taken = values[inside].astype(dtype)
-                user[name] = _lists(taken if taken.ndim > 1 else taken[:, None], lengths)
-            elif name.startswith("user"):
-                user[name] = _lists(values.astype(dtype).reshape(-1, 1), np.full(count, values[0].size))
-            elif name != "dependence":
-                item[name] = _lists(values.astype(dtype).reshape(-1, 1), np.full(count, values[0].size))
-        dependence = batch["dependence"].astype(np.int32).reshape(-1, 1)
-        lists = {"dependence": _lists(dependence, np.full(count, len(dependence) // count))}
-        for place, columns in enumerate((user, item, lists)):
-            totals[place] += _stream_bytes(columns)
+            place = {"history": 0, "user": 0, "dependence": 2}.get(name.split("_")[0], 1)
+            taken, counts = (values[inside], lengths) if name.startswith("history") else (values, np.ones(count, int))
+            parts[place][name] = _lists(taken.astype(_TYPES.get(name, np.int32)), counts)
+        for place, columns in enumerate(parts):
+            totals[place] += pa.ipc.get_record_batch_size(pa.RecordBatch.from_pydict(columns))
     return totals[0], totals[1], totals[2]
 
 
@@ -117,15 +111,9 @@ _TYPES = {
 
 
 def _lists(values: np.ndarray, lengths: np.ndarray) -> pa.Array:
-    """Lists of `lengths` entries, each of `values.shape[1]` numbers."""
-    width = values.shape[1] if values.ndim > 1 else 1
-    offsets = offsets_from_lengths(lengths * width).astype(np.int32)
+    """Lists of `lengths` entries, each of all numbers on the other axes."""
+    offsets = offsets_from_lengths(lengths * math.prod(values.shape[1:])).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.reshape(-1)))
-
-
-def _stream_bytes(columns: dict[str, pa.Array]) -> int:
-    table = pa.RecordBatch.from_pydict(columns)
-    return pa.ipc.get_record_batch_size(table)
 
 
 @dataclass(frozen=True)

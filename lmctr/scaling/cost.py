@@ -243,20 +243,15 @@ class _Sweep:
         if options.warmup_seconds:
             self.load.run(batch_size, concurrency, min(options.warmup_seconds, max(self._left(), 1e-3)))
         windows: list[Window] = []
-        calls = late = 0
         while not windows or self._left() > 0:
-            window = self.load.run(batch_size, concurrency, min(options.window_seconds, max(self._left(), 1e-3)))
-            windows.append(window)
-            calls += len(window.latencies)
-            late += int((window.latencies > options.latency_limit).sum())
-            if len(windows) >= options.num_windows and calls >= options.min_calls:
-                break
-            # no further call can help a level that is late for sure
-            if calls and options.share_of_late_calls(late, calls)[0] > 1 - options.quantile:
+            seconds = min(options.window_seconds, max(self._left(), 1e-3))
+            windows.append(self.load.run(batch_size, concurrency, seconds))
+            level = self._summary(batch_size, concurrency, windows)
+            enough = len(windows) >= options.num_windows and level.calls >= options.min_calls
+            if enough or level.share[0] > 1 - options.quantile:  # no further call can help what is late for sure
                 break
         else:
             self.complete = False
-        level = self._summary(batch_size, concurrency, windows)
         self.levels.append(level)
         self.say(
             f"  {batch_size} per call, {concurrency} clients: {level.qps:,.1f} requests/s, p{100 * options.quantile:g} "

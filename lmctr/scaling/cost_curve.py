@@ -13,6 +13,8 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .points import check_numbers, equal_lists
+
 __all__ = ["CostCurve"]
 
 
@@ -35,14 +37,9 @@ class CostCurve:
         measured: Mapping[Hashable, float] | None = None,
         extrapolate: bool = False,
     ):
-        flops, cost = np.asarray(flops, dtype=np.float64), np.asarray(cost, dtype=np.float64)
-        if flops.ndim != 1 or flops.shape != cost.shape:
-            raise ValueError(f"flops and cost must be lists of equal length, got {flops.shape} and {cost.shape}")
-        for name, values in (("flops", flops), ("cost", cost)):
-            bad = ~(np.isfinite(values) & (values > 0))
-            if bad.any():
-                row = int(np.flatnonzero(bad)[0])
-                raise ValueError(f"{name} must be positive and finite, got {values[row]} at point {row}")
+        flops, cost = equal_lists(flops=flops, cost=cost)
+        check_numbers("flops", flops)
+        check_numbers("cost", cost)
         self.x, place = np.unique(np.log(flops), return_inverse=True)
         if len(self.x) < 2:
             raise ValueError(f"costs of at least 2 different FLOPs are needed to interpolate, got {len(self.x)}")
@@ -61,13 +58,12 @@ class CostCurve:
 
     def covers(self, flops: float, size: Hashable = None) -> bool:
         """Whether there is a cost of a size with these FLOPs."""
-        slack = 1e-9
-        inside = self.x[0] - slack <= np.log(flops) <= self.x[-1] + slack
-        return self.extrapolate or bool(inside) or (size is not None and size in self.measured)
+        inside = self.x[0] - 1e-9 <= np.log(flops) <= self.x[-1] + 1e-9
+        return self.extrapolate or bool(inside) or size in self.measured
 
     def __call__(self, flops: float, size: Hashable = None) -> float:
         """The cost of a size with these FLOPs. ValueError: outside the measured range."""
-        if size is not None and size in self.measured:
+        if size in self.measured:
             return float(self.measured[size])
         if not self.covers(flops):
             raise ValueError(

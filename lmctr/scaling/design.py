@@ -9,12 +9,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from .options import SizeGridOptions
 
 __all__ = ["Design", "DesignGrid", "DesignResult", "choose_design", "mlp_flops", "pareto_front"]
+
+Candidate = TypeVar("Candidate")
 
 
 def mlp_flops(sizes: Sequence[int]) -> int:
@@ -41,14 +44,11 @@ class DesignGrid(SizeGridOptions):
     """
 
     def __post_init__(self):
-        for name in ("embedding_step", "width_step", "num_hidden_layers", "max_first_width", "ratio", "max_flops"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.num_sparse_features < 1 or self.num_dense < 0:
-            raise ValueError(
-                "num_sparse_features must be at least 1 and num_dense at least 0, "
-                f"got {self.num_sparse_features} and {self.num_dense}"
-            )
+        above_0 = ("embedding_step", "width_step", "num_hidden_layers", "max_first_width", "ratio", "max_flops")
+        for name in (*above_0, "num_sparse_features", "num_dense"):
+            least = 0 if name == "num_dense" else 1
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     def input_size(self, embedding_dim: int) -> int:
         """a_0."""
@@ -149,7 +149,8 @@ def choose_design(
     designs = [_evaluate(size, gain, cost) for size in candidates]
     if reference is not None:
         designs = [Design(x.sizes, x.gain - reference.gain, x.cost - reference.cost, x.flops) for x in designs]
-    feasible = [design for design in designs if _meets(design, minimal_roi)]
+    # with cost <= 0 (no dearer than the base) any gain is enough, a loss never
+    feasible = [design for design in designs if design.gain >= minimal_roi * max(design.cost, 0.0)]
     if not feasible:
         gaining = [design for design in designs if design.gain > 0]
         reached = f"the highest ROI of a gain is {max(x.roi for x in gaining):.6g}" if gaining else "none has a gain"
@@ -160,20 +161,13 @@ def choose_design(
     )
 
 
-def pareto_front(designs: Sequence[Design]) -> list[Design]:
-    """The designs that no other one beats in gain at the same or a lower cost, by ascending cost."""
-    front: list[Design] = []
+def pareto_front(designs: Sequence[Candidate]) -> list[Candidate]:
+    """The designs (or others with gain and cost) that none beats in gain at the same or a lower cost, by ascending cost."""
+    front: list[Candidate] = []
     for design in sorted(designs, key=lambda design: (design.cost, -design.gain)):
         if not front or design.gain > front[-1].gain:
             front.append(design)
     return front
-
-
-def _meets(design: Design, minimal_roi: float) -> bool:
-    """gain / cost >= lambda. With cost <= 0 (no dearer than the base) any gain meets it, a loss never does."""
-    if design.cost <= 0:
-        return design.gain >= 0
-    return design.gain >= minimal_roi * design.cost
 
 
 def _key(size: Sequence[int] | str) -> tuple[int, ...] | str:

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import least_squares
 
 from lmctr.utils.tables import read_csv
 
 from .bnsl import bnsl, fit_bnsl, num_parameters
+from .points import check_numbers, equal_lists
 
 __all__ = [
     "Extrapolation",
@@ -90,7 +92,7 @@ class ScalingFit:
     def predict(self, x: ArrayLike) -> np.ndarray:
         """The metric at x, any shape. ValueError: x not positive."""
         x = np.asarray(x, dtype=np.float64)
-        _positive(x.reshape(-1), "x")
+        check_numbers("x", x.reshape(-1))
         values = bnsl(x, **self.parameters)
         return 1.0 - values if self.complement else values
 
@@ -118,8 +120,7 @@ class ScalingFit:
             target = curve + drawn if self.absolute else curve * np.exp(drawn)
             if (target <= 0).any():  # only absolute residuals can leave the range of the law
                 target = np.maximum(target, curve * 1e-3)
-            y = 1.0 - target if self.complement else target
-            fits.append(_fit(self.x, y, target, self.law, self.breaks, self, restarts=0, hops=0, seed=0))
+            fits.append(_fit(self.x, target, self.law, self.breaks, self, restarts=0, hops=0, seed=0))
         return fits
 
     def band(
@@ -134,11 +135,9 @@ class ScalingFit:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it; `from_dict` reads it."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values["aicc"] = None if np.isnan(self.aicc) else self.aicc
-        arrays = {name: values[name].tolist() for name in ("x", "y", "residuals")}
+        arrays = {name: getattr(self, name).tolist() for name in ("x", "y", "residuals")}
         rows = [row | {"aicc": None if np.isnan(row["aicc"]) else row["aicc"]} for row in self.candidates]
-        return values | arrays | {"candidates": rows}
+        return vars(self) | arrays | {"aicc": None if np.isnan(self.aicc) else self.aicc, "candidates": rows}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ScalingFit:
@@ -200,10 +199,8 @@ def fit_scaling_law(
             raise ValueError(
                 "y grows with x: pass complement=True (a metric below 1 that grows), or law='power' for an unbounded gain"
             )
-        raise ValueError(
-            f"law={law!r} falls with x, but {'1 - y' if complement else 'y'} grows; "
-            + ("pass complement=False" if complement else "pass complement=True, or law='power'")
-        )
+        what, accepted = ("1 - y", "False") if complement else ("y", "True, or law='power'")
+        raise ValueError(f"law={law!r} falls with x, but {what} grows; pass complement={accepted}")
     fits: list[ScalingFit] = []
     left_out: list[np.ndarray] = []
     settings = {"restarts": restarts, "hops": hops, "seed": seed}
@@ -211,7 +208,7 @@ def fit_scaling_law(
     for name, count in tried:
         # a law of one break fewer is a start of the next: more breaks never fit worse
         before = fits[-1] if fits and fits[-1].law != "power" else None
-        fit = _fit(x, y, target, name, count, shape if before is None else before, **settings)
+        fit = _fit(x, target, name, count, before or shape, **settings)
         if criterion == "loo" and len(tried) > 1:
             left_out.append(_leave_one_out(fit, target, settings))
             fit = dataclasses.replace(fit, loo=float(left_out[-1].mean()))
@@ -220,13 +217,8 @@ def fit_scaling_law(
         {"law": fit.law, "breaks": fit.breaks, "parameters": fit.num_parameters, "aicc": fit.aicc, "loo": fit.loo}
         for fit in fits
     )
-    if len(fits) == 1:
-        best = fits[0]
-    elif criterion == "aicc":
-        best = min(fits, key=lambda fit: fit.aicc)
-    else:
-        best = fits[_simplest(left_out)]
-    return dataclasses.replace(best, candidates=rows)
+    best = fits[_simplest(left_out)] if left_out else min(fits, key=lambda fit: fit.aicc)
+    return dataclasses.replace(best, y=y, candidates=rows)
 
 
 @dataclass(frozen=True)
@@ -250,9 +242,8 @@ class Extrapolation:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        arrays = {name: values[name].tolist() for name in ("x", "y", "predicted")}
-        return values | arrays | {"fit": self.fit.to_dict()}
+        arrays = {name: getattr(self, name).tolist() for name in ("x", "y", "predicted")}
+        return vars(self) | arrays | {"fit": self.fit.to_dict()}
 
 
 def extrapolation_error(x: ArrayLike, y: ArrayLike, num_held_out: int = 2, **options: Any) -> Extrapolation:
@@ -301,29 +292,19 @@ def read_points(path: str | Path, x: str, y: str) -> tuple[np.ndarray, np.ndarra
     return np.array([row[x] for row in rows]), np.array([row[y] for row in rows])
 
 
-def _fit(
-    x: np.ndarray,
-    y: np.ndarray,
-    target: np.ndarray,
-    law: str,
-    breaks: int,
-    near: ScalingFit,
-    restarts: int,
-    hops: int,
-    seed: int,
-) -> ScalingFit:
-    """One law on checked points; `near` has the kind of residuals, and the start where it has parameters."""
+def _fit(x: np.ndarray, target: np.ndarray, law: str, breaks: int, near: ScalingFit, **search: int) -> ScalingFit:
+    """One law on checked points; `near` has the kinds of metric and residuals, and the start where it has parameters."""
     if law == "power":
         parameters, residuals = _fit_power(x, target, near.absolute)
     else:
-        start = near.parameters or None
-        parameters, residuals = fit_bnsl(x, target, breaks, near.absolute, restarts, hops, seed, start)
+        parameters, residuals = fit_bnsl(x, target, breaks, near.absolute, start=near.parameters or None, **search)
     predicted = bnsl(x, **parameters)
     total = float(np.square(target - target.mean()).sum())
     r2 = 1.0 - float(np.square(target - predicted).sum()) / total if total else float("nan")
     count = 2 if law == "power" else num_parameters(breaks)
     scale = np.square(np.exp(np.log(target).mean())) if near.absolute else 1.0
     aicc = _aicc(np.square(residuals).sum() / scale, len(x), count)
+    y = 1.0 - target if near.complement else target
     return ScalingFit(law, parameters, near.complement, near.absolute, x, y, residuals, r2, aicc)
 
 
@@ -331,8 +312,6 @@ def _fit_power(x: np.ndarray, y: np.ndarray, absolute: bool) -> tuple[dict[str, 
     """b x^-c0: a line in logarithms; for absolute residuals improved from there."""
     slope, intercept = np.polyfit(np.log(x), np.log(y), 1)
     if absolute:
-        from scipy.optimize import least_squares
-
         unit, centre = np.exp(np.log(y).mean()), np.log(x).mean()
         found = least_squares(
             lambda p: y / unit - np.exp(p[0] + p[1] * (np.log(x) - centre)), [0.0, slope], method="lm"
@@ -358,7 +337,7 @@ def _leave_one_out(fit: ScalingFit, target: np.ndarray, settings: dict[str, int]
     errors = []
     for size in np.unique(fit.x):
         out = fit.x == size
-        again = _fit(fit.x[~out], fit.y[~out], target[~out], fit.law, fit.breaks, fit, **settings)
+        again = _fit(fit.x[~out], target[~out], fit.law, fit.breaks, fit, **settings)
         predicted = bnsl(fit.x[out], **again.parameters)
         residuals = target[out] - predicted if fit.absolute else np.log(target[out]) - np.log(predicted)
         errors.append(np.square(residuals).mean())
@@ -390,10 +369,9 @@ def _allowed(
     """Laws to try; ValueError or a warning where the points are too few."""
     if sizes < 4:
         raise ValueError(f"x has {sizes} distinct values: a power law needs at least 4")
-    most = (sizes - 2 - 3) // 3
     if law == "power":
         return [("power", 0)]
-    wanted = 0 if breaks is None else breaks
+    most, wanted = (sizes - 2 - 3) // 3, breaks or 0
     if law != "auto" and wanted > most:
         needs = f"{num_parameters(wanted)} parameters need {num_parameters(wanted) + 2} distinct values of x, there are {sizes}"
         if not (allow_overfit and breaks is not None):
@@ -403,28 +381,17 @@ def _allowed(
             OverfitWarning,
             stacklevel=3,
         )
-    if law == "power_constant":
-        return [("power_constant", 0)]
-    if breaks is not None:
-        return [("bnsl", breaks)]
+    if law == "power_constant" or breaks is not None:
+        return [(law, wanted)]
     laws = [("power_constant" if law == "auto" and not t else "bnsl", t) for t in range(min(most, max_breaks) + 1)]
     return [("power", 0), *laws] if law == "auto" else laws
 
 
 def _check_points(x: ArrayLike, y: ArrayLike, complement: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x and y (P,) sorted by x, and what is fitted."""
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"x and y must be lists of equal length, got shapes {x.shape} and {y.shape}")
-    _positive(x, "x")
+    x, y = equal_lists(x=x, y=y)
     target = 1.0 - y if complement else y
-    _positive(target, "1 - y" if complement else "y")
+    check_numbers("x", x)
+    check_numbers("1 - y" if complement else "y", target)
     order = np.argsort(x, kind="stable")
     return x[order], y[order], target[order]
-
-
-def _positive(values: np.ndarray, name: str) -> None:
-    bad = ~(np.isfinite(values) & (values > 0))
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise ValueError(f"{name} must be positive and finite, got {values[row]} at point {row}")

@@ -114,25 +114,13 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
 
 def _counter() -> FlopCounterMode:
     """A counter that knows the fused attention of the CPU, which torch (2.13) leaves out: it would count as nothing."""
-    aten = torch.ops.aten
-    added = {}
-    for name, function in (
-        ("_scaled_dot_product_flash_attention_for_cpu", _attention),
-        ("_scaled_dot_product_flash_attention_for_cpu_backward", _attention_backward),
-    ):
-        if hasattr(aten, name):
-            added[getattr(aten, name)] = function
+    aten, forward = torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"
+    counts = {
+        forward: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+        f"{forward}_backward": lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4]),
+    }
+    added = {getattr(aten, name): count for name, count in counts.items() if hasattr(aten, name)}
     return FlopCounterMode(display=False, custom_mapping=added)
-
-
-def _attention(query: tuple, key: tuple, value: tuple, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def _attention_backward(
-    gradient: tuple, query: tuple, key: tuple, value: tuple, *args: Any, out_shape: Any = None, **kwargs: Any
-) -> int:
-    return sdpa_backward_flop_count(gradient, query, key, value)
 
 
 def count_flops(model: torch.nn.Module, inputs: Mapping[str, Any], backward: bool = False) -> int:

@@ -2,7 +2,7 @@
 
 Clients are threads of one process: the model lies in memory once, as in a server, and PyTorch lets other threads run while it is inside an
 operator. Python between the operators runs one thread at a time, so models whose operators take microseconds do not gain from more clients;
-a machine that serves such a model from several processes does more than is measured here. Each call uses `threads` threads of PyTorch.
+a machine that serves such a model from several processes does more than is measured here. Each call uses as many threads as PyTorch is set to.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,60 +47,39 @@ class ThreadLoad:
         Raises:
             Exception: what a call raised, after all clients have stopped.
         """
-        latencies: list[list[float]] = [[] for _ in range(concurrency)]
-        errors: list[BaseException] = []
-        ready = threading.Barrier(concurrency + 1)
-        end = [float("inf")]
+        ready, failed, end = threading.Barrier(concurrency + 1), threading.Event(), float("inf")
 
-        def client(number: int) -> None:
-            own, count = latencies[number], number
+        def client(number: int) -> list[float]:
+            latencies: list[float] = []
             ready.wait()
             try:
-                while True:
-                    began = self.clock()
-                    if own and (began >= end[0] or errors):
-                        return
-                    self.call(batch_size, count)
-                    own.append(self.clock() - began)
-                    count += 1
-            except BaseException as error:
-                errors.append(error)
+                while ((began := self.clock()) < end and not failed.is_set()) or not latencies:
+                    self.call(batch_size, number + len(latencies))
+                    latencies.append(self.clock() - began)
+            except BaseException:
+                failed.set()
+                raise
+            return latencies
 
-        threads = [threading.Thread(target=client, args=(number,), daemon=True) for number in range(concurrency)]
-        for thread in threads:
-            thread.start()
-        began = self.clock()
-        end[0] = began + seconds
-        ready.wait()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(concurrency) as pool:
+            clients = [pool.submit(client, number) for number in range(concurrency)]
+            began = self.clock()
+            end = began + seconds
+            ready.wait()
         passed = self.clock() - began
-        if errors:
-            raise errors[0]
-        return Window(np.concatenate([np.asarray(own) for own in latencies]), passed)
+        return Window(np.concatenate([each.result() for each in clients]), passed)
 
 
 class ModelLoad(ThreadLoad):
     """Calls of a model of the library with random inputs of fixed size.
 
     Args:
-        model: an `XForCTR`; it is put in evaluation mode. shape: of a request. threads: of PyTorch per call; None leaves its setting.
+        model: an `XForCTR`; it is put in evaluation mode. shape: of a request.
         device: where it runs; on a GPU a call ends when its answer is on the CPU.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        shape: RequestShape,
-        threads: int | None = None,
-        device: str = "cpu",
-        seed: int = 0,
-    ):
+    def __init__(self, model: torch.nn.Module, shape: RequestShape, device: str = "cpu", seed: int = 0):
         super().__init__(self._score)
-        if threads is not None:
-            if threads < 1:
-                raise ValueError(f"threads must be at least 1, got {threads}")
-            torch.set_num_threads(threads)
         self.model, self.shape, self.device, self.seed = model.eval().to(device), shape, device, seed
         self._inputs: dict[int, list[dict[str, torch.Tensor]]] = {}
 
@@ -140,10 +120,11 @@ class CapacityCache:
     """Measured capacities in a folder, one JSON file per machine, model, request and options.
 
     A result is found again only where all four are the same; `max_seconds` is one of the options, since it decides how far the sweep gets.
+    Without a folder nothing is kept.
     """
 
-    def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path | None):
+        self.folder = None if folder is None else Path(folder)
 
     def path(self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions) -> Path:
         """The file of a measurement. machine: `lmctr.utils.measure.machine`. model: `model_fingerprint`."""
@@ -152,8 +133,7 @@ class CapacityCache:
 
     def get(self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions) -> Capacity | None:
         """The kept result, None where there is none. Raises `ValueError` that names a file which is damaged."""
-        path = self.path(machine, model, shape, options)
-        if not path.is_file():
+        if self.folder is None or not (path := self.path(machine, model, shape, options)).is_file():
             return None
         try:
             return Capacity.from_dict(read_json(path)["capacity"])
@@ -164,6 +144,8 @@ class CapacityCache:
         self, machine: dict[str, Any], model: str, shape: RequestShape, options: CostOptions, capacity: Capacity
     ) -> None:
         """Keep a result."""
+        if self.folder is None:
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         content = {"machine": machine, "model": model, "request": vars(shape), "capacity": capacity.to_dict()}
         write_json(self.path(machine, model, shape, options), content)

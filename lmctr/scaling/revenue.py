@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .points import check_numbers, equal_lists
+
 __all__ = ["RevenueFit", "compare_metrics", "fit_revenue"]
 
 
@@ -49,16 +51,11 @@ def fit_revenue(metric: ArrayLike, revenue: ArrayLike) -> RevenueFit:
     Raises:
         ValueError: lengths that differ, fewer than 3 pairs, values that are not finite, one value only of either.
     """
-    metric, revenue = np.asarray(metric, dtype=np.float64), np.asarray(revenue, dtype=np.float64)
-    if metric.ndim != 1 or metric.shape != revenue.shape:
-        raise ValueError(f"metric and revenue must be lists of equal length, got {metric.shape} and {revenue.shape}")
+    metric, revenue = equal_lists(metric=metric, revenue=revenue)
     if len(metric) < 3:
         raise ValueError(f"a line with R^2 needs at least 3 pairs, got {len(metric)}")
     for name, values in (("metric", metric), ("revenue", revenue)):
-        bad = ~np.isfinite(values)
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise ValueError(f"{name} must be finite, got {values[row]} at pair {row}")
+        check_numbers(name, values, positive=False)
         if np.ptp(values) == 0:
             raise ValueError(
                 f"{name} has the same value, {values[0]}, in all {len(values)} pairs: no line can be fitted"

@@ -62,7 +62,8 @@ def given(default: Any = MISSING) -> Any:
 
 
 def check_counts(options: Any, names: Iterable[str]) -> None:
-    """Raise `ValueError` that names the first of these options below 1."""
+    """Raise `ValueError` that names the first of these options below 1; None is not looked at."""
     for name in names:
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")

@@ -274,8 +274,8 @@ def test_python_gives_what_the_command_line_writes_and_prints_nothing(points, la
     options = DesignOptions(fit=str(law_file), costs=str(file), absolute=True, minimal_roi=0.0, ratio_on_input=False)
     assert choose_size(options).result.num_feasible > 5000
     rows = [{"scenario": "s", "design": name, "gain": gain, "cost": 1} for name, gain in (("a", 2), ("b", 3))]
-    chosen, minimal_roi = allocate_file(AllocateOptions(file=str(write_csv(tmp_path / "s.csv", rows)), budget=1.0))
-    assert (chosen.chosen["s"].sizes, minimal_roi) == ("b", 1.0)
+    found = allocate_file(AllocateOptions(file=str(write_csv(tmp_path / "s.csv", rows)), budget=1.0))
+    assert (found.chosen["s"].sizes, found.minimal_roi) == ("b", 1.0)
     assert capsys.readouterr() == ("", "")
 
 

@@ -20,10 +20,9 @@ from pydantic import Field
 from lmctr.scaling.allocation import Allocation, allocate
 from lmctr.scaling.design import Design
 from lmctr.studies.scaling.options import AllocateOptions
-from lmctr.studies.scaling.tables import compact, sizes_text
+from lmctr.studies.scaling.tables import compact, show_and_write, sizes_text
 from lmctr.utils.files import check_file, read_yaml
-from lmctr.utils.results import check_output, write_result
-from lmctr.utils.tables import markdown_table, read_csv, text_table
+from lmctr.utils.tables import read_csv
 from lmctr.utils.values import Values, read_values
 
 
@@ -50,16 +49,12 @@ class _Candidate(Values):
 
 def run(options: AllocateOptions) -> None:
     """Allocate, print, and write where `options.output` asks for it."""
-    check_output(options.output)
-    found, minimal_roi = allocate_file(options)
-    lines, table = allocation_lines(found, minimal_roi), allocation_table(found)
-    print("\n".join([*lines, text_table(table)]))
-    text = "\n\n".join([*lines, markdown_table(table), f"`{options.command}`"])
-    write_result(options.output, allocation_dict(found, minimal_roi) | {"command": options.command}, text)
+    found = allocate_file(options)
+    show_and_write(options, allocation_lines(found), allocation_table(found), allocation_dict(found))
 
 
-def allocate_file(options: AllocateOptions) -> tuple[Allocation, float]:
-    """One design per scenario of a file, and the minimal ROI that was taken.
+def allocate_file(options: AllocateOptions) -> Allocation:
+    """One design per scenario of a file.
 
     Raises:
         ValueError: wrong columns, keys or values, no budget, a scenario or budget that is infeasible. FileNotFoundError: no such file.
@@ -69,7 +64,7 @@ def allocate_file(options: AllocateOptions) -> tuple[Allocation, float]:
     minimal_roi = minimal_roi if options.minimal_roi is None else options.minimal_roi
     if budget is None:
         raise ValueError(f"{options.file} sets no budget: give --budget")
-    return allocate(scenarios, budget, minimal_roi), minimal_roi
+    return allocate(scenarios, budget, minimal_roi)
 
 
 def read_scenarios(path: str) -> tuple[dict[str, list[Design]], float | None, float]:
@@ -115,11 +110,11 @@ def read_scenario(entry: Any, path: Path, where: str) -> tuple[str, list[Design]
     ]
 
 
-def allocation_lines(found: Allocation, minimal_roi: float) -> list[str]:
+def allocation_lines(found: Allocation) -> list[str]:
     """The result in words."""
     given, admissible = found.num_candidates
     return [
-        f"{len(found.chosen)} scenarios, {given:,} candidates, {admissible:,} with ROI of at least {minimal_roi:g}",
+        f"{len(found.chosen)} scenarios, {given:,} candidates, {admissible:,} with ROI of at least {found.minimal_roi:g}",
         f"gain {found.gain:.6g} for {found.cost:.6g} of the budget of {found.budget:.6g}",
     ]
 
@@ -132,11 +127,11 @@ def allocation_table(found: Allocation) -> list[list[str]]:
     return [*rows, ["together", "", f"{found.gain:.6g}", f"{found.cost:.6g}", ""]]
 
 
-def allocation_dict(found: Allocation, minimal_roi: float) -> dict[str, Any]:
+def allocation_dict(found: Allocation) -> dict[str, Any]:
     """As JSON can hold it."""
     chosen = {
         name: {"design": sizes_text(design.sizes), "gain": design.gain, "cost": design.cost}
         for name, design in found.chosen.items()
     }
-    totals = {"gain": found.gain, "cost": found.cost, "budget": found.budget}
-    return {"chosen": chosen, **totals, "minimal_roi": minimal_roi}
+    totals = {name: getattr(found, name) for name in ("gain", "cost", "budget", "minimal_roi")}
+    return {"chosen": chosen, **totals}

@@ -18,10 +18,8 @@ from lmctr.scaling.load import CapacityCache, ModelLoad, model_fingerprint
 from lmctr.studies.scaling.flops import count_model
 from lmctr.studies.scaling.models import saved_model
 from lmctr.studies.scaling.options import CostRunOptions, MeasureOptions, RequestOptions
-from lmctr.studies.scaling.tables import flops_text
+from lmctr.studies.scaling.tables import flops_text, show_and_write
 from lmctr.utils.measure import machine
-from lmctr.utils.results import check_output, write_result
-from lmctr.utils.tables import markdown_table, text_table
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,8 @@ class CostComparison:
 
 def run(options: CostRunOptions) -> None:
     """Measure, print, and write where `options.output` asks for it."""
-    check_output(options.output)
     found = compare_costs(options, lambda line: print(line, file=sys.stderr, flush=True))
-    heading, table = found.heading(), found.table()
-    print(f"{heading}\n{text_table(table)}")
-    text = f"{heading}\n\n{markdown_table(table)}\n\n`{options.command}`"
-    write_result(options.output, found.to_dict() | {"command": options.command}, text)
+    show_and_write(options, [found.heading()], found.table(), found.to_dict())
 
 
 def compare_costs(options: CostRunOptions, say: Callable[[str], None] = lambda line: None) -> CostComparison:
@@ -116,19 +110,18 @@ def measure_run(
         torch.set_num_threads(options.threads)
     shape = request_shape(model.config, request.candidates, request.length)
     here, fingerprint = machine(options.device), model_fingerprint(path)
-    store = None if cache is None else CapacityCache(cache)
-    capacity = None if store is None else store.get(here, fingerprint, shape, limits)
-    was_kept = capacity is not None
+    store, kind = CapacityCache(cache), (here, fingerprint, shape, limits)
+    kept = store.get(*kind)
     flops = count_model(model, request)
-    if capacity is None:
+    if kept is not None:
+        say(f"  kept result: {kept.qps:,.1f} requests/s")
+        capacity = kept
+    else:
         try:
-            capacity = measure_capacity(ModelLoad(model, shape, options.threads, options.device), limits, say=say)
+            capacity = measure_capacity(ModelLoad(model, shape, options.device), limits, say=say)
         except LatencyLimitError as error:
             raise LatencyLimitError(f"{run}: {error}") from error
-        if store is not None:
-            store.put(here, fingerprint, shape, limits, capacity)
-    else:
-        say(f"  kept result: {capacity.qps:,.1f} requests/s")
+        store.put(*kind, capacity)
     return {
         "family": model.config.model_type,
         "candidates": shape.candidates,
@@ -137,7 +130,7 @@ def measure_run(
         "flops_per_sample": flops["per_sample"],
         "qps": capacity.qps,
         "capacity": capacity.to_dict(),
-        "kept": was_kept,
+        "kept": kept is not None,
         "machine": here,
         "model": fingerprint,
     }

@@ -75,20 +75,23 @@ class DesignChoice:
     def rows(self) -> list[dict[str, Any]]:
         """All designs, as rows of a CSV file."""
         front, best = set(self.result.front), self.result.best
-        marks = [
-            {"on_front": int(design in front), "chosen": int(design == best)} for design in self.result.candidates
+        return [
+            _cells(design) | {"on_front": int(design in front), "chosen": int(design == best)}
+            for design in self.result.candidates
         ]
-        return [_cells(design) | mark for design, mark in zip(self.result.candidates, marks)]
 
     def draw(self, path: Path, title: str | None = None) -> None:
         """The picture of the search."""
         result = self.result
         relative = "" if result.base is None else f" relative to {sizes_text(result.base.sizes)}"
+        every, front = (
+            ([design.cost for design in designs], [design.gain for design in designs])
+            for designs in (result.candidates, result.front)
+        )
         plot_designs(
-            [design.cost for design in result.candidates],
-            [design.gain for design in result.candidates],
+            *every,
             path,
-            front=([design.cost for design in result.front], [design.gain for design in result.front]),
+            front=front,
             best=(result.best.cost, result.best.gain),
             minimal_roi=result.minimal_roi,
             cost_name=f"machine cost{relative}",
@@ -110,45 +113,23 @@ def run(options: DesignOptions) -> None:
     if options.count:
         print(f"{len(options.grid().configurations()):,} sizes")
         return
-    check_options(options)
     folder, found = result_folder(options), choose_size(options)
     table = found.front_table(options.rows)
     print("\n".join([*found.lines(), "", "Pareto front", text_table(table)]))
     if folder is not None:
         write_csv(folder / "designs.csv", found.rows(), line_end="\n")
         parts = ["# Design under a return on machine cost", *found.lines(), markdown_table(table)]
-        save_results(
-            folder,
-            "design",
-            found.to_dict(),
-            parts,
-            options,
-            found.draw,
-            "pareto.png",
-            "designs",
-            before=["designs.csv"],
-        )
-
-
-def check_options(options: DesignOptions) -> None:
-    """Raise `ValueError` that names the option."""
-    for name in ("fit", "costs", "minimal_roi"):
-        if getattr(options, name) is None:
-            raise ValueError(f"--{name.replace('_', '-')} is missing (only --count goes without)")
-    if options.base is None and not options.absolute:
-        raise ValueError("--base is missing: gains are relative to the size in use; or give --absolute")
-    if options.price <= 0:
-        raise ValueError(f"--price must be above 0, got {options.price:g}")
+        pictures = {"draw": found.draw, "picture": "pareto.png", "alt": "designs"}
+        save_results(folder, "design", found.to_dict(), parts, options, before=["designs.csv"], **pictures)
 
 
 def choose_size(options: DesignOptions) -> DesignChoice:
     """The size of most gain under a return on its machine cost.
 
     Raises:
-        ValueError: an option is missing or out of range, a file does not hold what it should, no size is feasible. FileNotFoundError: no such
+        ValueError: a size of the grid is out of range, a file does not hold what it should, no size is feasible. FileNotFoundError: no such
             file.
     """
-    check_options(options)
     grid = options.grid()
     fit, metric = read_fit(options.fit)
     slope, intercept = _revenue(options, metric)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Sequence
@@ -47,23 +46,20 @@ class FitAnalysis:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it. `lmctr scaling design` reads "fit"."""
-        out = self.extrapolation
+        out, band = self.extrapolation, None
+        if self.band is not None:
+            low, high = (end.tolist() for end in self.band)
+            band = {"level": self.options.level, "x": self.curve.tolist(), "low": low, "high": high}
         return {
             "x": self.x_name,
             "y": self.y_name,
             "options": self.options.settings(),
             "formula": formula(self.fit),
             "fit": self.fit.to_dict(),
-            "band": self._band_dict(),
+            "band": band,
             "held_out": None if out is None else out.to_dict(),
             "notes": list(self.notes),
         }
-
-    def _band_dict(self) -> dict[str, Any] | None:
-        if self.band is None:
-            return None
-        low, high = (end.tolist() for end in self.band)
-        return {"level": self.options.level, "x": self.curve.tolist(), "low": low, "high": high}
 
     def lines(self) -> list[str]:
         """What is printed."""
@@ -88,11 +84,12 @@ class FitAnalysis:
 
     def predict(self, x: Sequence[float]) -> list[dict[str, Any]]:
         """The law at x, with the band of a refitted law: rows of x, y, low and high, the latter None without a band."""
-        values = self.fit.predict(x)
-        if self.band is None:
-            return [{"x": float(at), "y": float(value), "low": None, "high": None} for at, value in zip(x, values)]
-        low, high = self.fit.band(x, self.options.level, self.options.resamples, self.options.seed)
-        return [dict(zip(("x", "y", "low", "high"), map(float, row))) for row in zip(x, values, low, high)]
+        rows = [{"x": float(at), "y": float(y), "low": None, "high": None} for at, y in zip(x, self.fit.predict(x))]
+        if self.band is not None:
+            ends = self.fit.band(x, self.options.level, self.options.resamples, self.options.seed)
+            for row, low, high in zip(rows, *ends):
+                row |= {"low": float(low), "high": float(high)}
+        return rows
 
     def draw(self, path: Path, title: str | None = None) -> None:
         """The picture of the fit."""
@@ -133,7 +130,6 @@ class FitAnalysis:
 
 def run(options: FitOptions) -> None:
     """Fit, print, and write where `options.output` asks for it."""
-    check_options(options)
     folder, found = result_folder(options), fit_points(options)
     for note in found.notes:
         print(f"warning: {note}", file=sys.stderr)
@@ -154,25 +150,9 @@ def fit_points(options: FitOptions) -> FitAnalysis:
     """Fit a law to two columns of a CSV file.
 
     Raises:
-        ValueError: options out of range, a column is missing or holds no numbers, and what `analyse` raises. FileNotFoundError: no such file.
+        ValueError: a column is missing or holds no numbers, and what `analyse` raises. FileNotFoundError: no such file.
     """
-    check_options(options)
     return analyse(*read_points(options.points, options.x, options.y), options, options.x, options.y)
-
-
-def check_options(options: LawOptions) -> None:
-    """Raise `ValueError` that names the option."""
-    if options.held_out < 0:
-        raise ValueError(f"--held-out must be at least 0, got {options.held_out}")
-    if options.resamples != 0 and options.resamples < 2:
-        raise ValueError(f"--resamples must be 0 (no band) or at least 2, got {options.resamples}")
-    if not 0 < options.level < 1:
-        raise ValueError(f"--level must be between 0 and 1, got {options.level:g}")
-    if options.breaks is not None and options.law != "bnsl":
-        raise ValueError(f"--breaks belongs to --model bnsl, got --model {options.law}")
-    for name in ("restarts", "hops", "max_breaks"):
-        if getattr(options, name) < (0 if name == "max_breaks" else 1):
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}, which is too small")
 
 
 def analyse(
@@ -229,8 +209,7 @@ def candidate_table(fit: ScalingFit) -> list[list[str]]:
     with_loo = any(row["loo"] is not None for row in fit.candidates)
     rows = [["law", "breaks", "parameters", "AICc", *(["leave-one-out"] if with_loo else [])]]
     for row in fit.candidates:
-        aicc = None if row["aicc"] is None or math.isnan(row["aicc"]) else row["aicc"]
-        cells = [row["law"], str(row["breaks"]), str(row["parameters"]), compact(aicc)]
+        cells = [row["law"], str(row["breaks"]), str(row["parameters"]), compact(row["aicc"])]
         rows.append(cells + ([compact(row["loo"], 4)] if with_loo else []))
     return rows
 

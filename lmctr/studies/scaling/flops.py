@@ -10,13 +10,12 @@ from lmctr.scaling.inputs import random_inputs, request_shape
 from lmctr.studies.scaling.models import open_model
 from lmctr.studies.scaling.options import FlopsOptions, RequestOptions
 from lmctr.studies.scaling.tables import flops_text
-from lmctr.utils.results import check_output, write_result
+from lmctr.utils.results import write_result
 from lmctr.utils.tables import markdown_table, text_table
 
 
 def run(options: FlopsOptions) -> None:
     """Count, print, and write where `options.output` asks for it."""
-    check_output(options.output)
     rows = count_models(options)
     table = flops_table(rows)
     print(text_table(table))

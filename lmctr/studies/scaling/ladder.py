@@ -99,7 +99,7 @@ def climb(
     points, sizes = collect(ladder, finished)
     write_csv(folder / "points.csv", points, line_end="\n")
     write_csv(folder / "sizes.csv", sizes, line_end="\n")
-    report = Report(ladder, points, sizes, [run.name for run in missing], command)
+    report = Report(ladder, sizes, [run.name for run in missing], command)
     x, y = (np.array([row[key] for row in points], dtype=np.float64) for key in (ladder.x, ladder.metric))
     try:
         report.analysis = analyse(x, y, ladder.fit, ladder.x, ladder.metric)

@@ -32,18 +32,11 @@ class Report:
     """Collected results of a ladder.
 
     Args:
-        ladder: the checked file. points, sizes: rows of points.csv and sizes.csv, the latter with costs. missing: names of runs that are not finished.
+        ladder: the checked file. sizes: rows of sizes.csv, with costs. missing: names of runs that are not finished.
     """
 
-    def __init__(
-        self,
-        ladder: Ladder,
-        points: list[dict[str, Any]],
-        sizes: list[dict[str, Any]],
-        missing: list[str],
-        command: str,
-    ):
-        self.ladder, self.points, self.sizes, self.missing, self.command = ladder, points, sizes, missing, command
+    def __init__(self, ladder: Ladder, sizes: list[dict[str, Any]], missing: list[str], command: str):
+        self.ladder, self.sizes, self.missing, self.command = ladder, sizes, missing, command
         self.analysis: FitAnalysis | None = None
         self.design: DesignChoice | None = None
         self.votes: Counter[str] = Counter()
@@ -144,13 +137,12 @@ class Report:
         else:
             lines.append("noise: one seed per size, so nothing tells chance from size")
         ordered = sorted(self.sizes, key=lambda row: row[self.ladder.x])
-        grows = self.analysis is not None and self.analysis.options.complement
+        better = 1 if self.analysis.options.complement else -1
         steps = [b["mean"] - a["mean"] for a, b in itertools.pairwise(ordered)]
-        wrong = sum((step <= 0) if grows else (step >= 0) for step in steps)
-        if self.analysis is not None:
-            small, large = (self.analysis.fit.predict(ordered[place][self.ladder.x]) for place in (0, -1))
-            if (large <= small) if grows else (large >= small):
-                lines.append("the law finds no gain from size: what is chosen by it below is no advice")
+        wrong = sum(better * step <= 0 for step in steps)
+        small, large = (self.analysis.fit.predict(ordered[place][self.ladder.x]) for place in (0, -1))
+        if better * (large - small) <= 0:
+            lines.append("the law finds no gain from size: what is chosen by it below is no advice")
         if wrong:
             lines.append(f"noise: {wrong} of {len(steps)} steps to the next larger size make the mean no better")
         return lines
@@ -174,7 +166,7 @@ class Report:
             title = f"Design under a return on machine cost{unit}"
             found.append((title, content, self.design.front_table(_FRONT_ROWS)))
         if self.allocation is not None:
-            content = allocation_lines(self.allocation, self.ladder.allocate.minimal_roi)
+            content = allocation_lines(self.allocation)
             found.append(("Allocation between scenarios", content, allocation_table(self.allocation)))
         return found
 
@@ -223,31 +215,26 @@ class Report:
 
     def _cut_lines(self) -> list[str]:
         """Rates that more time might have raised."""
-        cut = [row["size"] for row in self.measured if not row["complete"]]
-        if not cut:
-            return []
-        return [
-            f"time was over before all loads were tried: the rates of {', '.join(cut)} are lower bounds and their costs upper ones; "
+        cut = ", ".join(row["size"] for row in self.measured if not row["complete"])
+        words = (
+            f"time was over before all loads were tried: the rates of {cut} are lower bounds and their costs upper ones; "
             "raise cost.max_seconds, or lower cost.min_calls"
-        ]
+        )
+        return [words] if cut else []
 
     # ---- files ----------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """What ladder.json holds."""
-        ladder, minimal_roi = self.ladder, self.ladder.allocate and self.ladder.allocate.minimal_roi
         return {
-            "name": ladder.name,
-            "metric": ladder.metric,
-            "split": ladder.split,
-            "x": ladder.x,
+            **{key: getattr(self.ladder, key) for key in ("name", "metric", "split", "x")},
             "sizes": self.sizes,
             "missing": self.missing,
             "noise": self.noise(),
             **self.analysis.to_dict(),
-            "machine": machine() if ladder.cost is not None else None,
+            "machine": machine() if self.ladder.cost is not None else None,
             "design": None if self.design is None else self._design_dict(self.design.result),
-            "allocation": None if self.allocation is None else allocation_dict(self.allocation, minimal_roi),
+            "allocation": None if self.allocation is None else allocation_dict(self.allocation),
             "command": self.command,
         }
 

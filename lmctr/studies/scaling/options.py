@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from lmctr.scaling.options import SizeGridOptions, SweepOptions
 from lmctr.studies.grids.options import RunnerOptions
-from lmctr.utils.options import given, option
+from lmctr.utils.options import check_counts, given, option
+from lmctr.utils.results import check_output
 
 if TYPE_CHECKING:
     from lmctr.scaling.cost import CostOptions
@@ -23,6 +24,9 @@ class ResultFile:
 
     output: str | None = option("write the results to this .json or .md file", None)
     command: str = given("")
+
+    def __post_init__(self):
+        check_output(self.output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,19 @@ class FitOptions(LawOptions, ResultFolder):
     y: str = option("metric", metavar="COLUMN")
     predict: list[float] = option("also the metric at these x", [], metavar="X")
 
+    def __post_init__(self):
+        if self.held_out < 0:
+            raise ValueError(f"--held-out must be at least 0, got {self.held_out}")
+        if self.resamples != 0 and self.resamples < 2:
+            raise ValueError(f"--resamples must be 0 (no band) or at least 2, got {self.resamples}")
+        if not 0 < self.level < 1:
+            raise ValueError(f"--level must be between 0 and 1, got {self.level:g}")
+        if self.breaks is not None and self.law != "bnsl":
+            raise ValueError(f"--breaks belongs to --model bnsl, got --model {self.law}")
+        for name, least in (("restarts", 1), ("hops", 1), ("max_breaks", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}, which is too small")
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions(SweepOptions):
@@ -179,6 +196,17 @@ class DesignOptions(SizeGridOptions, ResultFolder):
     count: bool = option("only count the grid's sizes", False)
     rows: int = option("most rows of the Pareto front that are shown (default: 15)", 15)
 
+    def __post_init__(self):
+        if self.count:
+            return
+        for name in ("fit", "costs", "minimal_roi"):
+            if getattr(self, name) is None:
+                raise ValueError(f"--{name.replace('_', '-')} is missing (only --count goes without)")
+        if self.base is None and not self.absolute:
+            raise ValueError("--base is missing: gains are relative to the size in use; or give --absolute")
+        if self.price <= 0:
+            raise ValueError(f"--price must be above 0, got {self.price:g}")
+
     def grid(self) -> DesignGrid:
         """The space of sizes. Raises `ValueError`: a value out of its range."""
         from lmctr.scaling.design import DesignGrid
@@ -213,3 +241,10 @@ class SumiOptions(ResultFolder):
     sequence_length: int | None = option("n of the ASTRO whose FLOPs are planned (default: 200)", None)
     hidden_size: int = option("its d (default: 100)", 100)
     layers: int = option("its layers (default: 2)", 2)
+
+    def __post_init__(self):
+        check_counts(self, ("max_history_length", "max_samples", "sequence_length", "hidden_size", "layers"))
+        if self.window_seconds is not None and self.window_seconds < 0:
+            raise ValueError(f"--window-seconds must be at least 0, got {self.window_seconds}")
+        if min(self.degrees) < 1:
+            raise ValueError(f"--degrees must be whole numbers from 1, got {self.degrees}")

@@ -49,7 +49,6 @@ class SumiPlan:
 
 def run(options: SumiOptions) -> None:
     """Plan, print, and write where `options.output` asks for it."""
-    check_options(options)
     folder, found = result_folder(options), plan_rows(options)
     print(found.markdown())
     if folder is not None:
@@ -62,25 +61,12 @@ def run(options: SumiOptions) -> None:
         print("wrote " + ", ".join(map(str, written)))
 
 
-def check_options(options: SumiOptions) -> None:
-    """Raise `ValueError` that names the option."""
-    for name in ("max_history_length", "max_samples", "sequence_length", "hidden_size", "layers"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-    if options.window_seconds is not None and options.window_seconds < 0:
-        raise ValueError(f"--window-seconds must be at least 0, got {options.window_seconds}")
-    if min(options.degrees) < 1:
-        raise ValueError(f"--degrees must be whole numbers from 1, got {options.degrees}")
-
-
 def plan_rows(options: SumiOptions) -> SumiPlan:
     """Sizes and training FLOPs of the rows of a log's training part.
 
     Raises:
-        ValueError: options out of range, data that cannot be read.
+        ValueError: data that cannot be read.
     """
-    check_options(options)
     settings = parse_yaml(options.options, "--options")
     if not isinstance(settings, dict):
         raise ValueError(f"--options must be a mapping such as '{{num_users: 500}}', got {options.options!r}")

@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.analysis.plots import require_matplotlib
-from lmctr.studies.scaling.options import ResultFolder
+from lmctr.studies.scaling.options import ResultFile, ResultFolder
 from lmctr.utils.files import write_json, write_text
+from lmctr.utils.results import write_result
+from lmctr.utils.tables import Table, markdown_table, text_table
 
-__all__ = ["compact", "document", "flops_text", "parse_sizes", "result_folder", "save_results", "sizes_text"]
+__all__ = [
+    "compact",
+    "document",
+    "flops_text",
+    "parse_sizes",
+    "result_folder",
+    "save_results",
+    "show_and_write",
+    "sizes_text",
+]
 
 
 def result_folder(options: ResultFolder) -> Path | None:
@@ -56,6 +67,13 @@ def save_results(
     print(f"\nwritten to {folder}: {', '.join(written)}")
 
 
+def show_and_write(options: ResultFile, lines: Sequence[str], table: Table, values: Mapping[str, Any]) -> None:
+    """Print lines and a table; write them, or the values, to the file that was asked for."""
+    print("\n".join([*lines, text_table(table)]))
+    text = "\n\n".join([*lines, markdown_table(table), f"`{options.command}`"])
+    write_result(options.output, {**values, "command": options.command}, text)
+
+
 def document(parts: Iterable[str], command: str) -> str:
     """Paragraphs as a Markdown document that ends with the command that made it."""
     return "\n\n".join([*parts, f"```\n{command}\n```"]) + "\n"
@@ -90,5 +108,5 @@ def flops_text(value: float) -> str:
 
 
 def compact(value: float | None, digits: int = 5) -> str:
-    """A number of so many digits; "-" for None."""
-    return "-" if value is None else f"{value:.{digits}g}"
+    """A number of so many digits; "-" for None and NaN."""
+    return "-" if value is None or value != value else f"{value:.{digits}g}"

@@ -1,0 +1,27 @@
+"""Points that a caller gives, as arrays that are checked."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+__all__ = ["check_numbers", "equal_lists"]
+
+
+def equal_lists(**lists: ArrayLike) -> list[np.ndarray]:
+    """Two lists by their names as float64 arrays (P,). ValueError: lengths that differ, or no lists."""
+    first, second = arrays = [np.asarray(values, dtype=np.float64) for values in lists.values()]
+    if first.ndim != 1 or first.shape != second.shape:
+        raise ValueError(
+            f"{' and '.join(lists)} must be lists of equal length, got shapes {first.shape} and {second.shape}"
+        )
+    return arrays
+
+
+def check_numbers(name: str, values: np.ndarray, positive: bool = True) -> None:
+    """Raise `ValueError` that names the first value which is not finite, or not above 0."""
+    bad = ~(np.isfinite(values) & (values > 0)) if positive else ~np.isfinite(values)
+    if bad.any():
+        place = int(np.flatnonzero(bad)[0])
+        accepted = "positive and finite" if positive else "finite"
+        raise ValueError(f"{name} must be {accepted}, got {values[place]} at point {place}")
