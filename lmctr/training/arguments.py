@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
@@ -25,6 +26,10 @@ _TRACKERS = [
     "wandb",
 ]
 _LOWER_IS_BETTER = ("loss", "normalized_entropy", "expected_calibration_error")
+
+
+def _field(default: Any, says: str) -> Any:
+    return field(default=default, metadata={"help": says})
 
 
 @dataclass
@@ -76,48 +81,40 @@ class CTRTrainingArguments(TrainingArguments):
     ```
     """
 
-    stage1_epochs: int = field(default=0, metadata={"help": "Epochs that pool the sinks only."})
-    stage2_epochs: int = field(default=3, metadata={"help": "Epochs that pool all tokens."})
-    length_group_batches: int = field(default=50, metadata={"help": "Global batches sorted by length together."})
-    early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after this many stage-2 evaluations without improvement."}
-    )
-    early_stopping_threshold: float = field(default=0.0, metadata={"help": "Smallest change that is improvement."})
+    stage1_epochs: int = _field(0, "Epochs that pool the sinks only.")
+    stage2_epochs: int = _field(3, "Epochs that pool all tokens.")
+    length_group_batches: int = _field(50, "Global batches sorted by length together.")
+    early_stopping_patience: int | None = _field(None, "Stop after this many stage-2 evaluations without improvement.")
+    early_stopping_threshold: float = _field(0.0, "Smallest change that is improvement.")
 
-    embedding_optimizer: str = field(
-        default="dense", metadata={"help": "Optimiser of embedding tables: dense, lazy_adam or rowwise_adagrad."}
-    )
-    embedding_learning_rate: float | None = field(
-        default=None, metadata={"help": "Peak learning rate of the tables with a sparse embedding_optimizer."}
+    embedding_optimizer: str = _field("dense", "Optimiser of embedding tables: dense, lazy_adam or rowwise_adagrad.")
+    embedding_learning_rate: float | None = _field(
+        None, "Peak learning rate of the tables with a sparse embedding_optimizer."
     )
 
-    effective_rank_samples: int | None = field(
-        default=None, metadata={"help": "Measure effective rank on so many samples after each evaluation."}
+    effective_rank_samples: int | None = _field(
+        None, "Measure effective rank on so many samples after each evaluation."
     )
     lora: dict | None = field(default=None, metadata={"help": "LoRA of the language model: {r, alpha, dropout}."})
 
     # Defaults that differ from the parent's.
-    learning_rate: float = field(default=1e-4, metadata={"help": "Peak learning rate."})
-    weight_decay: float = field(default=5e-5, metadata={"help": "AdamW weight decay."})
-    lr_scheduler_type: str = field(default="cosine", metadata={"help": "Learning-rate schedule over both stages."})
-    warmup_steps: float = field(default=0.05, metadata={"help": "Warm-up: steps, or below 1 a share of all steps."})
-    optim: str = field(default="adamw_torch_fused", metadata={"help": "Optimiser."})
-    per_device_train_batch_size: int = field(default=64, metadata={"help": "Samples per process and micro-batch."})
-    per_device_eval_batch_size: int = field(default=128, metadata={"help": "Samples per process in evaluation."})
-    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: epoch, steps or no."})
-    save_strategy: str = field(default="epoch", metadata={"help": "When to save: epoch, steps, best or no."})
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept, the best one included."})
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best stage-2 checkpoint."})
-    metric_for_best_model: str | None = field(default="eval_auc", metadata={"help": "What decides the best."})
-    logging_steps: float = field(default=50, metadata={"help": "Steps between two log lines."})
+    learning_rate: float = _field(1e-4, "Peak learning rate.")
+    weight_decay: float = _field(5e-5, "AdamW weight decay.")
+    lr_scheduler_type: str = _field("cosine", "Learning-rate schedule over both stages.")
+    warmup_steps: float = _field(0.05, "Warm-up: steps, or below 1 a share of all steps.")
+    optim: str = _field("adamw_torch_fused", "Optimiser.")
+    per_device_train_batch_size: int = _field(64, "Samples per process and micro-batch.")
+    per_device_eval_batch_size: int = _field(128, "Samples per process in evaluation.")
+    eval_strategy: str = _field("epoch", "When to evaluate: epoch, steps or no.")
+    save_strategy: str = _field("epoch", "When to save: epoch, steps, best or no.")
+    save_total_limit: int | None = _field(2, "Checkpoints kept, the best one included.")
+    load_best_model_at_end: bool = _field(True, "End with the best stage-2 checkpoint.")
+    metric_for_best_model: str | None = _field("eval_auc", "What decides the best.")
+    logging_steps: float = _field(50, "Steps between two log lines.")
     report_to: str | list[str] | None = field(default="none", metadata={"help": "Trackers to report to."})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Samples are indices: nothing to remove."})
-    train_sampling_strategy: str = field(
-        default="group_by_length", metadata={"help": "group_by_length, random or sequential."}
-    )
-    ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "The families use every parameter in every step."}
-    )
+    remove_unused_columns: bool = _field(False, "Samples are indices: nothing to remove.")
+    train_sampling_strategy: str = _field("group_by_length", "group_by_length, random or sequential.")
+    ddp_find_unused_parameters: bool | None = _field(False, "The families use every parameter in every step.")
     label_names: list[str] | None = field(
         default_factory=lambda: ["labels"], metadata={"help": "Without it metrics would vanish silently."}
     )

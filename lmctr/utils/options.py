@@ -6,10 +6,10 @@ A module that holds only such dataclasses imports nothing heavy, so that `--help
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, field
+from dataclasses import MISSING, field, fields
 from typing import Any
 
-__all__ = ["check_counts", "given", "option"]
+__all__ = ["check_counts", "given", "option", "options_of"]
 
 
 def option(
@@ -59,6 +59,11 @@ def given(default: Any = MISSING) -> Any:
     """A dataclass field that the command line fills by itself: `overrides` (pairs of a recipe's dotted key and the value's text)
     and `command` (the words that were typed)."""
     return field(default=default)
+
+
+def options_of(kind: type, options: Any) -> dict[str, Any]:
+    """The values that `options` has for the fields of a dataclass, without those of a class that adds some."""
+    return {field.name: getattr(options, field.name) for field in fields(kind)}
 
 
 def check_counts(options: Any, names: Iterable[str]) -> None:

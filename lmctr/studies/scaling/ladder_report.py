@@ -16,6 +16,7 @@ from lmctr.analysis.plots_scaling import plot_machine_cost
 from lmctr.scaling.allocation import Allocation, allocate
 from lmctr.scaling.cost_curve import CostCurve
 from lmctr.scaling.design import Design, DesignGrid, DesignResult, choose_design, mlp_flops
+from lmctr.scaling.fits import ScalingFit
 from lmctr.studies.scaling.allocate import allocation_dict, allocation_lines, allocation_table
 from lmctr.studies.scaling.design import DesignChoice
 from lmctr.studies.scaling.fit import FitAnalysis
@@ -61,7 +62,6 @@ class Report:
             raise ValueError(
                 f"design.base {base} has no machine cost: it missed the latency limit, or has no finished run"
             )
-        candidates: list[Any] = list(cost_of)
         notes: list[str] = []
         if section.grid is not None:
             try:
@@ -73,34 +73,25 @@ class Report:
             inside = [size for size in every if curve.covers(mlp_flops(size))]
             for size in inside:
                 x_of[size], cost_of[size] = float(mlp_flops(size)), curve(mlp_flops(size))
-            candidates += inside
             notes.append(
                 f"{len(inside):,} of the grid's {len(every):,} sizes lie within the measured FLOPs; their costs are interpolated"
             )
-        laws = [fit]
-        if self.analysis.band is not None:
-            laws += fit.bootstrap(self.analysis.options.resamples, self.analysis.options.seed)
-        places = {size: place for place, size in enumerate(x_of)}
-        for number, law in enumerate(laws):
+
+        def choice(law: ScalingFit) -> DesignResult:
             values = ladder.revenue.slope * law.predict(list(x_of.values())) + ladder.revenue.intercept
+            gain_of, reference = dict(zip(x_of, values)), base if section.relative else None
+            candidates = list(cost_of)
+            gain, cost = gain_of.__getitem__, cost_of.__getitem__
+            return choose_design(candidates, gain, cost, section.minimal_roi, reference, relative=section.relative)
+
+        self.design = DesignChoice(choice(fit), notes)
+        if self.analysis.band is None:
+            return
+        for law in fit.bootstrap(self.analysis.options.resamples, self.analysis.options.seed):
             try:
-                found = choose_design(
-                    candidates,
-                    lambda size, values=values: values[places[size]],
-                    lambda size: cost_of[size],
-                    section.minimal_roi,
-                    base=base if section.relative else None,
-                    relative=section.relative,
-                )
+                self.votes[sizes_text(choice(law).best.sizes)] += 1
             except ValueError:
-                if number == 0:
-                    raise
                 self.votes["none is feasible"] += 1
-                continue
-            if number == 0:
-                self.design = DesignChoice(found, notes)
-            else:
-                self.votes[sizes_text(found.best.sizes)] += 1
 
     def allocate(self) -> None:
         """One design per scenario under the budget. Raises `ValueError`: a scenario or the budget is infeasible."""

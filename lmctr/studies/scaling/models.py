@@ -31,7 +31,13 @@ def open_model(name: str, overrides: Sequence[tuple[str, str]] = ()) -> Any:
         if overrides:
             raise ValueError(f"--{overrides[0][0]}: {name} is a saved model, only recipes take overrides")
         return saved_model(name)
-    return _model_of_recipe(name, overrides)
+    recipe = load_recipe(name, overrides)
+    with tempfile.TemporaryDirectory() as scratch:
+        view = input_of(recipe)
+        view.load(Path(scratch))
+        view.check()
+        set_seed(recipe.training.get("seed", 0))
+        return view.model(view.make_processor()).eval()
 
 
 def saved_model(path: str | Path) -> Any:
@@ -50,13 +56,3 @@ def saved_model(path: str | Path) -> Any:
         )
     has_processor = any((folder.path / name).is_file() for name in PROCESSOR_FILES)
     return load_run(path)[0] if has_processor else load_bare_model(folder)
-
-
-def _model_of_recipe(name: str, overrides: Sequence[tuple[str, str]]) -> Any:
-    recipe = load_recipe(name, overrides)
-    with tempfile.TemporaryDirectory() as scratch:
-        view = input_of(recipe)
-        view.load(Path(scratch))
-        view.check()
-        set_seed(recipe.training.get("seed", 0))
-        return view.model(view.make_processor()).eval()

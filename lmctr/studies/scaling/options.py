@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmctr.scaling.options import SizeGridOptions, SweepOptions
 from lmctr.studies.grids.options import RunnerOptions
-from lmctr.utils.options import check_counts, given, option
+from lmctr.utils.options import check_counts, given, option, options_of
 from lmctr.utils.results import check_output
 
 if TYPE_CHECKING:
@@ -94,14 +93,13 @@ class LawOptions:
     resamples: int = option("of the bootstrap; 0: no band (default: 200)", 200, metavar="N")
 
     def settings(self) -> dict[str, Any]:
-        """The values of these options alone, without those of a class that adds some."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(LawOptions)}
+        """The values of these options alone."""
+        return options_of(LawOptions, self)
 
     def of_the_law(self) -> dict[str, Any]:
         """Arguments of `fit_scaling_law`."""
-        return {
-            name: value for name, value in self.settings().items() if name not in ("held_out", "level", "resamples")
-        }
+        about = ("held_out", "level", "resamples")
+        return {name: value for name, value in self.settings().items() if name not in about}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +138,7 @@ class MeasureOptions(SweepOptions):
         """As `lmctr.scaling.cost` takes them. Raises `ValueError`: a value out of its range."""
         from lmctr.scaling.cost import CostOptions
 
-        sweep = {field.name: getattr(self, field.name) for field in dataclasses.fields(SweepOptions)}
-        return CostOptions(self.latency_ms / 1e3, **sweep)
+        return CostOptions(self.latency_ms / 1e3, **options_of(SweepOptions, self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +208,7 @@ class DesignOptions(SizeGridOptions, ResultFolder):
         """The space of sizes. Raises `ValueError`: a value out of its range."""
         from lmctr.scaling.design import DesignGrid
 
-        return DesignGrid(**{field.name: getattr(self, field.name) for field in dataclasses.fields(SizeGridOptions)})
+        return DesignGrid(**options_of(SizeGridOptions, self))
 
 
 @dataclass(frozen=True, kw_only=True)
