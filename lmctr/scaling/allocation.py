@@ -25,7 +25,7 @@ class Allocation:
 
     Args:
         chosen: scenario -> design. gain, cost: sums. budget: B. minimal_roi: of each scenario.
-        num_candidates: designs given and, of those, with a sufficient ROI. num_states: partial sums that were kept at most.
+        num_candidates: designs given and, of those, with a sufficient ROI.
     """
 
     chosen: dict[str, Design]
@@ -34,7 +34,6 @@ class Allocation:
     budget: float
     minimal_roi: float
     num_candidates: tuple[int, int]
-    num_states: int
 
 
 class _Sum(NamedTuple):
@@ -80,7 +79,7 @@ def allocate(scenarios: Mapping[str, Sequence[Design]], budget: float, minimal_r
     if least > limit:
         raise ValueError(f"budget {budget:g} is too small: the cheapest admissible designs cost {least:g} together")
 
-    states, kept = [_Sum(0.0, 0.0, ())], 1
+    states = [_Sum(0.0, 0.0, ())]
     for designs in admissible.values():
         sums = (
             _Sum(state.cost + design.cost, state.gain + design.gain, (*state.chosen, design))
@@ -88,7 +87,6 @@ def allocate(scenarios: Mapping[str, Sequence[Design]], budget: float, minimal_r
             for design in designs
         )
         states = pareto_front([state for state in sums if state.cost <= limit])
-        kept = max(kept, len(states))
     cost, gain, chosen = states[-1]
     counts = (total, sum(map(len, admissible.values())))
-    return Allocation(dict(zip(admissible, chosen)), gain, cost, float(budget), minimal_roi, counts, kept)
+    return Allocation(dict(zip(admissible, chosen)), gain, cost, float(budget), minimal_roi, counts)

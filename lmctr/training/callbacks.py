@@ -23,16 +23,13 @@ class TwoStageCallback(TrainerCallback):
         """What training pools now: "sinks" or "all"."""
         return "sinks" if self.stage == 1 else "all"
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         # The state counts finished epochs: exactly k at the beginning of epoch k, k and a part after a mid-epoch resume.
         epoch = int(state.epoch or 0)
         self.stage = 1 if epoch < args.stage1_epochs else 2
         loader = kwargs.get("train_dataloader")
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
-        return control
 
 
 class StageTwoEarlyStopping(TrainerCallback):
@@ -41,12 +38,9 @@ class StageTwoEarlyStopping(TrainerCallback):
     Works from the log history in the trainer's state alone, so a resumed run decides as an uninterrupted one.
     """
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if should_stop(args, state):
             control.should_training_stop = True
-        return control
 
 
 def should_stop(args: TrainingArguments, state: TrainerState) -> bool:

@@ -10,7 +10,6 @@ V: rows of a table, D: its width, U: rows that the batch touched.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,7 +26,6 @@ __all__ = [
     "coalesce_gradients",
     "embedding_optimizer",
     "gradient_norm",
-    "has_sparse_gradients",
     "table_parameters",
     "use_sparse_gradients",
 ]
@@ -205,14 +203,7 @@ class GroupedOptimizer(Optimizer):
             part.step()
         return loss
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As in the parent; raises `ValueError` for a state with other groups."""
-        super().load_state_dict(state_dict)
-        if not isinstance(self.state, defaultdict):
-            self.state = defaultdict(dict, self.state)
-        self._link()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:  # `load_state_dict` ends here too
         super().__setstate__(state)
         if "parts" in self.__dict__:
             self._link()
@@ -242,11 +233,6 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Weights whose gradients are COO: those of embedding modules with `sparse=True`, each once."""
     sparse = (module for module in model.modules() if isinstance(module, _LOOKUPS) and module.sparse)
     return list(dict.fromkeys(module.weight for module in sparse if module.weight.requires_grad))
-
-
-def has_sparse_gradients(parameters: Iterable[nn.Parameter]) -> bool:
-    """Whether any gradient is COO."""
-    return any(parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters)
 
 
 @torch.no_grad()

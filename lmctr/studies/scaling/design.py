@@ -198,14 +198,12 @@ def read_costs(path: str | Path, extrapolate: bool = False) -> CostCurve:
     else:
         head = path.read_text(encoding="utf-8-sig").split("\n", 1)[0].strip().split(",")
         cost = "machines" if "machines" in head else "cost"
-        if "sizes" in head:
-            rows = read_csv(path, text=["sizes"], numbers=[cost])
-            sizes = [parse_sizes(row["sizes"], str(path)) for row in rows]
-            flops, costs = [mlp_flops(size) for size in sizes], [row[cost] for row in rows]
-            measured = dict(zip(sizes, costs))
-        else:
-            rows = read_csv(path, numbers=["flops", cost])
-            flops, costs = [row["flops"] for row in rows], [row[cost] for row in rows]
+        text, numbers = (["sizes"], [cost]) if "sizes" in head else ([], ["flops", cost])
+        rows = read_csv(path, text, numbers)
+        costs = [row[cost] for row in rows]
+        sizes = [parse_sizes(row["sizes"], str(path)) for row in rows if text]
+        flops = [mlp_flops(size) for size in sizes] or [row["flops"] for row in rows]
+        measured = dict(zip(sizes, costs))
     try:
         return CostCurve(flops, costs, measured, extrapolate)
     except ValueError as error:

@@ -70,7 +70,7 @@ class FitAnalysis:
             f"  {formula(self.fit)}",
         ]
         for words, table in self._tables():
-            lines += ["", *([words] if words else []), text_table(table)]
+            lines += ["", *words, text_table(table)]
         return [*lines, *(["", *self.notes] if self.notes else [])]
 
     def markdown(self) -> str:
@@ -79,7 +79,7 @@ class FitAnalysis:
         head = f"{points} of {sizes}. Law: {law}{f', {chosen}' if chosen else ''}; R² {self.fit.r2:.5f}."
         parts = [head, f"    {formula(self.fit)}"]
         for words, table in self._tables():
-            parts += [*([words] if words else []), markdown_table(table)]
+            parts += [*words, markdown_table(table)]
         return "\n\n".join([*parts, *self.notes])
 
     def predict(self, x: Sequence[float]) -> list[dict[str, Any]]:
@@ -114,17 +114,17 @@ class FitAnalysis:
         chosen = f"chosen by {self.options.criterion}" if len(fit.candidates) > 1 else ""
         return f"{len(fit.x)} points", f"{len(set(fit.x.tolist()))} sizes", law_name(fit), chosen
 
-    def _tables(self) -> list[tuple[str, list[list[str]]]]:
-        """Tables, each with a line above it: the laws that were compared, and the held-out sizes."""
+    def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        """Tables, each with the lines above it: the laws that were compared, and the held-out sizes."""
         out, tables = self.extrapolation, []
         if len(self.fit.candidates) > 1:
-            tables.append(("", candidate_table(self.fit)))
+            tables.append(([], candidate_table(self.fit)))
         if out is not None:
             words = (
                 f"held out: the {self.options.held_out} largest sizes, predicted by {law_name(out.fit)} of the others: mean error "
                 f"{out.mean_error:.3g}, largest {out.max_error:.3g}; taking the largest seen size's mean instead: {out.constant_error:.3g}"
             )
-            tables.append((words, held_out_table(out)))
+            tables.append(([words], held_out_table(out)))
         return tables
 
 

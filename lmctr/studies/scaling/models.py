@@ -15,8 +15,6 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.loading import load_bare_model, load_run
 from lmctr.runs.recipe import load_recipe
 
-__all__ = ["open_model", "saved_model"]
-
 
 def open_model(name: str, overrides: Sequence[tuple[str, str]] = ()) -> Any:
     """The model of a run folder or recipe, in evaluation mode, on the CPU.

@@ -12,17 +12,6 @@ from lmctr.utils.files import write_json, write_text
 from lmctr.utils.results import write_result
 from lmctr.utils.tables import Table, markdown_table, text_table
 
-__all__ = [
-    "compact",
-    "document",
-    "flops_text",
-    "parse_sizes",
-    "result_folder",
-    "save_results",
-    "show_and_write",
-    "sizes_text",
-]
-
 
 def result_folder(options: ResultFolder) -> Path | None:
     """The folder for results, made; None where none was asked for.
