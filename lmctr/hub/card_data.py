@@ -59,32 +59,28 @@ def _truncation(parts: dict[str, dict[str, Any]]) -> str:
 _INFO_KEYS = ("name", "url", "licence", "citation", "label_rule", "language", "notes", "best_auc", "extra")
 
 
-def _value(value: Any, key: str = "") -> str:
+def _value(value: Any) -> str:
     if isinstance(value, dict):
+        shown_values = {name: _value(inner) for name, inner in value.items() if inner is not None}
         return ", ".join(
-            f"{_words(name)} {_bracket(inner, name)}" for name, inner in value.items() if inner is not None
+            f"{_words(name)} {f'({inner})' if isinstance(value[name], dict) else inner}"
+            for name, inner in shown_values.items()
         )
     if isinstance(value, (list, tuple)):
         is_range = len(value) == 2 and all(_is_time(inner) for inner in value)
         return (" to " if is_range else ", ").join(_value(inner) for inner in value)
+    if isinstance(value, str):
+        return shown(value)
+    if _is_time(value):
+        return datetime.fromtimestamp(value, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return shown(value) if isinstance(value, str) else str(value)
-    if isinstance(value, int):
-        return _date(value) if _is_time(value) else f"{value:,}"
-    return f"{value:.4g}"
-
-
-def _bracket(value: Any, name: str) -> str:
-    return f"({_value(value, name)})" if isinstance(value, dict) else _value(value, name)
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def _is_time(value: Any) -> bool:
     """Whether a number reads as unix seconds (from 2001 on)."""
     return isinstance(value, int) and 10**9 <= value < 10**11
-
-
-def _date(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _words(key: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar
 
@@ -21,13 +21,15 @@ class CardFamily(ABC):
     """The parts of a card that depend on the family.
 
     Args:
-        row: the family's row.
+        row: the family's row. folder, recipe: of the run.
 
     Attributes:
         pipeline_tag, task: of the Hub.
         kind, answer: the beginning and the end of the summary.
         output: the line of the example that reads the model's output.
         promise: for which inputs that output is meant.
+        usage_note: how the processor is called.
+        limits: what the model cannot do.
     """
 
     pipeline_tag: ClassVar[str] = "tabular-classification"
@@ -36,27 +38,58 @@ class CardFamily(ABC):
     answer: ClassVar[str]
     output: ClassVar[str] = "probability = model(**batch).logits.sigmoid()  # one per row"
     promise: ClassVar[str] = "its probabilities hold for samples like those only"
+    usage_note: str
+    limits: Sequence[str]
 
-    def __init__(self, row: Family):
-        self.row = row
+    def __init__(self, row: Family, folder: RunFolder, recipe: dict[str, Any] | None):
+        self.row, self.folder, self.config = row, folder, folder.config
+        self.recipe = recipe or {}
         self.title = row.title
         self.citation = row.paper
 
-    def summary(self, folder: RunFolder) -> str:
+    def summary(self) -> str:
         """What the model is, in one or two sentences."""
         return f"{self.kind}: {self.row.says}, after [{self.title}]({self.row.url}). {self.answer}"
 
-    @abstractmethod
-    def facts(self, folder: RunFolder, recipe: dict[str, Any] | None) -> list[tuple[str, str]]:
+    def facts(self) -> list[tuple[str, str]]:
         """(title, value) rows: sizes, and the keys of the configuration that say how the model is made."""
+        return [("Model type", f"`{self.folder.model_type}`"), *self.sizes()]
 
     @abstractmethod
-    def usage_note(self, folder: RunFolder, recipe: dict[str, Any] | None) -> str:
-        """How the processor is called."""
+    def sizes(self) -> Iterator[tuple[str, str]]:
+        """The facts after the model type."""
 
-    @abstractmethod
-    def limits(self, folder: RunFolder) -> list[str]:
-        """What the model cannot do."""
+    def given(self, group: str, key: str) -> Any:
+        """A value of the recipe, or None."""
+        return (self.recipe.get(group) or {}).get(key)
+
+    def parameters(self, where: str, *in_tables: str) -> tuple[str, str]:
+        """How many parameters there are, and how many of them in tables, whose names hold one of some words."""
+        counts = self.folder.num_parameters
+        tables = sum(count for name, count in counts.items() if any(part in name for part in in_tables))
+        return "Parameters", f"{sum(counts.values()):,}, of which {tables:,} are in {where}"
+
+    def fields(self, side: str = "") -> str:
+        """How many fields of each type a row, or one side of an impression, has."""
+        config, sizes = self.config, self.config.get(f"{side}vocab_sizes") or []
+        parts = [f"{len(sizes)} categorical ({sum(sizes):,} values)", f"{config.get(f'{side}num_numeric', 0)} numeric"]
+        if config.get(f"{side}num_sequences"):
+            parts.append(f"{config[f'{side}num_sequences']} sequence")
+        return ", ".join(parts)
+
+    def own_keys(
+        self, base: type[CTRConfig], hidden: Collection[str] = (), kept: Collection[str] = ()
+    ) -> Iterator[tuple[str, str]]:
+        """The keys of the family's own configuration as they are; nearly all of its `base` say how the data look."""
+        of_base = {field.name for field in fields(base)} - {"initializer_range", *kept}
+        hidden = {*hidden, *of_base, *CTRConfig().to_dict(), "use_cache"}
+        for key, value in self.config.items():
+            if key not in hidden and value is not None:
+                yield f"`{key}`", _listed(value)
+
+
+def _listed(value: Any, by: str = ", ") -> str:
+    return by.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class TextCard(CardFamily):
@@ -64,68 +97,59 @@ class TextCard(CardFamily):
 
     pipeline_tag = "text-classification"
 
-    def summary(self, folder: RunFolder) -> str:
+    def summary(self) -> str:
         return (
             "A language model that reads a user's history as text and predicts the probability of a positive response "
-            f"to a target item, after [{self.title}]({self.row.url}): {_sinks(folder.config)}."
+            f"to a target item, after [{self.title}]({self.row.url}): {_sinks(self.config)}."
         )
 
-    def facts(self, folder: RunFolder, recipe: dict[str, Any] | None) -> list[tuple[str, str]]:
-        config, text = folder.config, folder.config.get("text_config") or {}
-        backbone = ((recipe or {}).get("model") or {}).get("backbone")
-        if isinstance(backbone, str):
-            origin = f", started from `{shown(backbone)}`"
-        else:
-            origin = ", trained from scratch" if isinstance(backbone, dict) else ""
-        size = ", ".join(
-            f"{text[key]} {name}"
-            for key, name in (("num_hidden_layers", "layers"), ("hidden_size", "wide"))
-            if key in text
-        )
-        total = sum(folder.num_parameters.values())
-        own = total - sum(n for name, n in folder.num_parameters.items() if "language_model." in name)
-        rows = [
-            ("Model type", f"`{folder.model_type}`"),
-            ("Backbone", f"{text.get('model_type', 'unknown')}{f' ({size})' if size else ''}{origin}"),
-            ("Parameters", f"{total:,}, of which {own:,} are not the backbone's"),
-        ]
-        for key, title in (
-            ("sink_kind", "Sink kind"),
-            ("sink_signal", "Sink signal"),
-            ("sink_order", "Order of behaviours"),
-            ("feedback", "Feedback"),
+    def sizes(self) -> Iterator[tuple[str, str]]:
+        counts, text = self.folder.num_parameters, self.config.get("text_config") or {}
+        backbone, origin = self.given("model", "backbone"), ""
+        if backbone is not None:
+            is_name = isinstance(backbone, str)
+            origin = f", started from `{shown(backbone)}`" if is_name else ", trained from scratch"
+        words = {"num_hidden_layers": "layers", "hidden_size": "wide"}
+        size = ", ".join(f"{text[key]} {word}" for key, word in words.items() if key in text)
+        yield "Backbone", f"{text.get('model_type', 'unknown')}{f' ({size})' if size else ''}{origin}"
+        own = sum(count for name, count in counts.items() if "language_model." not in name)
+        yield "Parameters", f"{sum(counts.values()):,}, of which {own:,} are not the backbone's"
+        for values, key, title in (
+            (self.config, "sink_kind", "Sink kind"),
+            (self.config, "sink_signal", "Sink signal"),
+            (self.config, "sink_order", "Order of behaviours"),
+            (self.config, "feedback", "Feedback"),
+            (self.folder.processor, "num_behaviors", "Behaviours read"),
+            (self.folder.processor, "max_length", "Most tokens"),
         ):
-            value = config.get(key)
-            if value is not None:
-                rows.append((title, " + ".join(value) if isinstance(value, list) else str(value)))
-        for key, title in (("num_behaviors", "Behaviours read"), ("max_length", "Most tokens")):
-            if folder.processor.get(key) is not None:
-                rows.append((title, str(folder.processor[key])))
-        prompt = (folder.processor.get("prompt") or {}).get("name")
-        return rows + ([("Prompt", f"`{prompt}`")] if prompt else [])
+            if values.get(key) is not None:
+                yield title, _listed(values[key], " + ")
+        prompt = (self.folder.processor.get("prompt") or {}).get("name")
+        if prompt:
+            yield "Prompt", f"`{prompt}`"
 
-    def usage_note(self, folder: RunFolder, recipe: dict[str, Any] | None) -> str:
+    @property
+    def usage_note(self) -> str:
         note = "`histories` are whole histories, oldest first, with times in unix seconds; the processor picks the behaviours."
-        if "similarity" not in example_rows(folder)["histories"][0][0]:
+        if "similarity" not in example_rows(self.folder)["histories"][0][0]:
             return note
         note += " `similarity` is a behaviour's cosine with the target"
-        if folder.has_retriever:
+        if self.folder.has_retriever:
             return f"{note}, by the encoder in `retriever/` (`lmctr.data.TextRetriever.from_pretrained`)."
-        encoder = (((recipe or {}).get("data") or {}).get("retrieval") or {}).get("encoder")
+        encoder = (self.given("data", "retrieval") or {}).get("encoder")
         by = f", by the encoder `{shown(encoder)}`" if encoder else ""
         return f"{note}{by}; this repository does not hold the encoder."
 
-    def limits(self, folder: RunFolder) -> list[str]:
-        lines = []
-        behaviours = folder.processor.get("num_behaviors")
-        if behaviours:
-            lines.append(
-                f"It reads {behaviours} behaviours of a history at most; what is older, or does not fit, is not seen."
-            )
-        lines.append(
-            "It reads item texts: an item without text, or with another language's text, is judged by little or nothing."
-        )
-        return lines
+    @property
+    def limits(self) -> Sequence[str]:
+        texts = "It reads item texts: an item without text, or with another language's text, is judged by little or nothing."
+        most = self.folder.processor.get("num_behaviors")
+        if not most:
+            return [texts]
+        return [
+            f"It reads {most} behaviours of a history at most; what is older, or does not fit, is not seen.",
+            texts,
+        ]
 
 
 def _sinks(config: dict[str, Any]) -> str:
@@ -146,30 +170,24 @@ class TabularCard(CardFamily):
     kind = "A click-through-rate model for rows of a table"
     answer = "It predicts the probability of a positive response."
 
-    def facts(self, folder: RunFolder, recipe: dict[str, Any] | None) -> list[tuple[str, str]]:
-        dims = folder.config.get("embedding_dim")
+    usage_note = (
+        "The processor takes a list of rows (dicts), a dict of columns or a pyarrow Table with the columns of the raw data; `None` is a "
+        "missing value, and a value that was not in the training data gets the id for unknown values. "
+        "`lmctr predict` scores whole files (CSV, Parquet, JSON lines)."
+    )
+    limits = (
+        "It knows the values that were in its training data; new users, items or categories all share one vector, and how often they come "
+        "grows with time.",
+    )
+
+    def sizes(self) -> Iterator[tuple[str, str]]:
+        dims = self.config.get("embedding_dim")
         if isinstance(dims, list):
             dims = dims[0] if len(set(dims)) == 1 else f"by field, {min(dims)} to {max(dims)}"
-        return [
-            ("Model type", f"`{folder.model_type}`"),
-            ("Fields", _fields(folder.config)),
-            ("Parameters", _parameters(folder, "embedding tables", lambda name: name.endswith("table.weight"))),
-            ("Embedding size", str(dims)),
-            *_key_facts(folder.config, _names_of(TabularCTRConfig) - {"embedding_regularization", "numeric_encoding"}),
-        ]
-
-    def usage_note(self, folder: RunFolder, recipe: dict[str, Any] | None) -> str:
-        return (
-            "The processor takes a list of rows (dicts), a dict of columns or a pyarrow Table with the columns of the raw data; `None` is a "
-            "missing value, and a value that was not in the training data gets the id for unknown values. "
-            "`lmctr predict` scores whole files (CSV, Parquet, JSON lines)."
-        )
-
-    def limits(self, folder: RunFolder) -> list[str]:
-        return [
-            "It knows the values that were in its training data; new users, items or categories all share one vector, and how often they come "
-            "grows with time."
-        ]
+        yield "Fields", self.fields()
+        yield self.parameters("embedding tables", "table.weight")
+        yield "Embedding size", str(dims)
+        yield from self.own_keys(TabularCTRConfig, kept={"embedding_regularization", "numeric_encoding"})
 
 
 class SequenceCard(CardFamily):
@@ -179,40 +197,45 @@ class SequenceCard(CardFamily):
     answer = "It predicts the probability of a positive response to each candidate item."
     output = "probability = model(**batch).logits.sigmoid()  # (users, candidates); several tasks: one more axis"
 
-    tables = ("item_embedding.items.weight", "item_embedding.features.", "user_features.")
-    # Keys of a family that the card says in words, or that say nothing about the model's make.
-    not_shown = ("micro_batch_size", "preset", "serving_micro_batch_size", "strategies")
-
-    def facts(self, folder: RunFolder, recipe: dict[str, Any] | None) -> list[tuple[str, str]]:
-        config = folder.config
-        in_tables = "tables of items, features and users"
-        rows = [
-            ("Model type", f"`{folder.model_type}`"),
-            ("Items", f"{config.get('item_vocab_size', 0) - 2:,} known items"),
-            ("Behaviours", ", ".join(config.get("behavior_names") or [])),
-            ("Scenarios", ", ".join(config.get("scenario_names") or [])),
-            ("Predicts", ", ".join(config.get("task_names") or [])),
-            ("Parameters", _parameters(folder, in_tables, lambda name: any(part in name for part in self.tables))),
-        ]
+    def sizes(self) -> Iterator[tuple[str, str]]:
+        config = self.config
+        yield "Items", f"{config.get('item_vocab_size', 0) - 2:,} known items"
+        for key, title in (
+            ("behavior_names", "Behaviours"),
+            ("scenario_names", "Scenarios"),
+            ("task_names", "Predicts"),
+        ):
+            yield title, _listed(config.get(key) or [])
+        yield self.parameters(
+            "tables of items, features and users",
+            "item_embedding.items.weight",
+            "item_embedding.features.",
+            "user_features.",
+        )
         for key, title in (("item_feature_names", "Features of items"), ("user_feature_names", "Features of users")):
             if config.get(key):
-                rows.append((title, ", ".join(config[key])))
+                yield title, _listed(config[key])
         strategies = config.get("strategies")
         if strategies and config.get("use_partitioning", True):
-            rows.append(("Strategies", "; ".join(_strategy(entry) for entry in strategies)))
+            yield "Strategies", "; ".join(_strategy(entry) for entry in strategies)
         weights = config.get("task_weights") or []
         if len(weights) > 1:
-            rows.append(("Task weights", ", ".join(map(str, weights))))
-        hidden = _names_of(SequenceCTRConfig) - {"max_history_length"}
-        return rows + _key_facts(config, hidden | set(self.not_shown))
+            yield "Task weights", _listed(weights)
+        # What the card says in words, or what says nothing about the model's make.
+        yield from self.own_keys(
+            SequenceCTRConfig,
+            hidden={"micro_batch_size", "preset", "serving_micro_batch_size", "strategies"},
+            kept={"max_history_length"},
+        )
 
-    def usage_note(self, folder: RunFolder, recipe: dict[str, Any] | None) -> str:
+    @property
+    def usage_note(self) -> str:
         note = (
             "`histories` are users' events, oldest first, with the original ids of the items, times in unix seconds, and the names of behaviours and "
             "scenarios; a candidate sees the events before its time. An item that was not in the training data gets the id for unknown items. "
             "`lmctr.serving.score` scores many candidates of one user, and `lmctr predict` whole files of requests."
         )
-        processor = SequenceProcessor.from_pretrained(folder.path)
+        processor = SequenceProcessor.from_pretrained(self.folder.path)
         names, prior = processor.statistics, processor.statistics_prior
         if names:
             rate = "" if prior is None else f", with `prior={prior:.6g}`"
@@ -222,11 +245,12 @@ class SequenceCard(CardFamily):
             )
         return note
 
-    def limits(self, folder: RunFolder) -> list[str]:
+    @property
+    def limits(self) -> Sequence[str]:
         lines = [
             "It knows the items that were in its training data; new ones share one vector, and how often they come grows with time."
         ]
-        longest, length = folder.config.get("max_history_length"), folder.config.get("sequence_length")
+        longest, length = self.config.get("max_history_length"), self.config.get("sequence_length")
         if longest:
             lines.append(f"It reads the latest {longest:,} events of a history; older ones are not seen.")
         if length:
@@ -257,73 +281,37 @@ class RetrievalCard(CardFamily):
     output = "scores = model(**batch).logits  # (impressions, ads), higher is better"
     promise = "its order holds for impressions like those only"
 
-    shown_keys = ("loss", "arf_top_m", "arf_top_k", "arf_tau", "arf_target_tau", "positive_from")
+    usage_note = (
+        "The processor takes the users of some impressions and the ads of each; `None` is a missing value, and a value that was not in the "
+        "training data gets the id for unknown values. Where users have different numbers of ads, `batch.ad_mask` says where an ad stands. "
+        "`lmctr predict` scores JSON lines of `user` and `ads`."
+    )
+    limits = (
+        "Its scores order the ads of one impression; they are no probabilities, no eCPM, and not comparable between impressions.",
+        "It learnt from ads that earlier stages of a cascade had let through; on ads that these would have dropped nothing was measured.",
+        "It knows the values that were in its training data; new ads share one vector until it is trained again.",
+    )
 
-    def summary(self, folder: RunFolder) -> str:
+    def summary(self) -> str:
         row = self.row
         return (
             f"A model for ad retrieval, {row.says}, after [{row.paper.partition('.')[0]}]({row.url}). It scores the ads of an impression, so that "
             "the best ones go on to the next stage."
         )
 
-    def facts(self, folder: RunFolder, recipe: dict[str, Any] | None) -> list[tuple[str, str]]:
-        config = folder.config
-        rows = [
-            ("Model type", f"`{folder.model_type}`"),
-            ("Fields of the user", _fields(config, "user_")),
-            ("Fields of the ad", _fields(config, "ad_")),
-            ("Parameters", _parameters(folder, "embedding tables", lambda name: "embedding" in name)),
-            ("Embedding size", str(config.get("embedding_dim"))),
-            ("`hidden_units`", ", ".join(map(str, config.get("hidden_units") or []))),
-        ]
-        rows += [(f"`{key}`", str(config[key])) for key in self.shown_keys if config.get(key) is not None]
-        metrics = ((recipe or {}).get("data") or {}).get("metrics")
+    def sizes(self) -> Iterator[tuple[str, str]]:
+        config = self.config
+        yield "Fields of the user", self.fields("user_")
+        yield "Fields of the ad", self.fields("ad_")
+        yield self.parameters("embedding tables", "embedding")
+        yield "Embedding size", str(config.get("embedding_dim"))
+        yield "`hidden_units`", _listed(config.get("hidden_units") or [])
+        for key in ("loss", "arf_top_m", "arf_top_k", "arf_tau", "arf_target_tau", "positive_from"):
+            if config.get(key) is not None:
+                yield f"`{key}`", str(config[key])
+        metrics = self.given("data", "metrics")
         if metrics:
-            rows.append(("Metrics count", ", ".join(f"{key} = {value}" for key, value in metrics.items())))
-        return rows
-
-    def usage_note(self, folder: RunFolder, recipe: dict[str, Any] | None) -> str:
-        return (
-            "The processor takes the users of some impressions and the ads of each; `None` is a missing value, and a value that was not in the "
-            "training data gets the id for unknown values. Where users have different numbers of ads, `batch.ad_mask` says where an ad stands. "
-            "`lmctr predict` scores JSON lines of `user` and `ads`."
-        )
-
-    def limits(self, folder: RunFolder) -> list[str]:
-        return [
-            "Its scores order the ads of one impression; they are no probabilities, no eCPM, and not comparable between impressions.",
-            "It learnt from ads that earlier stages of a cascade had let through; on ads that these would have dropped nothing was measured.",
-            "It knows the values that were in its training data; new ads share one vector until it is trained again.",
-        ]
-
-
-def _fields(config: dict[str, Any], side: str = "") -> str:
-    """How many fields of each type a row, or one side of an impression, has."""
-    sizes = config.get(f"{side}vocab_sizes") or []
-    parts = [f"{len(sizes)} categorical ({sum(sizes):,} values)", f"{config.get(f'{side}num_numeric', 0)} numeric"]
-    if config.get(f"{side}num_sequences"):
-        parts.append(f"{config[f'{side}num_sequences']} sequence")
-    return ", ".join(parts)
-
-
-def _parameters(folder: RunFolder, where: str, is_table: Any) -> str:
-    tables = sum(count for name, count in folder.num_parameters.items() if is_table(name))
-    return f"{sum(folder.num_parameters.values()):,}, of which {tables:,} are in {where}"
-
-
-def _names_of(config_class: type) -> set[str]:
-    """Keys that the families of a kind share: nearly all say how the data look."""
-    return {field.name for field in fields(config_class)} - {"initializer_range"}
-
-
-def _key_facts(config: dict[str, Any], hidden: Collection[str]) -> list[tuple[str, str]]:
-    """The keys of the family's own configuration, as they are."""
-    hidden = {*hidden, *CTRConfig().to_dict(), "use_cache"}
-    return [
-        (f"`{key}`", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for key, value in config.items()
-        if key not in hidden and value is not None
-    ]
+            yield "Metrics count", ", ".join(f"{key} = {value}" for key, value in metrics.items())
 
 
 _CARDS: dict[str, type[CardFamily]] = {
@@ -334,7 +322,7 @@ _CARDS: dict[str, type[CardFamily]] = {
 }
 
 
-def card_family(folder: RunFolder) -> CardFamily:
+def card_family(folder: RunFolder, recipe: dict[str, Any] | None) -> CardFamily:
     """What the card of a folder says of its family.
 
     Raises:
@@ -342,5 +330,5 @@ def card_family(folder: RunFolder) -> CardFamily:
     """
     for row in families():
         if row.model_type == folder.model_type:
-            return _CARDS[row.input](row)
+            return _CARDS[row.input](row, folder, recipe)
     raise ValueError(f"{folder.path}: no card is known for model_type {folder.model_type!r}")

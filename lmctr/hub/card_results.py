@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from lmctr.evaluation.comparison import differing_keys
@@ -18,7 +18,6 @@ __all__ = [
     "better_baselines",
     "common_splits",
     "main_metric",
-    "mean",
     "results_note",
     "results_table",
     "seed_metrics",
@@ -58,7 +57,7 @@ def seed_metrics(
         if seed_runs:
             raise ValueError(f"{folder.path} has no metrics.json, so its seeds cannot be compared; evaluate it first")
         return []
-    runs = [_one_run(folder.path, metrics)]
+    runs = [_one_run(folder, metrics)]
     for other in seed_runs:
         second = open_run(other, "model", refuse_pickles=True)
         other_metrics = second.metrics()
@@ -69,24 +68,16 @@ def seed_metrics(
             raise ValueError(
                 f"{second.path} is no other seed of {folder.path}: their recipes differ in {', '.join(differing)}"
             )
-        runs.append(_one_run(second.path, other_metrics))
+        runs.append(_one_run(second, other_metrics))
     seeds = [run["seed"] for run in runs]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"the runs have the seeds {seeds}: give runs of different seeds")
     return runs
 
 
-def _one_run(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
-    try:
-        splits = split_metrics(metrics)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return {
-        "seed": metrics.get("seed"),
-        "splits": splits,
-        "baselines": metrics.get("baselines") or {},
-        "training_samples": metrics.get("training_samples") or {},
-    }
+def _one_run(folder: RunFolder, metrics: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: metrics.get(key) or {} for key in ("baselines", "training_samples")}
+    return {"seed": metrics.get("seed"), "splits": split_metrics(folder, metrics), **kept}
 
 
 def common_splits(runs: list[dict[str, Any]]) -> list[str]:
@@ -137,17 +128,12 @@ def _cells(per_run: list[dict[str, float]], metrics: list[str]) -> list[str]:
         elif len(values) == 1 or max(values) == min(values):
             cells.append(f"{values[0]:.4f}")
         else:
-            cells.append(f"{mean(values):.4f} ± {statistics.stdev(values):.4f}")
+            cells.append(f"{fmean(values):.4f} ± {stdev(values):.4f}")
     return cells
 
 
 def _count(metrics: dict[str, float]) -> str:
     return f"{metrics['num_samples']:,}" if "num_samples" in metrics else "-"
-
-
-def mean(values: list[float]) -> float:
-    """Arithmetic mean."""
-    return statistics.fmean(values)
 
 
 def results_note(runs: list[dict[str, Any]]) -> str:
@@ -181,12 +167,12 @@ def better_baselines(runs: list[dict[str, Any]]) -> list[str]:
     if "test" not in common_splits(runs):
         return []
     key = main_metric(runs)
-    own = mean([run["splits"]["test"].get(key, math.nan) for run in runs])
+    own = fmean([run["splits"]["test"].get(key, math.nan) for run in runs])
     found = []
     for name in runs[0]["baselines"]:
         values = [run["baselines"].get(name, {}).get("test", {}).get(key) for run in runs if name != BOUND]
         if not values:
             continue
-        if all(value is not None for value in values) and own < mean(values):
-            found.append(f"{_BASELINES.get(name, name)}, {own:.4f} against {mean(values):.4f}")
+        if all(value is not None for value in values) and own < fmean(values):
+            found.append(f"{_BASELINES.get(name, name)}, {own:.4f} against {fmean(values):.4f}")
     return found

@@ -17,7 +17,6 @@ from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 
 __all__ = ["RunReport", "split_metrics", "validate_run"]
 
-_SPLIT_METRICS = "split metrics"
 _METRIC_TOLERANCE = 1e-6
 
 
@@ -79,7 +78,7 @@ def _compare_two_loads(folder: RunFolder, model: torch.nn.Module, processor: Any
 def _check_metrics(folder: RunFolder) -> list[str]:
     metrics = folder.metrics()
     lines = []
-    for split, written in split_metrics(metrics).items() if metrics else ():
+    for split, written in split_metrics(folder, metrics).items() if metrics else ():
         place = f"predictions/{split}.parquet"
         if not (folder.path / place).is_file():
             continue
@@ -99,15 +98,15 @@ def _check_metrics(folder: RunFolder) -> list[str]:
     return lines
 
 
-def split_metrics(metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The metrics dicts of a `metrics.json` by split.
+def split_metrics(folder: RunFolder, metrics: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The metrics dicts of a folder's `metrics.json` by split.
 
     Raises:
         ValueError: the file has no such part.
     """
-    splits = metrics.get(_SPLIT_METRICS)
+    splits = metrics.get("split metrics")
     if not isinstance(splits, dict) or not all(isinstance(values, dict) for values in splits.values()):
         raise ValueError(
-            f"metrics.json has no {_SPLIT_METRICS!r} with a dict of metrics per split; it holds {', '.join(metrics)}"
+            f"{folder.path / METRICS} has no 'split metrics' with a dict of metrics per split; it holds {', '.join(metrics)}"
         )
     return splits

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
@@ -21,7 +22,6 @@ from lmctr.hub.card_results import (
     better_baselines,
     common_splits,
     main_metric,
-    mean,
     results_note,
     results_table,
     seed_metrics,
@@ -72,8 +72,8 @@ def build_card(
     """
     folder = open_run(local_folder(run_dir), "model", refuse_pickles=True)
     repo_id = repo_id or (str(run_dir) if is_hub_id(run_dir) else None)
-    family = card_family(folder)
     metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()
+    family = card_family(folder, recipe)
     info = dataset_info(data)
     runs = seed_metrics(folder, recipe, metrics, seed_runs)
     citations = [family.citation, *([info["citation"]] if info.get("citation") else [])]
@@ -81,12 +81,12 @@ def build_card(
         card_data=_header(folder, family, recipe, info, runs, repo_id, licence),
         template_path=str(find_resource("model_cards", "template")),
         title=repo_id.split("/")[-1] if repo_id else f"{family.title} on {info.get('name', 'a CTR log')}",
-        summary=family.summary(folder),
-        facts=family.facts(folder, recipe),
+        summary=family.summary(),
+        facts=family.facts(),
         results=results_table(runs),
         results_note=results_note(runs),
         usage=_usage(folder, family, repo_id),
-        usage_note=family.usage_note(folder, recipe),
+        usage_note=family.usage_note,
         data_lines=data_lines(data),
         training_note=_training_note(metrics),
         recipe=yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
@@ -149,7 +149,7 @@ def _header(
             dataset_split=split,
             metric_type=metric_type,
             metric_name=title,
-            metric_value=mean([run["splits"][split][key] for run in runs]),
+            metric_value=fmean([run["splits"][split][key] for run in runs]),
             metric_args={"seeds": [run["seed"] for run in runs]},
         )
         for split in common_splits(runs)
@@ -228,7 +228,7 @@ def _limits(folder: RunFolder, family: CardFamily, info: dict[str, Any], runs: l
         )
     if len(runs) == 1:
         lines.append("Its metrics come from one seed; a difference smaller than the spread over seeds means nothing.")
-    lines += family.limits(folder)
+    lines += family.limits
     lines.append(
         "It learnt from what users were shown and chose to answer; it repeats the selection, popularity and taste that the log "
         "holds, and was not tested for fairness between groups of users or providers."

@@ -11,11 +11,13 @@ import torch
 
 from lmctr.data.features.transform import add_counts
 
-__all__ = ["Answers", "Request", "grid_batches", "process_rows", "unknown_words"]
+__all__ = ["Answers", "Request", "Row", "grid_batches", "unknown_words"]
 
 Request = tuple[str, dict[str, Any]]
 """Where a request stands, for messages, and the request."""
-Row = TypeVar("Row")
+Row = tuple[str, dict[str, Any], list[Any]]
+"""A row of a batch: where the request stands, the request, and some of its candidates."""
+T = TypeVar("T")
 
 
 class Answers(ABC):
@@ -26,6 +28,7 @@ class Answers(ABC):
         batch_size: candidates per forward pass; default: the kind's own.
 
     Attributes:
+        check: the request as the other methods take it, from what was given and where; raises `ValueError` that starts with where.
         unknown: what was unknown to the processor so far: "values" and "unknown" by the name of what was counted.
         reason: why lines were scored on their own, where some were.
         tasks: what the logits of a candidate are of.
@@ -34,6 +37,7 @@ class Answers(ABC):
     default_batch_size: ClassVar[int] = 64
     batches_at_a_time: ClassVar[int] = 8  # so that there is something to sort by length
     candidates_key: ClassVar[str] = "candidates"
+    check: ClassVar[Callable[[Any, str], dict[str, Any]]]
     tasks: tuple[str, ...] = ("label",)
 
     def __init__(self, model: torch.nn.Module, processor: Any, batch_size: int | None = None):
@@ -43,12 +47,47 @@ class Answers(ABC):
         self.reason: str | None = None
 
     @abstractmethod
-    def check(self, request: Any, where: str) -> dict[str, Any]:
-        """The request as the other methods take it; raises `ValueError` that starts with `where`."""
+    def batches(self, requests: Sequence[Request]) -> Iterable[list[tuple[int, Sequence[int]]]]:
+        """The candidates of several requests as rows of batches: the number of the request, and those of some of its candidates."""
 
     @abstractmethod
+    def process(self, rows: list[Row]) -> Any:
+        """A batch of the model; raises `ValueError` for what the processor refuses."""
+
+    def in_words(self, error: str) -> str:
+        """The processor's message about a batch of one row, as one about the request."""
+        return error
+
     def together(self, requests: Sequence[Request]) -> list[np.ndarray]:
         """(C,) or (C, T) logits of each request, several of them per forward pass."""
+        found: dict[int, np.ndarray] = {}
+        for batch in self.batches(requests):
+            rows = []
+            for place, numbers in batch:
+                where, request = requests[place]
+                rows.append((where, request, [request[self.candidates_key][number] for number in numbers]))
+            inputs = self._inputs(rows).to(self.model.device)
+            with torch.inference_mode():
+                logits = self.model(**inputs).logits.float().cpu().numpy()
+            if logits.ndim == 1:  # a candidate per row
+                logits = logits[:, None]
+            for (place, numbers), values in zip(batch, logits):
+                count = len(requests[place][1][self.candidates_key])
+                own = found.setdefault(place, np.empty((count, *values.shape[1:]), dtype=np.float32))
+                own[list(numbers)] = values[: len(numbers)]  # the rest is padding
+        return [found[place] for place in range(len(requests))]
+
+    def _inputs(self, rows: list[Row]) -> Any:
+        """`process(rows)`; where it refuses them, the message names the request of the first row that it refuses alone."""
+        try:
+            return self.process(rows)
+        except ValueError:
+            for row in rows:
+                try:
+                    self.process([row])
+                except ValueError as error:
+                    raise ValueError(f"{row[0]}: {self.in_words(str(error))}") from error
+            raise
 
     def goes_alone(self, request: dict[str, Any]) -> bool:
         """Whether the next request is scored by `alone`."""
@@ -95,11 +134,6 @@ class Answers(ABC):
             self.unknown = add_counts([self.unknown, self.unknown_in(request)])
             yield request, done[place]
 
-    def forward(self, batch: Any) -> np.ndarray:
-        """The model's logits of a batch, float32."""
-        with torch.inference_mode():
-            return self.model(**batch.to(self.model.device)).logits.float().cpu().numpy()
-
 
 def unknown_words(counts: dict[str, dict[str, int]]) -> str:
     """The share of unknown values for the closing line of `lmctr predict`; nothing where nothing was counted."""
@@ -109,34 +143,9 @@ def unknown_words(counts: dict[str, dict[str, int]]) -> str:
     return "; unknown values: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
 
 
-def process_rows(
-    process: Callable[[list[Row]], Any],
-    rows: list[Row],
-    where: Callable[[Row], str],
-    in_words: Callable[[str], str] = str,
-) -> Any:
-    """`process(rows)`; where it refuses them, the message names the first row that it refuses alone.
-
-    Args:
-        process: makes a batch of the model of some rows, or raises ValueError.
-        rows: the requests, or parts of them.
-        where: names a row.
-        in_words: turns the message about a batch of one row into one about the request.
-    """
-    try:
-        return process(rows)
-    except ValueError:
-        for row in rows:
-            try:
-                process([row])
-            except ValueError as error:
-                raise ValueError(f"{where(row)}: {in_words(str(error))}") from error
-        raise
-
-
-def grid_batches(rows: Iterable[Row], width: Callable[[Row], int], size: int) -> Iterator[list[Row]]:
+def grid_batches(rows: Iterable[T], width: Callable[[T], int], size: int) -> Iterator[list[T]]:
     """Batches of consecutive rows that have, padded to the widest, at most `size` places; one row at least."""
-    batch: list[Row] = []
+    batch: list[T] = []
     widest = 0
     for row in rows:
         widest = max(widest, width(row))

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from lmctr.utils.files import replacing
 
-__all__ = ["check_input", "check_output", "name_of_input", "open_lines", "whole_output"]
+__all__ = ["check_input", "check_output", "whole_output"]
 
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
@@ -47,21 +47,6 @@ def check_output(path: str, formats: tuple[str, ...] | None = None) -> None:
         raise ValueError(f"--output {path} is a folder; give a file, or - for standard output")
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"--output {path}: there is no folder {Path(path).parent}")
-
-
-def name_of_input(path: str) -> str:
-    """A file or standard input, for messages."""
-    return "standard input" if path == "-" else path
-
-
-@contextmanager
-def open_lines(path: str) -> Iterator[IO[str]]:
-    """A text file, or standard input, which stays open."""
-    if path == "-":
-        yield sys.stdin
-        return
-    with open(path, encoding="utf-8") as lines:
-        yield lines
 
 
 @contextmanager

@@ -9,7 +9,7 @@ to share the history, or, where the model cannot share it, enough of them to fil
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.scoring import DEFAULT_MAX_TOKENS
 
-from .base import Answers, Request, grid_batches, process_rows
+from .base import Answers, Request, Row, grid_batches
 from .requests import event_request, text_request
 
 __all__ = ["EventAnswers", "HistoryAnswers", "TextAnswers"]
@@ -101,28 +101,21 @@ def _goes_on(history: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> bo
 class TextAnswers(HistoryAnswers):
     """Answers requests of texts; together, a row of the model per candidate, rows of like length in a batch."""
 
-    def check(self, request: Any, where: str) -> dict[str, Any]:
-        return text_request(request, where)
+    check = staticmethod(text_request)
 
     def many(self) -> float:
         return 2 if self.keeps_states else math.inf if self._scorer is None else self.batch_size
 
-    def together(self, requests: Sequence[Request]) -> list[np.ndarray]:
-        rows = [(where, request, target) for where, request in requests for target in request["candidates"]]
-        sizes = np.array([sum(len(entry.get("text") or "") for entry in row[1]["history"]) for row in rows])
-        order = np.argsort(-sizes, kind="stable")
-        logits = np.empty(len(rows), dtype=np.float32)
-        for start in range(0, len(rows), self.batch_size):
-            chosen = order[start : start + self.batch_size]
-            batch = process_rows(self._process, [rows[index] for index in chosen], lambda row: row[0])
-            logits[chosen] = self.forward(batch)
-        ends = np.cumsum([len(request["candidates"]) for _, request in requests])
-        return np.split(logits, ends[:-1])
+    def batches(self, requests: Sequence[Request]) -> Iterable[list[tuple[int, Sequence[int]]]]:
+        texts = [[len(entry.get("text") or "") for entry in request["history"]] for _, request in requests]
+        order = sorted(range(len(requests)), key=lambda place: -sum(texts[place]))
+        rows = [(place, [number]) for place in order for number in range(len(requests[place][1]["candidates"]))]
+        return (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
 
-    def _process(self, rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Any:
+    def process(self, rows: list[Row]) -> Any:
         return self.processor(
-            histories=[self._with_similarity(request["history"], target) for _, request, target in rows],
-            targets=[target for _, _, target in rows],
+            histories=[self._with_similarity(request["history"], target) for _, request, (target,) in rows],
+            targets=[target for _, _, (target,) in rows],
             times=[request["time"] for _, request, _ in rows],
         )
 
@@ -143,8 +136,7 @@ class EventAnswers(HistoryAnswers):
     def tasks(self) -> tuple[str, ...]:
         return self.processor.tasks
 
-    def check(self, request: Any, where: str) -> dict[str, Any]:
-        return event_request(request, where)
+    check = staticmethod(event_request)
 
     def goes_alone(self, request: dict[str, Any]) -> bool:
         # On its own, a request has all of its history before all of its candidates.
@@ -158,16 +150,10 @@ class EventAnswers(HistoryAnswers):
             counts[name] = {"values": len(items), "unknown": self.processor.num_unknown(items)}
         return counts
 
-    def together(self, requests: Sequence[Request]) -> list[np.ndarray]:
+    def batches(self, requests: Sequence[Request]) -> Iterable[list[tuple[int, Sequence[int]]]]:
         rows = [row for place in range(len(requests)) for row in self._rows(place, requests[place][1])]
         rows.sort(key=lambda row: (-len(requests[row[0]][1]["history"]), -len(row[1])))
-        found: list[dict[int, np.ndarray]] = [{} for _ in requests]
-        for batch in grid_batches(rows, lambda row: len(row[1]), self.batch_size):
-            of_batch = [(requests[place], chosen) for place, chosen in batch]
-            inputs = process_rows(self._process, of_batch, lambda row: row[0][0], _in_words)
-            for (place, chosen), values in zip(batch, self.forward(inputs)):
-                found[place] |= dict(zip(chosen, values))  # the rest is padding
-        return [np.stack([values[place] for place in range(len(values))]) for values in found]
+        return grid_batches(rows, lambda row: len(row[1]), self.batch_size)
 
     def _rows(self, place: int, request: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
         """Candidates of one time, at most `batch_size` of them, by their numbers."""
@@ -178,12 +164,21 @@ class EventAnswers(HistoryAnswers):
             for start in range(0, len(chosen), self.batch_size):
                 yield place, chosen[start : start + self.batch_size]
 
-    def _process(self, rows: list[tuple[Request, list[int]]]) -> Any:
+    def process(self, rows: list[Row]) -> Any:
         return self.processor.of_requests(
-            [request["history"] for (_, request), _ in rows],
-            [[request["candidates"][number] for number in numbers] for (_, request), numbers in rows],
-            [request["time"] for (_, request), _ in rows],
+            [request["history"] for _, request, _ in rows],
+            [candidates for _, _, candidates in rows],
+            [request["time"] for _, request, _ in rows],
         )
+
+    def in_words(self, error: str) -> str:
+        for long, short in (
+            ("histories: row 0, event", "history: event"),
+            ("candidates: row 0, ", "candidates: "),
+            ("candidates: row 0: ", ""),
+        ):
+            error = error.replace(long, short)
+        return error
 
 
 def _is_latest(request: dict[str, Any]) -> bool:
@@ -193,14 +188,3 @@ def _is_latest(request: dict[str, Any]) -> bool:
     if not all(isinstance(time, Real) and math.isfinite(time) for time in [*times, *last]):
         return False  # the processor will say so
     return not last or math.floor(min(times)) > last[0]
-
-
-def _in_words(error: str) -> str:
-    """The processor's message about its only row, as one about the request."""
-    for long, short in (
-        ("histories: row 0, event", "history: event"),
-        ("candidates: row 0, ", "candidates: "),
-        ("candidates: row 0: ", ""),
-    ):
-        error = error.replace(long, short)
-    return error

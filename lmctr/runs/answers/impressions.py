@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
-
-import numpy as np
 
 from lmctr.data.features.transform import add_counts
 
-from .base import Answers, Request, grid_batches, process_rows
+from .base import Answers, Request, Row, grid_batches
 from .requests import impression_request
 
 __all__ = ["ImpressionAnswers"]
@@ -22,24 +20,21 @@ class ImpressionAnswers(Answers):
     batches_at_a_time: ClassVar[int] = 1
     candidates_key: ClassVar[str] = "ads"
 
-    def check(self, request: Any, where: str) -> dict[str, Any]:
-        return impression_request(request, where)
+    check = staticmethod(impression_request)
 
-    def together(self, requests: Sequence[Request]) -> list[np.ndarray]:
-        scores = []
-        for batch in grid_batches(requests, lambda request: len(request[1]["ads"]), self.batch_size):
-            inputs = process_rows(self._process, batch, lambda request: request[0])
-            self.unknown = add_counts([self.unknown, self.processor.oov_counts])
-            scores += [row[: len(request["ads"])] for row, (_, request) in zip(self.forward(inputs), batch)]
-        return scores
+    def batches(self, requests: Sequence[Request]) -> Iterable[list[tuple[int, Sequence[int]]]]:
+        rows = [(place, range(len(request["ads"]))) for place, (_, request) in enumerate(requests)]
+        return grid_batches(rows, lambda row: len(row[1]), self.batch_size)
 
-    def _process(self, requests: Sequence[Request]) -> Any:
+    def process(self, rows: list[Row]) -> Any:
         # A column that only some rows have would be taken from the first one's.
         users, ads = self.processor.user_columns(), self.processor.ad_columns()
-        return self.processor(
-            users=[_completed(request["user"], users, "user") for _, request in requests],
-            ads=[[_completed(ad, ads, "ad") for ad in request["ads"]] for _, request in requests],
+        batch = self.processor(
+            users=[_completed(request["user"], users, "user") for _, request, _ in rows],
+            ads=[[_completed(ad, ads, "ad") for ad in own] for _, _, own in rows],
         )
+        self.unknown = add_counts([self.unknown, self.processor.oov_counts])
+        return batch
 
 
 def _completed(row: dict[str, Any], columns: dict[str, str], what: str) -> dict[str, Any]:

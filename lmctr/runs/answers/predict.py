@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
 
 from .base import Answers, unknown_words
-from .files import check_input, check_output, name_of_input, open_lines, whole_output
+from .files import check_input, check_output, whole_output
 from .histories import EventAnswers, TextAnswers
 from .impressions import ImpressionAnswers
 from .options import PredictOptions
@@ -54,8 +54,12 @@ def predict(options: PredictOptions) -> int:
     retriever = load_retriever(folder.path, processor)
     answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens)
     count = 0
-    with open_lines(options.input) as lines, whole_output(options.output) as target:
-        for request, logits in answers.scored(read_objects(lines, name_of_input(options.input))):
+    name = "standard input" if options.input == "-" else options.input
+    with (
+        nullcontext(sys.stdin) if options.input == "-" else open(options.input, encoding="utf-8") as lines,
+        whole_output(options.output) as target,
+    ):
+        for request, logits in answers.scored(read_objects(lines, name)):
             answer = answer_of(request, logits, answers.tasks)
             target.write(json.dumps(answer, ensure_ascii=False) + "\n")
             count += 1
@@ -150,9 +154,5 @@ def _place(device: str | None) -> torch.device:
         return torch.device(place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # what builds without the device raise
         problem = str(error).splitlines()[0]
-        raise ValueError(f"--device {device}: {problem}; accepted here: {', '.join(_devices())}") from error
-
-
-def _devices() -> Iterator[str]:
-    yield "cpu"
-    yield from (f"cuda:{number}" for number in range(torch.cuda.device_count()))
+        accepted = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
+        raise ValueError(f"--device {device}: {problem}; accepted here: {accepted}") from error

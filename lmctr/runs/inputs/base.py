@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -177,6 +177,17 @@ class InputKind(ABC):
     def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         """Metrics of simple rivals by name and part, and the number of samples that they were fitted on."""
 
+    def limited(self, rows: np.ndarray, part: str) -> np.ndarray:
+        """At most as many of a part's rows as the recipe allows, drawn at random with `data.seed`, in their order.
+
+        Not the training seed, so that runs with different seeds see the same samples.
+        """
+        limit = self.data["max_train_samples" if part == "train" else "max_eval_samples"]
+        if limit is None or len(rows) <= limit:
+            return rows
+        chosen = np.random.default_rng([self.data["seed"], PARTS.index(part)]).permutation(len(rows))[:limit]
+        return rows[np.sort(chosen)]
+
     # ---- model ----------------------------------------------------------------------------------------------------
 
     def config(self, processor: Any) -> Any:
@@ -197,15 +208,19 @@ class InputKind(ABC):
         return {}
 
 
-def draw(rows: np.ndarray, limit: int | None, seed: int, part: str) -> np.ndarray:
-    """At most `limit` of a part's rows, drawn at random with `data.seed`, in their order.
+def count_cost(model: Any, flops_of: Mapping[str, Iterable[tuple[dict[str, Any], int]]]) -> dict[str, Any]:
+    """[`InputKind.cost`]: parameters, and by each name the counted forward FLOPs of a sample, as a mean over (batch, samples) pairs."""
+    from lmctr.scaling.flops import count_parameters, measure_flops
 
-    Not the training seed, so that runs with different seeds see the same samples.
-    """
-    if limit is None or len(rows) <= limit:
-        return rows
-    chosen = np.random.default_rng([seed, PARTS.index(part)]).permutation(len(rows))[:limit]
-    return rows[np.sort(chosen)]
+    found, device = {}, next(model.parameters()).device
+    for name, batches in flops_of.items():
+        total = samples = 0
+        for batch, count in batches:
+            total += measure_flops(model, {key: value.to(device) for key, value in batch.items()}).total
+            samples += count
+        found[name] = total / samples
+    dense, tables = count_parameters(model)
+    return {**found, "dense_parameters": dense, "embedding_parameters": tables}
 
 
 def checksum(*arrays: np.ndarray | None) -> str:

@@ -21,24 +21,10 @@ from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import find, load_impressions
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
-from lmctr.runs.inputs.base import PARTS, checksum
+from lmctr.runs.inputs.base import PARTS, checksum, count_cost
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, ImpressionDataKeys
 from lmctr.runs.inputs.stored import StoredInput
-from lmctr.utils.suggest import unknown_key_message
 
-# Config keys that follow from the data; the processor sets them.
-_SET_BY_PROCESSOR = (
-    "user_vocab_sizes",
-    "user_num_numeric",
-    "user_field_names",
-    "user_num_sequences",
-    "user_sequence_tables",
-    "user_sequence_vocab_sizes",
-    "ad_vocab_sizes",
-    "ad_num_numeric",
-    "ad_field_names",
-    "processor_fingerprint",
-)
 _COST_IMPRESSIONS = 16
 
 
@@ -53,7 +39,18 @@ class ImpressionInput(StoredInput):
     stores_folder: ClassVar = "impressions"
     shared_file: ClassVar = "impressions.json"
     features_of_data: ClassVar = "their features"
-    set_by_processor: ClassVar = _SET_BY_PROCESSOR
+    set_by_processor: ClassVar = (
+        "user_vocab_sizes",
+        "user_num_numeric",
+        "user_field_names",
+        "user_num_sequences",
+        "user_sequence_tables",
+        "user_sequence_vocab_sizes",
+        "ad_vocab_sizes",
+        "ad_num_numeric",
+        "ad_field_names",
+        "processor_fingerprint",
+    )
     set_by_processor_hint: ClassVar = "it follows from the data, data.user_features and data.ad_features"
 
     source: ImpressionSource | None = None
@@ -74,20 +71,10 @@ class ImpressionInput(StoredInput):
 
     def load(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
-        data = self.data
-        known = find(data["name"], "impressions").options
-        options = dict(data["options"])
-        for key in options:
-            if key not in known:
-                raise ValueError(unknown_key_message(key, list(known), f"data.options of {data['name']!r}"))
-        for key in ("path", "split", "fractions"):
-            if data[key] is not None:
-                if key not in known:
-                    raise ValueError(f"data.{key} is {data[key]!r}, but {data['name']!r} takes none; leave it out")
-                options[key] = data[key]
-        if "seed" in known:
-            options.setdefault("seed", data["seed"])
-        self.source = load_impressions(data["name"], **options)
+        options = self._options("impressions", "path", "split", "fractions", says="takes none; leave it out")
+        if "seed" in find(self.data["name"], "impressions").options:
+            options.setdefault("seed", self.data["seed"])
+        self.source = load_impressions(self.data["name"], **options)
 
     def _new_processor(self) -> ImpressionProcessor:
         data = self.data
@@ -190,14 +177,8 @@ class ImpressionInput(StoredInput):
 
     def cost(self, model: Any) -> dict[str, Any]:
         """Counted forward FLOPs of an ad, its share of the user's included, as a mean over a few test impressions; parameters."""
-        from lmctr.scaling.flops import count_parameters, measure_flops
-
-        device = next(model.parameters()).device
         batch = self.view.batch(self.rows("test")[:_COST_IMPRESSIONS])
-        ads = int(batch["ad_mask"].sum())
-        total = measure_flops(model, {key: value.to(device) for key, value in batch.items()}).total
-        dense, tables = count_parameters(model)
-        return {"flops_per_sample": total / ads, "dense_parameters": dense, "embedding_parameters": tables}
+        return count_cost(model, {"flops_per_sample": [(batch, int(batch["ad_mask"].sum()))]})
 
 
 _ODD = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,34 @@ from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import load_log
 from lmctr.evaluation.baselines import baseline_metrics
-from lmctr.runs.inputs.base import PARTS, InputKind, check_labels, checksum, draw
+from lmctr.runs.inputs.base import PARTS, InputKind, check_labels, checksum
 
 
 class LogInput(InputKind):
-    """Samples that are events of an interaction log."""
+    """Samples that are events of an interaction log.
+
+    Attributes:
+        splits: the parts of the log, cut down to the recipe's largest numbers of samples, in their order in time.
+        whole_train: the whole training part, on which baselines are fitted: a limit on the model's training samples saves the model's
+            time; counting and boosted trees need no such limit, and would look worse than they are with it.
+    """
 
     log: InteractionLog
     splits: Splits
+    whole_train: np.ndarray
 
     def load(self, scratch: Path | None = None) -> None:
-        self.log = build_log(self.data)
+        options = dict(self.data["options"])
+        if self.data["path"] is not None:
+            options["path"] = self.data["path"]
+        self.log = load_log(self.data["name"], **options)
         self._split()
 
     def _split(self) -> None:
-        self.splits = build_splits(self.log, self.data)
+        data = self.data
+        whole = split_log(self.log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
+        self.whole_train = whole.train
+        self.splits = dataclasses.replace(whole, **{part: self.limited(own, part) for part, own in whole.items()})
 
     def check(self) -> list[str]:
         lines = validate_log(self.log, self.splits).lines()
@@ -62,51 +75,43 @@ class LogInput(InputKind):
     def identify(self, part: str) -> dict[str, Any]:
         return log_columns(self.log, self.splits[part])
 
+    def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+        """Origin, counts, split and label rates; the kinds add what they make of it, and the fingerprint."""
+        log, splits = self.log, self.splits
+        parts = {name: events for name, events in splits.items() if len(events)}
+        rates = {name: float(np.mean(log.label[events] == 1)) for name, events in parts.items()}
+        samples = {name: len(events) for name, events in splits.items()}
+        say(
+            f"{log.info.name}: {log.num_users:,} users, {log.num_items:,} items, {log.num_events:,} events; samples "
+            + ", ".join(f"{name} {count:,}" for name, count in samples.items())
+            + f"; positive {rates.get('train', float('nan')):.1%} of training"
+        )
+        return {
+            "info": log.info.to_dict(),
+            "counts": {
+                "users": int(log.num_users),
+                "items": int(log.num_items),
+                "events": int(log.num_events),
+                "samples": samples,
+            },
+            "split": {
+                "rule": splits.rule,
+                "boundaries": dict(splits.boundaries),
+                "times": {
+                    name: [int(log.time[events].min()), int(log.time[events].max())] for name, events in parts.items()
+                },
+            },
+            "label_rates": rates,
+        }
+
     def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        log, parts = self.log, baseline_splits(self.log, self.splits, self.data)
+        log, parts = self.log, dataclasses.replace(self.splits, train=self.whole_train)
         if self.tasks[0] != "label":  # they measure what the model's metrics measure
             label = self._first_label()
             log = dataclasses.replace(log, label=label)
             kept = {part: own[label[own] >= 0] for part, own in parts.items()}
             parts = dataclasses.replace(parts, **kept)
         return baseline_metrics(log, parts, seed=seed), len(parts.train)
-
-
-def build_log(data: Mapping[str, Any]) -> InteractionLog:
-    """The interaction log of a recipe's data group."""
-    options = dict(data["options"])
-    if data["path"] is not None:
-        options["path"] = data["path"]
-    return load_log(data["name"], **options)
-
-
-def build_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
-    """The parts of the log, cut down to the recipe's largest numbers of samples.
-
-    A smaller part is drawn at random with `data.seed` (not the training seed, so that runs with different seeds see
-    the same samples) and keeps its order in time.
-    """
-    splits = _whole_splits(log, data)
-    limits = {
-        "train": data["max_train_samples"],
-        "validation": data["max_eval_samples"],
-        "test": data["max_eval_samples"],
-    }
-    parts = {name: draw(getattr(splits, name), limit, data["seed"], name) for name, limit in limits.items()}
-    return dataclasses.replace(splits, **parts)
-
-
-def baseline_splits(log: InteractionLog, splits: Splits, data: Mapping[str, Any]) -> Splits:
-    """What the baselines get: the same validation and test samples, and the whole training part to fit on.
-
-    A limit on the model's training samples saves the model's time; counting and boosted trees need no such limit, and
-    would look worse than they are with it.
-    """
-    return dataclasses.replace(splits, train=_whole_splits(log, data).train)
-
-
-def _whole_splits(log: InteractionLog, data: Mapping[str, Any]) -> Splits:
-    return split_log(log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
 
 
 def log_fingerprint(log: InteractionLog, splits: Splits, *more: np.ndarray | None) -> str:
@@ -126,32 +131,3 @@ def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:
     if log.weight is not None:
         columns["weight"] = pa.array(log.weight[events], pa.float32())
     return columns
-
-
-def describe_log(
-    log: InteractionLog, splits: Splits, say: Callable[[str], None] = lambda line: None
-) -> dict[str, Any]:
-    """What `data.json` says of a log: origin, counts, split, label rates. `say` gets it in a sentence."""
-    parts = dict(splits.items())
-    rates = {name: float(np.mean(log.label[events] == 1)) for name, events in parts.items() if len(events)}
-    dates = {
-        name: [int(log.time[events].min()), int(log.time[events].max())]
-        for name, events in parts.items()
-        if len(events)
-    }
-    say(
-        f"{log.info.name}: {log.num_users:,} users, {log.num_items:,} items, {log.num_events:,} events; samples "
-        + ", ".join(f"{name} {len(events):,}" for name, events in parts.items())
-        + f"; positive {rates.get('train', float('nan')):.1%} of training"
-    )
-    return {
-        "info": log.info.to_dict(),
-        "counts": {
-            "users": int(log.num_users),
-            "items": int(log.num_items),
-            "events": int(log.num_events),
-            "samples": {name: len(events) for name, events in parts.items()},
-        },
-        "split": {"rule": splits.rule, "boundaries": dict(splits.boundaries), "times": dates},
-        "label_rates": rates,
-    }

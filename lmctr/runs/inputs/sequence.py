@@ -19,9 +19,9 @@ import numpy as np
 from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.inputs import config_keys
-from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
+from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
-from lmctr.runs.inputs.logs import LogInput, describe_log, log_columns, log_fingerprint
+from lmctr.runs.inputs.logs import LogInput, log_columns, log_fingerprint
 from lmctr.utils.history_features import HISTORY_FEATURES, history_features
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values
@@ -216,7 +216,7 @@ class SequenceInput(LogInput):
 
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         log, splits, data = self.log, self.splits, self.data
-        result = describe_log(log, splits, say)
+        result = super().describe(say)
         events = {part: own for part, own in splits.items() if len(own)}
         result["histories"] = {part: self._history_facts(own) for part, own in events.items()}
         result["behaviours"] = _shares(log.feedback, log.feedback_names)
@@ -254,21 +254,18 @@ class SequenceInput(LogInput):
     def cost(self, model: Any) -> dict[str, Any]:
         """Counted forward FLOPs: of a test sample in a row of its own, and of a training sample in its row; mean over a few, without
         padding between rows."""
-        from lmctr.scaling.flops import count_parameters, measure_flops
-
-        found: dict[str, Any] = {}
-        device = next(model.parameters()).device
         single = SequenceDataset(self.view, self.splits.test)
-        for name, dataset in (("flops_per_sample", single), ("flops_per_training_sample", self.training_dataset())):
-            chosen = np.random.default_rng(0).permutation(len(dataset))[:_COST_SAMPLES]
-            total, samples = 0, 0
-            for row in chosen:
-                batch = self.view.batch(dataset.rows[row : row + 1])
-                total += measure_flops(model, {key: value.to(device) for key, value in batch.items()}).total
-                samples += int((dataset.rows[row] >= 0).sum())
-            found[name] = total / samples
-        dense, tables = count_parameters(model)
-        return {**found, "dense_parameters": dense, "embedding_parameters": tables}
+        return count_cost(
+            model,
+            {
+                "flops_per_sample": self._some_rows(single),
+                "flops_per_training_sample": self._some_rows(self.training_dataset()),
+            },
+        )
+
+    def _some_rows(self, dataset: SequenceDataset) -> Iterator[tuple[dict[str, Any], int]]:
+        for row in np.random.default_rng(0).permutation(len(dataset))[:_COST_SAMPLES]:
+            yield self.view.batch(dataset.rows[row : row + 1]), int((dataset.rows[row] >= 0).sum())
 
 
 def _shares(codes: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmctr.data.array_store import ArrayStore
+from lmctr.data.registry import find
 from lmctr.runs.inputs import config_keys
-from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext, draw
+from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.values import Values
 
@@ -57,6 +58,15 @@ class StoredInput(InputKind):
     def _check_parts(self, parts: tuple[str, ...]) -> None:
         """Raises ValueError where a part of the store cannot be used."""
 
+    def _options(self, kind: str, *keys: str, says: str) -> dict[str, Any]:
+        """Options of what reads data of a kind; it need not take the data keys `keys`, which are then refused with what it `says`."""
+        data, known = self.data, find(self.data["name"], kind).options
+        given = {key: data[key] for key in ("path", "split", "fractions") if data[key] is not None}
+        for key in keys:
+            if key in given and key not in known:
+                raise ValueError(f"data.{key} is {data[key]!r}, but {data['name']!r} {says}")
+        return {**data["options"], **given}
+
     @property
     def _cache(self) -> Path | None:
         """The folder of stores: the recipe's, so that runs share them, else the run's own."""
@@ -74,9 +84,7 @@ class StoredInput(InputKind):
 
     def rows(self, part: str) -> np.ndarray:
         """(S,) row numbers of a part in the store, after the recipe's limit."""
-        data = self.data
-        limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
-        return draw(self.store.splits[part], limit, data["seed"], part)
+        return self.limited(self.store.splits[part], part)
 
     def share(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

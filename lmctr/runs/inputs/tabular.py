@@ -20,22 +20,11 @@ from lmctr.data.registry import DATASETS, find, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.runs.inputs import config_class
-from lmctr.runs.inputs.base import PARTS, check_labels, checksum, draw
+from lmctr.runs.inputs.base import PARTS, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.logs import log_columns
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.utils.suggest import unknown_key_message
-
-# Config keys that follow from the data; the processor sets them.
-_SET_BY_PROCESSOR = (
-    "vocab_sizes",
-    "num_numeric",
-    "field_names",
-    "num_sequences",
-    "sequence_tables",
-    "sequence_vocab_sizes",
-    "processor_fingerprint",
-)
 
 
 class TabularInput(StoredInput):
@@ -48,7 +37,15 @@ class TabularInput(StoredInput):
     stores_folder: ClassVar = "tables"
     shared_file: ClassVar = "tabular.json"
     features_of_data: ClassVar = "data.features"
-    set_by_processor: ClassVar = _SET_BY_PROCESSOR
+    set_by_processor: ClassVar = (
+        "vocab_sizes",
+        "num_numeric",
+        "field_names",
+        "num_sequences",
+        "sequence_tables",
+        "sequence_vocab_sizes",
+        "processor_fingerprint",
+    )
     set_by_processor_hint: ClassVar = "it follows from the data and data.features"
 
     source: TableSource | None = None
@@ -80,18 +77,8 @@ class TabularInput(StoredInput):
         if _is_log(data["name"]):
             self.source = self._log_source()
             return
-        builder = find(data["name"], "table").options
-        options = dict(data["options"])
-        if data["path"] is not None:
-            options["path"] = data["path"]
-        for key in ("split", "fractions"):
-            if data[key] is not None:
-                if key not in builder:
-                    raise ValueError(
-                        f"data.{key} is {data[key]!r}, but {data['name']!r} parts its rows itself; leave data.{key} out"
-                    )
-                options[key] = data[key]
-        if "split" in builder and "seed" in builder:
+        options = self._options("table", "split", "fractions", says="parts its rows itself; leave it out")
+        if {"split", "seed"} <= {*find(data["name"], "table").options}:
             options.setdefault("seed", data["seed"])
         self.source = load_tabular(data["name"], **options)
 
@@ -122,9 +109,7 @@ class TabularInput(StoredInput):
 
     def _events(self, part: str) -> np.ndarray:
         """(S,) positions in the log of a part's samples, in the order of `rows`: a part's rows are in the order of its events."""
-        data = self.data
-        limit = data["max_train_samples"] if part == "train" else data["max_eval_samples"]
-        return draw(self.log_splits[part], limit, data["seed"], part)
+        return self.limited(self.log_splits[part], part)
 
     def _new_processor(self) -> TabularFeatureProcessor:
         arguments = processor_arguments(self.source)

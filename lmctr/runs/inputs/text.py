@@ -7,15 +7,28 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lmctr.data.batches.text import TextDataset, TextView
+from lmctr.data.batches.text import TextCollator, TextDataset, TextView
+from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.models.common.base import plain_model
+from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
+from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
-from lmctr.runs.inputs import config_keys, text_build
+from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
-from lmctr.runs.inputs.logs import LogInput
+from lmctr.runs.inputs.logs import LogInput, log_fingerprint
+from lmctr.runs.inputs.text_build import (
+    ABSOLUTE_POSITIONS,
+    build_text_config,
+    check_backbone,
+    max_positions,
+    pretrained_text_config,
+    scratch_text_config,
+)
+from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.values import Values
 
 # Config keys that the data group sets, because the processor and the model must agree on them.
@@ -64,7 +77,7 @@ class TextInput(LogInput):
             )
         else:
             try:
-                text_build.check_backbone(backbone)
+                check_backbone(backbone)
             except ValueError as error:
                 yield "model.backbone", str(error)
         if model["text_config_values"]:
@@ -95,9 +108,80 @@ class TextInput(LogInput):
         return lines
 
     def make_processor(self) -> CTRSinkProcessor:
-        return text_build.build_processor(
-            self.data, self.model_group, text_build.build_tokenizer(self.data, self.model_group, self.log, self.splits)
+        """The processor of the recipe; texts are cut to what the backbone has positions for."""
+        data, model, tokenizer = self.data, self.model_group, self._tokenizer()
+        max_length = data["max_length"]
+        text_config = build_text_config(model, tokenizer)
+        largest = max(tokenizer.get_vocab().values())
+        if largest >= text_config.vocab_size:
+            raise ValueError(
+                f"model.tokenizer: its token ids go up to {largest}, but the backbone {model['backbone']!r} has embeddings for "
+                f"{text_config.vocab_size} tokens; leave model.tokenizer out, or name the one that the backbone was trained with"
+            )
+        positions = max_positions(text_config)
+        if positions is not None:
+            if max_length is not None and max_length > positions:
+                raise ValueError(
+                    f"data.max_length is {max_length}, but the backbone has positions for {positions} tokens; "
+                    "give a smaller max_length or a backbone with more positions"
+                )
+            if max_length is None and tokenizer.model_max_length > positions:
+                max_length = positions
+        return CTRSinkProcessor(
+            tokenizer,
+            sink_order=data["order"],
+            max_length=max_length,
+            **{key: data[key] for key in ("prompt", "num_behaviors", "feedback", "trailing_sink")},
+            **{key: model[key] for key in ("sink_kind", "sink_signal", "num_sink_buckets", "sink_token", "layout")},
         )
+
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        """The recipe's tokenizer: the backbone's own, a named one, or one trained on the training part."""
+        wanted, backbone = self.model_group["tokenizer"], self.model_group["backbone"]
+        if isinstance(wanted, dict):
+            return train_tokenizer(
+                self._training_texts(),
+                wanted["type"],
+                wanted["vocab_size"],
+                lowercase=wanted["lowercase"],
+                min_frequency=wanted["min_frequency"],
+                use_template=backbone["model_type"] in ABSOLUTE_POSITIONS or wanted["type"] == "wordpiece",
+            )
+        if isinstance(backbone, str):
+            pretrained_text_config(
+                self.model_group
+            )  # an unknown backbone is told as such, not as one without tokenizer
+        key, name = ("model.backbone", backbone) if wanted is None else ("model.tokenizer", wanted)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(resolve_backbone(name))
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"{key}: no tokenizer can be loaded from {name!r} ({error})") from error
+        if len(tokenizer.get_vocab()) <= len(
+            tokenizer.all_special_ids
+        ):  # transformers makes it of a folder without one
+            raise ValueError(
+                f"{key}: {name!r} holds no tokenizer (its vocabulary would be empty); set model.tokenizer"
+            )
+        return tokenizer
+
+    def _training_texts(self) -> list[str]:
+        """Texts that a tokenizer from scratch may learn from: the items of the training samples and of their histories,
+        and the prompt's own texts."""
+        log, train, prompt = self.log, self.splits.train, Prompt.load(self.data["prompt"])
+        start, end = log.history_bounds(train)
+        change = np.zeros(log.num_events + 1, dtype=np.int64)
+        np.add.at(change, start, 1)
+        np.add.at(change, end, -1)
+        seen = np.cumsum(change[:-1]) > 0
+        seen[train] = True
+        catalogue = log.catalogue.take(np.unique(log.item[seen]))
+        texts = prompt.item_texts(catalogue)
+        if prompt.behavior_item is not None:
+            texts += prompt.behavior_texts(catalogue)
+        values = prompt.to_dict()
+        texts += [values.get(key) for key in ("head", "separator", "target", "empty_history")]
+        texts += [entry.get(key) for entry in values.get("feedback") or () for key in ("word", "header")]
+        return [text for text in texts if text]
 
     def load_processor(self, folder: Path) -> CTRSinkProcessor:
         from lmctr.runs.loading import check_tokenizer_files
@@ -107,42 +191,87 @@ class TextInput(LogInput):
 
     def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
         self._check_labels(parts)
-        retrieval = None
-        if processor.needs_similarity:
-            events = np.concatenate([self.splits[part] for part in parts])
-            place = run.folder / "retriever" if run.folder is not None else None
-            if run.writes:  # the first process computes and stores them, the others read what it stored
-                if run.is_first:
-                    retrieval = self._retrieve(processor, events, place)
-                run.wait()
-                if retrieval is None:
-                    retrieval = self._retrieve(processor, events, place)
-            else:
-                retriever = None
-                if place is not None and place.is_dir():
-                    from lmctr.data.logs.retrieval import TextRetriever
-
-                    retriever = TextRetriever.from_pretrained(place)
-                retrieval = self._retrieve(processor, events, None, retriever)
+        events = np.concatenate([self.splits[part] for part in parts])
+        if (
+            run.writes and not run.is_first
+        ):  # the first process computes and stores them, the others read what it stored
+            run.wait()
+        retrieval = self.retrieve(
+            processor, events, None if run.folder is None else run.folder / "retriever", run.writes
+        )
+        if run.writes and run.is_first:
+            run.wait()
         self.view = TextView(self.log, processor, retrieval=retrieval)
 
-    def _retrieve(self, processor: Any, events: np.ndarray, folder: Path | None, retriever: Any = None) -> Any:
-        train = self.splits.train
-        return text_build.build_retrieval_for(processor, self.log, events, self.data, folder, train, retriever)
+    def retrieve(
+        self, processor: Any, events: np.ndarray, folder: Path | None, writes: bool = False
+    ) -> Retrieval | None:
+        """Similar behaviours of each event, where the processor's order or signals need them; else None.
+
+        Args:
+            folder: of the run's retriever. With `writes`, results are cached there, and the retriever is saved beside them, so that
+                predictions from raw texts use the same vectors; without, the retriever that it holds is used.
+
+        TF-IDF learns from the training part's items only.
+        """
+        if not processor.needs_similarity:
+            return None
+        wanted = self.data["retrieval"]
+        if wanted is None:
+            raise ValueError(
+                "data.retrieval is missing: the order or a sink signal of this recipe needs similarities; "
+                "set it, for example {encoder: tfidf, k: 50}"
+            )
+        kept = folder is not None and not writes and folder.is_dir()
+        result = build_retrieval(
+            self.log,
+            events,
+            encoder=TextRetriever.from_pretrained(folder) if kept else resolve_backbone(wanted["encoder"]),
+            k=max(wanted["k"], processor.num_behaviors),
+            cache_dir=folder if writes else None,
+            train_events=self.splits.train,
+            processor=processor,
+        )
+        if writes:
+            result.retriever.save_pretrained(folder)
+        return result
 
     def dataset(self, part: str) -> TextDataset:
         return TextDataset(self.view, self.splits[part])
 
     def collator(self, half_precision: bool) -> Callable[[list], dict]:
-        return text_build.build_collator(self.view, half_precision)
+        return TextCollator(self.view, pad_to_multiple_of=8 if half_precision else None)
 
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-        return text_build.describe_data(self.log, self.splits, self.view, say)
+        result = super().describe(say)
+        cuts = {name: self.view.truncation(events) for name, events in self.splits.items() if len(events)}
+        result |= {"truncation": cuts, "fingerprint": log_fingerprint(self.log, self.splits)}
+        if cuts.get("train"):
+            cut = cuts["train"]
+            say(
+                f"tokens per training sample: mean {cut['mean_length']:.0f}, longest {cut['longest']}; "
+                f"{cut['share_truncated']:.1%} of samples lost behaviours to max_length"
+            )
+        return result
 
     # ---- model ----------------------------------------------------------------------------------------------------
 
-    def model(self, processor: Any) -> Any:
-        return text_build.build_model(self.data, self.model_group, processor)
+    def model(self, processor: Any) -> CTRSinkForCTR:
+        model, backbone = self.model_group, self.model_group["backbone"]
+        values = {key: value for key, value in model.items() if key not in TextModelKeys.model_fields}
+        values |= {"sink_order": self.data["order"], "feedback": self.data["feedback"]}
+        if isinstance(backbone, str):
+            return CTRSinkForCTR.from_backbone(
+                resolve_backbone(backbone),
+                text_config_values=model["text_config_values"],
+                attn_implementation=model["attn_implementation"],
+                **values,
+            )
+        text_config = scratch_text_config(backbone, processor.tokenizer, processor.sink_token_id)
+        config = CTRSinkConfig(text_config=text_config, **values)
+        if model["attn_implementation"] is not None:
+            config._attn_implementation = model["attn_implementation"]
+        return CTRSinkForCTR(config)
 
     def describe_model(self, model: Any) -> str:
         return f"{type(plain_model(model)).__name__} on {model.config.text_config.model_type}"

@@ -12,10 +12,8 @@ import numpy as np
 from lmctr.analysis.attention import AttentionMap, SinkAttention, attention_map, sink_attention
 from lmctr.analysis.plots import plot_attention_map, plot_layer_curves
 from lmctr.data.batches.text import TextView
-from lmctr.runs.answers import load_retriever
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs.logs import log_fingerprint
-from lmctr.runs.inputs.text_build import build_retrieval_for
 from lmctr.studies.analyses.common import Measure, OpenedRun
 
 
@@ -64,8 +62,7 @@ class _Attention(Measure):
                 f"--sample {options.sample}: {len(events)} samples are drawn, 0 to {len(events) - 1}; raise --num-samples"
             )
         # Histories are retrieved for the drawn samples only.
-        retriever = load_retriever(run.folder.path, processor)
-        retrieval = build_retrieval_for(processor, log, events, run.inputs.data, None, splits.train, retriever)
+        retrieval = run.inputs.retrieve(processor, events, run.folder.retriever)
         view, size = TextView(log, processor, retrieval=retrieval), options.batch_size
         batches = (view.batch(events[at : at + size]) for at in range(0, len(events), size))
         measured = sink_attention(run.model, batches)
