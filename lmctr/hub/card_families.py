@@ -1,9 +1,9 @@
-"""What a model card says of a model by its kind of input; what it says of the family stands in `lmctr.models.families`."""
+"""The facts of a model card by the kind of input; its sentences stand in `model_cards/template.md`, those on families in `lmctr.models.families`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from typing import Any, ClassVar
 
@@ -25,21 +25,12 @@ class CardFamily(ABC):
 
     Attributes:
         pipeline_tag, task: of the Hub.
-        kind, answer: the beginning and the end of the summary.
         output: the line of the example that reads the model's output.
-        promise: for which inputs that output is meant.
-        usage_note: how the processor is called.
-        limits: what the model cannot do.
     """
 
     pipeline_tag: ClassVar[str] = "tabular-classification"
     task: ClassVar[str] = "Click-through rate prediction"
-    kind: ClassVar[str]
-    answer: ClassVar[str]
     output: ClassVar[str] = "probability = model(**batch).logits.sigmoid()  # one per row"
-    promise: ClassVar[str] = "its probabilities hold for samples like those only"
-    usage_note: str
-    limits: Sequence[str]
 
     def __init__(self, row: Family, folder: RunFolder, recipe: dict[str, Any] | None):
         self.row, self.folder, self.config = row, folder, folder.config
@@ -47,13 +38,13 @@ class CardFamily(ABC):
         self.title = row.title
         self.citation = row.paper
 
-    def summary(self) -> str:
-        """What the model is, in one or two sentences."""
-        return f"{self.kind}: {self.row.says}, after [{self.title}]({self.row.url}). {self.answer}"
-
     def facts(self) -> list[tuple[str, str]]:
         """(title, value) rows: sizes, and the keys of the configuration that say how the model is made."""
         return [("Model type", f"`{self.folder.model_type}`"), *self.sizes()]
+
+    def words(self) -> dict[str, Any]:
+        """What the template's sentences about this kind of model need."""
+        return {}
 
     @abstractmethod
     def sizes(self) -> Iterator[tuple[str, str]]:
@@ -97,11 +88,14 @@ class TextCard(CardFamily):
 
     pipeline_tag = "text-classification"
 
-    def summary(self) -> str:
-        return (
-            "A language model that reads a user's history as text and predicts the probability of a positive response "
-            f"to a target item, after [{self.title}]({self.row.url}): {_sinks(self.config)}."
-        )
+    def words(self) -> dict[str, Any]:
+        encoder = (self.given("data", "retrieval") or {}).get("encoder")
+        return {
+            "sinks": _sinks(self.config),
+            "needs_similarity": "similarity" in example_rows(self.folder)["histories"][0][0],
+            "has_retriever": self.folder.has_retriever,
+            "encoder": encoder and shown(encoder),
+        }
 
     def sizes(self) -> Iterator[tuple[str, str]]:
         counts, text = self.folder.num_parameters, self.config.get("text_config") or {}
@@ -128,29 +122,6 @@ class TextCard(CardFamily):
         if prompt:
             yield "Prompt", f"`{prompt}`"
 
-    @property
-    def usage_note(self) -> str:
-        note = "`histories` are whole histories, oldest first, with times in unix seconds; the processor picks the behaviours."
-        if "similarity" not in example_rows(self.folder)["histories"][0][0]:
-            return note
-        note += " `similarity` is a behaviour's cosine with the target"
-        if self.folder.has_retriever:
-            return f"{note}, by the encoder in `retriever/` (`lmctr.data.TextRetriever.from_pretrained`)."
-        encoder = (self.given("data", "retrieval") or {}).get("encoder")
-        by = f", by the encoder `{shown(encoder)}`" if encoder else ""
-        return f"{note}{by}; this repository does not hold the encoder."
-
-    @property
-    def limits(self) -> Sequence[str]:
-        texts = "It reads item texts: an item without text, or with another language's text, is judged by little or nothing."
-        most = self.folder.processor.get("num_behaviors")
-        if not most:
-            return [texts]
-        return [
-            f"It reads {most} behaviours of a history at most; what is older, or does not fit, is not seen.",
-            texts,
-        ]
-
 
 def _sinks(config: dict[str, Any]) -> str:
     """The variant of CTR-Sink in words."""
@@ -167,19 +138,6 @@ def _sinks(config: dict[str, Any]) -> str:
 class TabularCard(CardFamily):
     """Of a model that reads rows of a table."""
 
-    kind = "A click-through-rate model for rows of a table"
-    answer = "It predicts the probability of a positive response."
-
-    usage_note = (
-        "The processor takes a list of rows (dicts), a dict of columns or a pyarrow Table with the columns of the raw data; `None` is a "
-        "missing value, and a value that was not in the training data gets the id for unknown values. "
-        "`lmctr predict` scores whole files (CSV, Parquet, JSON lines)."
-    )
-    limits = (
-        "It knows the values that were in its training data; new users, items or categories all share one vector, and how often they come "
-        "grows with time.",
-    )
-
     def sizes(self) -> Iterator[tuple[str, str]]:
         dims = self.config.get("embedding_dim")
         if isinstance(dims, list):
@@ -193,8 +151,6 @@ class TabularCard(CardFamily):
 class SequenceCard(CardFamily):
     """Of a model that reads sequences of events."""
 
-    kind = "A click-through-rate model for users' event sequences"
-    answer = "It predicts the probability of a positive response to each candidate item."
     output = "probability = model(**batch).logits.sigmoid()  # (users, candidates); several tasks: one more axis"
 
     def sizes(self) -> Iterator[tuple[str, str]]:
@@ -228,36 +184,9 @@ class SequenceCard(CardFamily):
             kept={"max_history_length"},
         )
 
-    @property
-    def usage_note(self) -> str:
-        note = (
-            "`histories` are users' events, oldest first, with the original ids of the items, times in unix seconds, and the names of behaviours and "
-            "scenarios; a candidate sees the events before its time. An item that was not in the training data gets the id for unknown items. "
-            "`lmctr.serving.score` scores many candidates of one user, and `lmctr predict` whole files of requests."
-        )
+    def words(self) -> dict[str, Any]:
         processor = SequenceProcessor.from_pretrained(self.folder.path)
-        names, prior = processor.statistics, processor.statistics_prior
-        if names:
-            rate = "" if prior is None else f", with `prior={prior:.6g}`"
-            note += (
-                f" `statistics` are the columns {', '.join(f'`{name}`' for name in names)} of each candidate, from what happened before its "
-                f"second, as `lmctr.utils.history_features.history_features` counts them on a log{rate}; NaN (null in requests) where one is not known."
-            )
-        return note
-
-    @property
-    def limits(self) -> Sequence[str]:
-        lines = [
-            "It knows the items that were in its training data; new ones share one vector, and how often they come grows with time."
-        ]
-        longest, length = self.config.get("max_history_length"), self.config.get("sequence_length")
-        if longest:
-            lines.append(f"It reads the latest {longest:,} events of a history; older ones are not seen.")
-        if length:
-            lines.append(
-                f"Its blocks hold {length:,} events in all; what no strategy selects, or does not fit, is not seen."
-            )
-        return lines
+        return {"statistics": processor.statistics, "prior": processor.statistics_prior}
 
 
 def _strategy(entry: dict[str, Any]) -> str:
@@ -279,25 +208,6 @@ class RetrievalCard(CardFamily):
     pipeline_tag = "tabular-regression"
     task = "Ad retrieval"
     output = "scores = model(**batch).logits  # (impressions, ads), higher is better"
-    promise = "its order holds for impressions like those only"
-
-    usage_note = (
-        "The processor takes the users of some impressions and the ads of each; `None` is a missing value, and a value that was not in the "
-        "training data gets the id for unknown values. Where users have different numbers of ads, `batch.ad_mask` says where an ad stands. "
-        "`lmctr predict` scores JSON lines of `user` and `ads`."
-    )
-    limits = (
-        "Its scores order the ads of one impression; they are no probabilities, no eCPM, and not comparable between impressions.",
-        "It learnt from ads that earlier stages of a cascade had let through; on ads that these would have dropped nothing was measured.",
-        "It knows the values that were in its training data; new ads share one vector until it is trained again.",
-    )
-
-    def summary(self) -> str:
-        row = self.row
-        return (
-            f"A model for ad retrieval, {row.says}, after [{row.paper.partition('.')[0]}]({row.url}). It scores the ads of an impression, so that "
-            "the best ones go on to the next stage."
-        )
 
     def sizes(self) -> Iterator[tuple[str, str]]:
         config = self.config

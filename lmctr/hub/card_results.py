@@ -18,7 +18,6 @@ __all__ = [
     "better_baselines",
     "common_splits",
     "main_metric",
-    "results_note",
     "results_table",
     "seed_metrics",
 ]
@@ -134,32 +133,6 @@ def _cells(per_run: list[dict[str, float]], metrics: list[str]) -> list[str]:
 
 def _count(metrics: dict[str, float]) -> str:
     return f"{metrics['num_samples']:,}" if "num_samples" in metrics else "-"
-
-
-def results_note(runs: list[dict[str, Any]]) -> str:
-    """What the table's numbers are."""
-    if not runs:
-        return ""
-    seeds = ", ".join(str(run["seed"]) for run in runs)
-    note = (
-        f"One run, seed {seeds}."
-        if len(runs) == 1
-        else f"Mean and standard deviation over {len(runs)} runs, seeds {seeds}; the weights here are those of the first."
-    )
-    if _is_ranking(runs):
-        note += (
-            " R/R* is the eCPM of the ads passed on relative to that of the ground truth's, OPA the share of pairs of ads in the right order; "
-            "means over impressions that have a value."
-        )
-    else:
-        note += " AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user."
-    if runs[0]["baselines"]:
-        note += " The baselines were computed in the same run, on the same samples"
-        fitted = runs[0]["training_samples"]
-        if "model" in fitted and "baselines" in fitted:
-            note += f", after fitting on {fitted['baselines']:,} training samples (the model: {fitted['model']:,})"
-        note += "."
-    return note
 
 
 def better_baselines(runs: list[dict[str, Any]]) -> list[str]:

@@ -22,14 +22,13 @@ from lmctr.hub.card_results import (
     better_baselines,
     common_splits,
     main_metric,
-    results_note,
     results_table,
     seed_metrics,
 )
 from lmctr.hub.examples import example_call
 from lmctr.hub.options import CardOptions
 from lmctr.runs.download import is_hub_id, local_folder
-from lmctr.runs.folder import RunFolder, open_run
+from lmctr.runs.folder import open_run
 from lmctr.utils.resources import find_resource
 
 __all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
@@ -78,20 +77,26 @@ def build_card(
     runs = seed_metrics(folder, recipe, metrics, seed_runs)
     citations = [family.citation, *([info["citation"]] if info.get("citation") else [])]
     text = ModelCard.from_template(
-        card_data=_header(folder, family, recipe, info, runs, repo_id, licence),
+        card_data=_header(family, info, runs, repo_id, licence),
         template_path=str(find_resource("model_cards", "template")),
         title=repo_id.split("/")[-1] if repo_id else f"{family.title} on {info.get('name', 'a CTR log')}",
-        summary=family.summary(),
+        kind=family.row.input,
+        row=family.row,
+        config=folder.config,
+        processor=folder.processor,
+        info=info,
+        runs=runs,
+        fitted=runs[0]["training_samples"] if runs else {},
+        behind=better_baselines(runs),
+        metric=METRICS[main_metric(runs)][0],
         facts=family.facts(),
         results=results_table(runs),
-        results_note=results_note(runs),
-        usage=_usage(folder, family, repo_id),
-        usage_note=family.usage_note,
+        usage=_usage(family, repo_id),
         data_lines=data_lines(data),
         training_note=_training_note(metrics),
         recipe=yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
-        limits=_limits(folder, family, info, runs),
         citations=citations,
+        **family.words(),
     ).content.strip()
     return f"{text}\n\n<!-- written by lmctr, content {_digest(text)} -->\n"
 
@@ -130,14 +135,9 @@ def _digest(text: str) -> str:
 
 
 def _header(
-    folder: RunFolder,
-    family: CardFamily,
-    recipe: dict[str, Any] | None,
-    info: dict[str, Any],
-    runs: list[dict[str, Any]],
-    repo_id: str | None,
-    licence: str | None,
+    family: CardFamily, info: dict[str, Any], runs: list[dict[str, Any]], repo_id: str | None, licence: str | None
 ) -> ModelCardData:
+    folder = family.folder
     name = repo_id.split("/")[-1] if repo_id else folder.path.resolve().name
     dataset = info.get("name") or "unnamed"
     results = [
@@ -163,20 +163,19 @@ def _header(
         library_name="lmctr",
         pipeline_tag=family.pipeline_tag,
         tags=["click-through-rate", "ctr-prediction", "recommendation", folder.model_type],
-        base_model=_hub_backbone(recipe),
+        base_model=_hub_backbone(family.given("model", "backbone")),
         model_name=name if results else None,
         eval_results=results or None,
     )
 
 
-def _hub_backbone(recipe: dict[str, Any] | None) -> str | None:
+def _hub_backbone(backbone: Any) -> str | None:
     """The backbone's repository on the Hub, where its name has the form of one and is no local path."""
-    backbone = ((recipe or {}).get("model") or {}).get("backbone")
     is_name = isinstance(backbone, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", backbone) and backbone[0] not in "./~"
     return backbone if is_name and not Path(backbone).exists() else None
 
 
-def _usage(folder: RunFolder, family: CardFamily, repo_id: str | None) -> str:
+def _usage(family: CardFamily, repo_id: str | None) -> str:
     place = repo_id or "."
     where = "" if repo_id else "  # this folder"
     return "\n".join(
@@ -187,52 +186,21 @@ def _usage(folder: RunFolder, family: CardFamily, repo_id: str | None) -> str:
             "",
             f'model = lmctr.AutoModelForCTR.from_pretrained("{place}").eval(){where}',
             f'processor = AutoProcessor.from_pretrained("{place}")',
-            example_call(folder),
+            example_call(family.folder),
             "with torch.no_grad():",
             f"    {family.output}",
         ]
     )
 
 
-# Training, limits
-
-
 def _training_note(metrics: dict[str, Any] | None) -> str:
-    parts = []
-    if metrics and metrics.get("command"):
-        parts.append(f"Command: `{_command(metrics['command'])}`.")
-    if metrics and metrics.get("machine"):
+    metrics, parts = metrics or {}, []
+    if metrics.get("command"):  # without folders of the machine that it ran on
+        parts.append(f"Command: `{' '.join(shown(word) for word in metrics['command'].split())}`.")
+    if metrics.get("machine"):
         parts.append(f"Machine: {metrics['machine']}.")
-    if metrics and isinstance(metrics.get("samples_per_second"), (int, float)):
+    if isinstance(metrics.get("samples_per_second"), (int, float)):
         parts.append(f"Training speed: {metrics['samples_per_second']:,.1f} samples/s.")
-    if metrics and isinstance(metrics.get("versions"), dict):
+    if isinstance(metrics.get("versions"), dict):
         parts.append("Versions: " + ", ".join(f"{name} {value}" for name, value in metrics["versions"].items()) + ".")
     return " ".join(parts) or "Trained with lmctr."
-
-
-def _command(command: str) -> str:
-    """The command without folders of the machine that it ran on."""
-    return " ".join(shown(word) for word in command.split())
-
-
-def _limits(folder: RunFolder, family: CardFamily, info: dict[str, Any], runs: list[dict[str, Any]]) -> list[str]:
-    lines = []
-    name = info.get("name")
-    rule = f" (positive: {info['label_rule']})" if info.get("label_rule") else ""
-    lines.append(f"It was trained{f' on {name}' if name else ''}{rule} and predicts that label; {family.promise}.")
-    behind = better_baselines(runs)
-    if behind:
-        metric = METRICS[main_metric(runs)][0]
-        lines.append(
-            f"It does not beat every baseline: by {metric} on the test split it is behind {' and '.join(behind)}."
-        )
-    if len(runs) == 1:
-        lines.append("Its metrics come from one seed; a difference smaller than the spread over seeds means nothing.")
-    lines += family.limits
-    lines.append(
-        "It learnt from what users were shown and chose to answer; it repeats the selection, popularity and taste that the log "
-        "holds, and was not tested for fairness between groups of users or providers."
-    )
-    if info.get("licence"):
-        lines.append(f"Terms of the data, which may bind the weights too: {info['licence']}")
-    return lines

@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import transformers
+from transformers.trainer_utils import PredictionOutput
 
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
 from lmctr.runs.download import local_folder
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
 from lmctr.runs.inputs import input_class, input_of
-from lmctr.runs.inputs.base import PARTS, RunContext
+from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.loading import load_run
 from lmctr.runs.options import EvaluateOptions
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer
-from lmctr.utils.files import write_json
+from lmctr.utils.files import replacing, write_json
 
 # Training arguments that matter to a measurement.
 _EVALUATION_KEYS = (
@@ -91,9 +91,7 @@ def evaluate(
         if arguments.process_index != 0:
             return {}
         if predictions:
-            write_predictions(
-                Path(predictions), view.identify(split), output.label_ids, output.predictions, view.tasks
-            )
+            write_predictions(predictions, view, split, output)
         return plain_metrics(output.metrics, split, view.tasks)
 
 
@@ -146,30 +144,24 @@ def plain_metrics(metrics: dict[str, float], prefix: str, tasks: Sequence[str] =
     return {name: metrics[f"{prefix}_{name}"] for name in names if f"{prefix}_{name}" in metrics}
 
 
-def write_predictions(
-    path: Path, columns: Mapping[str, Any], labels: np.ndarray, logits: np.ndarray, tasks: Sequence[str] = ("label",)
-) -> None:
-    """Write the scores of a part as Parquet: the view's identifying `columns`, then `label` and `logit`.
+def write_predictions(path: str | Path, view: InputKind, part: str, output: PredictionOutput) -> None:
+    """Write the scores of a part as Parquet: the view's identifying columns, then `label` and `logit`.
 
     Labels are int8 where they are whole and small, else float32. (S, T) labels and logits: those are the first task's, and
     `label_<task>` and `logit_<task>` of the others follow (-100: no label). A `weight` column goes last, so that the metrics can be computed again.
     """
-    ordered = {key: values for key, values in columns.items() if key != "weight"}
-    for task, name in enumerate(tasks):
+    path, ordered = Path(path), view.identify(part)
+    weight = ordered.pop("weight", None)
+    for task, name in enumerate(view.tasks):
         end = "" if task == 0 else f"_{name}"
-        own_labels, own_logits = (x if x.ndim == 1 else x[:, task] for x in (labels, logits))
-        ordered |= {
-            f"label{end}": pa.array(own_labels.astype(_label_type(own_labels))),
-            f"logit{end}": pa.array(own_logits, pa.float32()),
-        }
-    if "weight" in columns:
-        ordered["weight"] = columns["weight"]
+        labels, logits = (x if x.ndim == 1 else x[:, task] for x in (output.label_ids, output.predictions))
+        whole = (
+            labels == labels.astype("int8")
+        ).all()  # clicks are; a rank index may be above 127, or no whole number
+        ordered[f"label{end}"] = pa.array(labels.astype("int8" if whole else "float32"))
+        ordered[f"logit{end}"] = pa.array(logits, pa.float32())
+    if weight is not None:
+        ordered["weight"] = weight
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    pq.write_table(pa.table(ordered), temporary)
-    temporary.replace(path)
-
-
-def _label_type(labels: np.ndarray) -> str:
-    """Clicks are int8; a rank index may be above 127, or no whole number."""
-    return "int8" if (labels == labels.astype("int8")).all() else "float32"
+    with replacing(path) as temporary:
+        pq.write_table(pa.table(ordered), temporary)

@@ -56,13 +56,9 @@ _UPLOADED_SUFFIXES = (".safetensors", ".model", ".parquet")
 _RETRIEVER_FILES = ("retriever/retriever.json", "retriever/retriever.safetensors")
 _ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _NEVER_UPLOADED = ("reference.safetensors",)
-_OWN = (  # what a run writes
-    RECIPE,
-    METRICS,
-    DATA,
-    "README.md",
-    *_UPLOADED,
-    *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", "reference.safetensors"),
+_OWN = (  # what a run writes, the sign of a finished one first
+    *(METRICS, DATA, RECIPE, "README.md", *_UPLOADED),
+    *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", *_NEVER_UPLOADED),
     *("*tabular_vocabularies.parquet", "*tabular_numbers.safetensors", "sequence_*.parquet"),
     *("checkpoints", "predictions", "retriever", "adapter", "analysis", ".cache"),
 )
@@ -123,7 +119,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Delete what a run wrote, and nothing else; the sign of a finished run goes first."""
-        for pattern in (METRICS, DATA, *_OWN):
+        for pattern in _OWN:
             for path in self.path.glob(pattern):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
@@ -171,7 +167,26 @@ class RunFolder:
     @cached_property
     def weight_files(self) -> tuple[str, ...]:
         """Names of the safetensors files."""
-        return _weight_files(self.path)
+        path, index = self.path, self.path / WEIGHTS_INDEX
+        if (path / WEIGHTS).is_file():
+            return (WEIGHTS,)
+        if not index.is_file() and (path / "adapter_model.safetensors").is_file():
+            raise FileNotFoundError(
+                f"{path} holds a PEFT adapter without the model that it belongs to; merge it (merge_and_unload) and save the "
+                "whole model with save_pretrained"
+            )
+        if not index.is_file():
+            raise FileNotFoundError(f"{path} has no {WEIGHTS} (nor {WEIGHTS_INDEX}): the model was not saved there")
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ValueError(f"{index} has no weight_map")
+        names = tuple(sorted(set(weight_map.values())))
+        missing = [name for name in names if not (path / name).is_file()]
+        if missing:
+            raise FileNotFoundError(
+                f"{path} lacks {len(missing)} of {len(names)} weight files that {WEIGHTS_INDEX} names: {', '.join(missing)}"
+            )
+        return names
 
     @cached_property
     def num_parameters(self) -> dict[str, int]:
@@ -181,7 +196,18 @@ class RunFolder:
     @cached_property
     def processor(self) -> dict[str, Any]:
         """`processor_config.json` (or `preprocessor_config.json`)."""
-        return _read_processor(self.path)
+        for name in PROCESSOR_FILES:
+            if (self.path / name).is_file():
+                values = read_json(self.path / name)
+                if name == PROCESSOR_FILES[0] and not isinstance(values.get("processor_class"), str):
+                    raise ValueError(
+                        f"{self.path / name} has no processor_class; save it with processor.save_pretrained"
+                    )
+                return values
+        raise FileNotFoundError(
+            f"{self.path} has no {PROCESSOR_FILES[0]}: without the processor nobody can make inputs for the model; "
+            "save it with processor.save_pretrained"
+        )
 
     @property
     def has_retriever(self) -> bool:
@@ -214,8 +240,12 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
         raise FileNotFoundError(f"run folder {str(path)!r} does not exist; give the folder that `lmctr train` wrote")
     if state == "model":
         _ = run.config
-        if refuse_pickles:
-            _refuse_pickles(run.path)
+        found = sorted(entry.name for entry in run.path.iterdir() if entry.suffix.lower() in PICKLE_SUFFIXES)
+        if refuse_pickles and found:
+            raise ValueError(
+                f"{path} holds files in a format that can run code when it is loaded: {', '.join(found)}; lmctr shares "
+                "safetensors only: save the model with save_pretrained (which writes model.safetensors) and delete these files"
+            )
         _ = run.num_parameters, run.processor
         return run
     if not run.started:
@@ -275,38 +305,6 @@ def is_shared(name: str) -> bool:
     return name in _RETRIEVER_FILES or (name.startswith("retriever/encoder/") and name.endswith(_ENCODER_SUFFIXES))
 
 
-def _refuse_pickles(path: Path) -> None:
-    found = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in PICKLE_SUFFIXES)
-    if found:
-        raise ValueError(
-            f"{path} holds files in a format that can run code when it is loaded: {', '.join(found)}; lmctr shares "
-            "safetensors only: save the model with save_pretrained (which writes model.safetensors) and delete these files"
-        )
-
-
-def _weight_files(path: Path) -> tuple[str, ...]:
-    if (path / WEIGHTS).is_file():
-        return (WEIGHTS,)
-    if not (path / WEIGHTS_INDEX).is_file() and (path / "adapter_model.safetensors").is_file():
-        raise FileNotFoundError(
-            f"{path} holds a PEFT adapter without the model that it belongs to; merge it (merge_and_unload) and save the "
-            "whole model with save_pretrained"
-        )
-    if not (path / WEIGHTS_INDEX).is_file():
-        raise FileNotFoundError(f"{path} has no {WEIGHTS} (nor {WEIGHTS_INDEX}): the model was not saved there")
-    index = read_json(path / WEIGHTS_INDEX)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(f"{path / WEIGHTS_INDEX} has no weight_map")
-    names = tuple(sorted(set(weight_map.values())))
-    missing = [name for name in names if not (path / name).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"{path} lacks {len(missing)} of {len(names)} weight files that {WEIGHTS_INDEX} names: {', '.join(missing)}"
-        )
-    return names
-
-
 def _read_header(path: Path) -> dict[str, int]:
     """Number of values of each tensor of a safetensors file, after a check that the file has the length it declares."""
     size = path.stat().st_size
@@ -329,16 +327,3 @@ def _read_header(path: Path) -> dict[str, int]:
             "copy it again or save the model again"
         )
     return counts
-
-
-def _read_processor(path: Path) -> dict[str, Any]:
-    for name in PROCESSOR_FILES:
-        if (path / name).is_file():
-            values = read_json(path / name)
-            if name == PROCESSOR_FILES[0] and not isinstance(values.get("processor_class"), str):
-                raise ValueError(f"{path / name} has no processor_class; save it with processor.save_pretrained")
-            return values
-    raise FileNotFoundError(
-        f"{path} has no {PROCESSOR_FILES[0]}: without the processor nobody can make inputs for the model; "
-        "save it with processor.save_pretrained"
-    )

@@ -56,9 +56,8 @@ def write_reference(
     tensors = {f"input.{key}": value.contiguous() for key, value in inputs.items()} | {"logits": logits}
     parameter = next(model.parameters())
     made_with = {"dtype": str(parameter.dtype).removeprefix("torch."), "device": parameter.device.type}
-    metadata = {
-        "made_with": json.dumps(made_with)
-    }  # one entry: several are written in an order that changes from run to run
+    # One entry: several are written in an order that changes from run to run.
+    metadata = {"made_with": json.dumps(made_with)}
     path = Path(run_dir) / REFERENCE_FILE
     save_file(tensors, path, metadata=metadata)
     return path

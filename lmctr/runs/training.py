@@ -266,8 +266,7 @@ class Training:
             output = trainer.predict(view.dataset(name), metric_key_prefix=name)
             metrics[name] = plain_metrics(output.metrics, name, view.tasks)
             if self.is_first:
-                path = self.folder.path / "predictions" / f"{name}.parquet"
-                write_predictions(path, view.identify(name), output.label_ids, output.predictions, view.tasks)
+                write_predictions(self.folder.path / "predictions" / f"{name}.parquet", view, name, output)
         self._save_model(trainer, view.dataset("test"))
         if not self.is_first:
             return

@@ -309,10 +309,7 @@ class CTRTrainer(Trainer):
             if not len(known) or (task > 0 and len(known) < 2):
                 continue  # not defined: left out
             measured = evaluate_predictions(
-                own_labels.astype(np.float64),
-                own_logits,
-                groups=groups,
-                sample_weight=weight,
+                own_labels.astype(np.float64), own_logits, groups=groups, sample_weight=weight
             )
             for name in names:
                 metrics[f"{name}_loss"] = measured["log_loss"]
@@ -429,10 +426,8 @@ class CTRTrainer(Trainer):
         folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             (folder / MARKER).unlink(missing_ok=True)
-        limit, self.args.save_total_limit = (
-            self.args.save_total_limit,
-            None,
-        )  # no rotation before the new one is complete
+        limit = self.args.save_total_limit
+        self.args.save_total_limit = None  # no rotation before the new one is complete
         try:
             super()._save_checkpoint(model, trial)
         finally:
@@ -476,22 +471,17 @@ def _damage_named(checkpoint: str | None) -> Iterator[None]:
     """Errors of unreadable files become a `ValueError` that names the checkpoint."""
     try:
         yield
-    except UnpicklingError as error:  # torch's own text proposes to unpickle the file without checks
-        raise _damaged(checkpoint, "a file of the optimiser's or scheduler's state is corrupt") from error
-    except (SafetensorError, EOFError, OSError) as error:
-        raise _damaged(checkpoint, error) from error
-    except RuntimeError as error:
-        if not any(sign in str(error) for sign in ("PytorchStreamReader", "Error(s) in loading state_dict")):
+    except (UnpicklingError, SafetensorError, EOFError, OSError, RuntimeError) as error:
+        signs = ("PytorchStreamReader", "Error(s) in loading state_dict")
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in signs):
             raise
-        raise _damaged(checkpoint, error) from error
-
-
-def _damaged(checkpoint: str | None, reason: object) -> ValueError:
-    first_line = (str(reason) or type(reason).__name__).splitlines()[0]
-    return ValueError(
-        f"{checkpoint} is damaged and cannot be read ({first_line}); delete this folder and resume from an earlier "
-        "checkpoint, or train again"
-    )
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        if isinstance(error, UnpicklingError):  # torch's own text proposes to unpickle the file without checks
+            reason = "a file of the optimiser's or scheduler's state is corrupt"
+        raise ValueError(
+            f"{checkpoint} is damaged and cannot be read ({reason}); delete this folder and resume from an earlier "
+            "checkpoint, or train again"
+        ) from error
 
 
 def _column(dataset: Any, name: str) -> np.ndarray | None:

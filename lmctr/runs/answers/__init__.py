@@ -9,8 +9,7 @@ __all__ = ["load_retriever", "predict_rows"]
 
 
 def __getattr__(name: str) -> Any:
-    if (
-        name not in __all__
-    ):  # options.py is read for the help of the command line: nothing heavy before it is asked for
+    # options.py is read for the help of the command line: nothing heavy before it is asked for
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("lmctr.runs.answers.predict"), name)

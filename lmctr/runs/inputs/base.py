@@ -193,7 +193,11 @@ class InputKind(ABC):
     def config(self, processor: Any) -> Any:
         """The model's configuration: the recipe's values, and what follows from the data."""
         values = {key: value for key, value in self.model_group.items() if key != "family"}
-        return config_class(self.model_group["family"])(**values | processor.model_config_values())
+        return config_class(self.model_group["family"])(**values | self.config_values(processor))
+
+    def config_values(self, processor: Any) -> dict[str, Any]:
+        """What of the configuration follows from the data."""
+        return processor.model_config_values()
 
     def model(self, processor: Any) -> Any:
         """The model with its initial weights; seed the random generators before."""

@@ -20,6 +20,7 @@ from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import find, load_impressions
+from lmctr.evaluation.impression_baselines import impression_baseline_metrics
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.runs.inputs.base import PARTS, checksum, count_cost
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, ImpressionDataKeys
@@ -36,8 +37,6 @@ class ImpressionInput(StoredInput):
     training_defaults: ClassVar = {"metric_for_best_model": "eval_revenue_ratio"}
     store_class: ClassVar = ImpressionStore
     view_class: ClassVar = ImpressionView
-    stores_folder: ClassVar = "impressions"
-    shared_file: ClassVar = "impressions.json"
     features_of_data: ClassVar = "their features"
     set_by_processor: ClassVar = (
         "user_vocab_sizes",
@@ -167,8 +166,6 @@ class ImpressionInput(StoredInput):
         return columns
 
     def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        from lmctr.evaluation.impression_baselines import impression_baseline_metrics
-
         parts = {part: self.rows(part) for part in ("validation", "test")}
         train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
         return impression_baseline_metrics(self.store, {"train": train, **parts}, self.settings, seed), len(train)

@@ -16,14 +16,14 @@ from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.values import Values
 
+_SHARED_FILE = "store.json"  # tells the other ranks where the store lies
+
 
 class StoredInput(InputKind):
     """Samples in an [`ArrayStore`], which `check` builds, ranks share and a cache folder keeps.
 
     Attributes:
         store_class, view_class: of the data.
-        stores_folder: the run's own folder of stores, where the recipe names none.
-        shared_file: tells the other ranks where the store lies.
         features_of_data: the features of a recipe in words, for messages.
         set_by_processor: config keys that follow from the data.
         set_by_processor_hint: what a recipe sets instead.
@@ -31,8 +31,6 @@ class StoredInput(InputKind):
 
     store_class: ClassVar[type[ArrayStore]]
     view_class: ClassVar[type[Any]]
-    stores_folder: ClassVar[str]
-    shared_file: ClassVar[str]
     features_of_data: ClassVar[str]
     set_by_processor: ClassVar[tuple[str, ...]]
     set_by_processor_hint: ClassVar[str]
@@ -73,7 +71,7 @@ class StoredInput(InputKind):
         wanted = self.data["cache_dir"]
         if wanted is not None:
             return Path(wanted).expanduser()
-        return None if self.scratch is None else self.scratch / self.stores_folder
+        return None if self.scratch is None else self.scratch / "stores"
 
     def check(self) -> list[str]:
         """Fits the processor and fills the store, which is where values are checked; then the parts."""
@@ -88,11 +86,11 @@ class StoredInput(InputKind):
 
     def share(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / self.shared_file, {"store": str(self.store.directory.resolve())})
+        write_json(folder / _SHARED_FILE, {"store": str(self.store.directory.resolve())})
 
     def load_shared(self, folder: Path) -> None:
         if self.store is None:
-            self.store = self.store_class.load(read_json(folder / self.shared_file)["store"])
+            self.store = self.store_class.load(read_json(folder / _SHARED_FILE)["store"])
 
     def make_processor(self) -> Any:
         return self.store.processor

@@ -19,7 +19,8 @@ from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.registry import DATASETS, find, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
-from lmctr.runs.inputs import config_class
+from lmctr.evaluation.baselines import baseline_metrics
+from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.runs.inputs.base import PARTS, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.logs import log_columns
@@ -34,8 +35,6 @@ class TabularInput(StoredInput):
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "cache_dir", "baselines")
     store_class: ClassVar = TabularStore
     view_class: ClassVar = TabularView
-    stores_folder: ClassVar = "tables"
-    shared_file: ClassVar = "tabular.json"
     features_of_data: ClassVar = "data.features"
     set_by_processor: ClassVar = (
         "vocab_sizes",
@@ -173,33 +172,24 @@ class TabularInput(StoredInput):
         return columns
 
     def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        if self.log is not None:
-            return self._log_baselines(seed)
-        from lmctr.evaluation.table_baselines import table_baseline_metrics
-
-        splits = {part: self.rows(part) for part in ("validation", "test")}
-        train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
-        return table_baseline_metrics(self.store, {"train": train, **splits}, seed=seed), len(train)
-
-    def _log_baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        """Those of the log, which count in the order of time."""
-        from lmctr.evaluation.baselines import baseline_metrics
-
-        parts = {part: self._events(part) for part in ("validation", "test")}
-        splits = dataclasses.replace(self.log_splits, **parts)
-        return baseline_metrics(self.log, splits, seed=seed), len(splits.train)
+        whole = self.store.splits if self.log is None else self.log_splits
+        train = whole["train"]  # a limit on the model's samples is none on theirs
+        if self.log is not None:  # those of the log count in the order of time
+            parts = {part: self._events(part) for part in ("validation", "test")}
+            return baseline_metrics(self.log, dataclasses.replace(whole, **parts), seed=seed), len(train)
+        parts = {part: self.rows(part) for part in ("validation", "test")}
+        return table_baseline_metrics(self.store, {"train": train, **parts}, seed=seed), len(train)
 
     # ---- model ----------------------------------------------------------------------------------------------------
 
-    def config(self, processor: Any) -> Any:
-        values = {key: value for key, value in self.model_group.items() if key != "family"}
-        width = values.get("embedding_dim", 16)
+    def config_values(self, processor: Any) -> dict[str, Any]:
+        width = self.model_group.get("embedding_dim", 16)
         data_values = processor.model_config_values(**({"embedding_dim": width} if isinstance(width, int) else {}))
         if "embedding_dim" in data_values and not isinstance(width, int):
             raise ValueError(
                 "model.embedding_dim is a list, but data.features gives fields widths of their own; keep one of the two"
             )
-        return config_class(self.model_group["family"])(**values | data_values)
+        return data_values
 
 
 def _is_log(name: str) -> bool:

@@ -192,9 +192,7 @@ class TextInput(LogInput):
     def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
         self._check_labels(parts)
         events = np.concatenate([self.splits[part] for part in parts])
-        if (
-            run.writes and not run.is_first
-        ):  # the first process computes and stores them, the others read what it stored
+        if run.writes and not run.is_first:  # who reads what the first process computes and stores
             run.wait()
         retrieval = self.retrieve(
             processor, events, None if run.folder is None else run.folder / "retriever", run.writes
