@@ -35,8 +35,6 @@ class CardFamily(ABC):
     def __init__(self, row: Family, folder: RunFolder, recipe: dict[str, Any] | None):
         self.row, self.folder, self.config = row, folder, folder.config
         self.recipe = recipe or {}
-        self.title = row.title
-        self.citation = row.paper
 
     def facts(self) -> list[tuple[str, str]]:
         """(title, value) rows: sizes, and the keys of the configuration that say how the model is made."""

@@ -75,11 +75,11 @@ def build_card(
     family = card_family(folder, recipe)
     info = dataset_info(data)
     runs = seed_metrics(folder, recipe, metrics, seed_runs)
-    citations = [family.citation, *([info["citation"]] if info.get("citation") else [])]
+    citations = [family.row.paper, info.get("citation")]
     text = ModelCard.from_template(
         card_data=_header(family, info, runs, repo_id, licence),
         template_path=str(find_resource("model_cards", "template")),
-        title=repo_id.split("/")[-1] if repo_id else f"{family.title} on {info.get('name', 'a CTR log')}",
+        title=repo_id.split("/")[-1] if repo_id else f"{family.row.title} on {info.get('name', 'a CTR log')}",
         kind=family.row.input,
         row=family.row,
         config=folder.config,
@@ -91,11 +91,13 @@ def build_card(
         metric=METRICS[main_metric(runs)][0],
         facts=family.facts(),
         results=results_table(runs),
-        usage=_usage(family, repo_id),
+        repo_id=repo_id,
+        example=example_call(folder),
+        output=family.output,
         data_lines=data_lines(data),
         training_note=_training_note(metrics),
         recipe=yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
-        citations=citations,
+        citations=[citation for citation in citations if citation],
         **family.words(),
     ).content.strip()
     return f"{text}\n\n<!-- written by lmctr, content {_digest(text)} -->\n"
@@ -173,24 +175,6 @@ def _hub_backbone(backbone: Any) -> str | None:
     """The backbone's repository on the Hub, where its name has the form of one and is no local path."""
     is_name = isinstance(backbone, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", backbone) and backbone[0] not in "./~"
     return backbone if is_name and not Path(backbone).exists() else None
-
-
-def _usage(family: CardFamily, repo_id: str | None) -> str:
-    place = repo_id or "."
-    where = "" if repo_id else "  # this folder"
-    return "\n".join(
-        [
-            "import lmctr",
-            "import torch",
-            "from transformers import AutoProcessor",
-            "",
-            f'model = lmctr.AutoModelForCTR.from_pretrained("{place}").eval(){where}',
-            f'processor = AutoProcessor.from_pretrained("{place}")',
-            example_call(family.folder),
-            "with torch.no_grad():",
-            f"    {family.output}",
-        ]
-    )
 
 
 def _training_note(metrics: dict[str, Any] | None) -> str:

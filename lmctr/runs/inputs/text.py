@@ -28,6 +28,7 @@ from lmctr.runs.inputs.text_build import (
     pretrained_text_config,
     scratch_text_config,
 )
+from lmctr.runs.loading import check_tokenizer_files
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.values import Values
 
@@ -184,19 +185,16 @@ class TextInput(LogInput):
         return [text for text in texts if text]
 
     def load_processor(self, folder: Path) -> CTRSinkProcessor:
-        from lmctr.runs.loading import check_tokenizer_files
-
         check_tokenizer_files(folder)
         return CTRSinkProcessor.from_pretrained(folder)
 
     def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
         self._check_labels(parts)
         events = np.concatenate([self.splits[part] for part in parts])
-        if run.writes and not run.is_first:  # who reads what the first process computes and stores
+        folder = None if run.folder is None else run.folder / "retriever"
+        if run.writes and not run.is_first:  # it reads what the first process computes and stores
             run.wait()
-        retrieval = self.retrieve(
-            processor, events, None if run.folder is None else run.folder / "retriever", run.writes
-        )
+        retrieval = self.retrieve(processor, events, folder, run.writes)
         if run.writes and run.is_first:
             run.wait()
         self.view = TextView(self.log, processor, retrieval=retrieval)
