@@ -33,8 +33,8 @@ class ArrayStore(ABC):
     """Named arrays of processed data, with the processor that made them.
 
     Args:
-        arrays: by names in `array_names`; arrays that do not apply are left out, and are None as attributes.
-        num_rows: length of `split`, which is all training where it is not given.
+        arrays: by names in `array_names`; arrays that do not apply are left out, and are None as attributes. Without `split` all rows are
+            for training.
         processor: the fitted processor, or None.
         info: origin and licence of the data.
         statistics: what building counted.
@@ -58,12 +58,15 @@ class ArrayStore(ABC):
     def __init__(
         self,
         arrays: dict[str, np.ndarray],
-        num_rows: int,
         processor: Any = None,
         info: DatasetInfo | None = None,
         statistics: dict[str, Any] | None = None,
         directory: Path | None = None,
     ) -> None:
+        unknown = sorted(set(arrays) - set(self.array_names))
+        if unknown:
+            raise ValueError(f"{type(self).__name__}: unknown arrays {unknown}; known: {', '.join(self.array_names)}.")
+        num_rows = self._check(arrays)
         for name in self.array_names:
             values = arrays.get(name)
             setattr(self, name, None if values is None else np.asarray(values))
@@ -72,14 +75,13 @@ class ArrayStore(ABC):
         self.processor, self.info = processor, info or DatasetInfo()
         self.statistics, self.directory = statistics or {}, directory
 
-    @classmethod
-    def _check_names(cls, arrays: dict[str, np.ndarray]) -> None:
-        unknown = sorted(set(arrays) - set(cls.array_names))
-        if unknown:
-            raise ValueError(f"{cls.__name__}: unknown arrays {unknown}; known: {', '.join(cls.array_names)}.")
-
     def __len__(self) -> int:
         return len(self.split)
+
+    def __repr__(self) -> str:
+        sizes = reversed([f"{count:,} {name.removeprefix('num_')}" for name, count in self._sizes().items()])
+        parts = ", ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
+        return f"{type(self).__name__}({self.info.name!r}, {', '.join(sizes)}: {parts})"
 
     def __reduce__(self) -> tuple:
         """A worker process opens the files again; the arrays do not travel."""
@@ -98,8 +100,12 @@ class ArrayStore(ABC):
     # what a store says of itself
 
     @abstractmethod
+    def _check(self, arrays: dict[str, np.ndarray]) -> int:
+        """The number of rows. Raises `ValueError` for arrays that are missing or do not fit each other."""
+
+    @abstractmethod
     def _sizes(self) -> dict[str, int]:
-        """The numbers of rows that the header keeps."""
+        """The numbers of rows that the header keeps, the store's own rows last."""
 
     @classmethod
     @abstractmethod

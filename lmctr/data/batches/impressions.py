@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from lmctr.data.impressions.store import ImpressionStore
+from lmctr.data.impressions.store import AD_INPUTS, USER_INPUTS, ImpressionStore
 from lmctr.data.processors.impressions import pad_ads
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import ragged_arange
@@ -16,17 +16,9 @@ from .rows import RowCollator, RowDataset, StoreBatches, as_tensor
 
 __all__ = ["ImpressionCollator", "ImpressionDataset", "ImpressionView"]
 
-_USER_INPUTS = ("user_input_ids", "user_numeric_values", "user_sequence_ids")
-_AD_INPUTS = ("ad_input_ids", "ad_numeric_values")
-
 
 class ImpressionView(StoreBatches):
-    """Impressions of a store as a retrieval model takes them.
-
-    Args:
-        store: the store.
-        trim: cut sequences to the longest of the batch (they are padded on the right).
-    """
+    """Impressions of a store as a retrieval model takes them; see [`StoreBatches`] for the arguments."""
 
     row = "impression"
     store: ImpressionStore
@@ -62,9 +54,9 @@ class ImpressionView(StoreBatches):
             ValueError: no rows, or rows outside the store.
         """
         rows = self.check(rows, lowest=-1)
-        batch = self._inputs(_USER_INPUTS, rows)
+        batch = self._inputs(USER_INPUTS, rows)
         self._trimmed(batch, "user_sequence_ids")
-        names = [name for name in _AD_INPUTS if getattr(self.store, name) is not None]
+        names = [name for name in AD_INPUTS if getattr(self.store, name) is not None]
         grids, mask = self.grids(np.maximum(rows, 0), [*names, "ranks", "ecpm"])
         mask &= rows[:, None] >= 0
         batch |= {name: as_tensor(grids[name]) for name in names}

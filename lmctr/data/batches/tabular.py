@@ -7,23 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from lmctr.data.tables.store import TabularStore
+from lmctr.data.tables.store import INPUTS, TabularStore
 from lmctr.models.common.base import IGNORED_LABEL
 
 from .rows import RowCollator, RowDataset, StoreBatches, values_at
 
 __all__ = ["TabularCollator", "TabularDataset", "TabularView"]
 
-_INPUTS = ("input_ids", "numeric_values", "sequence_ids", "sequence_times")
-
 
 class TabularView(StoreBatches):
-    """Samples of a store as a tabular model takes them.
-
-    Args:
-        store: the store.
-        trim: cut sequences to the longest of the batch (they are padded on the right).
-    """
+    """Samples of a store as a tabular model takes them; see [`StoreBatches`] for the arguments."""
 
     store: TabularStore
 
@@ -51,7 +44,7 @@ class TabularView(StoreBatches):
             ValueError: no rows, or rows outside the store.
         """
         rows = self.check(rows, lowest=-1)
-        batch = self._inputs(_INPUTS, rows)
+        batch = self._inputs(INPUTS, rows)
         self._trimmed(batch, "sequence_ids", "sequence_times")
         if self.store.labels is not None:
             batch["labels"] = torch.from_numpy(values_at(self.store.labels, rows, IGNORED_LABEL))

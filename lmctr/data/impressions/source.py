@@ -19,6 +19,8 @@ __all__ = ["STAGES", "ImpressionBlock", "ImpressionSource"]
 
 STAGES = ("matching", "pre-ranking", "ranking", "mix-ranking")
 """Stages of a cascade: an ad's stage is the last one that it was judged in. Sources may name their own."""
+_OF_IMPRESSIONS = ("split", "groups", "times", "weight")
+_OF_ADS = ("ranks", "ecpm", "stages", "oracle")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,22 +72,18 @@ class ImpressionBlock:
                 raise ValueError(
                     f"{where}: {name} has {found} rows, the counts of {impressions} impressions need {wanted}."
                 )
-        for name in ("split", "groups", "times", "weight", "ranks", "ecpm", "stages", "oracle"):
-            values = getattr(self, name)
-            wanted = ads if name in ("ranks", "ecpm", "stages", "oracle") else impressions
+        for name in (*_OF_IMPRESSIONS, *_OF_ADS):
+            values, wanted = getattr(self, name), ads if name in _OF_ADS else impressions
             if values is not None and np.shape(values) != (wanted,):
                 raise ValueError(f"{where}: {name} has the shape {np.shape(values)}, expected ({wanted},).")
         for name in ("ranks", "ecpm", "oracle", "weight"):
             values = getattr(self, name)
             if values is None:
                 continue
-            values = np.asarray(values)
-            bad = ~np.isfinite(values)
-            if name != "oracle":
-                bad |= values < 0
+            values, signed = np.asarray(values), name == "oracle"
+            bad = ~np.isfinite(values) | (values < (-np.inf if signed else 0))
             if bad.any():
-                row = int(np.flatnonzero(bad)[0])
-                accepted = "finite" if name == "oracle" else "finite and at least 0"
+                row, accepted = int(np.argmax(bad)), "finite" if signed else "finite and at least 0"
                 raise ValueError(
                     f"{where}: {name} must be {accepted}, got {values[row]} at {self._place(row, name == 'weight')} "
                     f"({int(bad.sum())} such values)."
@@ -107,9 +105,8 @@ class ImpressionBlock:
         offsets = offsets_from_lengths(self.counts)
         ads = ragged_arange(offsets[:-1][keep], np.asarray(self.counts)[keep])
         own: dict[str, Any] = {"users": self.users.take(keep), "ads": self.ads.take(ads), "counts": self.counts[keep]}
-        for name in ("split", "groups", "times", "weight", "ranks", "ecpm", "stages", "oracle"):
-            values = getattr(self, name)
-            rows = ads if name in ("ranks", "ecpm", "stages", "oracle") else keep
+        for name in (*_OF_IMPRESSIONS, *_OF_ADS):
+            values, rows = getattr(self, name), ads if name in _OF_ADS else keep
             own[name] = None if values is None else np.asarray(values)[rows]
         return ImpressionBlock(**own, first=self.first, first_ad=self.first_ad, source=self.source)
 

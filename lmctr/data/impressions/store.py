@@ -15,14 +15,13 @@ batch = ImpressionCollator(view)([0, 1, 2])
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from lmctr.data.array_store import ArrayStore, smallest_integer
 from lmctr.data.features.transform import add_counts
-from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.utils.ragged import offsets_from_lengths
@@ -33,17 +32,10 @@ __all__ = ["ImpressionStore", "count_block"]
 
 STORE_FILE = "impressions.json"
 FORMAT_VERSION = 1
-USER_ARRAYS = (
-    "user_input_ids",
-    "user_numeric_values",
-    "user_sequence_ids",
-    "counts",
-    "groups",
-    "times",
-    "weight",
-    "split",
-)
-AD_ARRAYS = ("ad_input_ids", "ad_numeric_values", "ranks", "ecpm", "stages", "oracle")
+USER_INPUTS = ("user_input_ids", "user_numeric_values", "user_sequence_ids")
+AD_INPUTS = ("ad_input_ids", "ad_numeric_values")
+USER_ARRAYS = (*USER_INPUTS, "counts", "groups", "times", "weight", "split")
+AD_ARRAYS = (*AD_INPUTS, "ranks", "ecpm", "stages", "oracle")
 
 
 class ImpressionStore(ArrayStore):
@@ -55,7 +47,7 @@ class ImpressionStore(ArrayStore):
 
     Attributes:
         user_input_ids (I, Fu), user_numeric_values (I, Nu), user_sequence_ids (I, S, L): the user's inputs. counts: (I,) ads of each
-            impression, from 1. offsets: (I + 1,) int64, the ads of impression i are `offsets[i]:offsets[i + 1]`. groups, times: (I,) int64.
+            impression, from 1. groups, times: (I,) int64.
             weight: (I,) float32. split: (I,) int8, 0 train, 1 validation, 2 test, -1 none.
         ad_input_ids (A, Fa), ad_numeric_values (A, Na): the ads' inputs. ranks: (A,) float32 v. ecpm: (A,) float32. stages: (A,) int8.
             oracle: (A,) float32 scores of the best possible ranker. Each is None where it does not apply.
@@ -67,15 +59,7 @@ class ImpressionStore(ArrayStore):
     processor_class = ImpressionProcessor
     kind = "store of impressions"
 
-    def __init__(
-        self,
-        arrays: dict[str, np.ndarray],
-        processor: ImpressionProcessor | None = None,
-        info: DatasetInfo | None = None,
-        statistics: dict[str, Any] | None = None,
-        directory: Path | None = None,
-    ) -> None:
-        self._check_names(arrays)
+    def _check(self, arrays: dict[str, np.ndarray]) -> int:
         for name in ("counts", "ranks", "ecpm"):
             if name not in arrays:
                 raise ValueError(f"ImpressionStore: the array {name!r} is missing.")
@@ -86,12 +70,12 @@ class ImpressionStore(ArrayStore):
         for name, values in arrays.items():
             if len(values) != sizes[name]:
                 raise ValueError(f"ImpressionStore: {name} has {len(values)} rows, expected {sizes[name]}.")
-        super().__init__(arrays, len(counts), processor, info, statistics, directory)
-        self.offsets = offsets_from_lengths(counts)
+        return len(counts)
 
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
-        return f"ImpressionStore({self.info.name!r}, {len(self):,} impressions, {self.num_ads:,} ads: {parts})"
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """(I + 1,) int64, the ads of impression i are `offsets[i]:offsets[i + 1]`."""
+        return offsets_from_lengths(self.counts)
 
     @property
     def num_ads(self) -> int:

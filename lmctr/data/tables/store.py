@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from lmctr.data.array_store import ArrayStore, smallest_integer
 from lmctr.data.features.processor import SPECIAL, TabularFeatureProcessor
 from lmctr.data.features.transform import add_counts
-from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 
 from .source import TableSource, watched
@@ -20,17 +18,8 @@ __all__ = ["TabularStore"]
 
 STORE_FILE = "store.json"
 FORMAT_VERSION = 1
-ARRAYS = (
-    "input_ids",
-    "numeric_values",
-    "sequence_ids",
-    "sequence_times",
-    "labels",
-    "groups",
-    "times",
-    "weight",
-    "split",
-)
+INPUTS = ("input_ids", "numeric_values", "sequence_ids", "sequence_times")
+ARRAYS = (*INPUTS, "labels", "groups", "times", "weight", "split")
 
 
 class TabularStore(ArrayStore):
@@ -57,15 +46,7 @@ class TabularStore(ArrayStore):
     processor_class = TabularFeatureProcessor
     kind = "store"
 
-    def __init__(
-        self,
-        arrays: dict[str, np.ndarray],
-        processor: TabularFeatureProcessor | None = None,
-        info: DatasetInfo | None = None,
-        statistics: dict[str, Any] | None = None,
-        directory: Path | None = None,
-    ) -> None:
-        self._check_names(arrays)
+    def _check(self, arrays: dict[str, np.ndarray]) -> int:
         inputs = [name for name in ("input_ids", "numeric_values", "sequence_ids") if name in arrays]
         if not inputs:
             raise ValueError("TabularStore: needs input_ids, numeric_values or sequence_ids.")
@@ -75,11 +56,7 @@ class TabularStore(ArrayStore):
         for name, width in {"input_ids": 2, "numeric_values": 2, "sequence_ids": 3, "sequence_times": 3}.items():
             if name in arrays and arrays[name].ndim != width:
                 raise ValueError(f"TabularStore: {name} has the shape {arrays[name].shape}; expected {width} axes.")
-        super().__init__(arrays, lengths[inputs[0]], processor, info, statistics, directory)
-
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
-        return f"TabularStore({self.info.name!r}, {len(self):,} rows: {parts})"
+        return lengths[inputs[0]]
 
     @property
     def num_rows(self) -> int:
