@@ -17,6 +17,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[match[0]] if match else None
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'known name'?` to end a message with, or nothing when no known name is close."""
+    guess = nearest(name, known)
+    return "" if guess is None else f" Did you mean {guess!r}?"
+
+
 def unknown_key_message(key: str, known: Iterable[str], where: str) -> str:
     """Message for a key that nobody knows.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmctr.utils.suggest import nearest, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
 __all__ = ["EXTRACTS", "Field", "override_fields", "parse_fields"]
 
@@ -123,8 +123,7 @@ class Field:
             raise ValueError(f"fields: a field needs a name, got {dict(values)!r}.")
         kind = values.get("type")
         if kind not in TYPES:
-            guess = nearest(str(kind), TYPES)
-            hint = f" Did you mean {guess!r}?" if guess else ""
+            hint = did_you_mean(str(kind), TYPES)
             raise ValueError(f"field {name!r}: type {kind!r}; accepted: {', '.join(TYPES)}.{hint}")
         for key in values:
             if key not in _KEYS[kind]:
@@ -189,8 +188,7 @@ def parse_fields(values: Iterable[Mapping[str, Any] | Field]) -> tuple[Field, ..
             continue
         owner = by_name.get(field.share_with)
         if owner is None:
-            guess = nearest(field.share_with, by_name)
-            hint = f" Did you mean {guess!r}?" if guess else ""
+            hint = did_you_mean(field.share_with, by_name)
             raise ValueError(f"field {field.name!r}: share_with={field.share_with!r} names no field.{hint}")
         if owner is field or owner.share_with or owner.type == "numeric":
             raise ValueError(

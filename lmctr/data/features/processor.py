@@ -68,6 +68,10 @@ class TabularFeatureProcessor(FittedExtractor):
         seed (`int`, defaults to 0): of that sample.
         statistics (`dict`, *optional*): written by `fit`.
 
+    Attributes:
+        state: vocabularies, bounds and moments. is_fitted: whether it was fitted, or loaded. oov_counts: what was missing and unknown in the
+            rows of the last call, by field.
+
     Raises:
         ValueError: unknown keys (the nearest known one is offered) and values, of the processor or of a field.
     """
@@ -107,8 +111,8 @@ class TabularFeatureProcessor(FittedExtractor):
                 raise ValueError(
                     f"field {field.name!r} reads the label column {label!r}: that would give the answer away."
                 )
-        self._state = FittedState(statistics=dict(statistics or {}))
-        self._fitted = False
+        self.state = FittedState(statistics=dict(statistics or {}))
+        self.is_fitted = False
         self.oov_counts: dict[str, dict[str, int]] = {}
 
     # fields
@@ -116,17 +120,7 @@ class TabularFeatureProcessor(FittedExtractor):
     @property
     def statistics(self) -> dict[str, Any]:
         """Rows and positive rate of the data fitted on; for each field missing, distinct and kept values."""
-        return self._state.statistics
-
-    @property
-    def state(self) -> FittedState:
-        """Vocabularies, bounds and moments."""
-        return self._state
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether [`~TabularFeatureProcessor.fit`] was called, or a fitted processor was loaded."""
-        return self._fitted
+        return self.state.statistics
 
     def ordered_fields(self) -> tuple[Field, ...]:
         """The fields in the order that the model sees them: ids, numbers, lists."""
@@ -188,7 +182,7 @@ class TabularFeatureProcessor(FittedExtractor):
         return self
 
     def _set_state(self, state: FittedState) -> None:
-        self._state, self._fitted = state, True
+        self.state, self.is_fitted = state, True
         self.__dict__.pop("fingerprint", None)
 
     # transforming
@@ -223,7 +217,7 @@ class TabularFeatureProcessor(FittedExtractor):
     def transform_rows(self, rows: Rows, special: dict[str, Any] | None = None) -> TabularArrays:
         """The arrays of one block of rows."""
         self._require_fitted()
-        return transform_rows(self.fields, self._state, rows, special or self._special())
+        return transform_rows(self.fields, self.state, rows, special or self._special())
 
     def __call__(
         self, rows: Any, return_tensors: str | TensorType | None = "pt", return_labels: bool = False
@@ -252,7 +246,7 @@ class TabularFeatureProcessor(FittedExtractor):
             columns.setdefault(self.label, "number")
         special = self._special(group=None, weight=None, label=self.label if return_labels else None)
         parts = [
-            transform_rows(self.fields, self._state, block, special, inputs_only=not return_labels)
+            transform_rows(self.fields, self.state, block, special, inputs_only=not return_labels)
             for block in rows_of(rows, columns)
         ]
         arrays = concatenate(parts)
@@ -267,10 +261,10 @@ class TabularFeatureProcessor(FittedExtractor):
         self._require_fitted()
         field = self._field(name, [field for field in self.fields if field.kind != "value"], "fields with ids")
         if field.transform == "quantile":
-            return field.first_id + len(self._state.bounds[name]) + 1
+            return field.first_id + len(self.state.bounds[name]) + 1
         if field.hash_buckets is not None:
             return field.first_id + field.hash_buckets
-        return self._state.vocabularies[field.share_with or name].size
+        return self.state.vocabularies[field.share_with or name].size
 
     @staticmethod
     def _field(name: str, accepted: Sequence[Field], where: str) -> Field:
@@ -287,7 +281,7 @@ class TabularFeatureProcessor(FittedExtractor):
             name, "categorical", hash_buckets=field.hash_buckets, share_with=field.share_with, missing=field.missing
         )
         blocks = rows_of({name: values}, {name: "text"})
-        parts = [transform_rows([plain], self._state, rows, self._special(), inputs_only=True) for rows in blocks]
+        parts = [transform_rows([plain], self.state, rows, self._special(), inputs_only=True) for rows in blocks]
         return concatenate(parts)["input_ids"][:, 0]
 
     def model_config_values(self, embedding_dim: int = 16) -> dict[str, Any]:
@@ -325,14 +319,14 @@ class TabularFeatureProcessor(FittedExtractor):
         """Hex string over the fields and everything that was fitted; equal for processors that give equal arrays."""
         self._require_fitted()
         digest = hashlib.sha256(json.dumps([field.to_dict() for field in self.fields], sort_keys=True).encode())
-        for name in sorted(self._state.vocabularies):
-            vocabulary = self._state.vocabularies[name]
+        for name in sorted(self.state.vocabularies):
+            vocabulary = self.state.vocabularies[name]
             digest.update(f"{name} {vocabulary.first_id} {len(vocabulary)}".encode())
             digest.update(vocabulary.digest())
-        for name in sorted(self._state.bounds):
-            digest.update(name.encode() + self._state.bounds[name].astype("<f8").tobytes())
-        for name in sorted(self._state.moments):
-            digest.update(name.encode() + np.array(self._state.moments[name], dtype="<f8").tobytes())
+        for name in sorted(self.state.bounds):
+            digest.update(name.encode() + self.state.bounds[name].astype("<f8").tobytes())
+        for name in sorted(self.state.moments):
+            digest.update(name.encode() + np.array(self.state.moments[name], dtype="<f8").tobytes())
         return digest.hexdigest()[:32]
 
     # saving and loading
@@ -341,7 +335,7 @@ class TabularFeatureProcessor(FittedExtractor):
         return super()._settings() | {"fields": [field.to_dict() for field in self.fields]}
 
     def _write_side(self, directory: str | os.PathLike) -> list[str]:
-        return write_state(self._state, directory)
+        return write_state(self.state, directory)
 
     def _read_side(self, place: str | os.PathLike, hub: Mapping[str, Any]) -> None:
         self._read_state(place, hub)
@@ -353,9 +347,9 @@ class TabularFeatureProcessor(FittedExtractor):
 
     def _check_state(self, where: str) -> None:
         for field in self.fields:
-            needed = {"quantile": self._state.bounds, "standardize": self._state.moments}.get(field.transform)
+            needed = {"quantile": self.state.bounds, "standardize": self.state.moments}.get(field.transform)
             if field.type != "numeric":
-                needed = self._state.vocabularies if field.hash_buckets is None else None
+                needed = self.state.vocabularies if field.hash_buckets is None else None
             if needed is not None and (field.share_with or field.name) not in needed:
                 raise ValueError(
                     f"{where}: the side files ({', '.join(SIDE_FILES)}) hold nothing for the field {field.name!r}; they do not "

@@ -26,18 +26,13 @@ def hash_strings(values: pa.Array) -> np.ndarray:
     Args:
         values: (N,) string or large_string array without nulls.
     """
-    values = values.cast(pa.large_string())
     count = len(values)
-    _, offsets, data = values.buffers()
     if count == 0:
         return np.zeros(0, dtype=np.uint64)
-    offsets = np.frombuffer(offsets, dtype=np.int64)[values.offset : values.offset + count + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    padded = np.zeros(last - first + 8, dtype=np.uint8)
-    if last > first:
-        padded[:-8] = np.frombuffer(data, dtype=np.uint8)[first:last]
-    words = np.ndarray((len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,))  # the word at every byte
-    starts, lengths = offsets[:-1] - first, np.diff(offsets)
+    lengths, data = _bytes_of(values.cast(pa.large_string()))
+    padded = np.append(data, np.zeros(8, dtype=np.uint8))
+    words = np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded, strides=(1,))  # the word at every byte
+    starts = np.cumsum(lengths) - lengths
     result = np.full(count, _K2, dtype=np.uint64)
     active, done = np.arange(count), 0
     while True:
@@ -53,6 +48,14 @@ def hash_strings(values: pa.Array) -> np.ndarray:
     result = (result ^ (result >> np.uint64(30))) * _MIX1
     result = (result ^ (result >> np.uint64(27))) * _MIX2
     return result ^ (result >> np.uint64(31))
+
+
+def _bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) int64 lengths of large strings in bytes, and the bytes of all of them (uint8)."""
+    _, offsets, data = values.buffers()
+    offsets = np.frombuffer(offsets, dtype=np.int64)[values.offset : values.offset + len(values) + 1]
+    data = np.zeros(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
+    return np.diff(offsets), data[int(offsets[0]) : int(offsets[-1])]
 
 
 class CountAccumulator:
@@ -152,12 +155,9 @@ class Vocabulary:
         """SHA-256 of the values in the order of their ids."""
         digest = hashlib.sha256()
         for start in range(0, len(self.values), _PENDING):
-            part = pa.concat_arrays([self.values.slice(start, _PENDING)])  # offsets from 0
-            _, offsets, data = part.buffers()
-            offsets = np.frombuffer(offsets, dtype=np.int64)[part.offset : part.offset + len(part) + 1]
-            digest.update(np.diff(offsets).astype("<i8").tobytes())
-            if data is not None:
-                digest.update(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
+            lengths, data = _bytes_of(self.values.slice(start, _PENDING))
+            digest.update(lengths.astype("<i8").tobytes())
+            digest.update(data)
         return digest.digest()
 
     @cached_property

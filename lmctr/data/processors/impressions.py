@@ -99,17 +99,17 @@ class ImpressionProcessor(FittedExtractor):
         for values in self.user_fields:
             owner = values.get("share_with")
             if isinstance(owner, str) and owner.startswith(_BORROWS):
-                name = owner.removeprefix(_BORROWS)
+                name, where = owner.removeprefix(_BORROWS), f"user field {values.get('name')!r}: share_with={owner!r}"
                 if name not in ads or ads[name].type != "categorical" or ads[name].share_with is not None:
                     known = [f"ad.{field.name}" for field in ads.values() if field.type == "categorical"]
                     raise ValueError(
-                        f"user field {values.get('name')!r}: share_with={owner!r}; accepted: a categorical field of the ad with a "
-                        f"vocabulary of its own: {', '.join(known) or 'there is none'}."
+                        f"{where}; accepted: a categorical field of the ad with a vocabulary of its own: "
+                        f"{', '.join(known) or 'there is none'}."
                     )
                 if ads[name].hash_buckets is not None and ads[name].missing == "own_id":
                     raise ValueError(
-                        f"user field {values.get('name')!r}: share_with={owner!r}, a hashed field whose missing values have an id of their "
-                        "own, which lists have not; leave missing='own_id' out there."
+                        f"{where}, a hashed field whose missing values have an id of their own, which lists have not; leave "
+                        "missing='own_id' out there."
                     )
                 borrowed[values["name"]] = name
                 values = {key: value for key, value in values.items() if key != "share_with"}
@@ -121,23 +121,20 @@ class ImpressionProcessor(FittedExtractor):
     def _check(self) -> None:
         for side, processor in (("user", self.user), ("ad", self.ad)):
             for field in processor.fields:
+                where = f"{side} field {field.name!r}"
                 if field.embedding_dim is not None:
                     raise ValueError(
-                        f"{side} field {field.name!r}: embedding_dim={field.embedding_dim}; retrieval models have one width for all "
-                        "fields: set the model's embedding_dim."
+                        f"{where}: embedding_dim={field.embedding_dim}; retrieval models have one width for all fields: set the model's "
+                        "embedding_dim."
                     )
                 if field.time_column is not None:
-                    raise ValueError(
-                        f"{side} field {field.name!r}: time_column has no use: these models read no times."
-                    )
+                    raise ValueError(f"{where}: time_column has no use: these models read no times.")
                 if side == "ad" and field.kind == "list":
-                    raise ValueError(
-                        f"ad field {field.name!r}: type {field.type!r}; accepted for ads: categorical, numeric."
-                    )
-        for name in self.borrowed:
-            if next(field for field in self.user.fields if field.name == name).kind != "list":
+                    raise ValueError(f"{where}: type {field.type!r}; accepted for ads: categorical, numeric.")
+        for field in self.user.fields:
+            if field.name in self.borrowed and field.kind != "list":
                 raise ValueError(
-                    f"user field {name!r}: only a sequence or multi_value field can share an ad's vocabulary."
+                    f"user field {field.name!r}: only a sequence or multi_value field can share an ad's vocabulary."
                 )
 
     # fitting
@@ -158,18 +155,15 @@ class ImpressionProcessor(FittedExtractor):
         Raises:
             ValueError: no training impressions; a missing column, a value that does not fit its field; a field without any value.
         """
-        fitters = {
-            side: Fitter(processor.fields, None, self.quantile_sample, self.seed)
-            for side, processor in (("user", self.user), ("ad", self.ad))
-        }
+        user, ad = (Fitter(side.fields, None, self.quantile_sample, self.seed) for side in (self.user, self.ad))
         for block in source.blocks("train"):
-            for side, rows in (("user", block.user_rows()), ("ad", block.ad_rows())):
+            for fitter, rows in ((user, block.user_rows()), (ad, block.ad_rows())):
                 if len(rows):
-                    fitters[side].add(rows)
-        if not fitters["ad"].num_rows:
+                    fitter.add(rows)
+        if not ad.num_rows:
             raise ValueError(f"{source.info.name}: the training part has no ads to fit on.")
-        for processor, side in ((self.user, "user"), (self.ad, "ad")):
-            processor._set_state(fitters[side].finish())
+        self.user._set_state(user.finish())
+        self.ad._set_state(ad.finish())
         self._lend()
         return self
 

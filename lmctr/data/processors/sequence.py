@@ -23,7 +23,7 @@ from transformers.utils import cached_file
 from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.utils.rows import check_list, whole_seconds
-from lmctr.utils.suggest import nearest, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
 __all__ = ["OOV", "PADDING", "SequenceProcessor"]
 
@@ -572,9 +572,7 @@ def _code(value: Any, names: Sequence[str], what: str, where: str) -> int:
     if isinstance(value, str):
         if value in names:
             return names.index(value)
-        guess = nearest(value, names)
-        hint = f" Did you mean {guess!r}?" if guess is not None else ""
-        raise ValueError(f"{where}: unknown {what} {value!r}.{hint} Known: {', '.join(names)}.")
+        raise ValueError(f"{where}: unknown {what} {value!r}.{did_you_mean(value, names)} Known: {', '.join(names)}.")
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < len(names):
         return int(value)
     raise ValueError(f"{where}: unknown {what} {value!r}. Known: {', '.join(names)}, or their codes from 0.")
