@@ -323,6 +323,8 @@ def test_bad_views_and_rows():
         view.batch(np.array([[log.offsets[1] - 1, log.offsets[1]]]))
     with pytest.raises(ValueError, match="positions go from 0"):
         view.batch([log.num_events])
+    with pytest.raises(ValueError, match=r"positions go from 0 .* got -5 to -5"):
+        view.batch(np.array([-5]))
     with pytest.raises(ValueError, match="no label"):
         view.batch(np.flatnonzero(log.label < 0)[:1])
     with pytest.raises(ValueError, match="num_candidates"):

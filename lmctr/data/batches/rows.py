@@ -55,9 +55,9 @@ class Batches(ABC):
         weight = self._weight()
         return None if weight is None else values_at(weight, rows, 0)
 
-    @abstractmethod
     def _weight(self) -> np.ndarray | None:
-        """The weight of every sample, None where there are none."""
+        """The weight of every sample."""
+        return None
 
 
 def values_at(column: np.ndarray, rows: np.ndarray, filler: float) -> np.ndarray:
@@ -96,9 +96,13 @@ class LogBatches(Batches):
             rows[filler] = real[0] if len(real) else 0
         return rows, filler
 
-    def batch_labels(self, rows: np.ndarray, filler: np.ndarray) -> np.ndarray:
-        """Labels of the rows of a batch, -100 for fillers. Raises `ValueError` for the first event without any of its labels."""
-        labels = self.labels(rows)
+    def targets(self, rows: np.ndarray, filler: np.ndarray) -> dict[str, np.ndarray]:
+        """`labels` of the rows of a batch, -100 for fillers, and `sample_weight`, 0 for fillers, where the log has weights.
+
+        Raises:
+            ValueError: a row without any of its labels.
+        """
+        labels, weight = self.labels(rows), self.sample_weight(rows)
         unlabelled = self._unlabelled(rows, labels)
         unlabelled[filler] = False
         if unlabelled.any():
@@ -107,14 +111,10 @@ class LogBatches(Batches):
                 f"log.sample_events() or a split"
             )
         labels[filler] = IGNORED_LABEL
-        return labels
-
-    def batch_weight(self, rows: np.ndarray, filler: np.ndarray) -> np.ndarray | None:
-        """float32 sample weights of the rows of a batch, 0 for fillers; None where there are none."""
-        weight = self.sample_weight(rows)
-        if weight is not None:
-            weight[filler] = 0
-        return weight
+        if weight is None:
+            return {"labels": labels}
+        weight[filler] = 0
+        return {"labels": labels, "sample_weight": weight.astype(np.float32, copy=False)}
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         return self._labels(self.log.label, rows)

@@ -179,7 +179,7 @@ class SequenceView(LogBatches):
         grid, filler = self.filled(rows[:, None] if rows.ndim == 1 else rows)
         grid = grid.astype(np.int64, copy=False)
         self._check(grid)
-        labels, weight = self.batch_labels(grid, filler), self.batch_weight(grid, filler)
+        targets = self.targets(grid, filler)
         log, present = self.log, grid >= 0
         start, end = self.bounds(grid)
         length = end - start
@@ -199,15 +199,13 @@ class SequenceView(LogBatches):
             "candidate_scenarios": np.where(present, self._scenarios(candidate), 0),
             "candidate_times": np.where(present, log.time[candidate], 0),
             "dependence": np.where(present, np.maximum(log.history_end[candidate] - start[:, None], 0), 0),
-            "labels": labels,
+            **targets,
         }
         if self._item_features.shape[1]:
             arrays["history_features"] = self._item_features[log.item[source]] * inside[..., None]
             arrays["candidate_features"] = self._item_features[log.item[candidate]] * present[..., None]
         if self.statistics is not None:
             arrays["statistics"] = self.statistics[candidate] * present[..., None]
-        if weight is not None:
-            arrays["sample_weight"] = weight.astype(np.float32, copy=False)
         if rows.ndim == 1:
             per_candidate = (*_CANDIDATE_KEYS, "labels", "statistics", "sample_weight")
             arrays |= {name: arrays[name][:, 0] for name in per_candidate if name in arrays}

@@ -86,11 +86,10 @@ class TextView(LogBatches):
             raise ValueError(f"events must be a list of at least one position, got shape {events.shape}")
         events, filler = self.filled(events)
         events = self.log.positions(events)
-        labels, weight = self.batch_labels(events, filler), self.batch_weight(events, filler)
+        targets = self.targets(events, filler)
         arrays = self._call(self.processor.assemble, events, pad_to_multiple_of=pad_to_multiple_of)
         del arrays["num_dropped"]
-        arrays |= {"labels": labels} if weight is None else {"labels": labels, "sample_weight": weight}
-        return {key: torch.from_numpy(values) for key, values in arrays.items()}
+        return {key: torch.from_numpy(values) for key, values in (arrays | targets).items()}
 
     def samples(self, events: Sequence[int] | np.ndarray | None) -> np.ndarray:
         return super().samples(None if events is None else self.log.positions(events))
