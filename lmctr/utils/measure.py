@@ -9,9 +9,12 @@ import platform
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["machine", "machine_line", "peak_memory", "versions"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["machine", "machine_line", "peak_memory", "usable_device", "versions"]
 
 
 def machine(
@@ -82,3 +85,21 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def usable_device(device: str | None) -> torch.device:
+    """The device that was asked for, or cuda where there is one.
+
+    Raises:
+        ValueError: no such device here.
+    """
+    import torch
+
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=place)
+        return torch.device(place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # what builds without the device raise
+        problem = str(error).splitlines()[0]
+        accepted = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
+        raise ValueError(f"--device {device}: {problem}; accepted here: {accepted}") from error

@@ -17,6 +17,7 @@ from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.download import local_folder
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
+from lmctr.utils.measure import usable_device
 
 from .base import Answers, unknown_words
 from .files import check_input, check_output, whole_output
@@ -38,7 +39,7 @@ def predict(options: PredictOptions) -> int:
         FileNotFoundError: no such folder or file.
         ValueError: an option that this kind of input has not; a line or row that is not valid, by its place in the file.
     """
-    place = _place(options.device)
+    place = usable_device(options.device)
     transformers.utils.logging.disable_progress_bar()
     folder = open_run(local_folder(options.run), "model")
     model, processor = load_folder(folder)
@@ -140,19 +141,3 @@ def _check_options(options: PredictOptions, kind: str) -> None:
         )
     check_output(options.output, FORMATS if kind == "table" else None)
     check_input(options.input, kind == "table")
-
-
-def _place(device: str | None) -> torch.device:
-    """The device that was asked for, or cuda where there is one.
-
-    Raises:
-        ValueError: no such device here.
-    """
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(0, device=place)
-        return torch.device(place)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # what builds without the device raise
-        problem = str(error).splitlines()[0]
-        accepted = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
-        raise ValueError(f"--device {device}: {problem}; accepted here: {accepted}") from error

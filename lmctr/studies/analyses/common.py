@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 import transformers
 
 import lmctr.auto  # noqa: F401 (registers the model types)
@@ -22,6 +21,7 @@ from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import load_recipe
 from lmctr.utils.files import write_json
+from lmctr.utils.measure import usable_device
 from lmctr.utils.options import check_counts
 from lmctr.utils.tables import write_csv
 
@@ -172,7 +172,7 @@ def opened(folder: RunFolder, options: Any) -> Iterator[OpenedRun]:
     with tempfile.TemporaryDirectory() as scratch:
         inputs.load(Path(scratch))
         model, processor = load_run(folder.path)
-        model.to(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model.to(usable_device(options.device))
         yield OpenedRun(folder, inputs, model, processor)
 
 
