@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lmctr.runs.find import find_recipe
 from lmctr.utils.options import given, option
 
 
@@ -35,6 +36,8 @@ class TrainOptions:
             )
         if self.resume and self.overwrite:
             raise ValueError("--resume continues a run, --overwrite deletes it: give one of them")
+        if self.recipe is not None:
+            find_recipe(self.recipe)
 
 
 @dataclass

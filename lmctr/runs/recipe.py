@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lmctr.models.families import DEFAULT_FAMILY, families
+from lmctr.runs.find import RecipeError, find_recipe
 from lmctr.runs.inputs import config_class, input_class
 from lmctr.runs.inputs.keys import TrainingKeys
 from lmctr.runs.words import OTHER_WORDS
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.utils import files
-from lmctr.utils.resources import find_resource
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values, Wording, dataclass_values, read_values, show
 
@@ -58,7 +58,6 @@ SET_BY_LMCTR = {
 _EPOCHS = {"epochs": "stage2_epochs"}
 _SAME_EPOCHS = {"epochs": "stage2_epochs", "stage2_epochs": "epochs"}
 _TWICE = "training.epochs and training.stage2_epochs are both set, and mean the same; keep epochs"
-_DATA_SUFFIXES = {".csv", ".tsv", ".parquet", ".jsonl", ".json", ".gz", ".zip", ".txt", ".xlsx"}
 # Training values that a recipe written to a run folder states even when the user left them at their default.
 _ALWAYS_WRITTEN = (
     "stage1_epochs",
@@ -88,10 +87,6 @@ _ALWAYS_WRITTEN = (
     "fp16",
     "seed",
 )
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used; the message names the key, the file, the value and what is accepted."""
 
 
 @dataclass
@@ -189,23 +184,6 @@ def load_recipe(
     checked = _check_group("training", training_keys(), given, where, elsewhere_keys(kind))
     training = {_EPOCHS.get(key, key): checked[key] for key in given}
     return Recipe(data=data, model=model, training={**kind.training_defaults, **training}, source=source)
-
-
-def find_recipe(name: str | Path) -> Path:
-    """A recipe's path: an existing file as given, else a recipe that ships with lmctr."""
-    path = Path(name)
-    if path.is_dir():
-        raise RecipeError(f"{name} is a folder; a recipe is a YAML file (a run folder holds recipe.yaml)")
-    if {*map(str.lower, path.suffixes)} & _DATA_SUFFIXES:
-        raise RecipeError(
-            f"{name} is a data file by its name, and a recipe is a YAML file: give a recipe, and name the data in it, "
-            f"for example lmctr train deepfm/synthetic --data.name {name}"
-        )
-    if path.is_file():
-        return path
-    if path.is_absolute():
-        raise FileNotFoundError(f"recipe file {name} does not exist")
-    return find_resource("recipes", str(name))
 
 
 @functools.cache

@@ -81,6 +81,8 @@ LIGHT = {
     "unknown flag": ["train", "x", "--lr", "1e-3"],
     "unknown flag of an action": ["grid", "run", "x", "--lunch"],
     "no recipe": ["train"],
+    "unknown recipe": ["train", "ctr_sink/quickstrat"],
+    "data for a recipe": ["train", "clicks.csv"],
     "flags that exclude each other": ["train", "x", "--resume", "--overwrite"],
     "override of a verb that takes none": ["card", "x", "--data.path", "y"],
 }
