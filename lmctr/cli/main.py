@@ -12,7 +12,7 @@ import yaml
 
 from lmctr import __version__
 from lmctr.cli.parser import Parser
-from lmctr.utils.suggest import nearest
+from lmctr.utils.suggest import did_you_mean
 
 # verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
 VERBS = {
@@ -98,8 +98,7 @@ def build_parser(verb: str | None = None) -> tuple[argparse.ArgumentParser, dict
     parser.add_argument("--version", action="version", version=f"lmctr {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     if verb is not None and not verb.startswith("-") and verb not in VERBS:
-        guess = nearest(verb, VERBS)
-        hint = f" did you mean {guess!r}?" if guess is not None else ""
+        hint = did_you_mean(verb, VERBS, "did you mean")
         raise ValueError(f"unknown verb {verb!r};{hint} verbs: {', '.join(VERBS)}")
     chosen = {verb: VERBS[verb]} if verb in VERBS else VERBS
     modules = {}

@@ -3,8 +3,7 @@
 The names below are imported when they are first used, so that reading a log does not wait for torch.
 """
 
-from importlib import import_module
-from typing import Any
+from lmctr.utils.lazy import lazy_names
 
 _MODULES = {
     "batches.impressions": ("ImpressionCollator", "ImpressionDataset", "ImpressionView"),
@@ -30,18 +29,7 @@ _MODULES = {
     "tables.source": ("TableSource",),
     "tables.store": ("TabularStore",),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.utils.files import read_yaml
-from lmctr.utils.suggest import nearest, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
 if TYPE_CHECKING:
     from lmctr.data.impressions.source import ImpressionSource
@@ -240,8 +240,7 @@ def _unknown(name: str, kind: str | None) -> str:
             return f"{name!r} names {own}, not {wanted}; load it with lmctr.data.{_DOORS[other]}."
     kinds = DATASETS if kind is None else {kind: DATASETS[kind]}
     known = list(dict.fromkeys(itertools.chain.from_iterable(kinds.values())))
-    guess = nearest(name, known)
-    hint = f" Did you mean {guess!r}?" if guess else ""
+    hint = did_you_mean(name, known)
     return (
         f"{_WORDS[kind or 'log']} {name!r}: neither a known name nor an existing path.{hint} Known names: {', '.join(known)}"
         f"{_PATHS[kind]}."

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmctr.utils.lazy import load_target
-from lmctr.utils.suggest import nearest
+from lmctr.utils.suggest import did_you_mean
 
 __all__ = ["DEFAULT_FAMILY", "INPUTS", "Family", "add_family", "families", "family_of", "public_classes"]
 
@@ -282,8 +282,7 @@ def family_of(model_type: str) -> Family:
     """
     known = {family.model_type: family for family in _FAMILIES}
     if model_type not in known:
-        guess = nearest(str(model_type), known)
-        hint = "" if guess is None else f" did you mean {guess!r}?"
+        hint = did_you_mean(str(model_type), known, "did you mean")
         raise ValueError(f"no model family {model_type!r};{hint} families: {', '.join(known)}")
     return known[model_type]
 

@@ -15,8 +15,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from lmctr.utils.lazy import lazy_names
 
 # The modules bear other names than the functions, which importing them would hide.
 _PLACES = {
@@ -27,13 +26,4 @@ _PLACES = {
     "train": "lmctr.runs.training",
 }
 __all__ = ["Recipe", "Run", "evaluate", "load", "train"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PLACES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _PLACES)

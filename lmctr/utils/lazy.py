@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["load_target", "moved_names"]
+__all__ = ["lazy_names", "load_target", "moved_names"]
 
 
 def load_target(target: str) -> Any:
     """What "module:name" names."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose public names stand in `modules`, each imported when its name is asked for."""
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(modules[name]), name)
+
+    return find, lambda: sorted({*vars(sys.modules[package]), *modules})
 
 
 def moved_names(package: str, *modules: str) -> Callable[[str], Any]:

@@ -17,10 +17,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[match[0]] if match else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'known name'?` to end a message with, or nothing when no known name is close."""
+def did_you_mean(name: str, known: Iterable[str], words: str = "Did you mean") -> str:
+    """` Did you mean 'known name'?` for a message, or nothing when no known name is close; `words` within a sentence are small."""
     guess = nearest(name, known)
-    return "" if guess is None else f" Did you mean {guess!r}?"
+    return "" if guess is None else f" {words} {guess!r}?"
 
 
 def unknown_key_message(key: str, known: Iterable[str], where: str) -> str:
@@ -36,8 +36,7 @@ def unknown_key_message(key: str, known: Iterable[str], where: str) -> str:
         `unknown key 'lerning_rate' in training; did you mean 'learning_rate'? known keys: learning_rate, seed`.
     """
     names = sorted(str(name) for name in known)
-    guess = nearest(key, names)
-    hint = f" did you mean {guess!r}?" if guess is not None else ""
+    hint = did_you_mean(key, names, "did you mean")
     return f"unknown key {str(key)!r} in {where};{hint} known keys: {', '.join(names) if names else '(none)'}"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.utils.files import check_file, write_text
-from lmctr.utils.suggest import nearest
+from lmctr.utils.suggest import did_you_mean
 
 __all__ = ["markdown_table", "read_csv", "spread_cells", "text_table", "write_csv"]
 
@@ -98,8 +98,7 @@ def read_csv(path: str | Path, text: Sequence[str] = (), numbers: Sequence[str] 
         there = list(reader.fieldnames or ())
         for name in (*text, *numbers):
             if name not in there:
-                guess = nearest(name, there)
-                hint = f" did you mean {guess!r}?" if guess else ""
+                hint = did_you_mean(name, there, "did you mean")
                 raise ValueError(f"{path} has no column {name!r};{hint} its columns: {', '.join(there)}")
         for row in reader:
             values: dict[str, Any] = {name: (row[name] or "").strip() for name in text}

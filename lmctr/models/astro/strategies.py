@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...utils.suggest import nearest, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
 __all__ = ["Strategy", "default_strategies", "parse_strategies"]
 
@@ -92,9 +92,8 @@ def _codes(values: Any, names: Sequence[str], what: str, where: str) -> tuple[in
     for value in values:
         if isinstance(value, str):
             if value not in names:
-                guess = nearest(value, names)
-                hint = f"; did you mean {guess!r}?" if guess is not None else ";"
-                raise ValueError(f"{where}: {what} has the unknown name {value!r}{hint} known: {', '.join(names)}")
+                hint = did_you_mean(value, names, "did you mean")
+                raise ValueError(f"{where}: {what} has the unknown name {value!r};{hint} known: {', '.join(names)}")
             value = list(names).index(value)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(names):
             raise ValueError(f"{where}: {what} has {value!r}; accepted: {', '.join(names)}, or codes from 0")

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from lmctr.utils.lazy import lazy_names
 
 __all__ = ["load_retriever", "predict_rows"]
-
-
-def __getattr__(name: str) -> Any:
-    # options.py is read for the help of the command line: nothing heavy before it is asked for
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("lmctr.runs.answers.predict"), name)
+# options.py is read for the help of the command line: nothing heavy before it is asked for
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "lmctr.runs.answers.predict"))

@@ -36,7 +36,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from lmctr.runs.recipe import Recipe, RecipeError, find_recipe, load_recipe, read_with_base
-from lmctr.utils.suggest import nearest
+from lmctr.utils.suggest import did_you_mean
 from lmctr.utils.values import Values, read_values
 
 # Recipe keys that the grid itself decides.
@@ -192,8 +192,8 @@ def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
         raise ValueError(f"{name}: two points are named {_first_double(known)!r}")
     for point in points:
         if point.compare_to is not None and point.compare_to not in known:
-            guess = nearest(point.compare_to, [*known, *(entry.name for entry in keys.points or ())])
-            hint = f" did you mean {guess!r}?" if guess else ""
+            names = [*known, *(entry.name for entry in keys.points or ())]
+            hint = did_you_mean(point.compare_to, names, "did you mean")
             raise ValueError(
                 f"{name}: compare_to of point {point.name!r} is {point.compare_to!r}, which is no point;{hint} "
                 f"points: {', '.join(known)}"

@@ -32,7 +32,7 @@ from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, load
 from lmctr.studies.scaling.allocate import read_scenario
 from lmctr.studies.scaling.options import LAWS, LawOptions, MeasureOptions, RequestOptions
 from lmctr.utils.files import write_text
-from lmctr.utils.suggest import nearest
+from lmctr.utils.suggest import did_you_mean
 from lmctr.utils.values import Values, dataclass_values, read_values
 
 X_COLUMNS = ("flops_per_sample", "flops_per_request", "dense_parameters", "embedding_parameters", "parameters")
@@ -123,8 +123,7 @@ class LadderKeys(Values):
         names = [entry.name for entry in self.sizes]
         for key, section in (("cost", self.cost), ("design", self.design)):
             if section is not None and section.base not in (None, *names):
-                guess = nearest(section.base, names)
-                hint = f" did you mean {guess!r}?" if guess else ""
+                hint = did_you_mean(section.base, names, "did you mean")
                 raise ValueError(f"{key}.base is {section.base!r}, which is no size;{hint} sizes: {', '.join(names)}")
         if self.cost is not None:
             try:
