@@ -211,6 +211,7 @@ def describe_log(
         "columns": {
             "catalogue": {column.name: str(column.type) for column in log.catalogue.schema},
             "feedback": dict(zip(log.feedback_names, counts.tolist())),
+            "feedback_values": _graded(log),
             "empty_texts": _empty_texts(log),
         },
         "time": {"first": int(log.time.min()), "last": int(log.time.max())},
@@ -252,6 +253,15 @@ def _empty_texts(log: InteractionLog) -> dict[str, int]:
     """Items whose text column is null or empty."""
     texts = [column.name for column in log.catalogue.schema if is_text(column.type)]
     return {name: pc.sum(pc.equal(pc.fill_null(log.catalogue[name], ""), "")).as_py() or 0 for name in texts}
+
+
+def _graded(log: InteractionLog) -> dict[str, Any] | None:
+    """Range of the graded feedback and how often it is known; None for a log without it."""
+    if log.feedback_values is None:
+        return None
+    known = log.feedback_values[~np.isnan(log.feedback_values)]
+    some = {"min": float(known.min()), "mean": float(known.mean()), "max": float(known.max())} if len(known) else {}
+    return {"share_known": len(known) / log.num_events, "distinct": len(np.unique(known)), **some}
 
 
 def _histogram(lengths: np.ndarray) -> list[dict[str, int]]:
@@ -387,6 +397,11 @@ def _log_lines(figures: dict[str, Any]) -> list[str]:
     for title, key in (("feedback in histories", "feedback"), ("items with empty text", "empty_texts")):
         counted = ", ".join(f"{name}: {count:,}" for name, count in figures["columns"][key].items())
         lines += [f"  {title}   {counted}"] if counted or key == "feedback" else []
+    graded = figures["columns"]["feedback_values"]
+    if graded is not None:
+        span = f"{graded['min']:g} to {graded['max']:g}, mean {graded['mean']:.3g}, " if graded["distinct"] else ""
+        known = f"{graded['distinct']:,} distinct values, known of {graded['share_known']:.1%} of the events"
+        lines.append(f"  graded feedback         {span}{known}")
     split = figures["split"]
     parts = split["parts"]
     lines += ["", f"split by {split['rule']}" if split["rule"] else f"no split: {split['problem']}"]

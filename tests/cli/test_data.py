@@ -74,6 +74,13 @@ def test_figures_against_plain_counts():
     assert sum(step["samples"] for step in figures["history_lengths"]) == log.num_events
 
 
+def test_graded_feedback_is_described(capsys):
+    assert main(["data", "inspect", "synthetic", *SMALL, "--option", "stars=true", "--quiet"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "graded feedback" in line)
+    assert "0.5 to 5, mean" in line
+    assert "10 distinct values, known of 100.0% of the events" in line
+
+
 def test_prepare_does_not_overwrite_by_accident(tmp_path, capsys):
     folder = tmp_path / "log"
     arguments = ["data", "prepare", "synthetic", *SMALL, "--output", str(folder), "--quiet"]

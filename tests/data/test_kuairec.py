@@ -54,6 +54,7 @@ def test_events(tmp_path):
     assert log.time.tolist() == [1593898068, 1593898080, 1593984468, 1593900000]
     assert log.label.tolist() == [0, 1, 1, 0]  # a ratio of exactly 1 is no more than the whole video
     assert log.feedback.tolist() == [1, 2, 2, 1]
+    assert log.feedback_values.tolist() == np.array([0.722103, 1.907377, 1.499918, 1.0], np.float32).tolist()
     assert log.info.extra == {
         "matrix": "small",
         "num_rows_in_files": 8,

@@ -29,6 +29,7 @@ def full_log():
         extra_labels={"bought": [0, 1, -1, 1]},
         scenario=["home", "page", "home", "home"],
         weight=[0.5, 1.0, 2.0, 0.0],
+        feedback_values=[4.5, None, 0.25, 1.0],
         users=pa.table({"user_id": ["b", "c"], "age": [30, 40]}),
         info=DatasetInfo(name="toy", licence="none", extra={"k": 1}),
     )
@@ -56,6 +57,7 @@ def test_columns_keep_their_rows_through_the_sort():
     assert log.extra_labels["bought"].tolist() == [1, 1, -1, 0]
     assert [log.scenario_names[code] for code in log.scenario] == ["home", "page", "home", "home"]
     assert log.weight.tolist() == [0.0, 1.0, 2.0, 0.5]
+    assert np.array_equal(log.feedback_values, np.array([1.0, np.nan, 0.25, 4.5], np.float32), equal_nan=True)
     assert log.users.to_pylist() == [{"user_id": "a", "age": None}, {"user_id": "b", "age": 30}]
     assert log.sample_events().tolist() == [0, 1, 3]
 
@@ -139,6 +141,7 @@ def assert_equal(left, right):
     for name in ("user_ids", "offsets", "item", "time", "label", "feedback", "scenario", "weight"):
         assert np.array_equal(getattr(left, name), getattr(right, name)), name
         assert getattr(left, name).dtype == getattr(right, name).dtype
+    assert np.array_equal(left.feedback_values, right.feedback_values, equal_nan=True)
     assert left.extra_labels.keys() == right.extra_labels.keys()
     for name in left.extra_labels:
         assert np.array_equal(left.extra_labels[name], right.extra_labels[name])
@@ -199,6 +202,19 @@ def test_load_refuses_missing_and_damaged_files(tmp_path):
         InteractionLog.load(tmp_path)
 
 
+def test_a_log_saved_before_graded_feedback_loads_without_it(tmp_path):
+    log = full_log()
+    log.save(tmp_path)
+    header = json.loads((tmp_path / "log.json").read_text())
+    header["arrays"].remove("feedback_values")
+    (tmp_path / "feedback_values.npy").unlink()
+    (tmp_path / "log.json").write_text(json.dumps(header))
+    assert InteractionLog.load(tmp_path).feedback_values is None
+    assert make([1], [1]).feedback_values is None
+    copy = pickle.loads(pickle.dumps(log))
+    assert np.array_equal(copy.feedback_values, log.feedback_values, equal_nan=True)
+
+
 def test_nothing_is_unpickled_on_load(tmp_path):
     full_log().save(tmp_path)
     np.save(tmp_path / "time.npy", np.array([1, 2, 3, 4], dtype=object), allow_pickle=True)
@@ -225,6 +241,11 @@ def test_nothing_is_unpickled_on_load(tmp_path):
         ({"user": [1, 2]}, "differ in length"),
         ({"weight": [1.0, -1.0, 2.0]}, r"'weight': 1 of 3 values are no weights \(row 2"),
         ({"weight": [1.0, float("nan"), 2.0]}, "'weight'.*row 2"),
+        (
+            {"feedback_values": [1.0, float("inf"), 2.0]},
+            r"'feedback_values': 1 of 3 values are no finite .*row 2: inf",
+        ),
+        ({"feedback_values": ["a", "b", "c"]}, "'feedback_values': graded feedback of type string"),
         ({"feedback": [0, 1, 5], "feedback_names": ("unknown", "seen")}, r"'feedback': 1 of 3 .*row 3: 5.*0 to 1"),
         ({"feedback": ["seen", "x", "seen"], "feedback_names": ("unknown", "seen")}, r"'feedback'.*row 2: 'x'"),
         ({"extra_labels": {"bought": [0, 1, 3]}}, r"'bought'.*row 3: 3"),

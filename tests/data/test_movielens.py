@@ -253,6 +253,8 @@ def test_rating_levels_and_tags_as_behaviours(tmp_path):
     names = [log.feedback_names[code] for code in log.feedback]
     assert names == ["0.5 stars", "tag", "5 stars", "tag", "3.5 stars", "4 stars"]
     assert log.label.tolist() == [0, -1, 1, -1, 1, 1]
+    stars = np.array([0.5, np.nan, 5, np.nan, 3.5, 4], np.float32)  # a tag has none
+    assert np.array_equal(log.feedback_values, stars, equal_nan=True)
     assert log.time[: log.offsets[1]].tolist() == [100, 200, 300, 300]
     assert "2 tags" in log.info.notes
     plain = load_log("movielens", path=folder, min_user_events=1, last_years=None, behaviors="ratings")

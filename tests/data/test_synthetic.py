@@ -62,6 +62,22 @@ def test_best_auc_is_exact_and_on_the_test_part():
     assert truth.oracle_auc() > truth.best_auc()
 
 
+def test_stars_follow_the_label_and_tell_no_more_than_it():
+    """The rest of the log, and its best AUC, are those of a log without stars; among equal labels stars are chance."""
+    plain, (log, truth) = synthetic_log(seed=5), SyntheticLog(seed=5, stars=True).generate()
+    for name in ARRAYS:
+        assert np.array_equal(getattr(plain, name), getattr(log, name))
+    assert plain.feedback_values is None
+    assert log.info.best_auc == plain.info.best_auc
+    assert np.array_equal(log.feedback_values > 3, log.label == 1)
+    assert np.unique(log.feedback_values).tolist() == [0.5 * step for step in range(1, 11)]
+    taste = truth.taste[log.user, truth.topic[log.item]]
+    for label in (0, 1):
+        chosen = log.label == label
+        assert abs(np.corrcoef(log.feedback_values[chosen], truth.probability[chosen])[0, 1]) < 0.03
+        assert abs(np.corrcoef(log.feedback_values[chosen], taste[chosen])[0, 1]) < 0.03
+
+
 def test_a_log_too_small_to_split_states_the_auc_of_all_events():
     log = synthetic_log(num_users=1, num_items=10, events_per_user=4, num_topics=2, seed=2)
     assert log.info.extra["best_auc_on"] == "all events"

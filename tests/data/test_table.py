@@ -209,6 +209,19 @@ def test_scenario_weight_and_extra_labels(tmp_path):
     assert log.extra_labels["late"].tolist() == [0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_graded_feedback(tmp_path, kind):
+    text = SCHEMA.replace("label: clicked", "label: clicked, feedback_values: stars")
+    write(tmp_path, f"events.{kind}", ROWS | {"stars": [4.5, None, 2.0, 0.5]})
+    log = load_log(schema_file(tmp_path, f"events.{kind}", text))
+    assert np.array_equal(log.feedback_values, np.array([2.0, np.nan, 4.5, 0.5], np.float32), equal_nan=True)
+    write(tmp_path, "words.csv", ROWS | {"stars": ["4.5", "", "two", "1"]})
+    with pytest.raises(ValueError, match=r"words\.csv, column 'stars': 1 of 4 values are no numbers \(row 3: 'two'\)"):
+        load_log(schema_file(tmp_path, "words.csv", text))
+    with pytest.raises(ValueError, match="no column 'rating'"):
+        load_log(schema_file(tmp_path, "words.csv", text.replace("stars", "rating")))
+
+
 def test_ids_with_leading_zeros_stay_apart(tmp_path):
     log = load_csv(tmp_path, "customer,product,ts,clicked,title,tags\n01,10,1,1,x,\n1,10,2,0,x,\n")
     assert log.user_ids.tolist() == ["01", "1"]

@@ -69,7 +69,7 @@ def load_kuairec(
         category levels, the first level first), `topic_tags` (list), and `tags` (list of the ids in `item_categories.csv`) where
         that file is there. Texts are Chinese. Videos without a caption are left out, with their events; so are rows without a
         timestamp, and repeats of user, video and timestamp. `info.notes` and `info.extra` say how many. Feedback comes from the
-        label.
+        label; `feedback_values` are the watch ratios.
 
     Raises:
         FileNotFoundError: the files are absent; the message says where they are published and under which terms.
@@ -121,6 +121,7 @@ def load_kuairec(
         np.floor(events["timestamp"][keep]).astype(np.int64),
         events["watch_ratio"][keep] > positive_above,
         catalogue=catalogue,
+        feedback_values=events["watch_ratio"][keep],
         info=info,
         source=str(folder),
         names={"user": "user_id", "item": "video_id", "time": "timestamp"},

@@ -109,7 +109,7 @@ def load_movielens(
         A log whose catalogue has the columns `item_id`, `title` (as in the file: "Matrix, The (1999)"), `genres` (list of strings,
         empty for "(no genres listed)"), `year` (from the title, null where it has none), and from the file's ratings before the
         log's first event: `earlier_ratings` (their number) and `reception` (words such as "popular praised", null without
-        earlier ratings; see [`earlier_reception`]). Every movie of the file is included.
+        earlier ratings; see [`earlier_reception`]). Every movie of the file is included. `feedback_values` are the stars (unknown for tags).
         The 1M variant also has `users` (gender, age, occupation, zip). Tags are those of the users and of the period that the
         filters keep; they count for neither filter.
 
@@ -151,7 +151,8 @@ def load_movielens(
         tagged = _tags(source, names, catalogue["item_id"], progress)
         inside = np.isin(tagged["user"], users_kept) & (tagged["time"] >= first) & (tagged["time"] <= last)
         num_tags = int(inside.sum())
-        arrays = {key: np.concatenate([arrays[key], tagged[key][inside]]) for key in ("user", "item", "time")}
+        arrays |= {key: np.concatenate([arrays[key], tagged[key][inside]]) for key in ("user", "item", "time")}
+        arrays["rating"] = np.concatenate([arrays["rating"], np.full(num_tags, np.nan, np.float32)])
         labels = np.concatenate([labels, np.full(num_tags, -1, np.int8)])
         feedback = np.concatenate([feedback, np.full(num_tags, len(feedback_names), feedback.dtype)])
         feedback_names = (*feedback_names, "tag")
@@ -176,6 +177,7 @@ def load_movielens(
         catalogue=catalogue,
         feedback=feedback,
         feedback_names=feedback_names,
+        feedback_values=arrays["rating"],
         users=_users(source) if source.kind == "dat" and source.has("users") else None,
         info=info,
         source=ratings_file,

@@ -257,6 +257,20 @@ def to_codes(
     return rows.fill_null(0).to_numpy(zero_copy_only=False).astype(dtype)[indices], tuple(names)
 
 
+def to_graded(values: Any, column: str = "feedback_values", source: str | None = None) -> np.ndarray:
+    """Graded feedback as float32; NaN where a value is missing."""
+    array = as_arrow(values, column, source)
+    array = array.cast(pa.float32()) if pa.types.is_null(array.type) else array
+    if not is_number(array.type):
+        raise ValueError(
+            f"{place(source, column)}: graded feedback of type {array.type} is not accepted; pass numbers, null where unknown."
+        )
+    numbers = array.to_numpy(zero_copy_only=False).astype(np.float32)
+    problem = "are no finite numbers"
+    refuse(np.isinf(numbers), array, column, source, problem, "Graded feedback is finite, or missing where unknown.")
+    return numbers
+
+
 def to_weights(values: Any, column: str = "weight", source: str | None = None) -> np.ndarray:
     """Sample weights as float32: finite and not negative."""
     array = whole_column(values, column, source)

@@ -94,6 +94,8 @@ class InteractionLog:
         scenario: (E,) int16 index into `scenario_names`, or None.
         scenario_names: names of the scenario codes.
         weight: (E,) float32 sample weights, or None.
+        feedback_values: (E,) float32 graded feedback (stars, watched share, dwell time), NaN where unknown, or None. Like `feedback` it
+            is a reaction: it may be read in histories only.
         users: table with the column `user_id`, row u describes user u, or None.
         info: origin, licence, label rule.
 
@@ -113,13 +115,14 @@ class InteractionLog:
     scenario: np.ndarray | None = None
     scenario_names: tuple[str, ...] = ()
     weight: np.ndarray | None = None
+    feedback_values: np.ndarray | None = None
     users: pa.Table | None = None
     info: DatasetInfo = field(default_factory=DatasetInfo)
 
     def __post_init__(self) -> None:
         num_events = len(self.item)
         dtypes = {"item": np.int32, "time": np.int64, "label": np.int8, "feedback": np.int8}
-        dtypes |= {"scenario": np.int16, "weight": np.float32}
+        dtypes |= {"scenario": np.int16, "weight": np.float32, "feedback_values": np.float32}
         arrays = {
             name: (getattr(self, name), dtype) for name, dtype in dtypes.items() if getattr(self, name) is not None
         }
@@ -239,6 +242,7 @@ class InteractionLog:
         scenario: Any = None,
         scenario_names: Sequence[str] | None = None,
         weight: Any = None,
+        feedback_values: Any = None,
         users: pa.Table | None = None,
         info: DatasetInfo | None = None,
         source: str | None = None,
@@ -258,6 +262,7 @@ class InteractionLog:
             extra_labels: further columns of 0, 1 or -1.
             scenario: codes or names of the place where the event happened.
             weight: sample weights, finite and not negative.
+            feedback_values: graded feedback, finite; a missing value or NaN is unknown.
             users: table with a column `user_id`, one row per user at most; users that it lacks get nulls.
             source: file name to put in front of error messages.
             names: the columns' names in that file, where they differ from the argument names.
@@ -269,7 +274,7 @@ class InteractionLog:
         """
         names, where = dict(names or {}), source or "InteractionLog.from_columns"
         given = {"user": user, "item": item, "time": time, "label": label, "feedback": feedback, "weight": weight}
-        given |= {"scenario": scenario} | dict(extra_labels or {})
+        given |= {"scenario": scenario, "feedback_values": feedback_values} | dict(extra_labels or {})
         given = {name: values for name, values in given.items() if values is not None}
         arrays = {name: columns.as_arrow(values, names.get(name, name), source) for name, values in given.items()}
         lengths = {name: len(values) for name, values in arrays.items()}
@@ -304,6 +309,7 @@ class InteractionLog:
         if scenario is not None:
             scenario_codes, scenario_names = columns.to_codes(*named("scenario"), scenario_names, np.int16)
         weights = None if weight is None else columns.to_weights(*named("weight"))
+        graded = None if feedback_values is None else columns.to_graded(*named("feedback_values"))
 
         order = np.lexsort((seconds, user_codes))  # stable: equal keys keep the input order
         counts = np.bincount(user_codes, minlength=len(user_ids))
@@ -320,6 +326,7 @@ class InteractionLog:
             scenario=None if scenario_codes is None else scenario_codes[order],
             scenario_names=tuple(scenario_names or ()),
             weight=None if weights is None else weights[order],
+            feedback_values=None if graded is None else graded[order],
             users=None if users is None else align_users(users, user_ids),
             info=info or DatasetInfo(),
         )
@@ -357,7 +364,8 @@ class InteractionLog:
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {name: getattr(self, name) for name in ("user_ids", "offsets", "item", "time", "label", "feedback")}
-        arrays |= {name: getattr(self, name) for name in ("scenario", "weight") if getattr(self, name) is not None}
+        optional = {name: getattr(self, name) for name in ("scenario", "weight", "feedback_values")}
+        arrays |= {name: values for name, values in optional.items() if values is not None}
         return arrays | {f"extra_label_{index}": values for index, values in enumerate(self.extra_labels.values())}
 
     @classmethod

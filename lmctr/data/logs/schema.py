@@ -158,6 +158,7 @@ class ColumnKeys(Values):
     feedback: Codes | None = None
     scenario: Codes | None = None
     weight: ColumnName | None = None
+    feedback_values: ColumnName | None = None
     extra_labels: dict[str, Label] = {}  # noqa: RUF012 (pydantic copies it)
 
 
@@ -184,7 +185,13 @@ class Schema(Values):
         specs = [keys.time, keys.label, keys.feedback, keys.scenario, *keys.extra_labels.values()]
         for _, table, _, _ in self.tables():
             specs += () if table.path is not None else table.columns.values()
-        names = [keys.user, keys.item, keys.weight, *(spec.column for spec in specs if spec is not None)]
+        names = [
+            keys.user,
+            keys.item,
+            keys.weight,
+            keys.feedback_values,
+            *(spec.column for spec in specs if spec is not None),
+        ]
         return list(dict.fromkeys(name for name in names if name is not None))
 
 

@@ -15,6 +15,7 @@ columns:
   feedback: {column: action, names: [viewed, clicked, bought]}   # optional; default: from the label
   scenario: page                   # optional
   weight: w                        # optional
+  feedback_values: stars           # optional: graded feedback (stars, watched share, dwell time), empty where unknown
   extra_labels: {bought: {column: action, equals: bought}}       # optional
 catalogue:                         # optional: a file of its own, or `columns` of the event table
   path: products.parquet
@@ -173,7 +174,7 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     if keys.feedback is not None:
         feedback, feedback_names = _feedback(table[keys.feedback.column], keys.feedback, source)
     names = {"user": keys.user, "item": keys.item, "time": keys.time.column, "label": keys.label.column}
-    names["weight"] = keys.weight or "weight"
+    names |= {"weight": keys.weight or "weight", "feedback_values": keys.feedback_values or "feedback_values"}
     if keys.scenario is not None:
         names["scenario"] = keys.scenario.column
     info = {"name": spec.name, "label_rule": keys.label.describe()} | info_values(spec.info)
@@ -187,6 +188,7 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
         scenario=None if keys.scenario is None else table[keys.scenario.column],
         scenario_names=None if keys.scenario is None else keys.scenario.names,
         weight=None if keys.weight is None else table[keys.weight],
+        feedback_values=_graded(table, keys.feedback_values, source),
         **tables | from_events,
         info=DatasetInfo.from_dict(info),
         source=source,
@@ -310,6 +312,16 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
     positive = pc.fill_null(chosen, False).to_numpy(zero_copy_only=False)
     labels[~missing] = positive[~missing]
     return labels
+
+
+def _graded(table: pa.Table, name: str | None, source: str) -> pa.Array | None:
+    if name is None:
+        return None
+    array = columns.as_arrow(table[name], name, source)
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    if columns.is_text(array.type):  # a text file writes a missing value as an empty one
+        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
+    return _numbers(array, name, source, "Graded feedback is a number, or empty where unknown.")
 
 
 def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tuple[str, ...]]:

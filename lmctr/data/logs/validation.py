@@ -210,6 +210,9 @@ def _check_columns(log: InteractionLog, now: int | None) -> list[str]:
     if log.weight is not None:
         for count, event in _bad_events(~(np.isfinite(log.weight) & (log.weight >= 0))):
             problems.append(f"{count} weights are negative or not finite (first: event {event})")
+    if log.feedback_values is not None:
+        for count, event in _bad_events(np.isinf(log.feedback_values)):
+            problems.append(f"{count} values of feedback_values are not finite (first: event {event})")
     backwards = (log.time[1:] < log.time[:-1]) & (log.user[1:] == log.user[:-1])
     for count, before in _bad_events(backwards):
         problems.append(

@@ -52,6 +52,8 @@ class SyntheticLog(LogGenerator):
         allow_repeats: let a user meet an item more than once. Without it, a user may have at most `num_items // 2` events.
         start_time: unix seconds of the start of the period.
         days: length of the period; each user's events are spread over it with exponential gaps and no two at one second.
+        stars: whether events carry graded feedback: 0.5 to 5 stars, above 3 exactly where the label is positive. How far above or below
+            is chance, so stars tell no more than labels and the best AUC stays what it is.
 
     `log.info.best_auc` is the best reachable AUC on the test part of the default split (`split_log(log)`), or on all events when the log is
     too small for it; `log.info.extra` holds it for all events too, with the AUC of the true probabilities. The catalogue has the columns
@@ -79,6 +81,7 @@ class SyntheticLog(LogGenerator):
     allow_repeats: bool = False
     start_time: int = 1_577_836_800
     days: float = 365.0
+    stars: bool = False
 
     def generate(self) -> tuple[InteractionLog, SyntheticTruth]:
         self.check()
@@ -88,7 +91,13 @@ class SyntheticLog(LogGenerator):
         taste = np.where(rng.random((self.num_users, self.num_topics)) < liked, 1, -1).astype(np.int8)
         labels, probability, bayes = self._draw_labels(rng, offsets, topic[items], taste, liked)
         truth = SyntheticTruth(probability, bayes, labels, taste, topic)
-        log = InteractionLog.from_columns(user + 1, items + 1, times, labels, catalogue=catalogue)
+        values = None
+        if self.stars:  # drawn apart: the other draws are those of a log without stars
+            draw = np.random.default_rng([self.seed, 1]).random(len(labels))
+            values = np.where(labels == 1, 3.5 + 0.5 * np.floor(4 * draw), 0.5 + 0.5 * np.floor(6 * draw))
+        log = InteractionLog.from_columns(
+            user + 1, items + 1, times, labels, catalogue=catalogue, feedback_values=values
+        )
         rule = "drawn from planted recency and taste effects"
         return self.with_info(log, truth, name="synthetic", label_rule=rule), truth
 
