@@ -100,6 +100,10 @@ class CTRSinkConfig(CTRConfig):
             layer, `"all"` means all of it, and a layer below it is an error.
         field_projection_size (`int`, defaults to 128): with `layout="split"`, width of the projected history and target.
         head_hidden_size (`int`, defaults to 32): width of the head's hidden layer.
+        num_statistics (`int`, defaults to 0): float columns that describe a sample (rates, counts, times since), which an MLP
+            and a linear skip bring into the head beside the pooled state.
+        statistics_hidden_sizes (`list[int]`, *optional*): hidden layers of that MLP; default: `[64, 32]`.
+        statistics_dropout (`float`, defaults to 0.0): dropout after each of them.
         initializer_range (`float`, *optional*): standard deviation of new weights; default: the backbone's.
 
     Example:
@@ -131,6 +135,9 @@ class CTRSinkConfig(CTRConfig):
     layout: str = "single"
     field_projection_size: int = 128
     head_hidden_size: int = 32
+    num_statistics: int = 0
+    statistics_hidden_sizes: list[int] | None = None
+    statistics_dropout: float = 0.0
     initializer_range: float | None = None
 
     def __post_init__(self, **kwargs):
@@ -147,6 +154,8 @@ class CTRSinkConfig(CTRConfig):
             self.text_config = CONFIG_MAPPING[model_type](**values)
         if self.sink_signal is None:
             self.sink_signal = "recency" if self.sink_kind == "sink" else "none"
+        if self.statistics_hidden_sizes is None:
+            self.statistics_hidden_sizes = [64, 32]
         if self.initializer_range is None:
             self.initializer_range = float(getattr(self.text_config, "initializer_range", None) or 0.02)
         super().__post_init__(**kwargs)
@@ -199,7 +208,9 @@ class CTRSinkConfig(CTRConfig):
             needs = f'"single"; "split" needs a backbone of two layers or more of type {types}'
             self._require(known, "layout", needs)
         self._require_whole("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
-        self._require_share("sink_bias_dropout")
+        self._require_whole("num_statistics", least=0)
+        self._require_widths("statistics_hidden_sizes")
+        self._require_share("sink_bias_dropout", "statistics_dropout")
         self._validate_sink_bias_layers()
 
     def _validate_sink_bias_layers(self) -> None:

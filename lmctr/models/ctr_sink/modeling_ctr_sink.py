@@ -32,6 +32,7 @@ from .sink_attention import (
     locate_sinks,
 )
 from .split_layout import SplitHead, SplitOutput, check_split, forward_split, mean_over, run_layers
+from .statistics_tower import StatisticsTower, check_statistics
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
@@ -290,17 +291,24 @@ def pooled_tokens(
 
 
 class CTRSinkHead(nn.Module):
-    """Eq. 5: masked mean over tokens, then Linear, LeakyReLU, Linear to one logit."""
+    """Eq. 5: masked mean over tokens, then Linear, LeakyReLU, Linear to one logit; with statistics beside, see `StatisticsTower`."""
 
     def __init__(self, config: CTRSinkConfig):
         super().__init__()
         self.dense = nn.Linear(config.text_config.hidden_size, config.head_hidden_size)
         self.activation = nn.LeakyReLU()
         self.out = nn.Linear(config.head_hidden_size, 1)
+        self.statistics = StatisticsTower(config) if config.num_statistics else None
 
-    def forward(self, hidden_states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """(B, N, H) states and a (B, N) bool token set to (B,) logits."""
-        return self.out(self.activation(self.dense(mean_over(hidden_states, tokens)))).squeeze(-1)
+    def forward(
+        self, hidden_states: torch.Tensor, tokens: torch.Tensor, statistics: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(B, N, H) states, a (B, N) bool token set and (B, Fs) statistics to (B,) logits."""
+        hidden, skip = self.dense(mean_over(hidden_states, tokens)), 0.0
+        if self.statistics is not None:
+            beside, skip = self.statistics(statistics)
+            hidden = hidden + beside
+        return (self.out(self.activation(hidden)) + skip).squeeze(-1)
 
 
 class CTRSinkForCTR(CTRSinkPreTrainedModel):
@@ -393,6 +401,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         num_items_in_batch: torch.Tensor | float | None = None,
         field_ids: torch.Tensor | None = None,
         field_vectors: torch.Tensor | None = None,
+        statistics: torch.Tensor | None = None,
         **kwargs,
     ) -> CTROutput:
         """Score a batch.
@@ -402,6 +411,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             target_mask: (B, N) bool, the target item's tokens; needed with `pooling="sinks"`. Not read with
                 `layout="split"`, where the target is the last element.
             pooling: "all" (stage 2 and evaluation, Eq. 5) or "sinks" (stage 1, Eq. 6).
+            statistics: (B, Fs) float, scaled as the processor scales them; given exactly where `num_statistics` is above 0.
             labels: (B,) float, 0 or 1; -100 leaves a row out of the loss.
             sample_weight: (B,) float.
             num_items_in_batch: divisor of the loss; default: the weight of the rows that count.
@@ -412,6 +422,9 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         """
         if pooling not in POOLINGS:
             raise ValueError(f"pooling={pooling!r} is not accepted; use one of {', '.join(POOLINGS)}")
+        rows = input_ids if input_ids is not None else field_vectors
+        if rows is not None:
+            check_statistics(statistics, self.config, len(rows))
         tokens = None
         if self.config.layout == "single" and input_ids is not None:
             attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -426,7 +439,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             **kwargs,
         )
         read = (outputs, pooling) if isinstance(outputs, SplitOutput) else (outputs.last_hidden_state, tokens)
-        logits, loss = self.head(*read).float(), None
+        logits, loss = self.head(*read, statistics).float(), None
         if labels is not None:
             loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)
         return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)

@@ -34,6 +34,7 @@ from transformers.masking_utils import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
+from .statistics_tower import StatisticsTower
 
 __all__ = ["FieldCache", "Fields", "SplitHead", "SplitOutput", "cut_fields", "mean_over", "run_layers"]
 
@@ -275,9 +276,10 @@ class SplitHead(nn.Module):
         self.norm = nn.LayerNorm(2 * size)
         self.dense = nn.Linear(2 * size, config.head_hidden_size)
         self.out = nn.Linear(config.head_hidden_size, 1)
+        self.statistics = StatisticsTower(config) if config.num_statistics else None
 
-    def forward(self, outputs: SplitOutput, pooling: str) -> torch.Tensor:
-        """Upper states to (B,) logits.
+    def forward(self, outputs: SplitOutput, pooling: str, statistics: torch.Tensor | None = None) -> torch.Tensor:
+        """Upper states, and (B, Fs) statistics where the model has them, to (B,) logits.
 
         `pooling="all"` (Eq. 5): the history is the mean over all its elements. `"sinks"` (Eq. 6): over its sinks; in a row
         without sinks the target stands in for them. The target is a part of its own in both.
@@ -289,8 +291,11 @@ class SplitHead(nn.Module):
         if pooling == "sinks":
             chosen = torch.where(outputs.is_sink.any(1, keepdim=True), outputs.is_sink, is_target)
         history, target = self.history(mean_over(states, chosen)), self.target(mean_over(states, is_target))
-        hidden = self.activation(self.norm(torch.cat([history, target], dim=-1)))
-        return self.out(self.activation(self.dense(hidden))).squeeze(-1)
+        hidden, skip = self.dense(self.activation(self.norm(torch.cat([history, target], dim=-1)))), 0.0
+        if self.statistics is not None:
+            beside, skip = self.statistics(statistics)
+            hidden = hidden + beside
+        return (self.out(self.activation(hidden)) + skip).squeeze(-1)
 
 
 class FieldCache:

@@ -1,0 +1,65 @@
+"""Statistics of a sample (rates, counts, times since) beside the text: what a language model of short histories cannot count.
+
+Shapes: B batch, Fs statistics.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import initialization as init
+
+from .configuration_ctr_sink import CTRSinkConfig
+
+__all__ = ["StatisticsTower", "check_statistics"]
+
+
+def check_statistics(statistics: torch.Tensor | None, config: CTRSinkConfig, rows: int) -> None:
+    """Raise `ValueError` unless statistics are given exactly where the configuration has them, (B, Fs)."""
+    shape = (rows, config.num_statistics)
+    if (statistics is not None) != bool(config.num_statistics):
+        expected = f"needs statistics of shape {shape}" if config.num_statistics else "takes no statistics"
+        raise ValueError(
+            f"statistics: {'missing' if statistics is None else 'not expected'}; this configuration {expected}"
+        )
+    if statistics is not None and tuple(statistics.shape) != shape:
+        raise ValueError(f"statistics: expected shape {shape}, got {tuple(statistics.shape)}")
+
+
+class StatisticsLinear(nn.Linear):
+    """A linear layer whose new weights keep the variance of what it reads, whatever the backbone's own scale is."""
+
+    def __init__(self, in_features: int, out_features: int, gain: float, bias: bool = True):
+        super().__init__(in_features, out_features, bias)
+        self.gain = gain
+
+    def init_parameters(self, config: CTRSinkConfig) -> None:
+        init.normal_(self.weight, std=self.gain / self.in_features**0.5)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+class StatisticsTower(nn.Module):
+    """An MLP over the statistics, and a linear skip from them to the logit.
+
+    The MLP's output is added before the head's activation: the head's first layer reads the pooled state and the MLP's last
+    layer side by side. The skip is a logistic regression on the statistics and begins at zero.
+    """
+
+    def __init__(self, config: CTRSinkConfig):
+        super().__init__()
+        sizes = [config.num_statistics, *config.statistics_hidden_sizes]
+        self.layers = nn.ModuleList([StatisticsLinear(*pair, gain=2**0.5) for pair in pairwise(sizes)])
+        self.activation = nn.LeakyReLU()
+        self.dropout = config.statistics_dropout
+        self.join = StatisticsLinear(sizes[-1], config.head_hidden_size, gain=1.0, bias=False)
+        self.skip = StatisticsLinear(sizes[0], 1, gain=0.0, bias=False)
+
+    def forward(self, statistics: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, Fs) scaled statistics to their part of the head's hidden layer (B, head_hidden_size) and of the logit (B, 1)."""
+        statistics = statistics.to(self.skip.weight.dtype)
+        states = statistics
+        for layer in self.layers:
+            states = F.dropout(self.activation(layer(states)), self.dropout, self.training)
+        return self.join(states), self.skip(statistics)
