@@ -10,6 +10,13 @@ BEHAVIORS = ("unknown", "full-play", "like")
 SCENARIOS = ("home", "search", "radio")
 
 
+def statistics_logits(weights, batch, row, candidate):
+    """What the statistics add to the logits past the network, float64 (T,); 0 without any."""
+    if "statistics" not in batch:
+        return 0.0
+    return weights["statistics_skip.weight"] @ batch["statistics"][row, candidate].double().numpy()
+
+
 def sequence_log(seed=0, num_users=5, most_events=14, num_items=12, seconds=40, weight=False, extra_labels=()):
     """Users with 1 to `most_events` events, equal times, three behaviours and scenarios, some events without a label."""
     rng = np.random.default_rng(seed)

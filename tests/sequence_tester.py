@@ -59,6 +59,25 @@ class SequenceModelTesterMixin(CTRModelTesterMixin):
                 alone = self.logits(model, single)
                 torch.testing.assert_close(alone[0], together[row, candidate], atol=1e-5, rtol=0)
 
+    def test_statistics_reach_the_logits_past_the_network_too(self, tmp_path):
+        """The skip adds its product; it starts at zero, so that a checkpoint of a model without it is the same model."""
+        values = {"num_statistics": 2, "task_names": ["click", "like"]}
+        without = self.make_model(**values, use_statistics_skip=False)
+        assert not any("statistics_skip" in name for name, _ in without.named_parameters())
+        without.config.use_statistics_skip = True
+        without.save_pretrained(tmp_path)
+        model, info = type(without).from_pretrained(tmp_path, output_loading_info=True)
+        assert not info["missing_keys"] and not model.eval().statistics_skip.weight.any()
+        batch = random_batch(model.config, num_candidates=4)
+        del batch["labels"]
+        before = self.logits(without, batch)
+        assert torch.equal(self.logits(model, batch), before)
+        weight = torch.tensor([[0.5, -2.0], [3.0, 0.25]])
+        with torch.no_grad():
+            model.statistics_skip.weight.copy_(weight)
+        added = (batch["statistics"].double() @ weight.double().T).float()
+        torch.testing.assert_close(self.logits(model, batch), before + added, atol=1e-5, rtol=0)
+
     def test_no_candidate_sees_another(self):
         model = self.make_model()
         batch = random_batch(model.config, num_candidates=4)

@@ -62,8 +62,8 @@ class EventScorer(RequestScorer):
     def _heads(self, inputs: SequenceInputs, max_tokens: int, read: Callable[[SequenceInputs], Any]) -> torch.Tensor:
         """(1, C, T) logits of what `read` makes of some of the candidates at a time."""
         size = max(1, max_tokens // max(inputs.history_items.shape[1], 1))
-        parts = [self.model.head(read(part).last_hidden_state) for part in inputs.split_candidates(size)]
-        return torch.cat(parts, dim=1)
+        parts = inputs.split_candidates(size)
+        return torch.cat([self.model.task_logits(read(part).last_hidden_state, part) for part in parts], dim=1)
 
     def _inputs(
         self, history: Sequence[Mapping[str, Any]], candidates: Sequence[Any] | None, time: float

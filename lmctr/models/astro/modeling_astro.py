@@ -304,14 +304,14 @@ class ASTROForCTR(SequenceForCTRMixin, ASTROPreTrainedModel):
             layers += [nn.Linear(below, above), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], config.num_tasks))
 
-    def task_logits(self, fused: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
-        """Y (B, C, Nb * d) to logits (B, C, T)."""
+    def head_input(self, fused: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
+        """Y (B, C, Nb * d), with features of the user and statistics behind."""
         parts = [fused]
         for column, table in enumerate(self.user_features):
             parts.append(table(inputs.user_features[:, column])[:, None].expand(-1, fused.shape[1], -1))
         if inputs.statistics is not None:
             parts.append(inputs.statistics.to(fused.dtype))
-        return self.head(torch.cat(parts, dim=-1))
+        return torch.cat(parts, dim=-1)
 
     @torch.no_grad()
     def score_candidates(

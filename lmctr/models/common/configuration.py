@@ -153,6 +153,8 @@ class SequenceCTRConfig(CTRConfig):
             out-of-vocabulary included. `item_feature_names` names them.
         user_feature_vocab_sizes (`list[int]`, *optional*): the same for features of the user. `user_feature_names` names them.
         num_statistics (`int`, defaults to 0): float columns that describe a candidate in its context (counts, rates).
+        use_statistics_skip (`bool`, defaults to `True`): a linear map from the statistics straight to the logits, beside the
+            final network that reads them too; it starts at zero.
         max_history_length (`int`, *optional*): latest events of a user that a row holds; `None`: the whole lifetime.
             A record of what the processor builds.
         task_names (`list[str]`, *optional*): one logit per task; default `["click"]`.
@@ -171,6 +173,7 @@ class SequenceCTRConfig(CTRConfig):
     user_feature_vocab_sizes: list[int] | None = None
     user_feature_names: list[str] | None = None
     num_statistics: int = 0
+    use_statistics_skip: bool = True
     max_history_length: int | None = None
     task_names: list[str] | None = None
     task_weights: list[float | int] | None = None

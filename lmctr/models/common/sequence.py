@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
 from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin, ctr_loss
@@ -27,6 +28,7 @@ __all__ = [
     "SequenceInputs",
     "SequenceModelMixin",
     "SequencePreTrainedModel",
+    "StatisticsSkip",
     "final_network",
     "sequence_inputs",
     "sequence_logits",
@@ -321,6 +323,20 @@ class CandidateContext(nn.Module):
         return torch.cat(parts, dim=-1)
 
 
+class StatisticsSkip(nn.Linear):
+    """A linear way past the network: statistics (..., Fs) straight to logits (..., T).
+
+    Rates and counts carry most of what simple models know, and a network whose other inputs are wide embeddings is slow to find it.
+    It starts at zero, so that a checkpoint without it is the same model.
+    """
+
+    def __init__(self, config: SequenceCTRConfig):
+        super().__init__(config.num_statistics, config.num_tasks, bias=False)
+
+    def init_parameters(self, config: SequenceCTRConfig) -> None:
+        init.zeros_(self.weight)
+
+
 def final_network(
     mlp: nn.Module, states: torch.Tensor, attentions: tuple[torch.Tensor, ...] | None, output_hidden_states: bool
 ) -> BaseModelOutput:
@@ -340,6 +356,7 @@ class SequencePreTrainedModel(CTRPreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "history_items"
     supports_gradient_checkpointing = True
+    _keys_to_ignore_on_load_missing = (r"^statistics_skip\.weight$",)  # zero where a checkpoint has none
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of the items."""
@@ -463,13 +480,25 @@ class CachedHistoryMixin(SequenceModelMixin):
 class SequenceForCTRMixin(WithHeadMixin):
     """A family's model with a head: `forward` gives logits, and a loss when there are labels."""
 
+    def make_parts(self, config: SequenceCTRConfig) -> None:
+        super().make_parts(config)
+        use_skip = config.use_statistics_skip and config.num_statistics > 0
+        self.statistics_skip = StatisticsSkip(config) if use_skip else None
+
     def new_head(self, config: SequenceCTRConfig) -> nn.Module:
-        """From the representation (B, C, W) to logits (B, C, T)."""
+        """From what `head_input` gives, (B, C, W), to logits (B, C, T)."""
         return nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
 
+    def head_input(self, representation: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
+        """What the head reads of the base model's representation and of the inputs."""
+        return representation
+
     def task_logits(self, representation: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
-        """The base model's (B, C, W) to logits (B, C, T)."""
-        return self.head(representation)
+        """The base model's (B, C, W) to logits (B, C, T): those of the head, plus those of [`StatisticsSkip`]."""
+        logits = self.head(self.head_input(representation, inputs))
+        if self.statistics_skip is None:
+            return logits
+        return logits + self.statistics_skip(inputs.statistics.to(self.statistics_skip.weight.dtype))
 
     def forward(
         self,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from sequence_rows import random_batch
+from sequence_rows import random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 
 from lmctr import BehaviorTransformerConfig, BehaviorTransformerForCTR, BehaviorTransformerModel
@@ -86,7 +86,7 @@ def reference_logit(model, w, batch, row, candidate):
     for layer in range(len(config.head_hidden_sizes)):
         x = linear(x, f"model.mlp.layers.{layer}.linear")
         x = np.where(x > 0, x, 0.01 * x)
-    return linear(x, "head")
+    return linear(x, "head") + statistics_logits(w, batch, row, candidate)
 
 
 @pytest.mark.parametrize("switches", [{}, {"num_hidden_layers": 3}, TestWithFeatures.switches], ids=str)

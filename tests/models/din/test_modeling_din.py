@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from sequence_rows import random_batch
+from sequence_rows import random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 
 from lmctr import DINConfig, DINForCTR, DINModel
@@ -113,7 +113,7 @@ class Reference:
         x = np.concatenate([*interests, *query, scenario, *users, *extra])
         for layer in range(len(self.c.head_hidden_sizes)):
             x = self.activate(f"model.layers.{layer}.activation", self.linear(f"model.layers.{layer}.linear", x))
-        return self.linear("head", x)
+        return self.linear("head", x) + statistics_logits(self.w, batch, row, candidate)
 
 
 @pytest.mark.parametrize("switches", [

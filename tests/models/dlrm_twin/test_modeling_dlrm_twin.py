@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sequence_rows import random_batch
+from sequence_rows import random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 from twin_reference import context, mlp, query_of, twin_interest, visible, weights_of
 
@@ -83,7 +83,7 @@ def test_against_the_reference(switches):
             values = mlp(w, "model.statistics", values, len(config.statistics_hidden_sizes) + 1)
             x = np.concatenate([interest, query, values, *context(batch, w, row, c)])
             x = mlp(w, "model.mlp", x, len(config.head_hidden_sizes))
-            expected.append(w["head.weight"] @ x + w["head.bias"])
+            expected.append(w["head.weight"] @ x + w["head.bias"] + statistics_logits(w, batch, row, c))
     found = DLRMTwinTester().logits(model.double(), batch).double()
     torch.testing.assert_close(found, torch.tensor(np.array(expected)).view(3, 3, 2), atol=2e-6, rtol=1e-5)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from sequence_rows import random_batch
+from sequence_rows import random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 
 from lmctr import HSTUConfig, HSTUForCTR, HSTUModel
@@ -85,7 +85,7 @@ def reference_logit(model, w, batch, row, candidate):
     for layer in range(len(config.head_hidden_sizes)):
         p = f"model.mlp.layers.{layer}.linear"
         x = np.maximum(w[p + ".weight"] @ x + w[p + ".bias"], 0)
-    return w["head.weight"] @ x + w["head.bias"]
+    return w["head.weight"] @ x + w["head.bias"] + statistics_logits(w, batch, row, candidate)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sequence_rows import random_batch
+from sequence_rows import random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 from twin_reference import context, mlp, query_of, twin_interest, visible, weights_of
 
@@ -38,7 +38,8 @@ def reference_logit(model, w, batch, row, candidate):
     extra = [batch["statistics"][row, candidate].double().numpy()] if "statistics" in batch else []
     x = np.concatenate([interest, query, *context(batch, w, row, candidate), *extra])
     x = mlp(w, "model.mlp", x, len(config.head_hidden_sizes))
-    return w["head.weight"] @ x + w["head.bias"], selected
+    logits = w["head.weight"] @ x + w["head.bias"]
+    return logits + statistics_logits(w, batch, row, candidate), selected
 
 
 @pytest.mark.parametrize("switches", [{}, {"num_selected": 2}, TestWithFeatures.switches], ids=str)
