@@ -21,7 +21,9 @@ SMALL = {
         "head_hidden_sizes": [32, 16],
     },
     "hstu": {"hidden_size": 16, "num_hidden_layers": 2},
+    "astro": {"hidden_size": 16, "num_hidden_layers": 1, "sequence_length": 30},
 }
+RIVALS = [family for family in SMALL if family != "astro"]
 CACHED = ("behavior_transformer", "hstu")
 CANDIDATES = [{"item": 100 + i, "scenario": SCENARIOS[i % 3]} for i in range(7)] + [{"item": 999}]
 
@@ -35,7 +37,7 @@ def make(family, length=None, **options):
     return lmctr.AutoModelForCTR.from_config(CONFIG_MAPPING[family](**values)).eval(), processor
 
 
-MODELS = {(family, length): make(family, length) for family in SMALL for length in (None, 6)}
+MODELS = {(family, length): make(family, length) for family in RIVALS for length in (None, 6)}
 
 
 def events_of(seed, count, time=0):
@@ -57,6 +59,27 @@ def one_by_one(model, processor, history, candidates, time):
 
 
 @pytest.mark.parametrize("family", list(SMALL))
+def test_statistics_of_candidates_count_past_the_network_too(family):
+    """Whether a request is scored on its own or as a row; kept in part by models that keep the history."""
+    model, processor = make(family, statistics=["shows", "clicks"])
+    with torch.no_grad():
+        model.statistics_skip.weight.copy_(torch.tensor([[0.5, -2.0]]))
+    history = events_of(5, 6)
+    values = [[float(place), 1.0 + place % 2] for place in range(len(CANDIDATES))]
+    candidates = [{**one, "statistics": own} for one, own in zip(CANDIDATES, values)]
+    with torch.no_grad():
+        rows = processor([history], [CANDIDATES], times=[99], statistics=[values])
+        expected = model(**rows).logits[0]
+        model.statistics_skip.weight.zero_()
+        without = model(**rows).logits[0]
+        model.statistics_skip.weight.copy_(torch.tensor([[0.5, -2.0]]))
+    torch.testing.assert_close(expected - without, torch.tensor(values) @ torch.tensor([0.5, -2.0]), atol=1e-5, rtol=0)
+    for source in (history, UserState(model, processor, history)):
+        found = score(model, processor, source, candidates, 99, max_tokens=30)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", RIVALS)
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 10_000), count=st.integers(0, 12), length=st.sampled_from([None, 6]), more=st.integers(0, 4)
@@ -104,7 +127,7 @@ def test_a_full_history_is_encoded_again(family):
     assert state.num_encoded == 6
 
 
-@pytest.mark.parametrize("family", list(SMALL))
+@pytest.mark.parametrize("family", RIVALS)
 def test_states_travel_and_know_their_model(family, tmp_path):
     model, processor = MODELS[family, None]
     history = events_of(3, 8)
@@ -145,5 +168,5 @@ def test_several_tasks_features_and_refusals(family):
 
 
 def test_reasons():
-    shared = {family: scorer_for(*MODELS[family, None]).encoded_class is not None for family in SMALL}
-    assert shared == {family: family in CACHED for family in SMALL}
+    shared = {family: scorer_for(*MODELS[family, None]).encoded_class is not None for family in RIVALS}
+    assert shared == {family: family in CACHED for family in RIVALS}
