@@ -62,6 +62,12 @@ class CTRTrainingArguments(TrainingArguments):
             gradients, and only the rows that the batch touches are updated, weight decay included; `optim` trains the rest.
         embedding_learning_rate (`float`, *optional*):
             Peak learning rate of the tables with a sparse `embedding_optimizer`; default `learning_rate`.
+        ema_decay (`float`, *optional*):
+            Keep the exponential moving average of the weights with this decay, for example 0.999
+            ([`~lmctr.training.averaging.WeightAverage`]): it is what is evaluated, saved and chosen by.
+        recency_half_life (`float`, *optional*):
+            Days after which a training sample counts half: it gets the weight 2^(-age / half-life), age being the time to the newest
+            training sample, multiplied with the data's own. Metrics are not weighted by it.
         effective_rank_samples (`int`, *optional*):
             Measure the effective rank of a tabular model's representations on so many validation samples after each evaluation
             ([`~lmctr.training.diagnostics.EffectiveRankCallback`]); written to `effective_rank.jsonl` in `output_dir`.
@@ -91,6 +97,9 @@ class CTRTrainingArguments(TrainingArguments):
     embedding_learning_rate: float | None = _field(
         None, "Peak learning rate of the tables with a sparse embedding_optimizer."
     )
+
+    ema_decay: float | None = _field(None, "Decay of the average of the weights that is evaluated and saved.")
+    recency_half_life: float | None = _field(None, "Days after which a training sample counts half.")
 
     effective_rank_samples: int | None = _field(
         None, "Measure effective rank on so many samples after each evaluation."
@@ -142,6 +151,14 @@ class CTRTrainingArguments(TrainingArguments):
                 raise ValueError(f"{name} must be at least 1, got {value}")
             if value is not None and self.eval_strategy == "no":
                 raise ValueError(f"{name} needs evaluations: set eval_strategy to 'epoch' or 'steps'")
+        if self.ema_decay is not None and not 0.0 < self.ema_decay < 1.0:
+            raise ValueError(
+                f"ema_decay must lie between 0 and 1, such as 0.999, got {self.ema_decay}; None for no average"
+            )
+        if self.recency_half_life is not None and not 0.0 < self.recency_half_life < float("inf"):
+            raise ValueError(
+                f"recency_half_life must be a number of days above 0, got {self.recency_half_life}; None for equal weights"
+            )
         if self.train_sampling_strategy not in ("group_by_length", "random", "sequential"):
             raise ValueError(
                 f"train_sampling_strategy must be group_by_length, random or sequential, got "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -25,6 +25,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.averaging import WeightAverage
 from lmctr.training.callbacks import StageTwoEarlyStopping, TwoStageCallback, should_stop
 from lmctr.training.checkpoints import MARKER, mark_complete, read_marker, rotate
 from lmctr.training.optim import (
@@ -35,6 +36,7 @@ from lmctr.training.optim import (
     table_parameters,
     use_sparse_gradients,
 )
+from lmctr.training.recency import WeightedCollator, WeightedDataset, recency_weights
 from lmctr.training.sampler import (
     FILLER,
     EpochDataLoader,
@@ -50,7 +52,8 @@ class CTRTrainer(Trainer):
 
     Datasets are map-style; besides `__len__` and `__getitem__` these attributes are used when present:
     `lengths` (S,) token lengths (for batches of similar length), `labels` (S,), `groups` (S,) user of each sample (for
-    the grouped AUC), `sample_weight` (S,) for the metrics. Rows of several samples: `labels` and `sample_weight` are (R, C), `groups` (R,), and
+    the grouped AUC), `sample_weight` (S,) for the metrics, `times` (S,) unix seconds for `recency_half_life`. Rows of several samples: `labels`, `times` and
+    `sample_weight` are (R, C), `groups` (R,), and
     `candidate_mask` (R, C) says where a row has a sample; metrics, predictions and rates are those of the samples, row by row, so that they
     do not depend on how samples are gathered into rows. A dataset with a method `measure(labels, logits) -> dict` has metrics of
     its own: it gets those of the samples, in its own order, and its values take the place of those below.
@@ -101,6 +104,12 @@ class CTRTrainer(Trainer):
         if args.embedding_optimizer != "dense" and model is not None:
             _prepare_sparse_tables(model, args)
         self.stages = TwoStageCallback()
+        self.average = None if args.ema_decay is None else WeightAverage(args.ema_decay)
+        if self.average is not None and (args.fsdp or args.deepspeed):
+            raise ValueError(
+                f"ema_decay={args.ema_decay} does not work with FSDP or DeepSpeed, where no process holds the weights; leave it out"
+            )
+        averaging = [] if self.average is None else [self.average]
         super().__init__(
             model=model,
             args=args,
@@ -108,7 +117,13 @@ class CTRTrainer(Trainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
-            callbacks=[self.stages, StageTwoEarlyStopping(), *_diagnostics(model, args), *(callbacks or [])],
+            callbacks=[
+                self.stages,
+                StageTwoEarlyStopping(),
+                *averaging,
+                *_diagnostics(model, args),
+                *(callbacks or []),
+            ],
             **kwargs,
         )
         # The loss below is normalised over the whole global batch: the parent must not divide it again.
@@ -165,12 +180,21 @@ class CTRTrainer(Trainer):
         return self.get_eval_dataloader(test_dataset)
 
     def _loader(self, dataset: Any, sampler: GlobalBatchSampler | EvaluationBatchSampler) -> DataLoader:
-        args = self.args
-        loader_class = EpochDataLoader if isinstance(sampler, GlobalBatchSampler) else DataLoader
-        return loader_class(
+        args, collator = self.args, self.data_collator
+        is_training = isinstance(sampler, GlobalBatchSampler)
+        if is_training and args.recency_half_life is not None:
+            times = _column(dataset, "times")
+            if times is None:
+                raise ValueError(
+                    f"recency_half_life={args.recency_half_life} needs the time of each training sample, but these have none; leave "
+                    "it out, or take data with a time column"
+                )
+            dataset = WeightedDataset(dataset, recency_weights(times, args.recency_half_life))
+            collator = WeightedCollator(collator)
+        return (EpochDataLoader if is_training else DataLoader)(
             FillerDataset(dataset),
             batch_sampler=sampler,
-            collate_fn=FillerCollator(self.data_collator, dataset),
+            collate_fn=FillerCollator(collator, dataset),
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
@@ -254,6 +278,15 @@ class CTRTrainer(Trainer):
         return gradient_norm(model.parameters())
 
     # ---- evaluation -----------------------------------------------------------------------------------------------
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Inside a training, the block in which the model has its averaged weights, with `ema_decay`."""
+        return nullcontext() if self.average is None or not self.is_in_train else self.average.applied()
+
+    def evaluate(self, *args, **kwargs) -> dict[str, float]:
+        """As in the parent; with `ema_decay` the averaged weights are measured."""
+        with self._averaged():
+            return super().evaluate(*args, **kwargs)
 
     def prediction_step(
         self,
@@ -364,6 +397,13 @@ class CTRTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with _damage_named(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
+            if self.average is not None and checkpoint is not None:
+                self.average.load(self.model, checkpoint)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if self.average is not None:
+            self.average.clear()  # the checkpoint's weights are averaged ones
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _damage_named(checkpoint):
@@ -413,7 +453,8 @@ class CTRTrainer(Trainer):
         config = getattr(plain_model(self.model), "config", None)
         if getattr(config, "processor_fingerprint", "none kept") is None:  # ids mean nothing without the vocabularies
             config.processor_fingerprint = getattr(self.processing_class, "fingerprint", None)
-        super().save_model(output_dir, _internal_call)
+        with self._averaged():
+            super().save_model(output_dir, _internal_call)
         if self.args.should_save and not _internal_call:
             Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
@@ -432,6 +473,8 @@ class CTRTrainer(Trainer):
             super()._save_checkpoint(model, trial)
         finally:
             self.args.save_total_limit = limit
+        if self.average is not None and self.args.should_save:
+            self.average.save(folder)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             mark_complete(

@@ -17,6 +17,7 @@ from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.trainer import CTRTrainer
 
 SCRIPT = Path(__file__).with_name("toy_training.py")
+TIME_AWARE = ["--ema-decay", 0.8, "--half-life", 10]
 
 
 class Recorder(TrainerCallback):
@@ -343,10 +344,10 @@ def test_bf16_trains(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kill_at", "steps"), [(17, None), (14, 4)])
-def test_killed_run_resumes_to_the_same_weights(tmp_path, kill_at, steps):
+@pytest.mark.parametrize(("kill_at", "steps", "more"), [(17, None, TIME_AWARE), (14, 4, [])])
+def test_killed_run_resumes_to_the_same_weights(tmp_path, kill_at, steps, more):
     """Saving each epoch (killed in the middle of one), and saving each four steps (resumed in the middle of one)."""
-    words = ["--steps", steps] if steps else []
+    words = [*(["--steps", steps] if steps else []), *more]
     run_script(tmp_path / "whole", *words)
     killed = run_script(tmp_path / "killed", "--kill-at", kill_at, *words, check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -359,11 +360,11 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path, kill_at, steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weighted", [False, True])
-def test_two_processes_train_as_one(tmp_path, weighted):
+@pytest.mark.parametrize("more", [[], ["--weighted", *TIME_AWARE]])
+def test_two_processes_train_as_one(tmp_path, more):
     """75 samples do not divide by the global batch of 16, nor by two: every row counts exactly once all the same."""
     # Plain gradient descent: Adam would hide a wrong factor on the loss.
-    words = ["--dropout", 0, "--optim", "sgd", "--learning-rate", 0.3, *(["--weighted"] if weighted else [])]
+    words = ["--dropout", 0, "--optim", "sgd", "--learning-rate", 0.3, *more]
     run_script(tmp_path / "one", "--batch", 16, *words)
     run_script(tmp_path / "two", "--batch", 8, *words, processes=2)
     seen = [json.loads((tmp_path / "two" / f"seen-{rank}.json").read_text()) for rank in (0, 1)]

@@ -38,6 +38,7 @@ class ToyDataset:
         if one_class:
             self.labels[:] = 1.0
         self.groups = rng.integers(0, 5, num_samples)
+        self.times = np.random.default_rng(seed + 1).integers(0, 40 * 86400, num_samples)
         self.sample_weight = rng.uniform(0.5, 2.0, num_samples).astype(np.float32) if weighted else None
 
     def __len__(self):
@@ -149,6 +150,8 @@ def parse_arguments():
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--weighted", action="store_true")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--ema-decay", type=float)
+    parser.add_argument("--half-life", type=float)
     parser.add_argument("--optim", default="adamw_torch_fused")
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     return parser.parse_args()
@@ -177,6 +180,8 @@ def train_and_write(args):
         load_best_model_at_end=False,
         optim=args.optim,
         learning_rate=args.learning_rate,
+        ema_decay=args.ema_decay,
+        recency_half_life=args.half_life,
         **arguments,
     )
     trainer.train(resume_from_checkpoint=args.resume)

@@ -50,6 +50,17 @@ class Batches(ABC):
         """(S,) int64 groups of the grouped AUC."""
         return None
 
+    def times(self, rows: np.ndarray) -> np.ndarray | None:
+        """int64 unix seconds in the shape of `rows`, those of the first sample for padding."""
+        times = self._times()
+        if times is None or not rows.size:
+            return None
+        return np.asarray(times)[np.where(rows < 0, rows.reshape(-1)[np.argmax(rows >= 0)], rows)]
+
+    def _times(self) -> np.ndarray | None:
+        """The time of every sample."""
+        return None
+
     def sample_weight(self, rows: np.ndarray) -> np.ndarray | None:
         """float32 sample weights in the shape of `rows`, 0 for padding."""
         weight = self._weight()
@@ -128,6 +139,9 @@ class LogBatches(Batches):
         last = rows if rows.ndim == 1 else rows.max(axis=1)
         return self.log.user[last].astype(np.int64)
 
+    def _times(self) -> np.ndarray:
+        return self.log.time
+
     def _weight(self) -> np.ndarray | None:
         return self.log.weight
 
@@ -171,6 +185,9 @@ class StoreBatches(Batches):
             raise ValueError(f"rows must be from 0 to {len(self.store) - 1}, got {rows.min()} to {rows.max()}")
         return rows.astype(np.int64, copy=False)
 
+    def _times(self) -> np.ndarray | None:
+        return self.store.times
+
     def _weight(self) -> np.ndarray | None:
         return self.store.weight
 
@@ -212,7 +229,7 @@ class RowDataset(Dataset):
         events: the row numbers row by row, without padding. num_samples: their number. candidate_mask: (S, C) bool, where a row has a
             sample; None for one sample per row.
         lengths: (S,) int64. labels: float32 like `rows`, -100 for padding, with a task axis for several tasks. groups: (S,) int64 users or
-            groups. sample_weight: float32 like `rows`. Each is None where the view has none.
+            groups. sample_weight: float32 like `rows`. times: int64 unix seconds like `rows`. Each is None where the view has none.
 
     Raises:
         ValueError: rows outside the data or without a label.
@@ -273,6 +290,11 @@ class RowDataset(Dataset):
     def groups(self) -> np.ndarray | None:
         """(S,) groups of the grouped AUC."""
         return self.view.groups(self.rows)
+
+    @property
+    def times(self) -> np.ndarray | None:
+        """Unix seconds of the samples in the shape of `rows`, those of the first sample for padding."""
+        return self.view.times(self.rows)
 
     @property
     def sample_weight(self) -> np.ndarray | None:
