@@ -32,7 +32,7 @@ def sample(
 ):
     """Token ids, buckets (one list per signal), target mask and number of dropped behaviours of one sample.
 
-    `history` is a list of (text, time, code, similarity), oldest first; the tokenizer's sink is `sink_id` (None: no sinks).
+    `history` is a list of (text, time, code, similarity) and, if wanted, the bucket of the graded feedback, oldest first; the tokenizer's sink is `sink_id` (None: no sinks).
     A list given as `elements` gets the number of tokens of each element of the layout "split".
     """
 
@@ -49,7 +49,10 @@ def sample(
     opening, closing = whole[:start], whole[start + len(bare) :]
 
     # selection and order
-    entries = [{"place": i, "text": t or "", "time": s, "code": c, "sim": m} for i, (t, s, c, m) in enumerate(history)]
+    entries = [
+        {"place": i, "text": t or "", "time": s, "code": c, "sim": m, "value": next(iter(v), 0)}
+        for i, (t, s, c, m, *v) in enumerate(history)
+    ]
     codes = range(1, len(prompt["feedback"]) + 1) if feedback == "groups" else [None]
     groups = []
     for code in codes:
@@ -122,6 +125,7 @@ def sample(
             ),
             "similarity": min(max(math.floor((e["sim"] + 1) / 2 * num_buckets), 0), num_buckets - 1),
             "feedback": e["code"],
+            "feedback_value": e["value"],
             "random": splitmix64((key + GOLDEN * (from_target + 1)) & MASK) % num_buckets,
         }
         for row, signal in zip(buckets, signals):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from lmctr.data.logs.splits import Splits
 from lmctr.data.options import InspectOptions
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.models.ctr_sink.sink_signals import fit_value_levels
 
 __all__ = ["inspect_data"]
 
@@ -64,6 +66,7 @@ def _show_prompt(
             num_behaviors=behaviors,
             sink_kind="sink",
             feedback=options.feedback,
+            value_levels=_levels(log, prompt),
             max_length=options.max_length,
         )
         view = TextView(log, processor)
@@ -91,11 +94,24 @@ def _sample_text(log: InteractionLog, prompt: Any, event: int, options: InspectO
         text += header if len(members) else ""
         for member, title in zip(members, titles):
             word = words.get(int(log.feedback[member])) if options.feedback == "inline" else None
-            text += (word.word if word else "") + title + prompt.separator
+            text += (word.word_for(_value(log, member)) if word else "") + title + prompt.separator
     if not len(behaviors):
         text += prompt.empty_history
     target = prompt.item_texts(log.catalogue.take([int(log.item[event])]))[0]
     return text + prompt.target_prefix + target + prompt.target_suffix
+
+
+def _value(log: InteractionLog, event: int) -> float | None:
+    """Graded feedback of an event, None where it is unknown."""
+    value = math.nan if log.feedback_values is None else float(log.feedback_values[event])
+    return None if math.isnan(value) else value
+
+
+def _levels(log: InteractionLog, prompt: Prompt) -> list[float] | None:
+    """Values that stand for graded feedback, where the prompt's words tell it."""
+    if not prompt.tells_values or log.feedback_values is None:
+        return None
+    return fit_value_levels(log.feedback_values)
 
 
 def _number(value: Any) -> str:

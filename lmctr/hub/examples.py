@@ -51,7 +51,7 @@ def _example(folder: RunFolder) -> tuple[Callable[[RunFolder], dict], Callable[[
 def _text_rows(folder: RunFolder) -> dict[str, Any]:
     """Two users, one with a short history, one with none.
 
-    Behaviours carry what this processor reads: feedback by the prompt's names, similarity where it retrieves.
+    Behaviours carry what this processor reads: feedback by the prompt's names, graded feedback, similarity where it retrieves.
     """
     processor = folder.processor
     signals = processor.get("sink_signal") or "none"
@@ -64,6 +64,8 @@ def _text_rows(folder: RunFolder) -> dict[str, Any]:
     for position, behaviour in enumerate(history):
         if names and (processor.get("feedback", "none") != "none" or "feedback" in signals):
             behaviour["feedback"] = names[(position + 1) % len(names)]
+        if levels := processor.get("value_levels"):
+            behaviour["value"] = levels[-1 - position % len(levels)]
         if processor.get("sink_order", "recent") != "recent" or "similarity" in signals:
             behaviour["similarity"] = 0.25 * (position + 1)
     return {

@@ -19,7 +19,7 @@ from lmctr.models.ctr_sink.assembly import (
     Samples,
     make_plan,
 )
-from lmctr.models.ctr_sink.raw_rows import check_behavior, feedback_code, similarity_of
+from lmctr.models.ctr_sink.raw_rows import check_behavior, feedback_code, graded_value, similarity_of
 from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
 from lmctr.utils.rows import whole_seconds
@@ -90,6 +90,8 @@ class CTRSinkScorer(RequestScorer):
                         "first, and none that is earlier than those the state has seen"
                     )
                 last = time
+                if self.processor.needs_values:
+                    graded_value(behavior, 0, number)
                 if not self.processor.needs_feedback:
                     continue
                 code = feedback_code(behavior, self.processor.prompt.feedback_names, 0, number)

@@ -4,6 +4,7 @@ import ast
 import inspect
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import lmctr
@@ -118,3 +119,43 @@ def test_a_text_model_from_a_folder_is_measured_on_named_data(tmp_path):
     assert lmctr.runs.load(bare).evaluate(overrides=overrides) == pytest.approx(run.evaluate(), abs=1e-6)
     with pytest.raises(ValueError, match="the run was trained with its own value"):
         lmctr.runs.evaluate(bare, overrides={**overrides, "model.sink_kind": "none"})
+
+
+def test_graded_feedback_is_learnt_kept_and_asked_for(tmp_path):
+    """Stars as words: the levels come from the training part, the run keeps them, a request gives `value` and scores alike."""
+    word = [{"name": name, "word": "{value} stars ", "header": ""} for name in ("disliked", "liked")]
+    recipe = {
+        "data": {
+            "name": "synthetic",
+            "options": {"num_users": 40, "num_items": 60, "events_per_user": 20, "stars": True},
+            "prompt": {"base": "generic/en", "feedback": word},
+            "feedback": "inline",
+            "num_behaviors": 4,
+            "baselines": False,
+        },
+        "model": {
+            "backbone": {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+            "tokenizer": {"type": "wordpiece", "vocab_size": 300},
+            "sink_signal": ["recency", "feedback_value"],
+        },
+        "training": {"stage1_epochs": 0, "stage2_epochs": 1, "use_cpu": True},
+    }
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    assert run.processor.value_levels == [step / 2 for step in range(1, 11)]
+    assert {"0", "5", "stars"} <= set(run.processor.tokenizer.get_vocab()), "the tokenizer has seen the words' values"
+    log = lmctr.data.load(recipe["data"]["name"], **recipe["data"]["options"])
+    rows = pq.read_table(run.path / "predictions" / "test.parquet").to_pylist()
+    texts, names = run.processor.item_texts(log.catalogue), run.processor.prompt.feedback_names
+    for row in rows[:5]:
+        history = [
+            {"text": texts[log.item[e]], "time": int(log.time[e])}
+            | {"feedback": names[log.feedback[e]], "value": float(log.feedback_values[e])}
+            for e in range(*map(int, np.ravel(log.history_bounds([row["event"]]))))
+        ]
+        logit = run.score(history, [texts[log.item[row["event"]]]], row["time"])
+        assert logit == pytest.approx([row["logit"]], abs=1e-5)
+    plain = recipe | {"data": recipe["data"] | {"options": recipe["data"]["options"] | {"stars": False}}}
+    with pytest.raises(
+        ValueError, match=r"feedback_value, but synthetic has no graded feedback.*columns\.feedback_values"
+    ):
+        lmctr.runs.train(plain, output_dir=tmp_path / "plain")

@@ -44,6 +44,26 @@ def test_a_growing_state_scores_like_the_full_history(model_type, settings):
     assert state.num_kept <= 6 or processor.feedback == "groups"
 
 
+def test_graded_feedback_grows_with_the_state(tmp_path):
+    """Stars in sinks and words; a state that was saved goes on; behaviours without a value are unknown, not the same."""
+    words = [{"name": n, "word": n + "[ {value} stars] ", "header": ""} for n in ("disliked", "liked")]
+    prompt = {"base": "movielens/en", "feedback": words}
+    model, processor = make(
+        model=BIAS, sink_signal="feedback_value", feedback="inline", prompt=prompt, value_levels=[1, 3, 5]
+    )
+    plain, candidates = history_of(9), candidates_of(4)
+    history = [b | ({"value": 1 + 4 * (i % 2)} if i % 3 else {}) for i, b in enumerate(plain)]
+    state = UserState(model, processor, history[:4])
+    state.extend(history[4:7])
+    state = UserState.load(state.save(tmp_path / "state.safetensors"), model, processor)
+    state.extend(history[7:])
+    found = score(model, processor, state, candidates, 10**6)
+    assert_equal(found, row_by_row(model, processor, history, candidates, 10**6))
+    assert (found - row_by_row(model, processor, plain, candidates, 10**6)).abs().max() > 1e-3
+    with pytest.raises(ValueError, match=r"behaviors\[0\]: 'value' must be graded feedback"):
+        state.extend([history[-1] | {"value": "five"}])
+
+
 @pytest.mark.parametrize("attn", ["eager", "sdpa"])
 @pytest.mark.parametrize("signal", ["none", "feedback"])
 def test_new_behaviours_alone_are_encoded(signal, attn):

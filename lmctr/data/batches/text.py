@@ -62,7 +62,7 @@ class TextView(LogBatches):
                     f"{', '.join(described)}; add an entry to the prompt's `feedback` for each code"
                 )
             feedback = log.feedback
-        self.events = processor.event_table(log.item, log.time, feedback)
+        self.events = processor.event_table(log.item, log.time, feedback, log.feedback_values)
 
     def batch(
         self, events: Sequence[int] | np.ndarray, pad_to_multiple_of: int | None = None

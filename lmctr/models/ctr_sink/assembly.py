@@ -7,7 +7,8 @@ behaviours of all rows together, G feedback codes above 0, S signals, N tokens o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
 
-from .sink_signals import elapsed_buckets, random_buckets, recency_buckets, similarity_buckets
+from .sink_signals import elapsed_buckets, random_buckets, recency_buckets, similarity_buckets, value_buckets
 
 __all__ = [
     "AssemblySettings",
@@ -42,7 +43,8 @@ class RowError(ValueError):
 class AssemblySettings:
     """What the processor is set to. See `CTRSinkProcessor` for the meaning of each value.
 
-    `feedback_codes` is the number of feedback codes, code 0 included; `sink_id` is None without sinks.
+    `feedback_codes` is the number of feedback codes, code 0 included; `sink_id` is None without sinks. `words_per_code` is the
+    number of words of each feedback code: one for each bucket of graded feedback where words tell it, else 1.
     """
 
     num_behaviors: int
@@ -57,6 +59,18 @@ class AssemblySettings:
     padding_side: str
     feedback_codes: int
     layout: str = "single"
+    value_levels: tuple[float, ...] = ()
+    words_per_code: int = 1
+
+    @property
+    def needs_feedback(self) -> bool:
+        """Whether the feedback codes of behaviours are read."""
+        return self.feedback in ("groups", "inline") or "feedback" in self.signals
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the graded feedback of behaviours is read."""
+        return self.words_per_code > 1 or "feedback_value" in self.signals
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +85,8 @@ class Pieces:
             with its closing ones.
         suffix_text: number of tokens of `suffix` that are not special.
         tail_length: tokens after each item (separator, sink).
-        word_start, word_length, header_start, header_length: (G + 1,) spans by feedback code.
+        word_start, word_length: ((G + 1) * words per code,) spans by feedback code and, where words tell it, by the bucket of the
+            graded feedback. header_start, header_length: (G + 1,) spans by feedback code.
     """
 
     values: np.ndarray
@@ -122,7 +137,7 @@ class Pieces:
             tail_length=len(tail),
             word_start=fixed.offsets[4 : 4 + count],
             word_length=fixed.lengths[4 : 4 + count],
-            header_start=fixed.offsets[4 + count : 4 + 2 * count],
+            header_start=fixed.offsets[4 + count : -1],
             header_length=fixed.lengths[4 + count :],
         )
 
@@ -135,6 +150,7 @@ class EventTable:
         item: (E,) row of the item in [`Pieces`].
         time: (E,) int64 seconds.
         feedback: (E,) feedback codes, or None when nothing asks for them.
+        buckets: (E,) buckets of sink signals that are the behaviour's own, by signal.
     """
 
     item: np.ndarray
@@ -142,14 +158,28 @@ class EventTable:
     feedback: np.ndarray | None = None
     by_code: np.ndarray | None = None
     code_offsets: np.ndarray | None = None
+    buckets: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def build(
-        cls, item: np.ndarray, time: np.ndarray, feedback: np.ndarray | None, settings: AssemblySettings
+        cls,
+        item: np.ndarray,
+        time: np.ndarray,
+        feedback: np.ndarray | None,
+        settings: AssemblySettings,
+        value: np.ndarray | None = None,
     ) -> EventTable:
-        """Check the feedback codes and, for groups, index the events by code. Memory is O(E)."""
-        if settings.feedback == "none" and "feedback" not in settings.signals:
-            return cls(item, time)
+        """Check the feedback codes, put graded feedback into buckets and, for groups, index the events by code. Memory is O(E)."""
+        buckets = {}
+        if settings.needs_values:
+            if value is None:
+                raise ValueError(
+                    "the graded feedback of each event is needed for its bins or words, got none; a log holds it as "
+                    "`feedback_values` (stars, watched share, dwell time), which a schema names under `columns`"
+                )
+            buckets["feedback_value"] = value_buckets(value, settings.value_levels)
+        if not settings.needs_feedback:
+            return cls(item, time, buckets=buckets)
         if feedback is None:
             raise ValueError(f"feedback={settings.feedback!r} needs the feedback of each event, got none")
         if len(feedback) and (feedback.min() < 0 or feedback.max() >= settings.feedback_codes):
@@ -159,10 +189,10 @@ class EventTable:
                 f"(unknown) to {settings.feedback_codes - 1}; add an entry to the prompt's `feedback` for each code"
             )
         if settings.feedback != "groups":
-            return cls(item, time, feedback)
+            return cls(item, time, feedback, buckets=buckets)
         by_code = np.argsort(feedback, kind="stable")
         counts = np.bincount(feedback, minlength=settings.feedback_codes)
-        return cls(item, time, feedback, by_code, offsets_from_lengths(counts))
+        return cls(item, time, feedback, by_code, offsets_from_lengths(counts), buckets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +234,8 @@ class Plan:
 
     Args:
         offsets: (B + 1,) the behaviours of row b are [offsets[b], offsets[b + 1]) of the arrays below.
-        event: (U,) event numbers. code: (U,) feedback codes (0 when unused). similarity: (U,) or None.
+        event: (U,) event numbers. code: (U,) feedback codes (0 when unused). word: (U,) their words' rows in [`Pieces`].
+        similarity: (U,) or None.
         opens_group: (U,) bool, the group's header stands before this behaviour; None without groups.
         is_empty: (B,) bool, the history had nothing to show (not: everything was dropped).
         length: (B,) exact number of tokens. dropped: (B,) behaviours dropped to keep to the maximum length.
@@ -213,6 +244,7 @@ class Plan:
     offsets: np.ndarray
     event: np.ndarray
     code: np.ndarray
+    word: np.ndarray
     similarity: np.ndarray | None
     opens_group: np.ndarray | None
     is_empty: np.ndarray
@@ -236,9 +268,12 @@ def make_plan(
     row = np.repeat(np.arange(len(samples)), np.diff(offsets))
     needs_code = events.feedback is not None
     code = events.feedback[event].astype(np.int64) if needs_code else np.zeros(len(event), dtype=np.int64)
+    word = code
+    if settings.words_per_code > 1:
+        word = code * settings.words_per_code + events.buckets["feedback_value"][event]
     cost = pieces.item_length[events.item[event]] + pieces.tail_length
     if settings.feedback == "inline":
-        cost = cost + pieces.word_length[code]
+        cost = cost + pieces.word_length[word]
     from_end = None
     if settings.feedback == "groups":
         group_lengths = np.diff(np.flatnonzero(np.diff(row * settings.feedback_codes + code, prepend=-1, append=-1)))
@@ -262,13 +297,13 @@ def make_plan(
         kept = _row_sums(keep, offsets)
         dropped = np.diff(offsets) - kept
         offsets, event, code, cost = offsets_from_lengths(kept), event[keep], code[keep], cost[keep]
-        row = row[keep]
+        row, word = row[keep], word[keep]
         similarity = similarity[keep] if similarity is not None else None
         length = fixed + _row_sums(cost, offsets) - sink_discount * (kept > 0)
     opens_group = None
     if settings.feedback == "groups":
         opens_group = np.diff(row * settings.feedback_codes + code, prepend=-1) != 0
-    return Plan(offsets, event, code, similarity, opens_group, is_empty, length, dropped)
+    return Plan(offsets, event, code, word, similarity, opens_group, is_empty, length, dropped)
 
 
 def assemble(
@@ -316,7 +351,7 @@ def assemble(
         lengths[own[last]] -= 1
         has_sink[last] = False
     if settings.feedback == "inline":
-        starts[own - 1], lengths[own - 1] = pieces.word_start[plan.code], pieces.word_length[plan.code]
+        starts[own - 1], lengths[own - 1] = pieces.word_start[plan.word], pieces.word_length[plan.word]
     elif settings.feedback == "groups":
         starts[own - 1] = pieces.header_start[plan.code]
         lengths[own - 1] = pieces.header_length[plan.code] * plan.opens_group
@@ -383,6 +418,8 @@ def _buckets(
         return similarity_buckets(plan.similarity, num_buckets)
     if signal == "feedback":
         return plan.code
+    if signal in events.buckets:
+        return events.buckets[signal][plan.event]
     if signal == "random":
         length = pieces.item_length[samples.target]
         tokens = pieces.values[ragged_arange(pieces.item_start[samples.target], length)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
@@ -61,21 +63,22 @@ def special_layout(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[
     )
 
 
-def piece_blanks(prompt: Prompt, feedback: str) -> dict[str, bool]:
+def piece_blanks(prompt: Prompt, feedback: str, levels: Sequence[float] = ()) -> dict[str, bool]:
     """Whether a blank stands before a piece, by the ends of all texts that it can follow.
 
     Args:
         feedback: "none", "groups", "inline" or "sink"; decides which pieces follow which.
+        levels: values that words tell.
 
     Returns:
-        By piece: "item", "target_prefix", "empty_history", "word i", "header i".
+        By piece: "item", "target_prefix", "empty_history", "word i v", "header i".
 
     Raises:
         ValueError: a piece that can follow texts of which some end with a blank and some do not.
     """
-    words = [f"word {i}" for i in range(len(prompt.feedback))] if feedback == "inline" else []
     headers = [f"header {i}" for i in range(len(prompt.feedback))] if feedback == "groups" else []
-    texts = prompt_texts(prompt)
+    texts = prompt_texts(prompt, levels)
+    words = [key for key in texts if key.startswith("word ")] if feedback == "inline" else []
     before_behavior = [*headers, "separator"] if headers else ["head", "separator"]
     before_target = ["separator", "empty_history"]
     follows = {
@@ -99,14 +102,18 @@ def piece_blanks(prompt: Prompt, feedback: str) -> dict[str, bool]:
 
 
 def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, blanks: dict[str, bool], sink_token: str
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Prompt,
+    blanks: dict[str, bool],
+    sink_token: str,
+    levels: Sequence[float] = (),
 ) -> dict[str, list[int]]:
     """Token ids of the prompt's pieces. Unlike item texts they may hold the tokenizer's own special tokens.
 
     Raises:
         ValueError: the sink token in a text of the prompt.
     """
-    texts = prompt_texts(prompt)
+    texts = prompt_texts(prompt, levels)
     for key, text in texts.items():
         if sink_token in text:
             raise ValueError(f"prompt {prompt.name!r}: {key} holds the sink token {sink_token!r}; take it out")
@@ -117,8 +124,9 @@ def encode_prompt(
     return {key: list(row) if texts[key] else [] for key, row in zip(texts, ids)}
 
 
-def prompt_texts(prompt: Prompt) -> dict[str, str]:
-    """All fixed texts of a prompt by piece."""
+def prompt_texts(prompt: Prompt, levels: Sequence[float] = ()) -> dict[str, str]:
+    """All fixed texts of a prompt by piece. "word i v" is entry i's word for value bucket v (0: unknown), where words tell values;
+    else there is "word i 0" alone."""
     texts = {
         "head": prompt.head,
         "separator": prompt.separator,
@@ -126,5 +134,7 @@ def prompt_texts(prompt: Prompt) -> dict[str, str]:
         "target_prefix": prompt.target_prefix,
         "target_suffix": prompt.target_suffix,
     }
-    texts |= {f"word {i}": entry.word for i, entry in enumerate(prompt.feedback)}
+    told = (None, *levels) if prompt.tells_values else (None,)
+    for i, entry in enumerate(prompt.feedback):
+        texts |= {f"word {i} {v}": entry.word_for(value) for v, value in enumerate(told)}
     return texts | {f"header {i}": entry.header for i, entry in enumerate(prompt.feedback)}

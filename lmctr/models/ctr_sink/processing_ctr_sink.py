@@ -25,7 +25,7 @@ from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples,
 from .configuration_ctr_sink import check_sink_settings
 from .piece_tokens import drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
-from .raw_rows import check_behavior, check_times, feedback_code, similarity_of, target_text
+from .raw_rows import check_behavior, check_times, feedback_code, graded_value, similarity_of, target_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,8 @@ class CTRSinkProcessor(ProcessorMixin):
         sink_signal (`str` or `list[str]`, *optional*): what a sink carries, one bucket per signal. `"recency"` (default
             for `sink_kind="sink"`): ordinal distance to the target in the full history, 0 = latest. `"elapsed"`: time to
             the target, floor(n ln(1 + seconds) / ln(1 + 3650 days)). `"similarity"`: cosine in n equal buckets over
-            [-1, 1]. `"feedback"`: the behaviour's feedback code. `"random"`: a hash of (target time, history length,
+            [-1, 1]. `"feedback"`: the behaviour's feedback code. `"feedback_value"`: its graded feedback (stars, watched share), 0
+            unknown, else 1 + the number of the nearest of the `value_levels`. `"random"`: a hash of (target time, history length,
             target text, place counted from the target), the same in every epoch. `"none"`: bucket 0. n is
             `num_sink_buckets`; everything beyond the last bucket falls into it.
         sink_order (`str`, defaults to `"recent"`): `"recent"`: the last K behaviours. `"similarity"`: the K most similar
@@ -63,7 +64,10 @@ class CTRSinkProcessor(ProcessorMixin):
         num_sink_buckets (`int`, defaults to 100): buckets per signal.
         feedback (`str`, defaults to `"none"`): `"groups"`: one list per feedback, each under its own header, K behaviours
             each (the paper's data); inside a group the order is `sink_order`'s. `"inline"`: a word before each
-            behaviour. `"sink"`: in the sinks only, by the signal `"feedback"`.
+            behaviour, which may tell graded feedback too. `"sink"`: in the sinks only, by the signal `"feedback"`, `"feedback_value"`
+            or both.
+        value_levels (`list[float]`, *optional*): ascending values that stand for graded feedback, where sinks or words carry it; each
+            value counts as the nearest. `fit_value_levels` of `sink_signals` finds them.
         trailing_sink (`bool`, defaults to `True`): whether the last behaviour has a sink too (n behaviours, n sinks);
             `False` reproduces the authors' code.
         max_length (`int`, *optional*): most tokens of a sample; default: the tokenizer's `model_max_length`. What does
@@ -114,6 +118,7 @@ class CTRSinkProcessor(ProcessorMixin):
         sink_token: str = "[SINK]",
         sink_token_id: int | None = None,
         layout: str = "single",
+        value_levels: Sequence[float] | None = None,
         chat_template: str | None = None,
         **kwargs,
     ):
@@ -132,6 +137,7 @@ class CTRSinkProcessor(ProcessorMixin):
         self.max_length = max_length
         self.sink_token = sink_token
         self.layout = layout
+        self.value_levels = None if value_levels is None else [float(level) for level in value_levels]
         self._check_settings()
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer = copy.deepcopy(tokenizer)
@@ -165,8 +171,13 @@ class CTRSinkProcessor(ProcessorMixin):
 
     @property
     def needs_feedback(self) -> bool:
-        """Whether the feedback of behaviours is read."""
-        return self.feedback != "none" or "feedback" in self.signals
+        """Whether the feedback codes of behaviours are read."""
+        return self.feedback in ("groups", "inline") or "feedback" in self.signals
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the graded feedback of behaviours is read."""
+        return "feedback_value" in self.signals or (self.feedback == "inline" and self.prompt.tells_values)
 
     @property
     def model_input_names(self) -> list[str]:
@@ -191,7 +202,13 @@ class CTRSinkProcessor(ProcessorMixin):
             padding_side=self.tokenizer.padding_side,
             feedback_codes=len(self.prompt.feedback_names),
             layout=self.layout,
+            value_levels=tuple(self.value_levels or ()),
+            words_per_code=self._words_per_code,
         )
+
+    @property
+    def _words_per_code(self) -> int:
+        return 1 + len(self.value_levels) if self.feedback == "inline" and self.prompt.tells_values else 1
 
     def _check_settings(self) -> None:
         def require(condition: bool, key: str, accepted: str) -> None:
@@ -208,12 +225,13 @@ class CTRSinkProcessor(ProcessorMixin):
         require(isinstance(self.sink_token, str) and self.sink_token.strip() != "", "sink_token", "a text")
         check_sink_settings(self, require)
         signals = self.signals
-        if self.feedback == "sink" and "feedback" not in signals:
+        carried = {"feedback", "feedback_value"} & set(signals)
+        if self.feedback == "sink" and not carried:
             raise ValueError(
                 f"{type(self).__name__}: feedback='sink' gives the feedback in the sinks, so sink_signal must hold "
-                f"'feedback', for example ['recency', 'feedback']; got {self.sink_signal!r}"
+                f"'feedback' or 'feedback_value', for example ['recency', 'feedback']; got {self.sink_signal!r}"
             )
-        if self.feedback == "none" and "feedback" in signals:
+        if self.feedback == "none" and carried:
             raise ValueError(
                 f"{type(self).__name__}: sink_signal={self.sink_signal!r} carries the feedback, but feedback='none'; "
                 f"use feedback='sink' (in the sinks only), 'inline' or 'groups'"
@@ -227,6 +245,15 @@ class CTRSinkProcessor(ProcessorMixin):
             raise ValueError(
                 f"{type(self).__name__}: num_sink_buckets={self.num_sink_buckets} is less than the "
                 f"{len(self.prompt.feedback_names)} feedback codes of the prompt"
+            )
+        levels = self.value_levels
+        if levels is not None or self.needs_values:
+            ascending = bool(levels) and np.isfinite(levels).all() and (np.diff(levels) > 0).all()
+            require(ascending, "value_levels", "ascending finite numbers, such as those of `fit_value_levels`")
+        if "feedback_value" in signals and self.num_sink_buckets < 1 + len(levels):
+            raise ValueError(
+                f"{type(self).__name__}: num_sink_buckets={self.num_sink_buckets} is less than the {1 + len(levels)} buckets of the "
+                f"graded feedback (unknown and {len(levels)} levels)"
             )
 
     def _prepare_sink_token(self, tokenizer: PreTrainedTokenizerBase, saved_id: int | None) -> int | None:
@@ -308,7 +335,7 @@ class CTRSinkProcessor(ProcessorMixin):
             rows.extend(tokenize(self.tokenizer, clean[begin : begin + _CHUNK]))
         tail = [*self._prompt_ids["separator"], *([] if self.settings.sink_id is None else [self.settings.sink_id])]
         prefix, suffix = self._special_layout
-        codes = range(len(self.prompt.feedback))
+        codes, told = range(len(self.prompt.feedback)), range(self._words_per_code)
         return Pieces.build(
             drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id),
             head=[*prefix, *self._prompt_ids["head"]],
@@ -317,7 +344,10 @@ class CTRSinkProcessor(ProcessorMixin):
             suffix=[*self._prompt_ids["target_suffix"], *suffix],
             suffix_text=len(self._prompt_ids["target_suffix"]),
             tail=tail,
-            words=[[], *(self._prompt_ids[f"word {code}"] for code in codes)],
+            words=[
+                *([] for _ in told),
+                *(self._prompt_ids[f"word {code} {value}"] for code in codes for value in told),
+            ],
             headers=[[], *(self._prompt_ids[f"header {code}"] for code in codes)],
         )
 
@@ -327,17 +357,25 @@ class CTRSinkProcessor(ProcessorMixin):
 
     @cached_property
     def _blanks(self) -> dict[str, bool]:
-        return piece_blanks(self.prompt, self.feedback)
+        return piece_blanks(self.prompt, self.feedback, self.value_levels or ())
 
     @cached_property
     def _prompt_ids(self) -> dict[str, list[int]]:
-        return encode_prompt(self.tokenizer, self.prompt, self._blanks, self.sink_token)
+        levels = self.value_levels or ()
+        return encode_prompt(self.tokenizer, self.prompt, self._blanks, self.sink_token, levels)
 
     # batches
 
-    def event_table(self, item: np.ndarray, time: np.ndarray, feedback: np.ndarray | None = None) -> EventTable:
-        """Behaviours as histories are slices of: item rows (E,), seconds (E,) int64, feedback codes (E,)."""
-        return EventTable.build(item, time, feedback, self.settings)
+    def event_table(
+        self,
+        item: np.ndarray,
+        time: np.ndarray,
+        feedback: np.ndarray | None = None,
+        value: np.ndarray | None = None,
+    ) -> EventTable:
+        """Behaviours as histories are slices of: item rows (E,), seconds (E,) int64, feedback codes (E,), graded feedback (E,) with
+        NaN where it is unknown."""
+        return EventTable.build(item, time, feedback, self.settings, value)
 
     def assemble(
         self,
@@ -408,11 +446,13 @@ class CTRSinkProcessor(ProcessorMixin):
         texts = [entry["text"] for _, _, entry in flat] + [target_text(t, b) for b, t in enumerate(targets)]
         unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         item = np.array([unique[text] for text in texts], dtype=np.int64)
-        feedback = None
+        feedback = value = None
+        if self.needs_values:
+            value = np.array([graded_value(e, b, i) for b, i, e in flat], dtype=np.float64)
         if self.needs_feedback:
             names = self.prompt.feedback_names
             feedback = np.array([feedback_code(e, names, b, i) for b, i, e in flat], dtype=np.int64)
-        events = self.event_table(item[: len(flat)], time, feedback)
+        events = self.event_table(item[: len(flat)], time, feedback, value)
         return self.encode_items(list(unique)), events, offsets, item[len(flat) :], target_time
 
     def __call__(
@@ -430,7 +470,7 @@ class CTRSinkProcessor(ProcessorMixin):
             histories: per row the **full** history, oldest first; the processor selects the K behaviours itself. A
                 behaviour holds `text` (None or "" is an empty text), `time` (seconds; fractions are cut off), and where
                 the settings ask for it `feedback` (code, name of the prompt, True / False / None) or `group` (name),
-                and `similarity` (cosine with the target).
+                `value` (graded feedback; without it, or None, unknown) and `similarity` (cosine with the target).
             targets: per row the target as `{"text": ...}` or a text.
             times: per row the target's time in seconds. All behaviours must be strictly earlier.
             return_tensors: `"pt"` or `"np"`.

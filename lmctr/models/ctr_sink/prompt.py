@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FeedbackText", "ItemTemplate", "Prompt"]
 
-_TARGET_FIELD = "{item}"
+_TARGET_FIELD, _VALUE_FIELD = "{item}", "{value}"
 # Tokens of an item template: doubled brackets and braces are literal, then the four signs, then plain text.
 _TEMPLATE_TOKENS = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{[^{}]*\}|[\[\]{}]|[^\[\]{}]+")
 
@@ -28,13 +28,25 @@ class FeedbackText:
 
     Args:
         name: how histories name it, for example `"liked"`.
-        word: stands before a behaviour with `feedback="inline"`.
+        word: stands before a behaviour with `feedback="inline"`. It may tell graded feedback: `"{value} stars "`, or
+            `"liked [({value} stars) ]"` with a part in brackets that an unknown value leaves out, see [`ItemTemplate`].
         header: stands before the group of such behaviours with `feedback="groups"`.
     """
 
     name: str
     word: str
     header: str
+
+    @property
+    def tells_value(self) -> bool:
+        """Whether `word` tells graded feedback."""
+        return _VALUE_FIELD in self.word
+
+    def word_for(self, value: float | None) -> str:
+        """`word` with a value in it, None where it is unknown."""
+        if not self.tells_value:
+            return self.word
+        return ItemTemplate(self.word).fill({"value": None if value is None else f"{value:g}"})
 
 
 class ItemTemplate:
@@ -80,13 +92,17 @@ class ItemTemplate:
 
     def render(self, values: Mapping[str, Any]) -> str:
         """Text of one item from its values by column name."""
+        return self.fill(values).strip()
+
+    def fill(self, values: Mapping[str, Any]) -> str:
+        """The text with the blanks at its ends."""
         texts = {column: _value_text(values[column]) for column in self.columns}
         out = []
         for optional, items in self._parts:
             if optional and not any(texts[t] for is_column, t in items if is_column):
                 continue
             out.extend(texts[t] if is_column else t for is_column, t in items)
-        return "".join(out).strip()
+        return "".join(out)
 
     def render_table(self, table: pa.Table) -> list[str]:
         """Texts of all rows of a catalogue.
@@ -158,6 +174,11 @@ class Prompt:
         if len(set(names)) != len(names) or "unknown" in names:
             raise ValueError(f"prompt {self.name!r}: feedback names must differ and not be 'unknown', got {names}")
         ItemTemplate(self.item)
+        for entry in self.feedback:
+            if entry.tells_value and ItemTemplate(entry.word).columns != ("value",):
+                raise ValueError(
+                    f"prompt {self.name!r}: the word of {entry.name!r} may hold {{value}} only, got {entry.word!r}"
+                )
         if self.behavior_item is not None:
             if not isinstance(self.behavior_item, str):
                 raise ValueError(f"prompt {self.name!r}: behavior_item must be a text, got {self.behavior_item!r}")
@@ -177,6 +198,11 @@ class Prompt:
     def feedback_names(self) -> tuple[str, ...]:
         """Names by code; code 0 is `"unknown"`."""
         return ("unknown", *(entry.name for entry in self.feedback))
+
+    @property
+    def tells_values(self) -> bool:
+        """Whether a feedback word tells graded feedback."""
+        return any(entry.tells_value for entry in self.feedback)
 
     def item_texts(self, table: pa.Table) -> list[str]:
         """Texts of a catalogue's items by the `item` template."""

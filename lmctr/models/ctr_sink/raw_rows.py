@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,9 @@ from lmctr.utils.suggest import unknown_key_message
 
 from .assembly import RowError
 
-__all__ = ["check_behavior", "check_times", "feedback_code", "similarity_of", "target_text"]
+__all__ = ["check_behavior", "check_times", "feedback_code", "graded_value", "similarity_of", "target_text"]
 
-BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "similarity")
+BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity")
 
 
 def feedback_code(entry: Mapping[str, Any], names: Sequence[str], row: int, number: int) -> int:
@@ -35,6 +36,18 @@ def feedback_code(entry: Mapping[str, Any], names: Sequence[str], row: int, numb
     accepted = f"a code from 0 to {len(names) - 1}, a name ({', '.join(names)}) or None"
     accepted += ", or True / False" if len(names) == 3 else ""
     raise ValueError(f"histories[{row}][{number}]: feedback {value!r} is not accepted; use {accepted}")
+
+
+def graded_value(entry: Mapping[str, Any], row: int, number: int) -> float:
+    """A behaviour's `value` (stars, watched share); NaN where it is not given or None."""
+    value = entry.get("value")
+    if value is None:
+        return math.nan
+    if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
+        raise ValueError(
+            f"histories[{row}][{number}]: 'value' must be graded feedback, a finite number or None, got {value!r}"
+        )
+    return float(value)
 
 
 def check_behavior(entry: Any, row: int, number: int) -> None:

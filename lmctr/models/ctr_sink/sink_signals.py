@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lmctr.utils.ragged import Ragged, ragged_arange
 
-__all__ = ["ELAPSED_HORIZON", "elapsed_buckets", "random_buckets", "recency_buckets", "similarity_buckets"]
+__all__ = [
+    "ELAPSED_HORIZON",
+    "elapsed_buckets",
+    "fit_value_levels",
+    "random_buckets",
+    "recency_buckets",
+    "similarity_buckets",
+    "value_buckets",
+]
 
 ELAPSED_HORIZON = 3650 * 86400  # seconds; longer spans share the last bucket
 
@@ -28,6 +38,23 @@ def similarity_buckets(cosine: np.ndarray, num_buckets: int) -> np.ndarray:
     """Equal buckets of the cosine over [-1, 1]: floor(n * (cosine + 1) / 2), kept in [0, n - 1]."""
     bucket = np.floor((cosine.astype(np.float64) + 1.0) / 2.0 * num_buckets).astype(np.int64)
     return np.clip(bucket, 0, num_buckets - 1)
+
+
+def fit_value_levels(values: np.ndarray, most: int = 32) -> list[float]:
+    """Levels that stand for graded feedback: the values themselves where at most `most` differ (half stars), else the middles of
+    `most` equally frequent bins, to three digits. NaN is left out; the levels ascend."""
+    known = values[~np.isnan(values)].astype(np.float64)
+    levels, digits = np.unique(known), 6
+    if len(levels) > most:
+        levels, digits = np.quantile(known, (np.arange(most) + 0.5) / most), 3
+    return sorted({float(f"{level:.{digits}g}") for level in levels})
+
+
+def value_buckets(values: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """1 + the number of the nearest level (of two equally near, the higher), 0 where the value is unknown (NaN)."""
+    levels = np.asarray(levels, dtype=np.float64)
+    nearest = np.searchsorted((levels[1:] + levels[:-1]) / 2, values, side="right")
+    return np.where(np.isnan(values), 0, 1 + nearest)
 
 
 def random_buckets(

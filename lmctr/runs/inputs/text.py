@@ -16,6 +16,7 @@ from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.models.ctr_sink.sink_signals import fit_value_levels
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
@@ -132,6 +133,7 @@ class TextInput(LogInput):
             tokenizer,
             sink_order=data["order"],
             max_length=max_length,
+            value_levels=self._value_levels(),
             **{key: data[key] for key in ("prompt", "num_behaviors", "feedback", "trailing_sink")},
             **{key: model[key] for key in ("sink_kind", "sink_signal", "num_sink_buckets", "sink_token", "layout")},
         )
@@ -165,23 +167,46 @@ class TextInput(LogInput):
             )
         return tokenizer
 
-    def _training_texts(self) -> list[str]:
-        """Texts that a tokenizer from scratch may learn from: the items of the training samples and of their histories,
-        and the prompt's own texts."""
-        log, train, prompt = self.log, self.splits.train, Prompt.load(self.data["prompt"])
+    def _training_events(self) -> np.ndarray:
+        """(E,) bool, the training samples and the events of their histories."""
+        log, train = self.log, self.splits.train
         start, end = log.history_bounds(train)
         change = np.zeros(log.num_events + 1, dtype=np.int64)
         np.add.at(change, start, 1)
         np.add.at(change, end, -1)
         seen = np.cumsum(change[:-1]) > 0
         seen[train] = True
-        catalogue = log.catalogue.take(np.unique(log.item[seen]))
+        return seen
+
+    def _value_levels(self) -> list[float] | None:
+        """What stands for graded feedback, from what training shows of it; None where neither sinks nor words carry it."""
+        log, model, prompt = self.log, self.model_group, Prompt.load(self.data["prompt"])
+        signal = model["sink_signal"]
+        if "feedback_value" in (signal if isinstance(signal, list) else [signal]):
+            key = "model.sink_signal holds feedback_value"
+        elif self.data["feedback"] == "inline" and prompt.tells_values:
+            key = f"data.prompt: a feedback word of {prompt.name!r} holds {{value}}"
+        else:
+            return None
+        if log.feedback_values is None or np.isnan(known := log.feedback_values[self._training_events()]).all():
+            raise ValueError(
+                f"{key}, but {log.info.name!r} has no graded feedback in its training part; name a column of numbers (stars, watched "
+                "share) as columns.feedback_values of its schema, or use the feedback alone"
+            )
+        return fit_value_levels(known, most=min(32, model["num_sink_buckets"] - 1))
+
+    def _training_texts(self) -> list[str]:
+        """Texts that a tokenizer from scratch may learn from: the items of the training samples and of their histories,
+        and the prompt's own texts."""
+        log, prompt = self.log, Prompt.load(self.data["prompt"])
+        catalogue = log.catalogue.take(np.unique(log.item[self._training_events()]))
         texts = prompt.item_texts(catalogue)
         if prompt.behavior_item is not None:
             texts += prompt.behavior_texts(catalogue)
         values = prompt.to_dict()
         texts += [values.get(key) for key in ("head", "separator", "target", "empty_history")]
-        texts += [entry.get(key) for entry in values.get("feedback") or () for key in ("word", "header")]
+        levels = (self._value_levels() if prompt.tells_values else None) or [None]
+        texts += [text for entry in prompt.feedback for text in (*map(entry.word_for, levels), entry.header)]
         return [text for text in texts if text]
 
     def load_processor(self, folder: Path) -> CTRSinkProcessor:

@@ -72,6 +72,10 @@ def test_prompts_from_files_and_values(tmp_path):
         ({"base": "generic/en", "feedback": [{"name": "a", "word": "b"}]}, "header must be a text, got None"),
         ({"base": "generic/en", "feedback": [{"name": "a", "word": "b", "hedder": "c"}]}, "did you mean 'header'"),
         ({"base": "generic/en", "feedback": [{"name": "a", "word": "", "header": ""}] * 2}, "must differ"),
+        (
+            {"base": "generic/en", "feedback": [{"name": "a", "word": "{value} of {most} ", "header": ""}]},
+            r"word of 'a' may hold \{value\} only",
+        ),
         ({"base": "generic/en", "item": "x"}, "names no column"),
         (3, "prompt must be a name"),
     ],
