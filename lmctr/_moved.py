@@ -42,6 +42,7 @@ _MOVES = {
     "data.collators": "data.batches.text",
     "data.features_": "data.features.",
     "data.synthetic_": "data.synthetic.",
+    "utils.history_features": "statistics.history_features",
     "hub.loading": "runs.loading",
     "hub.run_folder": "runs.folder",
     "hub.reference": "runs.reference",

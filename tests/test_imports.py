@@ -11,6 +11,7 @@ import lmctr
 ROOT = Path(lmctr.__file__).parent
 LAYERS = {  # a room imports lower numbers, or itself
     "utils": 0,
+    "statistics": 0.5,
     "models/common": 1,
     "models": 2,
     "data": 2,

@@ -18,14 +18,8 @@ from typing import Any
 import numpy as np
 
 from lmctr.evaluation import baseline_parts as shared
-from lmctr.utils.history_features import (
-    HISTORY_FEATURES,
-    HistoryFeatures,
-    Smoothing,
-    history_features,
-    item_counts,
-    user_counts,
-)
+from lmctr.statistics.history_features import HISTORY_FEATURES, HistoryFeatures, history_features
+from lmctr.statistics.reader import StatisticsReader
 
 __all__ = [
     "HISTORY_FEATURES",
@@ -59,13 +53,11 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
         ValueError: a training split with one class only, a split with an event without label, `strength` <= 0.
     """
     prior = _training_rate(log, splits)
-    smoothed = Smoothing(prior, strength)
+    rates = StatisticsReader(("user_rate", "item_rate"), prior, strength=strength)
     probabilities = {}
     for name in SPLIT_NAMES:
-        events = _events_of(log, splits, name)
-        user, item = user_counts(log, events), item_counts(log, events)
-        logit = shared.log_odds(smoothed.rate(*user)) + shared.log_odds(smoothed.rate(*item)) - shared.log_odds(prior)
-        probabilities[name] = 1.0 / (1.0 + np.exp(-logit))
+        odds = shared.log_odds(rates.raw(log, _events_of(log, splits, name))).sum(1)
+        probabilities[name] = 1.0 / (1.0 + np.exp(shared.log_odds(prior) - odds))
     return probabilities
 
 

@@ -11,7 +11,7 @@ from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.builders.taobao_ad import FIRST_TEST_SECOND
 from lmctr.data.builders.taobao_ad_join import prepare_taobao_ad
 from lmctr.data.logs.log import InteractionLog
-from lmctr.utils.history_features import history_features
+from lmctr.statistics.history_features import history_features
 
 
 def words(store, field, rows=slice(None)):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.tables.source import SplitRule, TableSource, table_piece
-from lmctr.utils.history_features import history_features
+from lmctr.statistics.history_features import history_features
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
 from .movielens import load_movielens
@@ -36,7 +36,7 @@ def movielens_table(
     """The samples of a log as a table.
 
     Columns: `user_id`, `item_id`, `genres` (list), `year`; the history features of
-    [`~lmctr.utils.history_features.history_features`], each from events strictly before the sample's second (rates are
+    [`~lmctr.statistics.history_features.history_features`], each from events strictly before the sample's second (rates are
     smoothed towards the positive rate of the training part; NaN where nothing is known yet); `liked_items` and
     `other_items`, the last items with a positive and with another label (ids, oldest first) and `liked_times`, `other_times`;
     `label`, `time`, and `weight` when the log has weights. The rows of each part are in the order of its events.

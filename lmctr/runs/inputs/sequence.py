@@ -22,7 +22,7 @@ from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
 from lmctr.runs.inputs.logs import LogInput, log_columns, log_fingerprint
-from lmctr.utils.history_features import HISTORY_FEATURES, history_features
+from lmctr.statistics.history_features import HISTORY_FEATURES, history_features
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values
 

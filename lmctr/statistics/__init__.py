@@ -1,0 +1,11 @@
+"""What a sample's user and item did before it, as numbers: one definition for baselines, every family and serving."""
+
+from lmctr.utils.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("STATISTIC_SETS", "Statistic", "resolve_statistics", "statistic"), "lmctr.statistics.table"),
+        "StatisticsReader": "lmctr.statistics.reader",
+    },
+)

@@ -1,0 +1,299 @@
+"""Statistics of the events of a log, causal to the second, and scaled for models that are no trees.
+
+The statistics of an event use only events with a time below its own, so events of the same second do not see each other, whichever split
+they belong to.
+
+`log` is read by attribute (`lmctr.data.InteractionLog`, or anything with the same ones): `log.user`, `log.item`, `log.time`, `log.label` (E,),
+`log.catalogue` (a pyarrow table), and `log.feedback_values` (E,), graded values with NaN where unknown, where there are any.
+
+E: events, S: samples, F: statistics, R: rows, which are events and rows that only look.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
+from lmctr.utils.suggest import unknown_key_message
+
+from .scan import DAY, KeyedRows
+from .states import Prior, finish, key_states
+from .table import Statistic, category_values, item_years, resolve_statistics, statistic
+
+__all__ = ["Rows", "StatisticsReader", "cross_pairs", "reduce_pairs", "sample_statistics", "time_statistic"]
+
+_KEYS = ("names", "prior", "value_prior", "strength", "mean", "scale")
+_CLIP = 1e-6  # of rates, before their log-odds
+
+
+@dataclass(frozen=True)
+class StatisticsReader:
+    """Which statistics, what their rates are smoothed towards, and how they are scaled.
+
+    Attributes:
+        names: (F,).
+        prior: positive rate, and value_prior: mean graded value, of the training events.
+        strength: imaginary events of the smoothing.
+        mean, scale: (F,) of the transformed statistics of the training events.
+
+    Example:
+        >>> reader = StatisticsReader.fit(log, splits.train, "full")  # doctest: +SKIP
+        >>> reader.scaled(reader.raw(log, splits.test))  # doctest: +SKIP
+    """
+
+    names: tuple[str, ...]
+    prior: float
+    value_prior: float = 0.0
+    strength: float = 10.0
+    mean: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+
+    @classmethod
+    def fit(
+        cls,
+        log: Any,
+        events: np.ndarray,
+        names: str | Sequence[str],
+        *,
+        label: np.ndarray | None = None,
+        strength: float = 10.0,
+    ) -> StatisticsReader:
+        """Priors and scales from the training events.
+
+        Args:
+            log: the log. events: (S,) training events. names: see `resolve_statistics`.
+            label: (E,) another label than `log.label`, -1 where there is none.
+            strength: imaginary events of smoothed means, greater than 0.
+
+        Raises:
+            ValueError: training events of one class, names that the log cannot give, a single name that is known for no training event.
+        """
+        resolved, events = resolve_statistics(names, log), np.asarray(events, dtype=np.int64)
+        labels = np.asarray(log.label if label is None else label)[events]
+        labels = labels[labels >= 0]
+        if len(labels) == 0 or labels.min() == labels.max():
+            raise ValueError(
+                f"statistics: {len(labels)} training events of {len(np.unique(labels))} class(es): their rates are smoothed towards "
+                "that of the training events, which must lie between 0 and 1"
+            )
+        values = getattr(log, "feedback_values", None)
+        known = np.zeros(0) if values is None else np.asarray(values, dtype=np.float64)[events]
+        known = known[~np.isnan(known)]
+        reader = cls(resolved, float(labels.mean()), float(known.mean()) if len(known) else 0.0, float(strength))
+        transformed = reader._transformed(reader.raw(log, events, label=label))
+        some = ~np.isnan(transformed)
+        single = {statistic(name).name for name in ([names] if isinstance(names, str) else names) if name in resolved}
+        for place, name in enumerate(resolved):
+            if name in single and not some[:, place].any():
+                raise ValueError(
+                    f"data.statistics names {name!r}, which is known for no training event: {statistic(name).missing or 'there is none'}"
+                )
+        count = np.maximum(some.sum(0), 1)
+        mean = np.where(some, transformed, 0).sum(0) / count
+        scale = np.sqrt((np.where(some, transformed - mean, 0) ** 2).sum(0) / count)
+        scale[scale < 1e-9] = 1.0  # a constant becomes 0
+        return replace(reader, mean=tuple(mean.tolist()), scale=tuple(scale.tolist()))
+
+    @property
+    def rows(self) -> list[Statistic]:
+        """The row of each name."""
+        return [statistic(name) for name in self.names]
+
+    @property
+    def priors(self) -> Prior:
+        """What rates and means are smoothed towards."""
+        return Prior(self.prior, self.value_prior, self.strength)
+
+    @property
+    def fingerprint(self) -> str:
+        """Checksum of everything that the values depend on, but for the scales."""
+        values = [self.names, self.prior, self.value_prior, self.strength]
+        return f"{zlib.crc32(json.dumps(values).encode()):08x}"
+
+    def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
+        """(S, F) float64 statistics of events from the whole log before their second, NaN where not known."""
+        rows = Rows.of_log(log, label)
+        return sample_statistics(rows, log.catalogue, self.rows, self.priors)[np.asarray(events, dtype=np.int64)]
+
+    def _transformed(self, raw: np.ndarray) -> np.ndarray:
+        result = np.array(raw, dtype=np.float64)
+        for place, row in enumerate(self.rows):
+            column = result[..., place]
+            if row.transform == "log1p":
+                result[..., place] = np.log1p(column)
+            elif row.transform == "logit":
+                rate = np.clip(column, _CLIP, 1 - _CLIP)
+                result[..., place] = np.log(rate) - np.log1p(-rate)
+        return result
+
+    def scaled(self, raw: np.ndarray) -> np.ndarray:
+        """(.., F) float32: transformed, less the mean, by the scale; 0 where not known.
+
+        Raises:
+            ValueError: another number of columns.
+        """
+        raw = np.asarray(raw, dtype=np.float64)
+        if raw.shape[-1:] != (len(self.names),):
+            raise ValueError(
+                f"statistics: got shape {raw.shape}, accepted: {len(self.names)} columns: {', '.join(self.names)}"
+            )
+        return np.nan_to_num((self._transformed(raw) - self.mean) / self.scale, nan=0.0).astype(np.float32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> StatisticsReader:
+        """Inverse of [`to_dict`].
+
+        Raises:
+            ValueError: unknown or missing keys, unknown statistics, numbers that do not fit.
+        """
+        for key in values:
+            if key not in _KEYS:
+                raise ValueError(unknown_key_message(key, _KEYS, "statistics_reader"))
+        missing = [key for key in _KEYS if key not in values]
+        if missing:
+            raise ValueError(f"statistics_reader lacks {', '.join(missing)}; fit the processor again")
+        names = tuple(statistic(name).name for name in values["names"])
+        for key in ("mean", "scale"):
+            if len(values[key]) != len(names):
+                raise ValueError(
+                    f"statistics_reader.{key} has {len(values[key])} numbers for {len(names)} statistics; fit the processor again"
+                )
+        numbers = {key: float(values[key]) for key in ("prior", "value_prior", "strength")}
+        return cls(names, **numbers, mean=tuple(values["mean"]), scale=tuple(values["scale"]))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Events, and rows that only look.
+
+    Attributes:
+        user, item, time: (R,). label, value: (R,) float64, NaN where there is none. real: (R,) whether it is an event; None: all are.
+    """
+
+    user: np.ndarray
+    item: np.ndarray
+    time: np.ndarray
+    label: np.ndarray
+    value: np.ndarray
+    real: np.ndarray | None = None
+
+    @classmethod
+    def of_log(cls, log: Any, label: np.ndarray | None = None) -> Rows:
+        """The events of a log."""
+        label = np.asarray(log.label if label is None else label).astype(np.float64)
+        value = getattr(log, "feedback_values", None)
+        value = np.full(len(label), np.nan) if value is None else np.asarray(value, dtype=np.float64)
+        columns = (np.asarray(log.user, dtype=np.int64), np.asarray(log.item, dtype=np.int64), np.asarray(log.time))
+        return cls(*columns, np.where(label < 0, np.nan, label), value)
+
+    @property
+    def signals(self) -> dict[str, np.ndarray]:
+        """Label and value."""
+        return {"label": self.label, "value": self.value}
+
+    def keyed(self, key: np.ndarray) -> KeyedRows:
+        """The rows by another key."""
+        return KeyedRows(key, self.time, self.real)
+
+
+def sample_statistics(rows: Rows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior) -> np.ndarray:
+    """(R, F) float64 statistics of each row."""
+    keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
+    expectations = {key: {} for key in keyed}
+    bases = [base for base in ("label", "value") if any(_needs_residuals(row, base) for row in wanted)]
+    for side in keyed if bases else ():
+        means = [Statistic("", side, "", "", "mean", base) for base in bases]
+        state = key_states(keyed[side], rows.signals, means)
+        expectations[side] = {row.signal: finish(row, state, prior) for row in means}
+    signals = {
+        side: residuals(rows.signals, expectations[other]) for side, other in (("user", "item"), ("item", "user"))
+    }
+    columns: dict[str, np.ndarray] = {}
+    for side in keyed:
+        own = [row for row in wanted if row.family == side]
+        if any(row.aggregation == "expected" for row in wanted):
+            own = own + expected_parts(side)
+        state = key_states(keyed[side], signals[side], own)
+        columns |= {row.name: finish(row, state, prior) for row in own}
+    for column in dict.fromkeys(row.column for row in wanted if row.column):
+        own = [row for row in wanted if row.column == column]
+        codes, lengths, known = category_values(catalogue, column)
+        event, pair_codes = cross_pairs(rows.item, codes, lengths)
+        pairs = Rows(
+            *(array[event] for array in (rows.user, rows.item, rows.time, rows.label, rows.value)),
+            _take(rows.real, event),
+        )
+        state = key_states(
+            pairs.keyed(pairs.user * max(len(known), 1) + pair_codes),
+            {name: values[event] for name, values in signals["user"].items()},
+            own,
+        )
+        columns |= {row.name: reduce_pairs(finish(row, state, prior), lengths[rows.item], row.reduce) for row in own}
+    for row in wanted:
+        if row.aggregation == "expected":
+            columns[row.name] = sum(columns[part.name] for side in keyed for part in expected_parts(side))
+        elif row.family == "time":
+            columns[row.name] = time_statistic(row, rows.time, rows.item, catalogue)
+    return np.column_stack([columns[row.name] for row in wanted]).astype(np.float64)
+
+
+def expected_parts(side: str) -> list[Statistic]:
+    """The statistics whose sum is what is to be expected of a graded value: the user's mean, and how much better than its raters' means the
+    item was."""
+    return [statistic("user_value" if side == "user" else "item_value_residual")]
+
+
+def _needs_residuals(row: Statistic, base: str) -> bool:
+    return (row.signal, base) in (("residual", "label"), ("value_residual", "value")) or (
+        row.aggregation == "expected" and base == "value"
+    )
+
+
+def residuals(signals: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Label and value, and of each with an expectation what is left of it."""
+    names = {"label": "residual", "value": "value_residual"}
+    return {**signals, **{names[base]: signals[base] - mean for base, mean in expected.items()}}
+
+
+def cross_pairs(item: np.ndarray, codes: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One pair per row and category of its item: row and code (P,)."""
+    offsets = offsets_from_lengths(lengths)
+    return np.repeat(np.arange(len(item)), lengths[item]), codes[ragged_arange(offsets[item], lengths[item])]
+
+
+def reduce_pairs(values: np.ndarray, lengths: np.ndarray, reduce: str) -> np.ndarray:
+    """(R,) mean, maximum or minimum of each row's pairs (P,), NaN for a row without."""
+    filled = lengths > 0
+    result = np.full(len(lengths), np.nan)
+    if filled.any():
+        starts = offsets_from_lengths(lengths)[:-1][filled]
+        function = {"mean": np.add, "max": np.maximum, "min": np.minimum}[reduce]
+        result[filled] = function.reduceat(values, starts)
+        if reduce == "mean":
+            result[filled] /= lengths[filled]
+    return result
+
+
+def time_statistic(row: Statistic, time: np.ndarray, item: np.ndarray, catalogue: pa.Table) -> np.ndarray:
+    """(R,) what depends on the moment and the item's description only."""
+    if row.aggregation == "year":
+        years = item_years(catalogue)
+        return np.full(len(item), np.nan) if years is None else years[item]
+    if row.aggregation == "hour":
+        return (time % DAY) // 3600
+    return (time // DAY + 3) % 7  # 1 January 1970 was a Thursday; Monday is 0
+
+
+def _take(values: np.ndarray | None, places: np.ndarray) -> np.ndarray | None:
+    return None if values is None else values[places]

@@ -1,0 +1,117 @@
+"""Sums over what stands earlier under the same key, plain and fading, without a Python loop over rows.
+
+R: rows, K: signals summed together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmctr.utils.ragged import offsets_from_lengths
+
+__all__ = ["DAY", "KeyedRows", "scan"]
+
+DAY = 86_400.0
+
+
+def scan(keep: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """(K, R) running sums y[r] = keep[r] * y[r - 1] + values[r], by doubling: log2(longest run) passes over the rows.
+
+    Only products and sums of what lies at most a run apart are formed, so factors between 0 and 1 can underflow to the 0 that they
+    mean, but nothing overflows, however long the time.
+
+    Args:
+        keep: (R,) factors in [0, 1]; 0 begins a new run. values: (K, R).
+    """
+    keep, result = keep.astype(np.float64), np.array(values, dtype=np.float64)
+    starts = np.flatnonzero(np.r_[True, keep[1:] == 0, True])
+    longest = int(np.diff(starts).max()) if len(keep) else 0
+    step = 1
+    while step < longest:
+        result[:, step:] += keep[step:] * result[:, :-step]
+        keep[step:] = keep[step:] * keep[:-step]
+        step *= 2
+    return result
+
+
+class KeyedRows:
+    """Rows sorted by key and time, each of which sees the rows of its key before its second.
+
+    Args:
+        key: (R,) whole numbers. time: (R,) seconds. real: (R,) whether a row is an event; the others only look. None: all are.
+    """
+
+    def __init__(self, key: np.ndarray, time: np.ndarray, real: np.ndarray | None = None) -> None:
+        self.order = np.lexsort((time, key))
+        key, self.time = key[self.order], time[self.order]
+        self.real = np.ones(len(key), dtype=bool) if real is None else real[self.order]
+        self.row = np.arange(len(key))
+        self.new_key = np.r_[True, key[1:] != key[:-1]][: len(key)]
+        new_second = self.new_key | np.r_[True, self.time[1:] != self.time[:-1]][: len(key)]
+        self.start = np.maximum.accumulate(np.where(self.new_key, self.row, 0))
+        self.end = np.maximum.accumulate(np.where(new_second, self.row, 0))
+        self.seen = self.end > self.start
+
+    def unsorted(self, values: np.ndarray) -> np.ndarray:
+        """Values (.., R) of the sorted rows in the order in which the rows were given."""
+        result = np.empty_like(values)
+        result[..., self.order] = values
+        return result
+
+    def _before(self, running: np.ndarray, keep: np.ndarray | float = 1.0) -> np.ndarray:
+        return self.unsorted(np.where(self.seen, running[..., self.end - 1] * keep, 0.0))
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """(K, R) sums of `values` (K, R) over the earlier rows."""
+        return self._before(scan(~self.new_key, values[:, self.order]))
+
+    def fading_by_event(self, values: np.ndarray, counts: np.ndarray, half_life: float) -> np.ndarray:
+        """(K, R) sums in which each later row that counts (R,) makes a row weigh 2 ** (-1 / half_life) of what it did."""
+        keep = np.where(counts[self.order], 0.5 ** (1 / half_life), 1.0) * ~self.new_key
+        return self._before(scan(keep, values[:, self.order]))
+
+    def fading_by_day(self, values: np.ndarray, half_life: float) -> np.ndarray:
+        """(K, R) sums in which a row weighs 2 ** (-days / half_life)."""
+        gaps = np.diff(self.time, prepend=self.time[:1])
+        keep = np.where(self.new_key, 0.0, np.exp2(-np.where(self.new_key, 0, gaps) / (DAY * half_life)))
+        passed = self.time - self.time[self.end - 1]
+        return self._before(scan(keep, values[:, self.order]), np.exp2(-np.maximum(passed, 0) / (DAY * half_life)))
+
+    def _last_event(self) -> tuple[np.ndarray, np.ndarray]:
+        """The last event before each sorted row's second, and whether there is one."""
+        last = np.maximum.accumulate(np.where(self.real, self.row, -1))[self.end - 1]
+        return last, self.seen & (last >= self.start)
+
+    def since_last(self) -> np.ndarray:
+        """(R,) seconds since the last earlier event, NaN without one."""
+        last, known = self._last_event()
+        return self.unsorted(np.where(known, (self.time - self.time[last]).astype(np.float64), np.nan))
+
+    def since_first(self) -> np.ndarray:
+        """(R,) seconds since the first event, NaN where none is earlier."""
+        after = np.minimum.accumulate(np.where(self.real, self.row, len(self.row))[::-1])[::-1]
+        first = after[self.start]
+        known = first < self.end
+        first = np.where(known, first, 0)
+        return self.unsorted(np.where(known, (self.time - self.time[first]).astype(np.float64), np.nan))
+
+    def session(self, values: np.ndarray, gap: float) -> np.ndarray:
+        """(K, R) sums over the earlier events of the session that is still open: no gap above `gap` seconds up to the row itself."""
+        events = np.flatnonzero(self.real)  # a row that only looks neither prolongs nor parts a session
+        begins = self.new_key[events] | (np.diff(self.time[events], prepend=self.time[events][:1]) > gap)
+        begins |= np.r_[True, self.start[events][1:] != self.start[events][:-1]][: len(events)]
+        running = np.zeros((len(values), len(self.row)))
+        running[:, events] = scan(~begins, values[:, self.order[events]])
+        last, known = self._last_event()
+        known &= self.time - self.time[last] <= gap
+        return self.unsorted(np.where(known, running[:, last], 0.0))
+
+    def last_mean(self, values: np.ndarray, length: int) -> np.ndarray:
+        """(R,) mean of the last `length` earlier values that are not NaN, NaN without any."""
+        values = values[self.order]
+        known = ~np.isnan(values)
+        count, total = offsets_from_lengths(known), np.r_[0.0, np.cumsum(values[known])]
+        last = count[self.end]
+        first = np.maximum(last - length, count[self.start])
+        with np.errstate(invalid="ignore"):
+            return self.unsorted((total[last] - total[first]) / (last - first))

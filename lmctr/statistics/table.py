@@ -1,0 +1,261 @@
+"""The statistics: one row each, their named sets, and what of them a log can give.
+
+A statistic aggregates one signal of the events of one key. Keys: the user, the item, and the user together with one category of the item
+(one value of a catalogue column). Signals of an event: its `label`; its graded `value` (stars, watch share); its `residual`, which is
+the label less what was to be expected, and its `value_residual`, the same of the graded value. What was to be expected is the smoothed mean so
+far of the other side: of the item for the statistics of users and of categories, of the user for those of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmctr.utils.suggest import did_you_mean
+
+__all__ = [
+    "STATISTIC_SETS",
+    "Statistic",
+    "category_columns",
+    "category_values",
+    "resolve_statistics",
+    "statistic",
+]
+
+USER_EVENTS, USER_DAYS = (2, 6, 20, 60), (1, 30)
+ITEM_EVENTS, ITEM_DAYS = (5, 20), (30, 365)
+"""Half-lives of the fading means."""
+MAX_CATEGORIES = 100
+"""A string or list column of the catalogue is a category where it has 2 to so many different values, and five items a value or more. A column
+of lists named `genres` is one however many it has."""
+MAX_CATEGORY_COLUMNS = 3
+"""Of these, `genres` and then the catalogue's first."""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One statistic.
+
+    Attributes:
+        name: in recipes, processors and tables.
+        family: whose events it counts: "user", "item", "cross" (the user's, by category of the item) or "time" (none).
+        transform: for linear and neural models: "none", "log1p" or "logit".
+        missing: where it is NaN; empty: nowhere.
+        aggregation: "mean" (smoothed), "events" and "days" (fading mean, half-life `span`), "count", "fading_count", "last" (mean of the last
+            `span`), "since_last", "since_first", "session_count", "session_mean", or the name of a statistic of its own.
+        signal: what it aggregates.
+        span: half-life or number.
+        column: catalogue column of a cross statistic. reduce: "mean", "max" or "min" over the item's categories.
+    """
+
+    name: str
+    family: str
+    transform: str
+    missing: str
+    aggregation: str
+    signal: str = "label"
+    span: float = 0
+    column: str = ""
+    reduce: str = ""
+
+    @property
+    def graded(self) -> bool:
+        """Whether it needs graded values."""
+        return self.signal.startswith("value")
+
+
+_ALIASES = {"log_user_count": "user_count", "log_item_count": "item_count"}
+"""Names of up to 0.1.0, of which models know the same transformed values."""
+
+
+def _rows() -> list[Statistic]:
+    rows = [
+        Statistic("user_rate", "user", "logit", "", "mean"),
+        Statistic("user_count", "user", "log1p", "", "count"),
+        Statistic("last_5_mean", "user", "none", "the user has no labelled event", "last", span=5),
+        Statistic("last_20_mean", "user", "none", "the user has no labelled event", "last", span=20),
+        Statistic("log_seconds_since_last_event", "user", "none", "the user has no event", "log_since_last"),
+        Statistic("seconds_since_first_event", "user", "log1p", "the user has no event", "since_first"),
+        Statistic("session_count", "user", "log1p", "", "session_count"),
+        Statistic("session_rate", "user", "logit", "", "session_mean"),
+        Statistic("item_rate", "item", "logit", "", "mean"),
+        Statistic("item_count", "item", "log1p", "", "count"),
+        Statistic("item_seconds_since_last_event", "item", "log1p", "the item has no event", "since_last"),
+        Statistic("item_age", "item", "log1p", "the item has no event", "since_first"),
+        *(Statistic(f"item_count_{h}_days", "item", "log1p", "", "fading_count", span=h) for h in ITEM_DAYS[:1]),
+        Statistic("expected_value", "cross", "none", "", "expected", "value"),
+        Statistic("release_year", "time", "none", "the catalogue has no year of the item", "year"),
+        Statistic("hour", "time", "none", "", "hour"),
+        Statistic("weekday", "time", "none", "", "weekday"),
+    ]
+    for family, events, days in (("user", USER_EVENTS, USER_DAYS), ("item", ITEM_EVENTS, ITEM_DAYS)):
+        for signal in ("label", "value", "residual", "value_residual"):
+            name, transform = (
+                f"{family}_{'rate' if signal == 'label' else signal}",
+                "logit" if signal == "label" else "none",
+            )
+            if signal != "label":
+                rows.append(Statistic(name, family, "none", "", "mean", signal))
+            if signal == "residual":
+                continue
+            rows += [Statistic(f"{name}_{h}_events", family, transform, "", "events", signal, h) for h in events]
+            rows += [Statistic(f"{name}_{h}_days", family, transform, "", "days", signal, h) for h in days]
+    return rows
+
+
+_KNOWN = {row.name: row for row in _rows()}
+_CROSS = ("rate_mean", "rate_max", "rate_min", "count_mean") + tuple(
+    f"{signal}_{reduce}" for signal in ("residual", "value", "value_residual") for reduce in ("mean", "max", "min")
+)
+BASIC = (
+    "user_rate",
+    "user_count",
+    "item_rate",
+    "item_count",
+    "genre_rate_mean",
+    "genre_rate_max",
+    "genre_rate_min",
+    "last_5_mean",
+    "last_20_mean",
+    "log_seconds_since_last_event",
+    "release_year",
+)
+STATISTIC_SETS: dict[str, tuple[str, ...]] = {
+    "basic": BASIC,
+    "full": BASIC
+    + tuple(n for n in _KNOWN if n not in BASIC)
+    + tuple(f"genre_{n}" for n in _CROSS if f"genre_{n}" not in BASIC),
+}
+"""Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name."""
+
+
+def statistic(name: str) -> Statistic:
+    """The row of a name; the statistics of a category column are `<column>_rate_mean` and so on, `genre_` for the column `genres`.
+
+    Raises:
+        ValueError: no such statistic.
+    """
+    name = _ALIASES.get(name, name)
+    if name in _KNOWN:
+        return _KNOWN[name]
+    for end in _CROSS:
+        if name.endswith(f"_{end}") and not name.endswith(f"_value_{end}"):
+            column = name.removesuffix(f"_{end}")
+            what, _, reduce = end.rpartition("_")
+            signal = {"rate": "label", "count": "label"}.get(what, what)
+            transform = {"rate": "logit", "count": "log1p"}.get(what, "none")
+            aggregation = "count" if what == "count" else "mean"
+            missing = "the item has no category in the column"
+            column = "genres" if column == "genre" else column
+            return Statistic(name, "cross", transform, missing, aggregation, signal, 0, column, reduce)
+    known = STATISTIC_SETS["full"]
+    raise ValueError(
+        f"data.statistics: {name!r} is no statistic;{did_you_mean(name, [*known, *STATISTIC_SETS], 'did you mean')} accepted: the sets "
+        f"{', '.join(STATISTIC_SETS)}, and single names: {', '.join(known)}, and the genre_ statistics of other category columns"
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if _is_list(kind) or pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
+    """Columns whose values are categories of items, by the rule of `MAX_CATEGORIES`, `genres` first."""
+    found = (
+        ["genres"] if "genres" in catalogue.column_names and _is_list(catalogue.schema.field("genres").type) else []
+    )
+    for field in catalogue.schema:
+        if field.name in ("item_id", *found) or not _is_text(field.type):
+            continue
+        column = catalogue[field.name]
+        values = pc.list_flatten(column) if _is_list(field.type) else column.drop_null()
+        count = len(pc.unique(values))
+        if 2 <= count <= min(MAX_CATEGORIES, (len(column) - column.null_count) / 5):
+            found.append(field.name)
+    if "genres" not in found:  # their statistics have the names of those of `genres`
+        found = ["genres" if name == "genre" else name for name in found]
+    return tuple(found[:MAX_CATEGORY_COLUMNS])
+
+
+def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Codes of all items' categories in one array, lengths (I,) of each item's, and the categories.
+
+    Raises:
+        ValueError: no such column, or one that holds neither texts nor lists.
+    """
+    if name == "genres" and name not in catalogue.column_names and "genre" in catalogue.column_names:
+        name = "genre"
+    if name not in catalogue.column_names or not (
+        _is_text(catalogue.schema.field(name).type) or _is_list(catalogue.schema.field(name).type)
+    ):
+        raise ValueError(
+            f"data.statistics counts by the catalogue column {name!r}, which is absent or holds no texts;"
+            f"{did_you_mean(name, category_columns(catalogue), 'did you mean')} columns that statistics can count by: "
+            f"{', '.join(category_columns(catalogue)) or 'none'}"
+        )
+    column = catalogue[name].combine_chunks()
+    if _is_list(column.type):
+        lengths = np.array(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+        values = column.flatten()
+    else:
+        lengths, values = column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64), column.drop_null()
+    known, codes = np.unique(values.to_numpy(zero_copy_only=False).astype(str), return_inverse=True)
+    return codes.astype(np.int64), lengths, known.tolist()
+
+
+def item_years(catalogue: pa.Table) -> np.ndarray | None:
+    """(I,) release years as float64, NaN where unknown; None without a numeric column `year`."""
+    if "year" not in catalogue.column_names:
+        return None
+    kind = catalogue.schema.field("year").type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return None
+    return catalogue["year"].to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
+    """Names of statistics from sets and single names mixed, each once, in the order given.
+
+    A set gives what the log can give: without `genres` no statistics over them, without `feedback_values` none of graded values.
+
+    Raises:
+        ValueError: a name that is none, or one that the log cannot give.
+    """
+    catalogue, graded = log.catalogue, getattr(log, "feedback_values", None) is not None
+    columns, years = category_columns(catalogue), item_years(catalogue) is not None
+    found: list[str] = []
+    for name in [names] if isinstance(names, str) else names:
+        if name in STATISTIC_SETS:
+            some = list(STATISTIC_SETS[name])
+            if name == "full":
+                for column in columns[columns[:1] == ("genres",) :]:
+                    several = _is_list(catalogue.schema.field(column).type)
+                    some += [f"{column}_{end}" for end in _CROSS if several or end.endswith("mean")]
+            rows = [statistic(one) for one in some]
+            rows = [row for row in rows if not row.column or row.column in columns]
+            rows = [row for row in rows if (graded or not row.graded) and (years or row.aggregation != "year")]
+            found += [row.name for row in rows]
+            continue
+        row = statistic(name)
+        if row.column:
+            category_values(catalogue, row.column)
+        if row.graded and not graded:
+            raise ValueError(
+                f"data.statistics names {name!r}, but the log has no graded feedback; name its column as feedback_values"
+            )
+        if row.aggregation == "year" and not years:
+            raise ValueError(
+                f"data.statistics names {name!r}, but the catalogue has no numeric column 'year'; leave it out"
+            )
+        found.append(row.name)
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,287 @@
+"""The statistics: each against a plain loop over all earlier events, what a log can give, scaling and the stored form."""
+
+import dataclasses
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lmctr.data import InteractionLog
+from lmctr.statistics import STATISTIC_SETS, StatisticsReader, resolve_statistics, statistic
+from lmctr.statistics.scan import scan
+
+GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None] * 5
+YEARS = [1990, None, 2001, 2010, 1977, 2000] * 5
+KINDS = ["x", "y", None, "x", "z", "z"] * 5
+DAY = 86_400
+
+
+def make_log(seed=0, num_users=6, num_events=160, genres=True, values=True, spread=40, num_items=7):
+    """Few seconds, minutes or days apart, so that ties, sessions and fading all occur; some labels and values are not known."""
+    draw = np.random.default_rng(seed)
+    catalogue = {"item_id": list(range(30))}
+    if genres:
+        catalogue |= {"genres": GENRES, "year": pa.array(YEARS, pa.int16()), "kind": KINDS}
+    label = draw.integers(0, 2, num_events)
+    label[draw.uniform(size=num_events) < 0.15] = -1
+    user = draw.integers(0, num_users, num_events)
+    user[0] = num_users + 1  # a user with one event
+    days, minutes, seconds = (
+        draw.integers(0, 4, num_events),
+        draw.integers(0, spread, num_events),
+        draw.integers(0, 2, num_events),
+    )
+    time = 1_000_000 + DAY * 20 * days + 500 * minutes + seconds
+    log = InteractionLog.from_columns(
+        user, draw.integers(0, num_items, num_events), time, label, catalogue=pa.table(catalogue)
+    )
+    fields = {field.name: getattr(log, field.name) for field in dataclasses.fields(log)} | {"user": log.user}
+    graded = draw.choice([0.5, 1, 2.5, 4, 5], num_events).astype(np.float32)
+    graded[draw.uniform(size=num_events) < 0.2] = np.nan
+    return SimpleNamespace(**fields | {"feedback_values": graded if values else None})
+
+
+class Loop:
+    """The definitions, one event after the other, with no more than a dict."""
+
+    def __init__(self, log, prior, value_prior, strength):
+        self.log, self.strength = log, strength
+        self.prior = {"label": prior, "value": value_prior}
+        labels = [None if x < 0 else float(x) for x in log.label]
+        values = [None] * len(labels)
+        if log.feedback_values is not None:
+            values = [None if math.isnan(x) else float(x) for x in log.feedback_values]
+        self.signals = {"label": labels, "value": values}
+        everything = range(len(labels))
+        self.expected = {
+            (key, base): [self.mean(self.earlier(e, key), base) for e in everything]
+            for key in ("user", "item")
+            for base in ("label", "value")
+        }
+
+    def earlier(self, event, key):
+        column = getattr(self.log, key)
+        return [
+            e for e in range(len(column)) if column[e] == column[event] and self.log.time[e] < self.log.time[event]
+        ]
+
+    def signal(self, event, name, key):
+        base = "value" if name.startswith("value") else "label"
+        found = self.signals[base][event]
+        if found is not None and name.endswith("residual"):
+            return found - self.expected["user" if key == "item" else "item", base][event]
+        return found
+
+    def known(self, events, name, key):
+        return [e for e in events if self.signal(e, name, key) is not None]
+
+    def mean(self, events, name, key="user"):
+        found = [self.signal(e, name, key) for e in self.known(events, name, key)]
+        return (sum(found) + self.strength * self.prior.get(name, 0.0)) / (len(found) + self.strength)
+
+    def fading(self, event, events, name, key, span, kind):
+        known = sorted(self.known(events, name, key), key=lambda e: self.log.time[e])
+        total, count = self.mean(events, name, key), 1.0
+        for place, e in enumerate(known):
+            age = len(known) - 1 - place if kind == "events" else (self.log.time[event] - self.log.time[e]) / DAY
+            total, count = total + self.signal(e, name, key) * 0.5 ** (age / span), count + 0.5 ** (age / span)
+        return total / count
+
+    def session(self, event, mine):
+        """The user's events back to a gap of more than half an hour."""
+        found, last = [], self.log.time[event]
+        for e in sorted(mine, key=lambda e: -self.log.time[e]):
+            if last - self.log.time[e] > 1800:
+                break
+            found.append(e)
+            last = self.log.time[e]
+        return found
+
+    def value(self, event, name):
+        row, log = statistic(name), self.log
+        nan, now = math.nan, log.time[event]
+        if row.aggregation == "expected":
+            return self.value(event, "user_value") + self.value(event, "item_value_residual")
+        if row.aggregation == "year":
+            year = log.catalogue["year"][int(log.item[event])].as_py()
+            return nan if year is None else float(year)
+        if row.aggregation in ("hour", "weekday"):
+            import datetime
+
+            moment = datetime.datetime.fromtimestamp(int(now), datetime.timezone.utc)
+            return moment.hour if row.aggregation == "hour" else moment.weekday()
+        if row.family == "cross":
+            found = log.catalogue[row.column].to_pylist()
+            sets = [[] if x is None else x if isinstance(x, list) else [x] for x in found]
+            mine = self.earlier(event, "user")
+            per = []
+            for category in sets[log.item[event]]:
+                inside = [e for e in mine if category in sets[log.item[e]]]
+                if row.aggregation == "count":
+                    per.append(len(self.known(inside, row.signal, "user")))
+                else:
+                    per.append(self.mean(inside, row.signal, "user"))
+            return {"mean": sum(per) / len(per), "max": max(per), "min": min(per)}[row.reduce] if per else nan
+        events, key = self.earlier(event, row.family), row.family
+        known = self.known(events, row.signal, key)
+        if row.aggregation == "mean":
+            return self.mean(events, row.signal, key)
+        if row.aggregation == "count":
+            return len(known)
+        if row.aggregation == "fading_count":
+            return sum(0.5 ** ((now - log.time[e]) / DAY / row.span) for e in known)
+        if row.aggregation in ("events", "days"):
+            return self.fading(event, events, row.signal, key, row.span, row.aggregation)
+        if row.aggregation == "last":
+            last = [self.signal(e, "label", key) for e in known][-int(row.span) :]
+            return sum(last) / len(last) if last else nan
+        if row.aggregation in ("session_count", "session_mean"):
+            session = self.session(event, events)
+            labels = [self.signal(e, "label", key) for e in self.known(session, "label", key)]
+            if row.aggregation == "session_count":
+                return len(session)
+            return (sum(labels) + self.mean(events, "label")) / (len(labels) + 1)
+        if not events:
+            return nan
+        times = [log.time[e] for e in events]
+        if row.aggregation == "since_first":
+            return float(now - min(times))
+        since = float(now - max(times))
+        return math.log1p(since) if row.aggregation == "log_since_last" else since
+
+
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        (0, {}),
+        (1, {"spread": 4}),
+        (2, {"genres": False}),
+        (3, {"values": False}),
+        (4, {"num_users": 40}),
+        (5, {"num_items": 1}),
+    ],
+)
+def test_every_statistic_equals_the_loop(seed, options):
+    log = make_log(seed, **options)
+    reader = StatisticsReader.fit(log, np.arange(60, 120), "full", strength=3.0)
+    loop = Loop(log, reader.prior, reader.value_prior, 3.0)
+    events = np.random.default_rng(seed).permutation(len(log.item))
+    found = reader.raw(log, events)
+    for column, name in enumerate(reader.names):
+        expected = [loop.value(event, name) for event in events]
+        np.testing.assert_allclose(found[:, column], expected, rtol=1e-9, atol=1e-9, err_msg=name)
+    if not options:
+        assert set(STATISTIC_SETS["full"]) < set(reader.names)
+        assert "kind_rate_mean" in reader.names
+        assert "kind_rate_max" not in reader.names
+        families = {statistic(name).family for name in reader.names}
+        assert families == {"user", "item", "cross", "time"}
+        missing = {statistic(name).name for name in reader.names if statistic(name).missing}
+        assert {name for name, column in zip(reader.names, found.T) if np.isnan(column).any()} == missing
+
+
+def test_a_set_gives_what_the_log_can_give():
+    names = resolve_statistics("full", make_log())
+    without = resolve_statistics("full", make_log(genres=False, values=False))
+    assert set(without) == {
+        n for n in names if not statistic(n).graded and not statistic(n).column and n != "release_year"
+    }
+    assert resolve_statistics("basic", make_log()) == STATISTIC_SETS["basic"]
+    assert resolve_statistics(["log_user_count", "basic"], make_log())[:2] == ("user_count", "user_rate")
+    assert resolve_statistics(["item_rate", "kind_rate_max"], make_log()) == ("item_rate", "kind_rate_max")
+
+
+def test_a_single_name_that_cannot_be_given_is_an_error():
+    log, bare = make_log(), make_log(genres=False, values=False)
+    with pytest.raises(ValueError, match="'user_rat' is no statistic; did you mean 'user_rate'"):
+        resolve_statistics(["user_rat"], log)
+    with pytest.raises(ValueError, match="column 'genres', which is absent or holds no texts"):
+        resolve_statistics(["genre_rate_mean"], bare)
+    with pytest.raises(ValueError, match="'user_value', but the log has no graded feedback"):
+        resolve_statistics("user_value", bare)
+    with pytest.raises(ValueError, match="no numeric column 'year'"):
+        resolve_statistics("release_year", bare)
+    with pytest.raises(ValueError, match=r"0 training events of 0 class\(es\)"):
+        StatisticsReader.fit(log, np.array([], dtype=int), "basic")
+
+
+def test_a_name_that_is_never_known_is_an_error_and_in_a_set_it_is_not():
+    log = make_log(genres=False)
+    log.catalogue = log.catalogue.append_column("year", pa.nulls(30, pa.int32()))
+    with pytest.raises(
+        ValueError, match="'release_year', which is known for no training event: the catalogue has no year"
+    ):
+        StatisticsReader.fit(log, np.arange(100), ["user_rate", "release_year"])
+    assert "release_year" in StatisticsReader.fit(log, np.arange(100), "basic").names
+
+
+def test_scaling_and_the_stored_form():
+    log = make_log()
+    train = np.arange(100)
+    reader = StatisticsReader.fit(log, train, ["user_rate", "user_count", "last_5_mean", "release_year"])
+    raw = reader.raw(log, train)
+    scaled = reader.scaled(raw)
+    assert (scaled.dtype, scaled.shape) == (np.float32, (100, 4))
+    transformed = np.column_stack([np.log(raw[:, 0] / (1 - raw[:, 0])), np.log1p(raw[:, 1]), raw[:, 2:]])
+    expected = (transformed - np.nanmean(transformed, 0)) / np.nanstd(transformed, 0)
+    np.testing.assert_allclose(scaled, np.where(np.isnan(expected), 0, expected), atol=1e-5)
+    assert np.isnan(raw).any()
+    assert (scaled[np.isnan(raw)] == 0).all()
+    stored = json.loads(json.dumps(reader.to_dict()))
+    assert StatisticsReader.from_dict(stored) == reader
+    np.testing.assert_array_equal(reader.scaled(raw.reshape(20, 5, 4)), scaled.reshape(20, 5, 4))
+    with pytest.raises(ValueError, match="4 columns: user_rate"):
+        reader.scaled(raw[:, :3])
+    with pytest.raises(ValueError, match="unknown key 'priro' in statistics_reader; did you mean 'prior'"):
+        StatisticsReader.from_dict(stored | {"priro": 1})
+    with pytest.raises(ValueError, match="statistics_reader lacks scale"):
+        StatisticsReader.from_dict({key: value for key, value in stored.items() if key != "scale"})
+    with pytest.raises(ValueError, match=r"statistics_reader\.mean has 1 numbers for 4"):
+        StatisticsReader.from_dict(stored | {"mean": [0.0]})
+
+
+def test_only_training_events_are_fitted_on_and_another_label_may_stand_in():
+    log = make_log()
+    train = np.arange(50)
+    other = SimpleNamespace(**vars(log) | {"label": np.where(np.arange(160) < 50, log.label, -1)})
+    assert StatisticsReader.fit(log, train, "full").prior == StatisticsReader.fit(other, train, "full").prior
+    flipped = np.where(log.label < 0, -1, 1 - log.label)
+    reader = StatisticsReader.fit(log, train, "basic", label=flipped)
+    given = SimpleNamespace(**vars(log) | {"label": flipped})
+    assert reader == StatisticsReader.fit(given, train, "basic")
+    np.testing.assert_array_equal(reader.raw(log, train, label=flipped), reader.raw(given, train))
+
+
+def test_running_sums_hold_over_years_without_overflow():
+    """A factor that fades to nothing within a second must not spoil what comes after, whatever the number of rows."""
+    draw = np.random.default_rng(0)
+    keep = draw.choice([0.0, 1e-300, 1e-3, 0.5, 1.0], 5000)
+    values = draw.normal(size=(2, 5000)) * 1e6
+    expected, last = np.empty_like(values), np.zeros(2)
+    for row in range(5000):
+        last = keep[row] * last + values[:, row]
+        expected[:, row] = last
+    np.testing.assert_allclose(scan(keep, values), expected, rtol=1e-9)
+
+
+def test_a_hundred_thousand_events_take_seconds():
+    import time
+
+    draw = np.random.default_rng(0)
+    size = 100_000
+    genres = [["a", "b", "c", "d"][: i % 5] for i in range(5000)]
+    log = InteractionLog.from_columns(
+        draw.integers(0, 900, size),
+        draw.integers(0, 5000, size),
+        10**9 + draw.integers(0, 3 * 10**8, size),
+        draw.integers(0, 2, size),
+        catalogue=pa.table({"item_id": list(range(5000)), "genres": genres}),
+    )
+    object.__setattr__(log, "feedback_values", draw.normal(size=size).astype(np.float32))
+    start = time.perf_counter()
+    values = StatisticsReader(resolve_statistics("full", log), 0.5).raw(log, np.arange(size))
+    assert time.perf_counter() - start < 5
+    assert values.shape[1] > 55
