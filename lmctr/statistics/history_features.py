@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .reader import Rows, sample_statistics
+from .reader import EventRows, sample_statistics
 from .states import Prior
 from .table import STATISTIC_SETS, resolve_statistics, statistic
 
@@ -29,5 +29,5 @@ def history_features(log: Any, events: np.ndarray, prior: float, strength: float
     """The statistics `basic` of events, with rates smoothed towards `prior`, in (0, 1), with `strength` imaginary events."""
     names = resolve_statistics("basic", log)
     rows = [statistic(name) for name in names]
-    values = sample_statistics(Rows.of_log(log), log.catalogue, rows, Prior(prior, 0.0, strength))
+    values = sample_statistics(EventRows.of_log(log), log.catalogue, rows, Prior(prior, 0.0, strength))
     return HistoryFeatures(names, values[np.asarray(events, dtype=np.int64)])

@@ -27,7 +27,7 @@ from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states
 from .table import Statistic, category_values, item_years, resolve_statistics, statistic
 
-__all__ = ["Rows", "StatisticsReader", "cross_pairs", "reduce_pairs", "sample_statistics", "time_statistic"]
+__all__ = ["EventRows", "StatisticsReader", "cross_pairs", "reduce_pairs", "sample_statistics", "time_statistic"]
 
 _KEYS = ("names", "prior", "value_prior", "strength", "mean", "scale")
 _CLIP = 1e-6  # of rates, before their log-odds
@@ -119,7 +119,7 @@ class StatisticsReader:
 
     def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
         """(S, F) float64 statistics of events from the whole log before their second, NaN where not known."""
-        rows = Rows.of_log(log, label)
+        rows = EventRows.of_log(log, label)
         return sample_statistics(rows, log.catalogue, self.rows, self.priors)[np.asarray(events, dtype=np.int64)]
 
     def _transformed(self, raw: np.ndarray) -> np.ndarray:
@@ -174,7 +174,7 @@ class StatisticsReader:
 
 
 @dataclass(frozen=True)
-class Rows:
+class EventRows:
     """Events, and rows that only look.
 
     Attributes:
@@ -189,7 +189,7 @@ class Rows:
     real: np.ndarray | None = None
 
     @classmethod
-    def of_log(cls, log: Any, label: np.ndarray | None = None) -> Rows:
+    def of_log(cls, log: Any, label: np.ndarray | None = None) -> EventRows:
         """The events of a log."""
         label = np.asarray(log.label if label is None else label).astype(np.float64)
         value = getattr(log, "feedback_values", None)
@@ -207,7 +207,7 @@ class Rows:
         return KeyedRows(key, self.time, self.real)
 
 
-def sample_statistics(rows: Rows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior) -> np.ndarray:
+def sample_statistics(rows: EventRows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior) -> np.ndarray:
     """(R, F) float64 statistics of each row."""
     keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
     expectations = {key: {} for key in keyed}
@@ -230,7 +230,7 @@ def sample_statistics(rows: Rows, catalogue: pa.Table, wanted: Sequence[Statisti
         own = [row for row in wanted if row.column == column]
         codes, lengths, known = category_values(catalogue, column)
         event, pair_codes = cross_pairs(rows.item, codes, lengths)
-        pairs = Rows(
+        pairs = EventRows(
             *(array[event] for array in (rows.user, rows.item, rows.time, rows.label, rows.value)),
             _take(rows.real, event),
         )
