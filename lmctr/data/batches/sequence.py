@@ -54,7 +54,9 @@ def sumi_rows(
         raise ValueError(f"num_candidates: got {num_candidates}, accepted: a whole number from 1.")
     if window_seconds is not None and window_seconds < 0:
         raise ValueError(f"window_seconds: got {window_seconds}, accepted: at least 0, or None.")
-    events = np.sort(log.positions(events))  # by user and time, as the log is
+    events = np.sort(log.positions(events))  # by user and time, as the log is where nothing is hidden
+    if log.hidden is not None:
+        events = events[np.lexsort((log.time[events], log.user[events]))]
     if not len(events):
         return np.zeros((0, num_candidates), dtype=np.int64)
     group = log.user[events].astype(np.int64)
@@ -139,8 +141,8 @@ class SequenceView(LogBatches):
     def bounds(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """First event and end (int64, (R,), end excluded) of each row's history."""
         grid = rows if rows.ndim == 2 else rows[:, None]
-        last = grid.max(axis=1)  # events of a user are sorted by time
-        end = self.log.history_end[last]
+        last = grid.max(axis=1)
+        end = np.where(grid < 0, 0, self.log.history_end[grid]).max(axis=1)  # of the latest sample
         start = self.log.offsets[self.log.user[last]]
         if self.processor.max_history_length is not None:
             start = np.maximum(start, end - self.processor.max_history_length)

@@ -76,7 +76,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InteractionLog:
-    """Events of U users on I items, sorted by (user, time, input order), E in all.
+    """Events of U users on I items, sorted by (user, hidden, time, input order), E in all.
 
     Build one with [`~InteractionLog.from_columns`] (it sorts, encodes and checks) or read one with [`lmctr.data.load_log`].
 
@@ -96,6 +96,10 @@ class InteractionLog:
         weight: (E,) float32 sample weights, or None.
         feedback_values: (E,) float32 graded feedback (stars, watched share, dwell time), NaN where unknown, or None. Like `feedback` it
             is a reaction: it may be read in histories only.
+        part: (E,) int8 part that the data set itself gives each sample: 0 training, 1 validation, 2 test, -1 none; or None. The split
+            rule "given" takes it.
+        hidden: (E,) bool, the events that no other event sees: they stand in no history, and statistics do not count them; or None.
+            Hidden events of a user come behind its others.
         users: table with the column `user_id`, row u describes user u, or None.
         info: origin, licence, label rule.
 
@@ -116,13 +120,21 @@ class InteractionLog:
     scenario_names: tuple[str, ...] = ()
     weight: np.ndarray | None = None
     feedback_values: np.ndarray | None = None
+    part: np.ndarray | None = None
+    hidden: np.ndarray | None = None
     users: pa.Table | None = None
     info: DatasetInfo = field(default_factory=DatasetInfo)
 
     def __post_init__(self) -> None:
         num_events = len(self.item)
         dtypes = {"item": np.int32, "time": np.int64, "label": np.int8, "feedback": np.int8}
-        dtypes |= {"scenario": np.int16, "weight": np.float32, "feedback_values": np.float32}
+        dtypes |= {
+            "scenario": np.int16,
+            "weight": np.float32,
+            "feedback_values": np.float32,
+            "part": np.int8,
+            "hidden": np.bool_,
+        }
         arrays = {
             name: (getattr(self, name), dtype) for name, dtype in dtypes.items() if getattr(self, name) is not None
         }
@@ -180,9 +192,12 @@ class InteractionLog:
 
     @functools.cached_property
     def history_end(self) -> np.ndarray:
-        """(E,) int64 first event of the same user whose time is not before the event's own (see the history rule)."""
+        """(E,) int64 first event of the same user whose time is not before the event's own (see the history rule); where events are
+        hidden, the end of the seen ones that are before it."""
         if not self.num_events:
             return np.zeros(0, dtype=np.int64)
+        if self.hidden is not None:
+            return self._end_of_seen()
         starts_run = np.empty(self.num_events, dtype=bool)  # a run: events of one user at one second
         starts_run[0] = True
         np.not_equal(self.time[1:], self.time[:-1], out=starts_run[1:])
@@ -199,6 +214,20 @@ class InteractionLog:
         ends = np.arange(self.num_events, dtype=np.int64)
         ends[~starts_run] = 0
         return np.maximum.accumulate(ends, out=ends)
+
+    def _end_of_seen(self) -> np.ndarray:
+        order = np.lexsort((self.time, self.hidden, self.user))
+        if (order != np.arange(self.num_events)).any():
+            row = int(np.argmax(order != np.arange(self.num_events)))
+            raise ValueError(
+                f"InteractionLog.time: event {row} is out of order. Events must be sorted by user, hidden and time; "
+                "InteractionLog.from_columns sorts them."
+            )
+        time = self.time - self.time.min()
+        key = self.user.astype(np.int64) * (int(time.max()) + 1) + time
+        seen = np.flatnonzero(~self.hidden)
+        before_user = np.searchsorted(seen, self.offsets[:-1])  # seen events of the users before
+        return self.offsets[self.user] + np.searchsorted(key[seen], key) - before_user[self.user]
 
     def history_bounds(self, events: np.ndarray | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Start and end (int64, end excluded) of the full history of each event, as positions in the event arrays."""
@@ -243,6 +272,8 @@ class InteractionLog:
         scenario_names: Sequence[str] | None = None,
         weight: Any = None,
         feedback_values: Any = None,
+        part: Any = None,
+        hidden: Any = None,
         users: pa.Table | None = None,
         info: DatasetInfo | None = None,
         source: str | None = None,
@@ -263,6 +294,8 @@ class InteractionLog:
             scenario: codes or names of the place where the event happened.
             weight: sample weights, finite and not negative.
             feedback_values: graded feedback, finite; a missing value or NaN is unknown.
+            part: 0, 1, 2 or -1: the part (training, validation, test, none) that the data set gives each sample.
+            hidden: whether no other event sees an event, see the class.
             users: table with a column `user_id`, one row per user at most; users that it lacks get nulls.
             source: file name to put in front of error messages.
             names: the columns' names in that file, where they differ from the argument names.
@@ -274,7 +307,9 @@ class InteractionLog:
         """
         names, where = dict(names or {}), source or "InteractionLog.from_columns"
         given = {"user": user, "item": item, "time": time, "label": label, "feedback": feedback, "weight": weight}
-        given |= {"scenario": scenario, "feedback_values": feedback_values} | dict(extra_labels or {})
+        given |= {"scenario": scenario, "feedback_values": feedback_values, "part": part, "hidden": hidden} | dict(
+            extra_labels or {}
+        )
         given = {name: values for name, values in given.items() if values is not None}
         arrays = {name: columns.as_arrow(values, names.get(name, name), source) for name, values in given.items()}
         lengths = {name: len(values) for name, values in arrays.items()}
@@ -310,8 +345,11 @@ class InteractionLog:
             scenario_codes, scenario_names = columns.to_codes(*named("scenario"), scenario_names, np.int16)
         weights = None if weight is None else columns.to_weights(*named("weight"))
         graded = None if feedback_values is None else columns.to_graded(*named("feedback_values"))
+        parts = None if part is None else columns.to_labels(*named("part"), accepted=(0, 1, 2, -1))
+        unseen = None if hidden is None else columns.to_labels(*named("hidden"), accepted=(0, 1)).astype(bool)
 
-        order = np.lexsort((seconds, user_codes))  # stable: equal keys keep the input order
+        keys = (seconds, user_codes) if unseen is None else (seconds, unseen, user_codes)
+        order = np.lexsort(keys)  # stable: equal keys keep the input order
         counts = np.bincount(user_codes, minlength=len(user_ids))
         return cls(
             user_ids=columns.ids_to_numpy(user_ids),
@@ -327,6 +365,8 @@ class InteractionLog:
             scenario_names=tuple(scenario_names or ()),
             weight=None if weights is None else weights[order],
             feedback_values=None if graded is None else graded[order],
+            part=None if parts is None else parts[order],
+            hidden=None if unseen is None else unseen[order],
             users=None if users is None else align_users(users, user_ids),
             info=info or DatasetInfo(),
         )
@@ -364,7 +404,7 @@ class InteractionLog:
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {name: getattr(self, name) for name in ("user_ids", "offsets", "item", "time", "label", "feedback")}
-        optional = {name: getattr(self, name) for name in ("scenario", "weight", "feedback_values")}
+        optional = {name: getattr(self, name) for name in ("scenario", "weight", "feedback_values", "part", "hidden")}
         arrays |= {name: values for name, values in optional.items() if values is not None}
         return arrays | {f"extra_label_{index}": values for index, values in enumerate(self.extra_labels.values())}
 

@@ -57,7 +57,7 @@ def split_log(
     Args:
         rule: "time" cuts at two points of global time so that the parts hold about `fractions` of the samples; samples of one
             second never stand on both sides of a cut. "user" gives whole users to one part each, drawn with `seed`. "given"
-            takes `boundaries` (the first second of validation and of test) or `parts`.
+            takes `boundaries` (the first second of validation and of test), `parts`, or else the log's own `part`.
         fractions: shares of train, validation and test; they sum to 1. A share of validation or test may be 0.
         seed: for the rule "user" only.
         boundaries: two times in unix seconds, for the rule "given".
@@ -133,8 +133,13 @@ def _by_user(log: InteractionLog, samples: np.ndarray, shares: tuple[float, floa
 
 
 def _given(log: InteractionLog, samples: np.ndarray, boundaries: Sequence[int] | None, parts: Any) -> Splits:
+    if boundaries is None and parts is None:
+        parts = log.part
     if (boundaries is None) == (parts is None):
-        raise ValueError("the rule 'given' needs either boundaries (two times) or parts (one value per event).")
+        raise ValueError(
+            f"the rule 'given' needs either boundaries (two times) or parts (one value per event); the log {log.info.name!r} has "
+            "no `part` of its own."
+        )
     if boundaries is not None:
         if len(boundaries) != 2 or not boundaries[0] <= boundaries[1]:
             raise ValueError(

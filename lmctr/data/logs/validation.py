@@ -98,11 +98,13 @@ def validate_log(
     if not len(samples):
         raise _error(log, ["no event has a label, so there is no sample"])
     empty = tied = 0
+    hidden = _hidden(log)
     for first in range(0, len(samples), _CHUNK):
         events = samples[first : first + _CHUNK]
         start, end = log.history_bounds(events)
-        problems += _check_slices(log, events, start, end)
+        problems += _check_slices(log, hidden, events, start, end)
         empty += int((end == start).sum())
+        events, end = events[~hidden[events]], end[~hidden[events]]
         tied += int((end < events).sum())
         following = np.minimum(events + 1, log.num_events - 1)
         tied += int(
@@ -113,7 +115,7 @@ def validate_log(
                 & (log.time[following] == log.time[events])
             ).sum()
         )
-    repeated, duplicates, example = _repeats(log)
+    repeated, duplicates, example = _repeats(log, hidden)
     if repeated and not allow_repeats:
         problems.append(f"{repeated} samples have their item in their own history, such as {_event(log, example)}")
     details: dict = {}
@@ -214,6 +216,8 @@ def _check_columns(log: InteractionLog, now: int | None) -> list[str]:
         for count, event in _bad_events(np.isinf(log.feedback_values)):
             problems.append(f"{count} values of feedback_values are not finite (first: event {event})")
     backwards = (log.time[1:] < log.time[:-1]) & (log.user[1:] == log.user[:-1])
+    if log.hidden is not None:  # behind a user's other events
+        backwards &= log.hidden[1:] == log.hidden[:-1]
     for count, before in _bad_events(backwards):
         problems.append(
             f"{count} events are earlier than the event before them of the same user, such as "
@@ -229,9 +233,11 @@ def _bad_events(bad: np.ndarray) -> list[tuple[int, int]]:
     return [(int(bad.sum()), int(np.argmax(bad)))] if bad.any() else []
 
 
-def _check_slices(log: InteractionLog, events: np.ndarray, start: np.ndarray, end: np.ndarray) -> list[str]:
+def _check_slices(
+    log: InteractionLog, hidden: np.ndarray, events: np.ndarray, start: np.ndarray, end: np.ndarray
+) -> list[str]:
     problems = []
-    last = np.maximum(end - 1, 0)
+    last, following = np.maximum(end - 1, 0), np.minimum(end, log.num_events - 1)
     some = end > start
     for what, bad in (
         ("have an event at or after their own time in their history", some & (log.time[last] >= log.time[events])),
@@ -240,9 +246,10 @@ def _check_slices(log: InteractionLog, events: np.ndarray, start: np.ndarray, en
             "have a history that leaves their user's events",
             some & ((log.user[start] != log.user[events]) | (log.user[last] != log.user[events])),
         ),
+        ("have a hidden event in their history", some & hidden[last]),
         (
             "lack an earlier event of their user in their history",
-            (end < events) & (log.time[np.minimum(end, log.num_events - 1)] < log.time[events]),
+            (end < events) & ~hidden[following] & (log.time[following] < log.time[events]),
         ),
     ):
         for count, sample in _bad_events(bad):
@@ -250,12 +257,16 @@ def _check_slices(log: InteractionLog, events: np.ndarray, start: np.ndarray, en
     return problems
 
 
-def _repeats(log: InteractionLog) -> tuple[int, int, int]:
+def _hidden(log: InteractionLog) -> np.ndarray:
+    return np.zeros(log.num_events, dtype=bool) if log.hidden is None else np.asarray(log.hidden)
+
+
+def _repeats(log: InteractionLog, hidden: np.ndarray) -> tuple[int, int, int]:
     """Samples with an earlier event on the same item, events that double another, and one such sample."""
     pair, time = log.user.astype(np.int64) * log.num_items + log.item, log.time
-    order = np.argsort(pair, kind="stable")  # events stay in time order inside a pair
+    order = np.lexsort((time, pair))
     same = pair[order][1:] == pair[order][:-1]
-    tied = same & (time[order][1:] == time[order][:-1])
+    tied = same & (time[order][1:] == time[order][:-1]) & (hidden[order][1:] == hidden[order][:-1])
     # Times inside a (user, item) run rise: every event after the run's first second has an earlier one.
     first = np.concatenate([[True], ~same])
     run_start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))

@@ -74,8 +74,9 @@ class TokenizerKeys(Values):
 class LogDataKeys(DataKeys):
     """Data keys of an interaction log."""
 
-    split: Literal["time", "user"] = Field(
-        "time", description="Rule that cuts the log into parts: by time, or by users."
+    split: Literal["time", "user", "given"] = Field(
+        "time",
+        description="Rule that cuts the log into parts: by time, by users, or as the data set itself gives them.",
     )
     fractions: list[float] = DataKeys.model_fields["fractions"]
 
@@ -138,7 +139,7 @@ class StoredDataKeys(DataKeys):
 class TabularDataKeys(StoredDataKeys):
     """Data keys of rows of fields."""
 
-    split: Literal["random", "group", "rows", "time", "user"] | None = StoredDataKeys.model_fields["split"]
+    split: Literal["random", "group", "rows", "time", "user", "given"] | None = StoredDataKeys.model_fields["split"]
     features: dict = Field({}, description="Changes to the data set's fields: by type, `fields`, `only`, `drop`.")
 
 

@@ -117,8 +117,8 @@ class LogInput(InputKind):
 def log_fingerprint(log: InteractionLog, splits: Splits, *more: np.ndarray | None) -> str:
     """Checksum of events and samples (and of `more` columns): a resumed run must see the data that it started with."""
     parts = (splits.train, splits.validation, splits.test)
-    graded = () if log.feedback_values is None else (log.feedback_values,)  # a log without them keeps its checksum
-    return checksum(log.offsets, log.item, log.time, log.label, log.feedback, *parts, *graded, *more)
+    more = (log.feedback_values, log.hidden, *more)  # a log without them keeps its checksum
+    return checksum(log.offsets, log.item, log.time, log.label, log.feedback, *parts, *more)
 
 
 def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:

@@ -56,11 +56,11 @@ class TabularInput(StoredInput):
 
     @classmethod
     def check_recipe(cls, data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        if _is_log(data["name"]) and data["split"] not in (None, "time", "user"):
+        if _is_log(data["name"]) and data["split"] not in (None, "time", "user", "given"):
             yield (
                 "data.split",
                 f"data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
-                "accepted: time, user, or null for time",
+                "accepted: time, user, given, or null for the log's own parts, by time where it has none",
             )
 
     @classmethod
@@ -102,7 +102,8 @@ class TabularInput(StoredInput):
             options["path"] = data["path"]
         self.log = load_log(name, **options)
         fractions = tuple(data["fractions"] or (0.8, 0.1, 0.1))
-        self.log_splits = split_log(self.log, rule=data["split"] or "time", fractions=fractions, seed=data["seed"])
+        rule = data["split"] or ("time" if self.log.part is None else "given")
+        self.log_splits = split_log(self.log, rule=rule, fractions=fractions, seed=data["seed"])
         table_options = {key: value for key, value in data["options"].items() if key not in options}
         return movielens_table(self.log, self.log_splits, **table_options)
 
