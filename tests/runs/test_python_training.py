@@ -156,6 +156,6 @@ def test_graded_feedback_is_learnt_kept_and_asked_for(tmp_path):
         assert logit == pytest.approx([row["logit"]], abs=1e-5)
     plain = recipe | {"data": recipe["data"] | {"options": recipe["data"]["options"] | {"stars": False}}}
     with pytest.raises(
-        ValueError, match=r"feedback_value, but synthetic has no graded feedback.*columns\.feedback_values"
+        ValueError, match=r"feedback_value, but 'synthetic' has no graded feedback.*columns\.feedback_values"
     ):
         lmctr.runs.train(plain, output_dir=tmp_path / "plain")
