@@ -21,16 +21,7 @@ from .movielens import load_movielens
 __all__ = ["load_movielens_table", "movielens_table"]
 
 _COUNTS = ("user_count", "item_count")
-_RESERVED = (
-    "user_id",
-    "item_id",
-    "label",
-    "time",
-    "liked_items",
-    "other_items",
-    "liked_times",
-    "other_times",
-)
+_RESERVED = {"user_id", "item_id", "label", "time", "liked_items", "other_items", "liked_times", "other_times"}
 _MOST_CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 
 
@@ -131,7 +122,7 @@ def columns_of(log: InteractionLog, chosen: Sequence[str] | None = None) -> OwnC
         for name in table.column_names:
             if (chosen is not None and name not in chosen) or _field_type(table[name], name) is None:
                 continue
-            if name in {*found, *_RESERVED, *(() if log.weight is None else ("weight",))}:
+            if name in found or name in _RESERVED or (name == "weight" and log.weight is not None):
                 raise ValueError(
                     f"{log.info.name!r} as a table: two columns are called {name!r}; give one of them another name in the schema, as in "
                     f"`columns: {{shop_{name}: {name}}}`."
