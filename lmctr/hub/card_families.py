@@ -12,7 +12,7 @@ from lmctr.hub.card_data import shown
 from lmctr.hub.examples import example_rows
 from lmctr.models.common.configuration import CTRConfig, SequenceCTRConfig, TabularCTRConfig
 from lmctr.models.families import Family, families
-from lmctr.runs.folder import RunFolder
+from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 
 __all__ = ["CardFamily", "card_family"]
 
@@ -93,6 +93,8 @@ class TextCard(CardFamily):
             "needs_similarity": "similarity" in example_rows(self.folder)["histories"][0][0],
             "has_retriever": self.folder.has_retriever,
             "encoder": encoder and shown(encoder),
+            "statistics": (self.folder.processor.get("statistics_reader") or {}).get("names"),
+            "has_item_table": (self.folder.path / ITEM_STATISTICS).is_file(),
         }
 
     def sizes(self) -> Iterator[tuple[str, str]]:

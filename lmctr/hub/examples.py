@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -45,6 +46,8 @@ def _example(folder: RunFolder) -> tuple[Callable[[RunFolder], dict], Callable[[
     return _EXAMPLES[name]
 
 
+_ZEROS = re.compile(r"\[0\.0(, 0\.0)+\]")  # statistics, of which there may be dozens
+
 # Histories as text
 
 
@@ -68,9 +71,12 @@ def _text_rows(folder: RunFolder) -> dict[str, Any]:
             behaviour["value"] = levels[-1 - position % len(levels)]
         if processor.get("sink_order", "recent") != "recent" or "similarity" in signals:
             behaviour["similarity"] = 0.25 * (position + 1)
+    target: dict[str, Any] = {"text": "Casino (Crime, Drama)"}
+    if processor.get("statistics_reader"):
+        target["statistics"] = [0.0] * len(processor["statistics_reader"]["names"])
     return {
         "histories": [history, []],
-        "targets": [{"text": "Casino (Crime, Drama)"}, {"text": "Casino (Crime, Drama)"}],
+        "targets": [target, target],
         "times": [1_500_172_800, 1_500_172_800],
     }
 
@@ -80,7 +86,8 @@ def _history_call(rows: dict[str, Any]) -> str:
     lines += [f"        {entry!r}," for entry in rows["histories"][0]]
     lines.append("    ]],")
     lines += [f"    {key}={value!r}," for key, value in rows.items() if key != "histories"]
-    return "\n".join([*lines, '    return_tensors="pt",', ")"])
+    text = "\n".join([*lines, '    return_tensors="pt",', ")"])
+    return _ZEROS.sub(lambda found: f"[0.0] * {found[0].count('0.0')}", text)
 
 
 # Rows of a table

@@ -24,8 +24,8 @@ def export_model(model: CTRSinkForCTR, processor: Any, path: str | Path, format:
     """Write a model's forward pass as a graph, with the processor beside it.
 
     The graph takes `input_ids`, `attention_mask` (B, N) and, unless `sink_kind="none"`, `sink_buckets` (B, N) or (B, N, S), all
-    int64 as the processor makes them (`return_tensors="np"` for ONNX), any B from 1 and N up to the backbone's positions, and
-    gives `logits` (B,) float32 of evaluation (all tokens pooled). It holds the weights in float32, and the sinks and their bias as
+    int64, and `statistics` (B, Fs) float32 of a model that reads them, as the processor makes them (`return_tensors="np"` for ONNX),
+    any B from 1 and N up to the backbone's positions, and gives `logits` (B,) float32 of evaluation (all tokens pooled). It holds the weights in float32, and the sinks and their bias as
     the model has them; it checks no values: ids or buckets outside their tables are not noticed.
 
     Args:
@@ -68,7 +68,9 @@ def export_model(model: CTRSinkForCTR, processor: Any, path: str | Path, format:
         )
 
     plain = copy.deepcopy(model).to(device="cpu", dtype=torch.float32).eval().requires_grad_(False)
-    names = ["input_ids", "attention_mask", "sink_buckets"][: 2 if model.config.sink_kind == "none" else 3]
+    names = ["input_ids", "attention_mask"]
+    names += ["sink_buckets"] if model.config.sink_kind != "none" else []
+    names += ["statistics"] if model.config.num_statistics else []
     program = _trace(_Logits(plain), names)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,16 +95,21 @@ class _Logits(nn.Module):
         self.model = model
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, sink_buckets: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        sink_buckets: torch.Tensor | None = None,
+        statistics: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, sink_buckets=sink_buckets).logits
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "statistics": statistics}
+        return self.model(**inputs, sink_buckets=sink_buckets).logits
 
 
 def _trace(module: _Logits, names: list[str]) -> ExportedProgram:
     limit = module.model.model.max_positions
     batch, length = Dim("batch", min=1), Dim("length", min=2, max=limit)
     inputs = _inputs(module.model, 3, 13 if limit is None else min(13, limit - 1), names)
-    shapes = {name: {0: batch, 1: length} for name in names}
+    shapes = {name: {0: batch} if name == "statistics" else {0: batch, 1: length} for name in names}
     program = torch.export.export(module, (), inputs, dynamic_shapes=shapes, strict=False)
     other = _inputs(module.model, 2, 7 if limit is None else min(7, limit - 1), names)
     difference = float((program.module()(**other) - module(**other)).abs().max())
@@ -121,5 +128,6 @@ def _inputs(model: CTRSinkForCTR, rows: int, length: int, names: list[str]) -> d
     buckets = torch.full(shape, -1, dtype=torch.long)
     buckets[:, 1 : length - 2 : 2] = 0
     ids = torch.randint(0, config.text_config.vocab_size, (rows, length), generator=generator)
-    values = {"input_ids": ids, "attention_mask": mask, "sink_buckets": buckets}
+    statistics = torch.randn(rows, config.num_statistics, generator=generator)
+    values = {"input_ids": ids, "attention_mask": mask, "sink_buckets": buckets, "statistics": statistics}
     return {name: values[name] for name in names}

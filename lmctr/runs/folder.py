@@ -7,6 +7,7 @@ RUN/metrics.json              metrics, baselines, seed, versions; written last: 
 RUN/reference.safetensors     a few test samples and the model's logits; `lmctr push` compares with them
 RUN/predictions/*.parquet     event, user, item, time, label, logit of validation and test
 RUN/checkpoints/              the trainer's checkpoints
+RUN/item_statistics.parquet   only with statistics: the items' at the end of the log, for requests
 RUN/retriever/                only where histories are retrieved
 RUN/adapter/                  only with LoRA: what was trained, without the language model
 RUN/analysis/                 what `lmctr analyze` wrote
@@ -33,6 +34,7 @@ METRICS = "metrics.json"
 DATA = "data.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
+ITEM_STATISTICS = "item_statistics.parquet"
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 """Formats that are, or may hold, pickles. A folder with one of them at its top is not shared."""
@@ -59,7 +61,7 @@ _NEVER_UPLOADED = ("reference.safetensors",)
 _OWN = (  # what a run writes, the sign of a finished one first
     *(METRICS, DATA, RECIPE, "README.md", *_UPLOADED),
     *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", *_NEVER_UPLOADED),
-    *("*tabular_vocabularies.parquet", "*tabular_numbers.safetensors", "sequence_*.parquet"),
+    *("*tabular_vocabularies.parquet", "*tabular_numbers.safetensors", "sequence_*.parquet", ITEM_STATISTICS),
     *("checkpoints", "predictions", "retriever", "adapter", "analysis", ".cache"),
 )
 

@@ -136,13 +136,24 @@ class CTRSinkScorer(RequestScorer):
         if not len(rows.target):
             return torch.zeros(0), encoded, 0
         plan = rows.plan(self.processor.settings)
+        statistics = None
+        if self.processor.statistics_reader is not None:
+            with _named_errors():
+                statistics = torch.from_numpy(self.processor.scaled_statistics(request.candidates)).to(
+                    self.model.device
+                )
         with self.inference():
             if not self.shares_prefix:
-                return self._score_rows(rows, plan, request.max_tokens), encoded, 0
-            return self._score_shared(rows, plan, encoded, request.max_tokens)
+                return self._score_rows(rows, plan, statistics, request.max_tokens), encoded, 0
+            return self._score_shared(rows, plan, statistics, encoded, request.max_tokens)
 
     def _score_shared(
-        self, rows: _Rows, plan: Plan, encoded: EncodedPrefix | None, max_tokens: int
+        self,
+        rows: _Rows,
+        plan: Plan,
+        statistics: torch.Tensor | None,
+        encoded: EncodedPrefix | None,
+        max_tokens: int,
     ) -> tuple[torch.Tensor, EncodedPrefix | None, int]:
         _check_positions(self.model, int(plan.length.max()))
         pieces = rows.pieces
@@ -161,7 +172,8 @@ class CTRSinkScorer(RequestScorer):
                 np.concatenate([rest, pieces.values[start : start + length], suffix])
                 for start, length in zip(starts, lengths)
             ]
-            logits[torch.from_numpy(alike)] = score_packed(self.model, prefix, own, max_tokens)
+            beside = None if statistics is None else statistics[torch.from_numpy(alike)]
+            logits[torch.from_numpy(alike)] = score_packed(self.model, prefix, own, max_tokens, beside)
         return logits, kept, reencoded
 
     def _encode(
@@ -182,7 +194,7 @@ class CTRSinkScorer(RequestScorer):
         prefix, again = encode_prefix(self.model, ids[:length], buckets, min(body, length), encoded)
         return prefix, again, ids[length:shared]
 
-    def _score_rows(self, rows: _Rows, plan: Plan, max_tokens: int) -> torch.Tensor:
+    def _score_rows(self, rows: _Rows, plan: Plan, statistics: torch.Tensor | None, max_tokens: int) -> torch.Tensor:
         """Rows of like length together, each batch padded to its longest."""
         device = next(self.model.parameters()).device
         # The layout "split" has vectors of behaviours that do not depend on the row: each is computed once per request.
@@ -196,7 +208,10 @@ class CTRSinkScorer(RequestScorer):
             begin += count
             with _named_errors():
                 batch = self.processor.assemble(rows.pieces, rows.events, **rows.rows(chosen))
-            inputs = {key: torch.from_numpy(batch[key]).to(device) for key in self.processor.model_input_names}
+            names = [key for key in self.processor.model_input_names if key != "statistics"]
+            inputs = {key: torch.from_numpy(batch[key]).to(device) for key in names}
+            if statistics is not None:
+                inputs["statistics"] = statistics[torch.from_numpy(chosen)]
             if fields is not None:
                 inputs = fields(**inputs)
             logits[torch.from_numpy(chosen)] = self.model(**inputs).logits.float().cpu()

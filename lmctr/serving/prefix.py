@@ -137,7 +137,11 @@ def _common(before: EncodedPrefix, ids: np.ndarray, buckets: np.ndarray) -> int:
 
 
 def score_packed(
-    model: torch.nn.Module, prefix: EncodedPrefix, own: Sequence[np.ndarray], max_tokens: int
+    model: torch.nn.Module,
+    prefix: EncodedPrefix,
+    own: Sequence[np.ndarray],
+    max_tokens: int,
+    statistics: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Logits of candidates that go on after a prefix: several of them in one row, each seeing the prefix and itself.
 
@@ -147,6 +151,7 @@ def score_packed(
     Args:
         model: a [`CTRSinkForCTR`] with a decoder. own: C arrays of token ids, each of at least one.
         max_tokens: most positions of a pack (bounded by an own limit, above which packs only get slower).
+        statistics: (C, Fs) float32 scaled statistics of the candidates, for a model that reads them.
 
     Returns:
         (C,) float32 on the CPU.
@@ -179,7 +184,9 @@ def score_packed(
         total = begin.expand(len(chosen), -1).index_add(0, segment, hidden.float())
         pooled = (total / (prefix.num_positions + sizes[:, None])).to(hidden.dtype)
         one = torch.ones(len(chosen), 1, dtype=torch.bool, device=device)
-        logits[torch.from_numpy(chosen)] = model.head(pooled[:, None], one).float().cpu()
+        places = torch.from_numpy(chosen)
+        beside = None if statistics is None else statistics[places]
+        logits[places] = model.head(pooled[:, None], one, beside).float().cpu()
     return logits
 
 

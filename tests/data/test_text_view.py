@@ -13,6 +13,7 @@ from lmctr.data.batches.text import TextCollator, TextDataset, TextView
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.retrieval import build_retrieval
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+from lmctr.statistics import StatisticsReader
 
 KEYS = ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
 
@@ -328,3 +329,44 @@ def test_assembly_is_much_faster_than_tokenising():
     cached = seconds(lambda: [view.batch(events[i : i + 64]) for i in range(0, 512, 64)])
     tokenised = seconds(lambda: [processor.tokenizer(whole[i : i + 64]) for i in range(0, 512, 64)])
     assert tokenised > 5 * cached  # the benchmark measures the ratio; this guards against a loop over rows
+
+
+def test_statistics_of_samples(tokenizers, log, tmp_path):
+    """A batch holds the reader's scaled values of its samples, also through raw rows, and after saving."""
+    train = log.sample_events()[::2]
+    reader = StatisticsReader.fit(log, train, ["basic", "user_rate_6_events"])
+    processor = CTRSinkProcessor(tokenizers["bert"], num_behaviors=5, statistics_reader=reader)
+    assert processor.model_input_names[-1] == "statistics"
+    events = log.sample_events()
+    raw = reader.raw(log, events)
+    assert np.isnan(raw).any()
+    view = TextView(log, processor)
+    found = view.batch(events[[5, 0, 3]])["statistics"]
+    assert found.dtype == torch.float32
+    np.testing.assert_array_equal(found.numpy(), reader.scaled(raw)[[5, 0, 3]])
+    assert view.batch([int(events[4]), -1])["statistics"].shape == (2, len(reader.names))
+
+    again = CTRSinkProcessor.from_pretrained(processor.save_pretrained(tmp_path) and tmp_path)
+    assert again.statistics_reader == reader
+    targets = [{"text": "Heat", "statistics": row} for row in raw[:3].tolist()]
+    targets[1]["statistics"] = [None if np.isnan(value) else value for value in raw[1]]
+    made = again(histories=[[]] * 3, targets=targets, times=[1] * 3)
+    np.testing.assert_array_equal(made["statistics"].numpy(), reader.scaled(raw[:3]))
+
+    some = TextView(log, processor, samples=events[:4])
+    assert torch.equal(some.batch(events[2:4])["statistics"], view.batch(events[2:4])["statistics"])
+    with pytest.raises(ValueError, match=rf"event {events[4]}: its statistics were not computed"):
+        some.batch(events[3:6])
+
+
+def test_wrong_statistics_of_rows(tokenizers, log):
+    reader = StatisticsReader.fit(log, log.sample_events(), ["user_rate", "item_rate"])
+    processor = CTRSinkProcessor(tokenizers["bert"], statistics_reader=reader)
+    for target, message in [
+        ("Heat", r"targets\[0\] has no 'statistics', of which the model reads 2 \(user_rate, item_rate"),
+        ({"text": "Heat", "statistics": [0.5]}, r"targets\[0\]: 1 statistics, expected 2: user_rate, item_rate"),
+        ({"text": "Heat", "statistics": ["a", 1]}, "statistics must be a list of numbers"),
+        ({"text": "Heat", "statistic": [1]}, r"targets\[0\].*did you mean 'statistics'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            processor(histories=[[]], targets=[target], times=[1])

@@ -12,6 +12,7 @@ import lmctr.data
 from lmctr.cli.main import main
 from lmctr.hub.checks import validate_run
 from lmctr.runs.folder import open_run
+from lmctr.utils.files import read_json
 
 ROWS = 400
 
@@ -159,3 +160,47 @@ def test_graded_feedback_is_learnt_kept_and_asked_for(tmp_path):
         ValueError, match=r"feedback_value, but 'synthetic' has no graded feedback.*columns\.feedback_values"
     ):
         lmctr.runs.train(plain, output_dir=tmp_path / "plain")
+
+
+def test_statistics_are_learnt_kept_and_asked_for(tmp_path):
+    """The run keeps the reader of `data.statistics`; a request that brings the raw numbers scores as the training saw its row."""
+    recipe = {
+        "data": {
+            "name": "synthetic",
+            "options": {"num_users": 40, "num_items": 60, "events_per_user": 20},
+            "prompt": "generic/en",
+            "num_behaviors": 3,
+            "statistics": ["basic", "user_rate_6_events"],
+            "baselines": False,
+        },
+        "model": {
+            "backbone": {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+            "tokenizer": {"type": "wordpiece", "vocab_size": 300},
+            "statistics_hidden_sizes": [8],
+        },
+        "training": {"stage1_epochs": 0, "stage2_epochs": 1, "use_cpu": True},
+    }
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    reader = run.processor.statistics_reader
+    assert reader.names[:2] == ("user_rate", "user_count")
+    assert reader.names[-1] == "user_rate_6_events"
+    assert run.model.config.num_statistics == len(reader.names)
+    assert read_json(run.path / "data.json")["statistics"]["names"] == list(reader.names)
+    log = lmctr.data.load(recipe["data"]["name"], **recipe["data"]["options"])
+    rows = pq.read_table(run.path / "predictions" / "test.parquet").to_pylist()
+    texts, raw = run.processor.item_texts(log.catalogue), reader.raw(log, [row["event"] for row in rows])
+    for row, values in zip(rows[:5], raw.tolist()):
+        history = [
+            {"text": texts[log.item[e]], "time": int(log.time[e])}
+            for e in range(*map(int, np.ravel(log.history_bounds([row["event"]]))))
+        ]
+        target = {"text": texts[log.item[row["event"]]], "statistics": values}
+        request = {"history": history, "candidates": [target], "time": row["time"]}
+        assert run.score(history, [target], row["time"]) == pytest.approx([row["logit"]], abs=1e-5)
+        assert run.predict([request]) == pytest.approx([row["logit"]], abs=1e-5)
+    with pytest.raises(ValueError, match=r"num_statistics.*set data\.statistics"):
+        lmctr.runs.train(recipe | {"model": recipe["model"] | {"num_statistics": 3}}, output_dir=tmp_path / "other")
+    with pytest.raises(ValueError, match=r"did you mean 'user_rate'\?"):
+        lmctr.runs.train(
+            recipe | {"data": recipe["data"] | {"statistics": ["user_rat"]}}, output_dir=tmp_path / "other"
+        )

@@ -16,7 +16,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.models.common.base import IGNORED_LABEL
 
-__all__ = ["Batches", "LogBatches", "RowCollator", "RowDataset", "StoreBatches"]
+__all__ = ["Batches", "EventStatistics", "LogBatches", "RowCollator", "RowDataset", "StoreBatches"]
 
 
 class Batches(ABC):
@@ -74,6 +74,31 @@ class Batches(ABC):
 def values_at(column: np.ndarray, rows: np.ndarray, filler: float) -> np.ndarray:
     """What stands in a column, in the shape of `rows`, with `filler` where a row is -1."""
     return np.where(rows < 0, np.float32(filler), column[np.maximum(rows, 0)])
+
+
+class EventStatistics:
+    """Scaled statistics of some events of a log.
+
+    Args:
+        events: (S,) their positions, ascending. values: (S, Fs) float32.
+    """
+
+    def __init__(self, events: np.ndarray, values: np.ndarray):
+        self.events, self.values = events, values
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """(.., Fs) float32 of events (..), 0 for those of -1.
+
+        Raises:
+            ValueError: an event that is none of these.
+        """
+        place = np.searchsorted(self.events, rows).clip(max=len(self.events) - 1)
+        unknown = (self.events[place] != rows) & (rows >= 0)
+        if unknown.any():
+            raise ValueError(
+                f"event {int(rows[unknown][0])}: its statistics were not computed; make the view with `samples` that hold it"
+            )
+        return self.values[place] * (rows >= 0)[..., None]
 
 
 class LogBatches(Batches):

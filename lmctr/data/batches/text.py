@@ -10,7 +10,7 @@ import torch
 
 from lmctr.data.logs.log import InteractionLog
 
-from .rows import LogBatches, RowCollator, RowDataset
+from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
 
 if TYPE_CHECKING:
     from lmctr.data.logs.retrieval import Retrieval
@@ -32,13 +32,20 @@ class TextView(LogBatches):
         processor: a text processor such as [`CTRSinkProcessor`].
         retrieval: the result of [`build_retrieval`] for the events that will be asked for; needed when the processor's order or
             a sink signal needs similarities.
+        samples: events whose statistics will be asked for, where the processor has a `statistics_reader`; default: all samples.
 
     Raises:
         ValueError: a catalogue that lacks a column of the prompt, more feedback codes than the prompt describes, a missing or
             unsuited retrieval.
     """
 
-    def __init__(self, log: InteractionLog, processor: Any, retrieval: Retrieval | None = None):
+    def __init__(
+        self,
+        log: InteractionLog,
+        processor: Any,
+        retrieval: Retrieval | None = None,
+        samples: np.ndarray | None = None,
+    ):
         if processor.needs_similarity and retrieval is None:
             raise ValueError(
                 f"retrieval is missing: the processor's order {processor.sink_order!r} and signals {list(processor.signals)} "
@@ -63,6 +70,11 @@ class TextView(LogBatches):
                 )
             feedback = log.feedback
         self.events = processor.event_table(log.item, log.time, feedback, log.feedback_values)
+        self._statistics = None
+        if processor.statistics_reader is not None:
+            events = np.unique(self.samples(samples))
+            reader = processor.statistics_reader
+            self._statistics = EventStatistics(events, reader.scaled(reader.raw(log, events)))
 
     def batch(
         self, events: Sequence[int] | np.ndarray, pad_to_multiple_of: int | None = None
@@ -76,7 +88,7 @@ class TextView(LogBatches):
 
         Returns:
             `input_ids`, `attention_mask` (B, N) int64, `sink_buckets` (B, N) or (B, N, S) int64, `target_mask` (B, N) bool,
-            `labels` (B,) float32, and `sample_weight` (B,) float32 when the log has weights (0 for filler rows).
+            `statistics` (B, Fs) float32 when the processor has them, `labels` (B,) float32, and `sample_weight` (B,) float32 when the log has weights (0 for filler rows).
 
         Raises:
             ValueError: events outside the log, or without a label.
@@ -89,6 +101,8 @@ class TextView(LogBatches):
         targets = self.targets(events, filler)
         arrays = self._call(self.processor.assemble, events, pad_to_multiple_of=pad_to_multiple_of)
         del arrays["num_dropped"]
+        if self._statistics is not None:
+            arrays["statistics"] = self._statistics.of(events)
         return {key: torch.from_numpy(values) for key, values in (arrays | targets).items()}
 
     def samples(self, events: Sequence[int] | np.ndarray | None) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import AddedToken
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
+from lmctr.statistics import StatisticsReader
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
 from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
@@ -25,7 +26,15 @@ from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples,
 from .configuration_ctr_sink import check_sink_settings
 from .piece_tokens import drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
-from .raw_rows import check_behavior, check_times, feedback_code, graded_value, similarity_of, target_text
+from .raw_rows import (
+    check_behavior,
+    check_times,
+    feedback_code,
+    graded_value,
+    similarity_of,
+    target_statistics,
+    target_text,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +90,10 @@ class CTRSinkProcessor(ProcessorMixin):
         sink_token (`str`, defaults to `"[SINK]"`): text of the sink token, added to the tokenizer. The model never looks
             its id up, so the language model's vocabulary need not grow.
         sink_token_id (`int`, *optional*): set when a saved processor is loaded; the tokenizer must hold `sink_token` there.
+        statistics_reader (`StatisticsReader` or its `dict`, *optional*): the statistics of a sample that the model reads, as
+            they are scaled; adds `statistics` (B, Fs) float32 to a batch.
+        feedback_labels (`list[int]`, *optional*): label (0, 1, or -1 for none) of each feedback code, where a code says it; with
+            it, statistics are counted from behaviours' feedback where they do not state their `label`.
         chat_template (`str`, *optional*): kept for transformers, unused.
 
     Raises:
@@ -119,6 +132,8 @@ class CTRSinkProcessor(ProcessorMixin):
         sink_token_id: int | None = None,
         layout: str = "single",
         value_levels: Sequence[float] | None = None,
+        statistics_reader: StatisticsReader | Mapping[str, Any] | None = None,
+        feedback_labels: Sequence[int] | None = None,
         chat_template: str | None = None,
         **kwargs,
     ):
@@ -138,6 +153,10 @@ class CTRSinkProcessor(ProcessorMixin):
         self.sink_token = sink_token
         self.layout = layout
         self.value_levels = None if value_levels is None else [float(level) for level in value_levels]
+        if isinstance(statistics_reader, Mapping):
+            statistics_reader = StatisticsReader.from_dict(statistics_reader)
+        self.statistics_reader = statistics_reader
+        self.feedback_labels = None if feedback_labels is None else [int(label) for label in feedback_labels]
         self._check_settings()
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer = copy.deepcopy(tokenizer)
@@ -183,7 +202,8 @@ class CTRSinkProcessor(ProcessorMixin):
     def model_input_names(self) -> list[str]:
         """Keys of a batch."""
         names = ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
-        return [*names, "field_ids"] if self.layout == "split" else names
+        names += ["field_ids"] if self.layout == "split" else []
+        return names + (["statistics"] if self.statistics_reader is not None else [])
 
     @property
     def settings(self) -> AssemblySettings:
@@ -287,6 +307,8 @@ class CTRSinkProcessor(ProcessorMixin):
         """Settings with the whole prompt, as they are written to `processor_config.json`."""
         output = super().to_dict()
         output["prompt"] = self.prompt.to_dict()
+        reader = self.statistics_reader
+        output["statistics_reader"] = None if reader is None else reader.to_dict()
         return output
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> list[str]:
@@ -455,6 +477,43 @@ class CTRSinkProcessor(ProcessorMixin):
         events = self.event_table(item[: len(flat)], time, feedback, value)
         return self.encode_items(list(unique)), events, offsets, item[len(flat) :], target_time
 
+    @staticmethod
+    def as_target(text: Any) -> dict[str, Any]:
+        """A target that is given as a text, as a dict."""
+        return {"text": text}
+
+    def statistics_events(
+        self, behaviors: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Any], list[int], list[int], list[float]]:
+        """What statistics count of behaviours: items' ids, times in seconds, labels (0, 1, -1 for none), graded values.
+
+        Raises:
+            ValueError: a behaviour without `item`; one without `label` where its feedback does not say it.
+        """
+        names, events = self.prompt.feedback_names, []
+        for number, entry in enumerate(behaviors):
+            where = f"histories[0][{number}]"
+            if "item" not in entry:
+                raise ValueError(f"{where} has no 'item'; statistics are counted by the items' ids")
+            label = entry.get("label")
+            if label is None and "label" not in entry:
+                code = feedback_code(entry, names, 0, number)
+                if code and (self.feedback_labels is None or code >= len(self.feedback_labels)):
+                    raise ValueError(
+                        f"{where} has no 'label', which its feedback does not say here; give 0, 1 or null for none"
+                    )
+                label = -1 if self.feedback_labels is None else self.feedback_labels[code]
+            elif label is not None and label not in (0, 1):
+                raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
+            time = whole_seconds(entry["time"], f"{where}['time']")
+            events.append((entry["item"], time, -1 if label is None else int(label), graded_value(entry, 0, number)))
+        return tuple(map(list, zip(*events))) if events else ([], [], [], [])
+
+    def scaled_statistics(self, targets: Sequence[Mapping[str, Any] | str]) -> np.ndarray:
+        """(B, Fs) float32 statistics of raw targets, as the model takes them."""
+        names = self.statistics_reader.names
+        return self.statistics_reader.scaled(np.array([target_statistics(t, b, names) for b, t in enumerate(targets)]))
+
     def __call__(
         self,
         histories: Sequence[Sequence[Mapping[str, Any]]],
@@ -471,7 +530,8 @@ class CTRSinkProcessor(ProcessorMixin):
                 behaviour holds `text` (None or "" is an empty text), `time` (seconds; fractions are cut off), and where
                 the settings ask for it `feedback` (code, name of the prompt, True / False / None) or `group` (name),
                 `value` (graded feedback; without it, or None, unknown) and `similarity` (cosine with the target).
-            targets: per row the target as `{"text": ...}` or a text.
+            targets: per row the target as `{"text": ...}` or a text; with a `statistics_reader` also its `statistics`, raw numbers in
+                the order of the reader's names, None or NaN where one is not known.
             times: per row the target's time in seconds. All behaviours must be strictly earlier.
             return_tensors: `"pt"` or `"np"`.
             pad_to_multiple_of: pad the rows to a multiple of this many tokens.
@@ -480,7 +540,8 @@ class CTRSinkProcessor(ProcessorMixin):
         Returns:
             `input_ids`, `attention_mask`, `sink_buckets` (B, N) int64 (`sink_buckets` (B, N, S) for S >= 2 signals, -1
             where the token is no sink) and `target_mask` (B, N) bool: the tokens of the target item's text; of the
-            prompt's text around it when that is empty. With `layout="split"` also `field_ids` (B, N) int64.
+            prompt's text around it when that is empty. With `layout="split"` also `field_ids` (B, N) int64; with a
+            `statistics_reader` also `statistics` (B, Fs) float32, scaled.
 
         Raises:
             ValueError: lists of different length, missing or unknown keys, times that are not ascending or not before
@@ -512,6 +573,8 @@ class CTRSinkProcessor(ProcessorMixin):
             candidates=candidates,
             pad_to_multiple_of=pad_to_multiple_of,
         )
+        if self.statistics_reader is not None:
+            batch["statistics"] = self.scaled_statistics(targets)
         if not return_num_dropped:
             del batch["num_dropped"]
         return BatchFeature(batch, tensor_type=return_tensors)

@@ -12,9 +12,18 @@ from lmctr.utils.suggest import unknown_key_message
 
 from .assembly import RowError
 
-__all__ = ["check_behavior", "check_times", "feedback_code", "graded_value", "similarity_of", "target_text"]
+__all__ = [
+    "check_behavior",
+    "check_times",
+    "feedback_code",
+    "graded_value",
+    "similarity_of",
+    "target_statistics",
+    "target_text",
+]
 
-BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity")
+BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity", "item", "label")
+TARGET_KEYS = ("text", "item", "statistics")
 
 
 def feedback_code(entry: Mapping[str, Any], names: Sequence[str], row: int, number: int) -> int:
@@ -70,14 +79,31 @@ def target_text(target: Any, row: int) -> str | None:
     text = target
     if isinstance(target, Mapping):
         for key in target:
-            if key != "text":
-                raise ValueError(unknown_key_message(key, ["text"], f"targets[{row}]"))
+            if key not in TARGET_KEYS:
+                raise ValueError(unknown_key_message(key, TARGET_KEYS, f"targets[{row}]"))
         if "text" not in target:
             raise ValueError(f"targets[{row}] has no 'text'")
         text = target["text"]
     if text is not None and not isinstance(text, str):
         raise ValueError(f"targets[{row}]: text must be a text or None, got {text!r}")
     return text
+
+
+def target_statistics(target: Any, row: int, names: Sequence[str]) -> np.ndarray:
+    """(Fs,) float64 raw statistics of a target, NaN where one is not known (None)."""
+    given = target.get("statistics") if isinstance(target, Mapping) else None
+    if given is None:
+        raise ValueError(
+            f"targets[{row}] has no 'statistics', of which the model reads {len(names)} ({', '.join(names[:3])}, ...); give their "
+            "numbers as they are in the data, null where one is not known, or score with a table of items (see lmctr.serving.score)"
+        )
+    try:
+        values = np.array([np.nan if value is None else value for value in given], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"targets[{row}]: statistics must be a list of numbers, got {given!r}") from error
+    if values.shape != (len(names),):
+        raise ValueError(f"targets[{row}]: {values.size} statistics, expected {len(names)}: {', '.join(names)}")
+    return values
 
 
 def similarity_of(entry: Mapping[str, Any], row: int, number: int) -> float:

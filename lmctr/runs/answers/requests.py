@@ -113,8 +113,8 @@ def _history_request(
 def _text_target(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, str):
         return {"text": value}
-    if isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str):
-        return value
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return value  # the processor checks the rest
     shown = json.dumps(value, ensure_ascii=False, default=repr)[:80]
     raise ValueError(f'{where}: a target is a text or {{"text": ...}}, got {shown}')
 

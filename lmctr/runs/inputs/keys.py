@@ -79,6 +79,10 @@ class LogDataKeys(DataKeys):
         description="Rule that cuts the log into parts: by time, by users, or as the data set itself gives them.",
     )
     fractions: list[float] = DataKeys.model_fields["fractions"]
+    statistics: str | list[str] = Field(
+        [],
+        description="Rates, counts and times of a sample's user and item that the model reads: sets (`basic`, `full`) and names.",
+    )
 
 
 class TextDataKeys(LogDataKeys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import load_log
 from lmctr.evaluation.baselines import baseline_metrics
 from lmctr.runs.inputs.base import PARTS, InputKind, check_labels, checksum
+from lmctr.statistics import STATISTIC_SETS, StatisticsReader, statistic
 
 
 class LogInput(InputKind):
@@ -65,6 +66,19 @@ class LogInput(InputKind):
         self.log = InteractionLog.load(folder / "log")
         self._split()
 
+    def statistics_reader(self) -> StatisticsReader | None:
+        """The reader of the recipe's statistics, fitted on the training part; None without any."""
+        names = self.data["statistics"]
+        if not names:
+            return None
+        return StatisticsReader.fit(self.log, self.splits.train, names, label=self._first_label())
+
+    def feedback_labels(self) -> list[int] | None:
+        """Label of each feedback code, where the code says it: all events of a code have one label."""
+        codes, labels = self.log.feedback, self._first_label()
+        found = [np.unique(labels[codes == code]) for code in range(len(self.log.feedback_names))]
+        return None if any(len(own) > 1 for own in found) else [int(own[0]) if len(own) else -1 for own in found]
+
     def num_samples(self, part: str) -> int:
         return len(self.splits[part])
 
@@ -112,6 +126,19 @@ class LogInput(InputKind):
             kept = {part: own[label[own] >= 0] for part, own in parts.items()}
             parts = dataclasses.replace(parts, **kept)
         return baseline_metrics(log, parts, seed=seed), len(parts.train)
+
+
+def check_statistics(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a recipe's `data.statistics`, before the log is read; see `InputKind.check_recipe`."""
+    names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
+    if len(set(names)) < len(names):
+        yield "data.statistics", f"data.statistics is {names}, accepted: all different"
+    for name in names:
+        try:
+            if name not in STATISTIC_SETS:
+                statistic(name)
+        except ValueError as error:
+            yield "data.statistics", str(error)
 
 
 def log_fingerprint(log: InteractionLog, splits: Splits, *more: np.ndarray | None) -> str:

@@ -20,7 +20,7 @@ from lmctr.models.ctr_sink.sink_signals import fit_value_levels
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
-from lmctr.runs.inputs.logs import LogInput, log_fingerprint
+from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint
 from lmctr.runs.inputs.text_build import (
     ABSOLUTE_POSITIONS,
     build_text_config,
@@ -34,7 +34,12 @@ from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.values import Values
 
 # Config keys that the data group sets, because the processor and the model must agree on them.
-_SET_BY_DATA = {"sink_order": "order", "feedback": "feedback", "num_behaviors": "num_behaviors"}
+_SET_BY_DATA = {
+    "sink_order": "order",
+    "feedback": "feedback",
+    "num_behaviors": "num_behaviors",
+    "num_statistics": "statistics",
+}
 
 
 class TextInput(LogInput):
@@ -62,6 +67,7 @@ class TextInput(LogInput):
                 f"data.order is {data['order']!r}, which places retrieved behaviours: "
                 "set data.retrieval, for example {encoder: tfidf, k: 50}",
             )
+        yield from check_statistics(data)
         backbone, tokenizer = model["backbone"], model["tokenizer"]
         if isinstance(backbone, str):
             if isinstance(tokenizer, dict):
@@ -134,6 +140,8 @@ class TextInput(LogInput):
             sink_order=data["order"],
             max_length=max_length,
             value_levels=self._value_levels(),
+            statistics_reader=self.statistics_reader(),
+            feedback_labels=self.feedback_labels() if data["statistics"] else None,
             **{key: data[key] for key in ("prompt", "num_behaviors", "feedback", "trailing_sink")},
             **{key: model[key] for key in ("sink_kind", "sink_signal", "num_sink_buckets", "sink_token", "layout")},
         )
@@ -222,7 +230,7 @@ class TextInput(LogInput):
         retrieval = self.retrieve(processor, events, folder, run.writes)
         if run.writes and run.is_first:
             run.wait()
-        self.view = TextView(self.log, processor, retrieval=retrieval)
+        self.view = TextView(self.log, processor, retrieval, samples=events)
 
     def retrieve(
         self, processor: Any, events: np.ndarray, folder: Path | None, writes: bool = False
@@ -267,6 +275,9 @@ class TextInput(LogInput):
         result = super().describe(say)
         cuts = {name: self.view.truncation(events) for name, events in self.splits.items() if len(events)}
         result |= {"truncation": cuts, "fingerprint": log_fingerprint(self.log, self.splits)}
+        reader = self.view.processor.statistics_reader
+        if reader is not None:
+            result["statistics"] = {"names": list(reader.names), "prior": reader.prior, "strength": reader.strength}
         if cuts.get("train"):
             cut = cuts["train"]
             say(
@@ -281,6 +292,8 @@ class TextInput(LogInput):
         model, backbone = self.model_group, self.model_group["backbone"]
         values = {key: value for key, value in model.items() if key not in TextModelKeys.model_fields}
         values |= {"sink_order": self.data["order"], "feedback": self.data["feedback"]}
+        reader = processor.statistics_reader
+        values["num_statistics"] = 0 if reader is None else len(reader.names)
         if isinstance(backbone, str):
             return CTRSinkForCTR.from_backbone(
                 resolve_backbone(backbone),
