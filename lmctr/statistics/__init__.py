@@ -6,6 +6,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         **dict.fromkeys(("STATISTIC_SETS", "Statistic", "resolve_statistics", "statistic"), "lmctr.statistics.table"),
+        "ItemStatistics": "lmctr.statistics.items",
         "StatisticsReader": "lmctr.statistics.reader",
+        "UserStatistics": "lmctr.statistics.users",
     },
 )

@@ -27,9 +27,10 @@ from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states
 from .table import Statistic, category_values, item_years, resolve_statistics, statistic
 
-__all__ = ["EventRows", "StatisticsReader", "cross_pairs", "reduce_pairs", "sample_statistics", "time_statistic"]
+__all__ = ["EventRows", "StatisticsReader", "sample_statistics"]
 
 _KEYS = ("names", "prior", "value_prior", "strength", "mean", "scale")
+RESIDUALS = {"label": "residual", "value": "value_residual"}
 _CLIP = 1e-6  # of rates, before their log-odds
 
 
@@ -197,11 +198,6 @@ class EventRows:
         columns = (np.asarray(log.user, dtype=np.int64), np.asarray(log.item, dtype=np.int64), np.asarray(log.time))
         return cls(*columns, np.where(label < 0, np.nan, label), value)
 
-    @property
-    def signals(self) -> dict[str, np.ndarray]:
-        """Label and value."""
-        return {"label": self.label, "value": self.value}
-
     def keyed(self, key: np.ndarray) -> KeyedRows:
         """The rows by another key."""
         return KeyedRows(key, self.time, self.real)
@@ -210,20 +206,11 @@ class EventRows:
 def sample_statistics(rows: EventRows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior) -> np.ndarray:
     """(R, F) float64 statistics of each row."""
     keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
-    expectations = {key: {} for key in keyed}
-    bases = [base for base in ("label", "value") if any(_needs_residuals(row, base) for row in wanted)]
-    for side in keyed if bases else ():
-        means = [Statistic("", side, "", "", "mean", base) for base in bases]
-        state = key_states(keyed[side], rows.signals, means)
-        expectations[side] = {row.signal: finish(row, state, prior) for row in means}
-    signals = {
-        side: residuals(rows.signals, expectations[other]) for side, other in (("user", "item"), ("item", "user"))
-    }
+    signals, _ = side_signals(rows, keyed, wanted, prior)
     columns: dict[str, np.ndarray] = {}
+    years = item_years(catalogue)
     for side in keyed:
-        own = [row for row in wanted if row.family == side]
-        if any(row.aggregation == "expected" for row in wanted):
-            own = own + expected_parts(side)
+        own = side_rows(wanted, side)
         state = key_states(keyed[side], signals[side], own)
         columns |= {row.name: finish(row, state, prior) for row in own}
     for column in dict.fromkeys(row.column for row in wanted if row.column):
@@ -242,28 +229,49 @@ def sample_statistics(rows: EventRows, catalogue: pa.Table, wanted: Sequence[Sta
         columns |= {row.name: reduce_pairs(finish(row, state, prior), lengths[rows.item], row.reduce) for row in own}
     for row in wanted:
         if row.aggregation == "expected":
-            columns[row.name] = sum(columns[part.name] for side in keyed for part in expected_parts(side))
+            columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
         elif row.family == "time":
-            columns[row.name] = time_statistic(row, rows.time, rows.item, catalogue)
+            columns[row.name] = time_statistic(row, rows.time, rows.item, years)
     return np.column_stack([columns[row.name] for row in wanted]).astype(np.float64)
 
 
-def expected_parts(side: str) -> list[Statistic]:
-    """The statistics whose sum is what is to be expected of a graded value: the user's mean, and how much better than its raters' means the
-    item was."""
-    return [statistic("user_value" if side == "user" else "item_value_residual")]
+EXPECTED_PARTS = {"user": "user_value", "item": "item_value_residual"}
+"""The statistics whose sum is what is to be expected of a graded value: the user's mean, and how much better the item was than its raters'
+means."""
 
 
-def _needs_residuals(row: Statistic, base: str) -> bool:
-    return (row.signal, base) in (("residual", "label"), ("value_residual", "value")) or (
-        row.aggregation == "expected" and base == "value"
-    )
+def side_rows(wanted: Sequence[Statistic], side: str) -> list[Statistic]:
+    """The statistics of one side, "user" or "item", that these need."""
+    own = [row for row in wanted if row.family == side]
+    return own + [statistic(EXPECTED_PARTS[side])] * any(row.aggregation == "expected" for row in wanted)
 
 
-def residuals(signals: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Label and value, and of each with an expectation what is left of it."""
-    names = {"label": "residual", "value": "value_residual"}
-    return {**signals, **{names[base]: signals[base] - mean for base, mean in expected.items()}}
+def bases_left(wanted: Sequence[Statistic]) -> list[str]:
+    """The signals whose residuals these statistics aggregate."""
+    signals = {row.signal for side in ("user", "item") for row in side_rows(wanted, side)} | {
+        row.signal for row in wanted
+    }
+    return [base for base, residual in RESIDUALS.items() if residual in signals]
+
+
+def side_signals(
+    rows: EventRows, keyed: Mapping[str, KeyedRows], wanted: Sequence[Statistic], prior: Prior
+) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, np.ndarray]]]:
+    """By side the signals of its events, and the smoothed means before each row from which residuals are taken."""
+    bases = bases_left(wanted)
+    expected: dict[str, dict[str, np.ndarray]] = {side: {} for side in keyed}
+    for side in keyed if bases else ():
+        means = [Statistic("", side, "", "", "mean", base) for base in bases]
+        state = key_states(keyed[side], {"label": rows.label, "value": rows.value}, means)
+        expected[side] = {row.signal: finish(row, state, prior) for row in means}
+    other = {"user": "item", "item": "user"}
+    return {side: residuals(rows.label, rows.value, expected[other[side]]) for side in keyed}, expected
+
+
+def residuals(label: Any, value: Any, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """The signals of events: label and value, and of each with an expectation what is left of it."""
+    signals = {"label": label, "value": value}
+    return signals | {RESIDUALS[base]: signals[base] - mean for base, mean in expected.items()}
 
 
 def cross_pairs(item: np.ndarray, codes: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -285,10 +293,9 @@ def reduce_pairs(values: np.ndarray, lengths: np.ndarray, reduce: str) -> np.nda
     return result
 
 
-def time_statistic(row: Statistic, time: np.ndarray, item: np.ndarray, catalogue: pa.Table) -> np.ndarray:
+def time_statistic(row: Statistic, time: np.ndarray, item: np.ndarray, years: np.ndarray | None) -> np.ndarray:
     """(R,) what depends on the moment and the item's description only."""
     if row.aggregation == "year":
-        years = item_years(catalogue)
         return np.full(len(item), np.nan) if years is None else years[item]
     if row.aggregation == "hour":
         return (time % DAY) // 3600

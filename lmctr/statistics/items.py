@@ -1,0 +1,234 @@
+"""The table of items at a moment: what serving and pre-computed candidates read in place of the whole log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lmctr.utils.files import replacing
+from lmctr.utils.ragged import offsets_from_lengths
+
+from .reader import EventRows, StatisticsReader, side_rows, side_signals
+from .scan import DAY
+from .states import finish, key_states, suffix, sums_needed
+from .table import category_values, item_years
+
+__all__ = ["ItemStatistics"]
+
+FORMAT_VERSION = 1
+_METADATA = b"lmctr.item_statistics"
+
+
+class ItemStatistics:
+    """States of all items of a catalogue at a moment, and what statistics need to know of their descriptions.
+
+    Sums are kept as sums, with the second up to which they hold, so that the table of one moment gives the exact values of any later one
+    as long as the items get no new events. Where residuals of users are wanted, the course of each item's mean is kept too (two or three
+    numbers an event), so that the history of a user can be read in long after it happened.
+
+    Args:
+        reader: whose statistics. item_ids: (I,) ids of the catalogue. time: the second up to which events count, itself not.
+        state: name -> (I,) sums of `lmctr.statistics.states`; `first`, `last` seconds of the item's events, NaN without.
+        course: offsets (I + 1,), the seconds (T,) of the items' events, and by "label" and "value" the mean (T,) before each and (I,) at last.
+        categories: column -> codes (P,), lengths (I,) and names of the items' categories. years: (I,) or None.
+    """
+
+    def __init__(
+        self,
+        reader: StatisticsReader,
+        item_ids: pa.Array,
+        time: int,
+        state: Mapping[str, np.ndarray],
+        course: Mapping[str, np.ndarray],
+        categories: Mapping[str, tuple[np.ndarray, np.ndarray, list[str]]],
+        years: np.ndarray | None,
+    ) -> None:
+        self.reader, self.item_ids, self.time = reader, item_ids, int(time)
+        self.course, self.categories, self.years = dict(course), dict(categories), years
+        self.state = dict(state)
+        self._place = {str(item): place for place, item in enumerate(item_ids.to_pylist())}
+        self._rows = side_rows(reader.rows, "item")
+
+    def __len__(self) -> int:
+        return len(self.item_ids)
+
+    @classmethod
+    def from_log(
+        cls, log: Any, reader: StatisticsReader, time: int | None = None, *, label: np.ndarray | None = None
+    ) -> ItemStatistics:
+        """The table of a log.
+
+        Args:
+            log: see `lmctr.statistics.reader`. reader: whose statistics and priors.
+            time: only events before this second count; default: all of them.
+            label: (E,) another label than `log.label`.
+        """
+        events, size = EventRows.of_log(log, label), log.catalogue.num_rows
+        time = int(events.time.max()) + 1 if time is None else int(time)
+        before = events.time < time
+        nothing = np.full(size, np.nan)
+        looks = (np.full(size, -1), np.arange(size), np.full(size, time), nothing, nothing)
+        own = (events.user, events.item, events.time, events.label, events.value)
+        rows = EventRows(
+            *(np.concatenate([column[before], look]) for column, look in zip(own, looks)),
+            np.r_[np.ones(int(before.sum()), dtype=bool), np.zeros(size, dtype=bool)],
+        )
+        keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
+        signals, expected = side_signals(rows, keyed, reader.rows, reader.priors)
+        found = key_states(keyed["item"], signals["item"], side_rows(reader.rows, "item"))
+        state = {name: values[-size:] for name, values in found.items()}
+        for since, moment in (("since_last", "last"), ("since_first", "first")):
+            if since in state:
+                state[moment] = time - state.pop(since)
+        return cls(
+            reader,
+            log.catalogue["item_id"].combine_chunks(),
+            time,
+            state,
+            _course(rows, expected["item"], size),
+            {column: category_values(log.catalogue, column) for column in _columns(reader)},
+            item_years(log.catalogue),
+        )
+
+    def places(self, items: Sequence[Any]) -> np.ndarray:
+        """(C,) rows of item ids, -1 for an unknown one."""
+        return np.array([self._place.get(str(item), -1) for item in items], dtype=np.int64)
+
+    def at(self, places: np.ndarray, time: int) -> dict[str, np.ndarray]:
+        """Statistic -> (C,) of these rows at a second from the table's own on; an unknown item is one without events.
+
+        Raises:
+            ValueError: an earlier second.
+        """
+        if time < self.time:
+            raise ValueError(
+                f"the item statistics hold up to second {self.time}; they cannot give those of second {time}: write a table with an "
+                "earlier time, or ask for a later one"
+            )
+        known, state = places >= 0, {}
+        for name, values in self.state.items():
+            own = values[places] if len(values) else np.zeros(len(places))
+            state[name] = np.where(known, own, np.nan if name in ("first", "last") else 0.0)
+        for since, moment in (("since_last", "last"), ("since_first", "first")):
+            if moment in state:
+                state[since] = time - state[moment]
+        for half_life in {half_life for _, kind, half_life in sums_needed(self._rows) if kind == "days"}:
+            faded = np.exp2(-(time - self.time) / (DAY * half_life))
+            for name in [name for name in state if name.endswith(suffix("days", half_life))]:
+                state[name] = state[name] * faded
+        return {row.name: finish(row, state, self.reader.priors) for row in self._rows}
+
+    def expected(self, place: int, time: int) -> dict[str, float]:
+        """The item's smoothed mean label and value before a second, where residuals of users are wanted."""
+        bases = [base for base in ("label", "value") if base in self.course]
+        if place < 0:
+            priors = {"label": self.reader.prior, "value": self.reader.value_prior}
+            return {base: priors[base] for base in bases}
+        if not bases:
+            return {}
+        start, end = self.course["offsets"][place : place + 2]
+        later = start + int(np.searchsorted(self.course["time"][start:end], time))
+        return {
+            base: float(self.course[base][later] if later < end else self.course[f"{base}_at_last"][place])
+            for base in bases
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as Parquet, one row an item."""
+        offsets = pa.array(self.course["offsets"], pa.int64()) if self.course else None
+        columns: dict[str, Any] = {"item_id": self.item_ids} | {name: pa.array(x) for name, x in self.state.items()}
+        for name, values in self.course.items():
+            if name != "offsets":
+                listed = not name.endswith("_at_last")
+                columns[f"course.{name}"] = (
+                    pa.LargeListArray.from_arrays(offsets, pa.array(values)) if listed else pa.array(values)
+                )
+        for column, (codes, lengths, names) in self.categories.items():
+            values = pa.array(np.asarray(names, dtype=object)[codes] if len(codes) else [], pa.string())
+            columns[f"category.{column}"] = pa.ListArray.from_arrays(
+                pa.array(offsets_from_lengths(lengths), pa.int32()), values
+            )
+        if self.years is not None:
+            columns["year"] = pa.array(self.years)
+        facts = {
+            "version": FORMAT_VERSION,
+            "time": self.time,
+            "reader": self.reader.to_dict(),
+            "fingerprint": self.reader.fingerprint,
+        }
+        table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
+        with replacing(Path(path)) as temporary:
+            pq.write_table(table, temporary)
+
+    @classmethod
+    def load(cls, path: str | Path, reader: StatisticsReader | None = None) -> ItemStatistics:
+        """Read a table.
+
+        Args:
+            reader: the reader that the statistics are for; default: the one that the table was written with.
+
+        Raises:
+            FileNotFoundError, ValueError: no such table; one of another version, or of a reader with other statistics or priors.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: there is no table of item statistics; lmctr data statistics writes one")
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ValueError(
+                f"{path}: no Parquet file can be read ({error}); write it again with lmctr data statistics"
+            ) from None
+        facts = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
+        if facts.get("version") != FORMAT_VERSION:
+            raise ValueError(
+                f"{path}: item statistics of version {facts.get('version')}, accepted: {FORMAT_VERSION}; write it again with lmctr data statistics"
+            )
+        own = StatisticsReader.from_dict(facts["reader"])
+        if reader is not None and reader.fingerprint != own.fingerprint:
+            raise ValueError(
+                f"{path}: written for other statistics or priors (checksum {own.fingerprint}) than the model's ({reader.fingerprint}); "
+                "write it again with lmctr data statistics RUN"
+            )
+        state, course, categories, years = {}, {}, {}, None
+        for name in table.column_names:
+            column = table[name].combine_chunks()
+            kind, _, rest = name.partition(".")
+            if kind == "category":
+                categories[rest] = category_values(pa.table({rest: column}), rest)
+            elif kind == "course" and pa.types.is_large_list(column.type):
+                course["offsets"] = column.offsets.to_numpy()
+                course[rest] = column.flatten().to_numpy()
+            elif kind == "course":
+                course[rest] = column.to_numpy()
+            elif name == "year":
+                years = column.to_numpy(zero_copy_only=False)
+            elif name != "item_id":
+                state[name] = column.to_numpy(zero_copy_only=False)
+        ids = table["item_id"].combine_chunks()
+        return cls(own if reader is None else reader, ids, facts["time"], state, course, categories, years)
+
+
+def _columns(reader: StatisticsReader) -> list[str]:
+    return list(dict.fromkeys(row.column for row in reader.rows if row.column))
+
+
+def _course(rows: EventRows, expected: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+    """The course of the items' means, one entry per item and second with events; nothing where none is wanted of users."""
+    if not expected:
+        return {}
+    num_events = len(rows.item) - size
+    order = np.lexsort((rows.time[:num_events], rows.item[:num_events]))
+    item, time = rows.item[order], rows.time[order]
+    first = np.r_[True, (item[1:] != item[:-1]) | (time[1:] != time[:-1])][: len(order)]
+    order = order[first]
+    course = {"offsets": offsets_from_lengths(np.bincount(item[first], minlength=size)), "time": time[first]}
+    for base, means in expected.items():
+        course |= {base: means[order], f"{base}_at_last": means[num_events:]}
+    return course

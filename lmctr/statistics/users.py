@@ -1,0 +1,256 @@
+"""What one user did, kept so that the statistics of candidates follow at once: for serving."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lmctr.utils.ragged import offsets_from_lengths
+
+from .items import ItemStatistics
+from .reader import EXPECTED_PARTS, StatisticsReader, cross_pairs, reduce_pairs, residuals, side_rows, time_statistic
+from .scan import DAY
+from .states import SESSION_GAP, finish, suffix, sums_needed
+from .table import Statistic
+
+__all__ = ["UserStatistics"]
+
+
+class UserStatistics:
+    """The state of one user: exactly what the reader counts of the user's events in a log, but event by event.
+
+    Args:
+        reader: whose statistics.
+        items: the table of items, for what candidates are and did, and for the residuals of the user's events. A newer table may be put in
+            its place at any time (`user.items = table`).
+
+    Example:
+        >>> user = UserStatistics(reader, ItemStatistics.load("items.parquet"))  # doctest: +SKIP
+        >>> user.extend(["7", "12"], [1700000000, 1700000060], [1, 0])  # doctest: +SKIP
+        >>> reader.scaled(user.at(["3", "9"], 1700000120))  # (C, F)  # doctest: +SKIP
+    """
+
+    def __init__(self, reader: StatisticsReader, items: ItemStatistics) -> None:
+        if items.reader.fingerprint != reader.fingerprint:
+            raise ValueError(
+                f"items was made for other statistics or priors (checksum {items.reader.fingerprint}) than reader ({reader.fingerprint})"
+            )
+        self.reader, self.items = reader, items
+        self._now = _State(reader.rows)
+        self._before = copy.deepcopy(self._now)  # the events of the last second left out
+
+    def extend(
+        self, items: Sequence[Any], times: Sequence[int], labels: Sequence[int], values: Sequence[float] | None = None
+    ) -> None:
+        """Add events, in the order of time.
+
+        Args:
+            items: (N,) item ids; unknown ones are items without events and categories.
+            times: (N,) seconds. labels: (N,) 0, 1, or -1 for an event without a label. values: (N,) graded values, NaN where unknown.
+
+        Raises:
+            ValueError: lengths that differ, a time before the last event's, another label. Nothing is added then.
+        """
+        values = [math.nan] * len(items) if values is None else values
+        lengths = {"items": len(items), "times": len(times), "labels": len(labels), "values": len(values)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"the events differ in length: {lengths}")
+        last = self._now.last
+        for place, (time, label) in enumerate(zip(times, labels)):
+            if last is not None and time < last:
+                raise ValueError(
+                    f"times[{place}] is {time}, before the event at {last}: events come in the order of time"
+                )
+            if label not in (0, 1, -1):
+                raise ValueError(f"labels[{place}] is {label!r}, accepted: 0, 1, or -1 for an event without a label")
+            last = time
+        for place, time, label, value in zip(self.items.places(items), times, labels, values):
+            if time != self._now.last:
+                self._before = copy.deepcopy(self._now)
+            label = math.nan if label < 0 else float(label)
+            value = math.nan if value is None else float(value)
+            signals = residuals(label, value, self.items.expected(int(place), int(time)))
+            categories = {
+                column: [names[code] for code in codes[slice(*offsets[place : place + 2])]] if place >= 0 else []
+                for column, (codes, offsets, names) in self._categories().items()
+            }
+            self._now.add(int(time), signals, categories)
+
+    def at(self, candidate_items: Sequence[Any], time: int) -> np.ndarray:
+        """(C, F) float64 raw statistics of candidates at a second; the user's events of that very second are not seen.
+
+        Raises:
+            ValueError: a second before the last event's, or before the table of items.
+        """
+        state = self._now
+        if state.last is not None and time <= state.last:
+            if time < state.last:
+                raise ValueError(f"time is {time}, before the user's last event at {state.last}")
+            state = self._before
+        places = self.items.places(candidate_items)
+        size, prior, rows = len(places), self.reader.priors, self.reader.rows
+        columns = self.items.at(places, int(time))
+        own = state.user(time)
+        columns |= {row.name: np.broadcast_to(finish(row, own, prior), size) for row in side_rows(rows, "user")}
+        for column, (codes, offsets, names) in self._categories().items():
+            lengths = np.where(places >= 0, np.diff(offsets)[places], 0)
+            chosen = np.where(places >= 0, places, 0)
+            _, pairs = cross_pairs(chosen[lengths > 0], codes, np.diff(offsets))
+            sums = state.crossed(column, [names[code] for code in pairs], time)
+            columns |= {
+                row.name: reduce_pairs(finish(row, sums, prior), lengths, row.reduce)
+                for row in rows
+                if row.column == column
+            }
+        years = np.r_[
+            np.nan if self.items.years is None else self.items.years, np.nan
+        ]  # an unknown item's stands last
+        for row in rows:
+            if row.aggregation == "expected":
+                columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
+            elif row.family == "time":
+                place = places if self.items.years is not None else np.full(size, -1)
+                columns[row.name] = time_statistic(row, np.full(size, time), place, years)
+        return np.column_stack([columns[row.name] for row in rows]).astype(np.float64)
+
+    def _categories(self) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
+        if getattr(self, "_offsets_of", None) is not self.items:
+            self._offsets_of = self.items
+            self._offsets = {
+                column: (codes, offsets_from_lengths(lengths), names)
+                for column, (codes, lengths, names) in self.items.categories.items()
+            }
+        return self._offsets
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"fingerprint": self.reader.fingerprint, "now": self._now.to_dict(), "before": self._before.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], reader: StatisticsReader, items: ItemStatistics) -> UserStatistics:
+        """Inverse of [`to_dict`].
+
+        Raises:
+            ValueError: missing keys, the state of another reader.
+        """
+        missing = [key for key in ("fingerprint", "now", "before") if key not in values]
+        if missing:
+            raise ValueError(f"the state of the user's statistics lacks {', '.join(missing)}")
+        if values["fingerprint"] != reader.fingerprint:
+            raise ValueError(
+                f"the state of the user's statistics was made for other statistics or priors (checksum {values['fingerprint']}) than the "
+                f"reader's ({reader.fingerprint}); build it again from the user's events"
+            )
+        user = cls(reader, items)
+        user._now, user._before = (_State.from_dict(reader.rows, values[key]) for key in ("now", "before"))
+        return user
+
+
+class _Sums:
+    """Sums of several keys that share their statistics: (K, J) numbers, and the second up to which each key's have faded."""
+
+    def __init__(self, rows: Sequence[Statistic]) -> None:
+        names, bases, by_event, by_day = [], [], [], []
+        for (base, kind, half_life), signals in sums_needed(rows).items():
+            for name in (f"n.{base}", *(f"s.{signal}" for signal in signals)):
+                names.append(name + suffix(kind, half_life))
+                bases.append(base)
+                by_event.append(0.5 ** (1 / half_life) if kind == "events" else 1.0)
+                by_day.append(1 / (DAY * half_life) if kind == "days" else 0.0)
+        self.names, self.bases, self.signals = names, bases, [name.split(".")[1] for name in names]
+        self.counts = np.array([name.startswith("n.") for name in names], dtype=bool)
+        self.by_event, self.by_day = np.array(by_event), np.array(by_day)
+        self.values, self.times = np.zeros((0, len(names))), np.zeros(0)
+        self.place: dict[str, int] = {}
+
+    def add(self, keys: Sequence[str], time: int, signals: Mapping[str, float]) -> None:
+        """One event under each of some keys."""
+        for key in keys:
+            if key not in self.place:
+                self.place[key] = len(self.place)
+                self.values = np.vstack([self.values, np.zeros(len(self.names))])
+                self.times = np.append(self.times, float(time))
+        places = [self.place[key] for key in keys]
+        known = np.array([not math.isnan(signals[base]) for base in self.bases], dtype=bool)
+        own = np.array(
+            [1.0 if count else signals.get(signal, 0.0) for count, signal in zip(self.counts, self.signals)]
+        )
+        kept = self.values[places] * np.exp2(-(time - self.times[places])[:, None] * self.by_day)
+        self.values[places] = np.where(known, kept * self.by_event + np.where(known, own, 0.0), kept)
+        self.times[places] = time
+
+    def at(self, keys: Sequence[str], time: int) -> dict[str, np.ndarray]:
+        """Name -> (len(keys),) sums at a second; 0 for a key without events."""
+        places = np.array([self.place.get(key, -1) for key in keys], dtype=np.int64)
+        values = np.vstack([self.values, np.zeros(len(self.names))])[places]
+        passed = time - np.append(self.times, float(time))[places]
+        return dict(zip(self.names, (values * np.exp2(-passed[:, None] * self.by_day)).T))
+
+
+class _State:
+    """Everything of one user before some second."""
+
+    def __init__(self, rows: Sequence[Statistic]) -> None:
+        own = side_rows(rows, "user")
+        self.own = _Sums(own)
+        columns = dict.fromkeys(row.column for row in rows if row.column)
+        self.cross = {column: _Sums([row for row in rows if row.column == column]) for column in columns}
+        self.longest = max((int(row.span) for row in own if row.aggregation == "last"), default=0)
+        self.labels: list[float] = []  # the last, oldest first
+        self.first: int | None = None
+        self.last: int | None = None
+        self.session = [0.0, 0.0, 0.0]  # events, labels, their sum
+
+    def add(self, time: int, signals: Mapping[str, float], categories: Mapping[str, Sequence[str]]) -> None:
+        self.own.add(("",), time, signals)
+        for column, sums in self.cross.items():
+            if categories[column]:
+                sums.add(list(dict.fromkeys(categories[column])), time, signals)
+        known = not math.isnan(signals["label"])
+        if known and self.longest:
+            self.labels = [*self.labels, signals["label"]][-self.longest :]
+        if self.last is None or time - self.last > SESSION_GAP:
+            self.session = [0.0, 0.0, 0.0]
+        counted = (1.0, float(known), signals["label"] if known else 0.0)
+        self.session = [total + one for total, one in zip(self.session, counted)]
+        self.first = time if self.first is None else self.first
+        self.last = time
+
+    def user(self, time: int) -> dict[str, np.ndarray]:
+        """The state of `lmctr.statistics.states` of the user, (1,) each."""
+        state = self.own.at(("",), time)
+        open_session = self.last is not None and time - self.last <= SESSION_GAP
+        state |= dict(
+            zip(("session.events", "session.n", "session.label"), np.array(self.session)[:, None] * open_session)
+        )
+        for name, moment in (("since_last", self.last), ("since_first", self.first)):
+            state[name] = np.array([math.nan if moment is None else float(time - moment)])
+        for length in range(1, self.longest + 1):
+            last = self.labels[-length:]
+            state[f"last.{length}"] = np.array([sum(last) / len(last) if last else math.nan])
+        return state
+
+    def crossed(self, column: str, categories: Sequence[str], time: int) -> dict[str, np.ndarray]:
+        """The same of some categories, (P,) each."""
+        return self.cross[column].at(categories, time)
+
+    def to_dict(self) -> dict[str, Any]:
+        sums = {"": self.own, **self.cross}
+        stored = {name: [list(s.place), s.values.tolist(), s.times.tolist()] for name, s in sums.items()}
+        return {"sums": stored, "labels": self.labels, "first": self.first, "last": self.last, "session": self.session}
+
+    @classmethod
+    def from_dict(cls, rows: Sequence[Statistic], values: Mapping[str, Any]) -> _State:
+        state = cls(rows)
+        for name, (keys, sums, times) in values["sums"].items():
+            own = state.own if name == "" else state.cross[name]
+            own.place = {key: place for place, key in enumerate(keys)}
+            own.values = np.array(sums, dtype=np.float64).reshape(len(keys), len(own.names))
+            own.times = np.array(times, dtype=np.float64)
+        state.labels, state.session = list(values["labels"]), list(values["session"])
+        state.first, state.last = values["first"], values["last"]
+        return state

@@ -1,0 +1,148 @@
+"""Tables of items and states of users: the same numbers as the reader's on a log with the same events."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from test_statistics_reader import make_log
+
+from lmctr.statistics import ItemStatistics, StatisticsReader, UserStatistics
+
+
+def with_query(log, user, candidates, time):
+    """The log's events before a second, and the candidates at it as events of the user, which do not see each other."""
+    before = np.flatnonzero(log.time < time)
+    count = len(candidates)
+    columns = {
+        "user": np.r_[log.user[before], np.full(count, user)],
+        "item": np.r_[log.item[before], candidates],
+        "time": np.r_[log.time[before], np.full(count, time)],
+        "label": np.r_[log.label[before], np.full(count, -1)],
+        "feedback_values": None
+        if log.feedback_values is None
+        else np.r_[log.feedback_values[before], np.full(count, np.nan)],
+    }
+    return SimpleNamespace(catalogue=log.catalogue, **columns), np.arange(len(before), len(before) + count)
+
+
+def history(log, user, time, start=0):
+    events = np.flatnonzero((log.user == user) & (log.time < time) & (log.time >= start))
+    values = None if log.feedback_values is None else log.feedback_values[events].tolist()
+    return log.item[events].tolist(), log.time[events].tolist(), log.label[events].tolist(), values
+
+
+@pytest.mark.parametrize(
+    "names", ["full", "basic", ["user_rate", "hour"], ["genre_value_residual_max"], ["expected_value"]]
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_user_state_gives_what_the_reader_gives(names, seed):
+    log = make_log(seed, num_events=300)
+    reader = StatisticsReader.fit(log, np.arange(150), names, strength=2.5)
+    moments = np.unique(log.time)
+    # the last two moments that the table may be older than: the user's own later events are left out of the log then
+    for user in (0, 3, log.user.max()):
+        for time in (int(moments[0]), int(moments[len(moments) // 2]), int(moments[-1]), int(moments[-1]) + 400_000):
+            seen, samples = with_query(log, user, np.arange(9), time)
+            table = ItemStatistics.from_log(log, reader, time)
+            state = UserStatistics(reader, table)
+            state.extend(*history(log, user, time))
+            np.testing.assert_allclose(state.at(list(range(9)), time), reader.raw(seen, samples), rtol=1e-9, atol=1e-9)
+
+
+def test_events_of_the_same_second_are_not_seen_and_a_state_goes_on():
+    log = make_log(0, num_events=300)
+    reader = StatisticsReader.fit(log, np.arange(150), "full")
+    user, times = 1, np.unique(log.time[log.user == 1])
+    state = None
+    for time in times:
+        table = ItemStatistics.from_log(log, reader, int(time))
+        if state is None:
+            state = UserStatistics(reader, table)
+        state.items = table  # what happened since is in a newer table
+        seen, samples = with_query(log, user, np.arange(9), time)
+        expected = reader.raw(seen, samples)
+        np.testing.assert_allclose(state.at(range(9), int(time)), expected, rtol=1e-9, atol=1e-9)
+        events = np.flatnonzero((log.user == user) & (log.time == time))
+        for event in events:  # one by one, in one second: none is seen at it
+            graded = [float(log.feedback_values[event])]
+            state.extend([log.item[event]], [int(time)], [log.label[event]], graded)
+            np.testing.assert_allclose(state.at(range(9), int(time)), expected, rtol=1e-9, atol=1e-9)
+        state = UserStatistics.from_dict(json.loads(json.dumps(state.to_dict())), reader, table)
+        np.testing.assert_allclose(state.at(range(9), int(time)), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_table_moves_forward_exactly_and_survives_its_file(tmp_path):
+    log = make_log(2, num_events=300)
+    reader = StatisticsReader.fit(log, np.arange(150), "full")
+    moment, later = int(log.time.max()) + 1, int(log.time.max()) + 9_000_000
+    table = ItemStatistics.from_log(log, reader)
+    assert (table.time, len(table)) == (moment, 30)
+    table.save(tmp_path / "items.parquet")
+    read = ItemStatistics.load(tmp_path / "items.parquet", reader)
+    places = np.array([0, 3, 29, -1])
+    expected = ItemStatistics.from_log(log, reader, later).at(places, later)
+    for own in (table, read):
+        found = own.at(places, later)
+        assert set(found) == set(expected)
+        for name in expected:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+    user = UserStatistics(reader, read)
+    user.extend(*history(log, 2, later))
+    seen, samples = with_query(log, 2, np.arange(9), later)
+    np.testing.assert_allclose(user.at(range(9), later), reader.raw(seen, samples), rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match=f"hold up to second {moment}; they cannot give those of second {moment - 1}"):
+        read.at(places, moment - 1)
+
+
+def test_unknown_items_have_no_events_and_no_description():
+    log = make_log(0)
+    reader = StatisticsReader.fit(log, np.arange(100), "full")
+    user = UserStatistics(reader, ItemStatistics.from_log(log, reader))
+    later = int(log.time.max()) + 100
+    user.extend(["new", 3], [later - 50, later - 40], [1, 0], [5.0, float("nan")])
+    row = dict(zip(reader.names, user.at(["other"], later)[0]))
+    assert row["item_rate"] == pytest.approx(reader.prior)
+    assert row["item_count"] == 0
+    assert row["user_count"] == 2
+    assert row["user_value_residual"] == pytest.approx((5.0 - reader.value_prior) / 11)
+    for name in ("genre_rate_mean", "release_year", "item_age", "kind_rate_mean"):
+        assert np.isnan(row[name])
+
+
+def test_errors(tmp_path):
+    log = make_log(0)
+    reader = StatisticsReader.fit(log, np.arange(100), "full")
+    other = dataclasses.replace(reader, prior=0.123)
+    table = ItemStatistics.from_log(log, reader)
+    user = UserStatistics(reader, table)
+    end = int(log.time.max()) + 10
+    user.extend([1], [end], [1])
+    with pytest.raises(ValueError, match=r"times\[0\] is .*, before the event at"):
+        user.extend([1], [end - 1], [1])
+    with pytest.raises(ValueError, match=r"labels\[1\] is 2, accepted: 0, 1, or -1"):
+        user.extend([1, 1], [end, end], [1, 2])
+    with pytest.raises(ValueError, match="events differ in length"):
+        user.extend([1, 1], [end], [1])
+    with pytest.raises(ValueError, match="before the user's last event"):
+        user.at([1], end - 1)
+    with pytest.raises(ValueError, match="other statistics or priors"):
+        UserStatistics(other, table)
+    with pytest.raises(ValueError, match="other statistics or priors"):
+        UserStatistics.from_dict(user.to_dict(), other, ItemStatistics.from_log(log, other))
+    with pytest.raises(ValueError, match="lacks before"):
+        UserStatistics.from_dict({"fingerprint": "", "now": {}}, reader, table)
+    path = tmp_path / "items.parquet"
+    with pytest.raises(FileNotFoundError, match="lmctr data statistics writes one"):
+        ItemStatistics.load(path)
+    path.write_text("no parquet")
+    with pytest.raises(ValueError, match="no Parquet file can be read"):
+        ItemStatistics.load(path)
+    pa.parquet.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(ValueError, match="version None, accepted: 1"):
+        ItemStatistics.load(path)
+    table.save(path)
+    with pytest.raises(ValueError, match="written for other statistics or priors"):
+        ItemStatistics.load(path, other)
