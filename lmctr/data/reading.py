@@ -149,6 +149,8 @@ def read_table(
     format: str | None = None,
     delimiter: str | None = None,
     names: Sequence[str] | None = None,
+    decimal: str = ".",
+    na_values: Sequence[str] | None = None,
     progress: bool = False,
 ) -> pa.Table:
     """Reads one file.
@@ -160,6 +162,8 @@ def read_table(
         format: overrides the extension.
         delimiter: of CSV files, default a comma (TSV: a tab).
         names: column names of a CSV file without a header line.
+        decimal: decimal point of CSV files.
+        na_values: texts of CSV files that mean a missing value, also in columns of text; empty ones too, then.
         progress: show a bar.
 
     Raises:
@@ -174,7 +178,13 @@ def read_table(
             types,
             delimiter=delimiter or ("\t" if kind == "tsv" else ","),
             names=names,
+            decimal=decimal,
+            na_values=na_values,
             progress=progress,
+        )
+    if na_values is not None or decimal != ".":
+        raise ValueError(
+            f"{path}: `na_values` and `decimal` are for CSV and TSV files, and this one is {kind}; leave them out."
         )
     try:
         if kind == "parquet":
@@ -200,6 +210,8 @@ def read_delimited(
     names: Sequence[str] | None = None,
     quoted: bool = True,
     data: bytes | None = None,
+    decimal: str = ".",
+    na_values: Sequence[str] | None = None,
     progress: bool = False,
 ) -> pa.Table:
     """[`read_table`] for CSV; `data` are the bytes when they are not read from `path` (which then only names them)."""
@@ -215,7 +227,11 @@ def read_delimited(
             with source() as stream:
                 check_columns(csv_header(stream, parse, path), wanted, str(path))
         convert = pacsv.ConvertOptions(
-            column_types=types, include_columns=list(dict.fromkeys(wanted)) if wanted is not None else None
+            column_types=types,
+            include_columns=list(dict.fromkeys(wanted)) if wanted is not None else None,
+            decimal_point=decimal,
+            null_values=None if na_values is None else ["", *na_values],
+            strings_can_be_null=na_values is not None,
         )
         with source(progress) as stream:
             table = pacsv.read_csv(stream, read_options=read, parse_options=parse, convert_options=convert)

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from lmctr.data.logs.log import InteractionLog
     from lmctr.data.tables.source import TableSource
 
-__all__ = ["DATASETS", "Loader", "find", "load", "load_impressions", "load_log", "load_tabular", "register_dataset"]
+__all__ = [
+    "DATASETS",
+    "Loader",
+    "find",
+    "is_own_log",
+    "load",
+    "load_impressions",
+    "load_log",
+    "load_tabular",
+    "register_dataset",
+]
 
 DATASETS: dict[str, dict[str, str | Callable[..., Any]]] = {
     "log": {
@@ -220,10 +230,19 @@ def _log_folder(path: Path) -> Loader:
             f"{path}: no {LOG_FILE} in this folder. For raw files, name the data set and give the folder as its path: "
             f'load_log("movielens", path={str(path)!r}).'
         )
-    raise ValueError(
-        f"{path}: a raw data file needs a schema that says which column is what; pass the schema's .yaml file (see "
-        "lmctr.data.logs.table)."
-    )
+    reader = _resolve("lmctr.data.logs.table:log_from_file")
+    return Loader("log", reader, f"options of the file {path}", {"events": path})
+
+
+def is_own_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
+    """Whether a name that is no known one leads to an interaction log: a folder of `lmctr data prepare`, the schema of a log, or a data file
+    whose options say which column is what."""
+    from lmctr.data.logs.log import LOG_FILE
+
+    path = Path(name).expanduser()
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return path.is_file() and _schema(path, None).kind == "log"
+    return (path / LOG_FILE).is_file() or (path.is_file() and "columns" in options)
 
 
 def _data_file(path: Path) -> Loader:

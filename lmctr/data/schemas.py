@@ -62,10 +62,11 @@ def refuse_other_schema(values: Any, where: str, is_log: bool) -> None:
     if is_log:
         raise ValueError(
             f"{where} is the schema of a table (files, fields), and an interaction log is wanted here, whose schema has events and "
-            "columns (see lmctr.data.logs.table); a table's rows are read by tabular families, such as deepfm"
+            "columns (see lmctr.data.logs.table); a table's rows are read by tabular families, such as deepfm. Rows that have a user, an item "
+            "and a time can be a log, which every family reads: `lmctr init FILE` writes its schema"
         )
     raise ValueError(
         f"{where} is the schema of an interaction log (events, columns), and a table is wanted here, whose schema has files and "
-        f"fields (see lmctr.data.tables.load); or prepare the log, lmctr data prepare {where} --output FOLDER, and name FOLDER in "
-        "data.name"
+        "fields (see lmctr.data.tables.load); a recipe of a tabular family takes it as it is in data.name, with the log's samples as rows; "
+        f"or prepare the log, lmctr data prepare {where} --output FOLDER, and name FOLDER in data.name"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from .movielens import load_movielens
 __all__ = ["load_movielens_table", "movielens_table"]
 
 _COUNTS = ("user_count", "item_count")
+_RESERVED = {"user_id", "item_id", "label", "time", "liked_items", "other_items", "liked_times", "other_times"}
+_MOST_CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 
 
 def movielens_table(
@@ -32,16 +34,19 @@ def movielens_table(
     num_bins: int = 32,
     min_count: int = 1,
     strength: float = 10.0,
+    own_columns: Sequence[str] | None = ("genres", "year"),
 ) -> TableSource:
     """The samples of a log as a table.
 
-    Columns: `user_id`, `item_id`, `genres` (list), `year`; the history features of
+    Columns: `user_id`, `item_id`; the log's `own_columns`; the history features of
     [`~lmctr.statistics.history_features.history_features`], each from events strictly before the sample's second (rates are
     smoothed towards the positive rate of the training part; NaN where nothing is known yet); `liked_items` and
     `other_items`, the last items with a positive and with another label (ids, oldest first) and `liked_times`, `other_times`;
     `label`, `time`, and `weight` when the log has weights. The rows of each part are in the order of its events.
 
-    Any log with a catalogue will do; genres and year are left out where the catalogue lacks them.
+    Any log with a catalogue will do. Of its own columns (catalogue, users, context, scenario), lists are fields of several values,
+    texts, yes/no and up to 256 whole numbers are categories, other numbers numeric; a text that tells most rows apart (a title) and
+    times are no fields.
 
     Args:
         log: the log.
@@ -52,9 +57,10 @@ def movielens_table(
         num_bins: bins of "quantile".
         min_count: of users and items.
         strength: imaginary events of the smoothed rates.
+        own_columns: columns of the log to take where it has them; None takes all that can be fields.
 
     Raises:
-        ValueError: a part with an event without a label; a training part without positives or negatives.
+        ValueError: a column of the log with the name of another one; a part with an event without a label; a training part without positives or negatives.
     """
     labels = log.label[splits.train]
     if not len(labels) or labels.min() < 0 or labels.min() == labels.max():
@@ -63,17 +69,21 @@ def movielens_table(
         )
     prior = float(labels.mean())
     names = history_features(log, splits.train[:1], prior, strength).names
-    catalogue = log.catalogue.column_names
+    own = columns_of(log, own_columns)
     fields: list[dict[str, Any]] = [
         {"name": name, "type": "categorical", "min_count": min_count} for name in ("user_id", "item_id")
     ]
-    if "genres" in catalogue:
-        fields.append({"name": "genres", "type": "multi_value", "max_length": 8})
-    if "year" in catalogue:
-        fields.append({"name": "year", "type": "categorical", "min_count": min_count})
     numeric_field = {"type": "numeric", "transform": numeric}
     if numeric == "quantile":
         numeric_field |= {"num_bins": num_bins, "missing": "own_id"}
+    for name, (table, _) in own.items():
+        type_ = _field_type(table[name], name)
+        fields.append(
+            {"name": name, "type": type_}
+            | {"multi_value": {"max_length": 8}, "categorical": {"min_count": min_count}, "numeric": numeric_field}[
+                type_
+            ]
+        )
     fields += [{"name": name, **numeric_field} for name in names if name != "release_year"]
     history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
     if history_length:
@@ -81,7 +91,7 @@ def movielens_table(
             fields.append({"name": f"{name}_items", **history, "time_column": f"{name}_times"})
     logarithms = numeric != "quantile"
     pieces = [
-        table_piece(_table(log, events, prior, strength, history_length, logarithms), part)
+        table_piece(_table(log, events, own, prior, strength, history_length, logarithms), part)
         for part, events in splits.items()
         if len(events)
     ]
@@ -97,20 +107,73 @@ def movielens_table(
     )
 
 
+OwnColumns = dict[str, tuple[pa.Table, np.ndarray]]
+"""Columns by name: the table that has each, and the row (E,) of it that belongs to each event."""
+
+
+def columns_of(log: InteractionLog, chosen: Sequence[str] | None = None) -> OwnColumns:
+    """The columns of a log's catalogue, users, context and scenario that are fields of tabular models, or the `chosen` ones of them.
+
+    Raises:
+        ValueError: two columns of one name.
+    """
+    found: OwnColumns = {}
+    for table, rows in _described(log):
+        for name in table.column_names:
+            if (chosen is not None and name not in chosen) or _field_type(table[name], name) is None:
+                continue
+            if name in found or name in _RESERVED or (name == "weight" and log.weight is not None):
+                raise ValueError(
+                    f"{log.info.name!r} as a table: two columns are called {name!r}; give one of them another name in the schema, as in "
+                    f"`columns: {{shop_{name}: {name}}}`."
+                )
+            found[name] = (table, rows)
+    return found
+
+
+def _described(log: InteractionLog) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    yield log.catalogue.drop_columns(["item_id"]), log.item
+    if log.users is not None:
+        yield log.users.drop_columns(["user_id"]), log.user
+    if log.context is not None:
+        yield log.context, np.arange(log.num_events)
+    if log.scenario is not None:
+        yield pa.table({"scenario": pa.array(log.scenario_names)}), log.scenario
+
+
+def _field_type(values: pa.ChunkedArray, name: str) -> str | None:
+    """The type of field that a column is; None for one that is no field."""
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "multi_value"
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "numeric"
+    if pa.types.is_integer(kind):
+        return "categorical" if name == "year" or pc.count_distinct(values).as_py() <= _MOST_CODES else "numeric"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        distinct, known = pc.count_distinct(values).as_py(), len(values) - values.null_count
+        return "categorical" if distinct <= max(50, known / 2) else None
+    return "categorical" if pa.types.is_boolean(kind) else None
+
+
 def _table(
-    log: InteractionLog, events: np.ndarray, prior: float, strength: float, length: int, logarithms: bool
+    log: InteractionLog,
+    events: np.ndarray,
+    own: OwnColumns,
+    prior: float,
+    strength: float,
+    length: int,
+    logarithms: bool,
 ) -> pa.Table:
     if (log.label[events] < 0).any():
         raise ValueError("splits: a part holds events without a label; take samples from log.sample_events().")
-    rows = pa.array(log.item[events])
     columns: dict[str, Any] = {
         "user_id": pa.array(log.user_ids[log.user[events]]),
-        "item_id": log.catalogue["item_id"].take(rows),
+        "item_id": log.catalogue["item_id"].take(pa.array(log.item[events])),
         "label": pa.array(log.label[events]),
         "time": pa.array(log.time[events]),
     }
-    described = [name for name in ("genres", "year") if name in log.catalogue.column_names]
-    columns |= {name: log.catalogue[name].take(rows) for name in described}
+    columns |= {name: table[name].take(pa.array(place[events])) for name, (table, place) in own.items()}
     features = history_features(log, events, prior, strength)
     for name, values in zip(features.names, features.values.T):
         if name != "release_year":

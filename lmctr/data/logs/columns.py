@@ -103,18 +103,23 @@ def _encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary
 
 
-def item_rows(values: Any, column: str, source: str | None, catalogue_ids: Any) -> np.ndarray:
-    """Row (int32) of each event's item in the catalogue; an item that the catalogue lacks is an error."""
+def item_rows(
+    values: Any, column: str, source: str | None, catalogue_ids: Any, missing: int | None = None
+) -> np.ndarray:
+    """Row (int32) of each event's item in the catalogue; an item that the catalogue lacks has the row `missing`, and is an error without."""
     array = _plain_ids(whole_column(values, column, source), column, source)
     known = _plain_ids(as_arrow(catalogue_ids, "item_id", "catalogue"), "item_id", "catalogue")
     indices, dictionary = _encoded(array)
     if pa.types.is_integer(dictionary.type) != pa.types.is_integer(known.type):
         dictionary, known = dictionary.cast(pa.string()), known.cast(pa.string())
     rows = pc.index_in(dictionary.cast(known.type), value_set=known)
-    if rows.null_count:
-        accepted = "Every event's item needs a row in the catalogue: add one with its id, or leave these events out of the file."
+    if rows.null_count and missing is None:
+        accepted = (
+            "Every event's item needs a row in the catalogue: add one with its id, or write `missing_items: drop` (leave such events out) or "
+            "`missing_items: empty` (keep them without a description) in the schema."
+        )
         refuse(nulls(rows)[indices], array, column, source, "are not in the catalogue", accepted)
-    return rows.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)[indices]
+    return rows.fill_null(-1 if missing is None else missing).to_numpy(zero_copy_only=False).astype(np.int32)[indices]
 
 
 def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
@@ -255,6 +260,18 @@ def to_codes(
         accepted = f"Accepted: {', '.join(map(repr, names))}."
         refuse(nulls(rows)[indices], array, column, source, "are unknown", accepted)
     return rows.fill_null(0).to_numpy(zero_copy_only=False).astype(dtype)[indices], tuple(names)
+
+
+def text_numbers(array: pa.Array, name: str, source: str, accepted: str) -> pa.Array:
+    """Strings that are numbers as numbers; others are an error."""
+    if not is_text(array.type):
+        return array
+    good = pc.match_substring_regex(array, r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$")
+    bad = pc.invert(good).fill_null(False).to_numpy(zero_copy_only=False)
+    refuse(bad, array, name, source, "are no numbers", accepted)
+    trimmed = pc.utf8_trim_whitespace(array)
+    whole = pc.all(pc.match_substring_regex(trimmed, r"^[+-]?\d+$")).as_py()
+    return pc.replace_substring_regex(trimmed, r"^\+", "").cast(pa.int64() if whole else pa.float64())
 
 
 def to_graded(values: Any, column: str = "feedback_values", source: str | None = None) -> np.ndarray:

@@ -101,6 +101,8 @@ class InteractionLog:
         hidden: (E,) bool, the events that no other event sees: they stand in no history, and statistics do not count them; or None.
             Hidden events of a user come behind its others.
         users: table with the column `user_id`, row u describes user u, or None.
+        context: table of E rows with further columns of each event, known when the item was shown (position, device, price), or None.
+            A reaction (dwell time, watched share) does not belong here: it would tell the label.
         info: origin, licence, label rule.
 
     The **history rule**: the history of event e is the events `[offsets[user[e]], history_end[e])`, those of the same user with
@@ -123,6 +125,7 @@ class InteractionLog:
     part: np.ndarray | None = None
     hidden: np.ndarray | None = None
     users: pa.Table | None = None
+    context: pa.Table | None = None
     info: DatasetInfo = field(default_factory=DatasetInfo)
 
     def __post_init__(self) -> None:
@@ -159,6 +162,10 @@ class InteractionLog:
         if self.users is not None and self.users.num_rows != len(self.user_ids):
             raise ValueError(
                 f"InteractionLog.users: {self.users.num_rows} rows for {len(self.user_ids)} users; row u describes user u."
+            )
+        if self.context is not None and self.context.num_rows != num_events:
+            raise ValueError(
+                f"InteractionLog.context: {self.context.num_rows} rows for {num_events} events; row e describes event e."
             )
 
     def __repr__(self) -> str:
@@ -275,6 +282,7 @@ class InteractionLog:
         part: Any = None,
         hidden: Any = None,
         users: pa.Table | None = None,
+        context: pa.Table | None = None,
         info: DatasetInfo | None = None,
         source: str | None = None,
         names: Mapping[str, str] | None = None,
@@ -297,6 +305,7 @@ class InteractionLog:
             part: 0, 1, 2 or -1: the part (training, validation, test, none) that the data set gives each sample.
             hidden: whether no other event sees an event, see the class.
             users: table with a column `user_id`, one row per user at most; users that it lacks get nulls.
+            context: table of further columns, in the order of the other columns' rows.
             source: file name to put in front of error messages.
             names: the columns' names in that file, where they differ from the argument names.
 
@@ -313,6 +322,8 @@ class InteractionLog:
         given = {name: values for name, values in given.items() if values is not None}
         arrays = {name: columns.as_arrow(values, names.get(name, name), source) for name, values in given.items()}
         lengths = {name: len(values) for name, values in arrays.items()}
+        if context is not None:
+            lengths["context"] = context.num_rows
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{where}: the columns differ in length: {lengths}.")
         if not lengths["user"]:
@@ -368,6 +379,7 @@ class InteractionLog:
             part=None if parts is None else parts[order],
             hidden=None if unseen is None else unseen[order],
             users=None if users is None else align_users(users, user_ids),
+            context=None if context is None else context.take(pa.array(order)),
             info=info or DatasetInfo(),
         )
 
@@ -383,7 +395,7 @@ class InteractionLog:
         for name, values in self._arrays().items():
             with replacing(directory / f"{name}.npy") as part, open(part, "wb") as file:
                 np.save(file, values, allow_pickle=False)
-        for name, table in {"catalogue": self.catalogue, "users": self.users}.items():
+        for name, table in {"catalogue": self.catalogue, "users": self.users, "context": self.context}.items():
             if table is not None:
                 with replacing(directory / f"{name}.parquet") as part:
                     pq.write_table(table, part, use_compliant_nested_type=False)
@@ -395,6 +407,7 @@ class InteractionLog:
             "arrays": sorted(self._arrays()),
             "extra_labels": list(self.extra_labels),
             "has_users": self.users is not None,
+            "has_context": self.context is not None,
             "feedback_names": list(self.feedback_names),
             "scenario_names": list(self.scenario_names),
             "info": self.info.to_dict(),
@@ -443,6 +456,7 @@ class InteractionLog:
         log = cls(
             catalogue=_read_file(directory / "catalogue.parquet", pq.read_table),
             users=_read_file(directory / "users.parquet", pq.read_table) if header["has_users"] else None,
+            context=_read_file(directory / "context.parquet", pq.read_table) if header.get("has_context") else None,
             extra_labels={name: arrays.pop(f"extra_label_{i}") for i, name in enumerate(header["extra_labels"])},
             feedback_names=tuple(header["feedback_names"]),
             scenario_names=tuple(header["scenario_names"]),

@@ -18,11 +18,17 @@ RULES = {"greater_than": ">", "at_least": ">=", "less_than": "<", "at_most": "<=
 
 
 class FileSpec(Values):
-    """Where a table stands and how to read it."""
+    """Where a table stands and how to read it; `na_values` (words for "missing") and `decimal` are of CSV and TSV files."""
 
     path: ColumnName
     format: str | None = None
     delimiter: str | None = None
+    decimal: Literal[".", ","] = "."
+    na_values: list[str] | None = None
+
+    def reading(self) -> dict[str, Any]:
+        """The arguments of [`read_table`]."""
+        return {key: getattr(self, key) for key in ("format", "delimiter", "decimal", "na_values")}
 
 
 class TimeSpec(Values):
@@ -99,7 +105,7 @@ class CodeSpec(Values):
 
 
 class AttributeSpec(Values):
-    """A column of the catalogue or user table; `separator` splits text into a list."""
+    """A column of the catalogue, the user table or the context; `separator` splits text into a list."""
 
     column: ColumnName
     type: Literal["text", "integer", "number"] | None = None
@@ -125,17 +131,20 @@ def _named(columns: Any) -> Any:
     return whole
 
 
+NamedColumns = Annotated[dict[str, AttributeSpec], BeforeValidator(_named)]
+
+
 class AttributesSpec(FileSpec):
     """The catalogue or user table: a file of its own, or columns of the event table."""
 
     path: ColumnName | None = None
     item: ColumnName | None = None
     user: ColumnName | None = None
-    columns: Annotated[dict[str, AttributeSpec], BeforeValidator(_named)] | None = None
+    columns: NamedColumns | None = None
 
     @model_validator(mode="after")
     def _one_place(self) -> AttributesSpec:
-        for name in () if self.path is not None else ("format", "delimiter", "item", "user"):
+        for name in () if self.path is not None else ("format", "delimiter", "decimal", "na_values", "item", "user"):
             if name in self.model_fields_set:
                 raise ValueError(f"{name!r} belongs to a file of its own; add `path`, or leave it out.")
         if self.path is None and not self.columns:
@@ -159,6 +168,7 @@ class ColumnKeys(Values):
     scenario: Codes | None = None
     weight: ColumnName | None = None
     feedback_values: ColumnName | None = None
+    context: NamedColumns = {}  # noqa: RUF012 (pydantic copies it)
     extra_labels: dict[str, Label] = {}  # noqa: RUF012 (pydantic copies it)
 
 
@@ -170,7 +180,17 @@ class Schema(Values):
     columns: ColumnKeys
     catalogue: AttributeTable | None = None
     users: AttributeTable | None = None
+    missing_items: Literal["error", "drop", "empty"] = "error"
     info: InfoKeys | None = None
+
+    @model_validator(mode="after")
+    def _misses_of_a_file(self) -> Schema:
+        if self.missing_items != "error" and (self.catalogue is None or self.catalogue.path is None):
+            raise ValueError(
+                f"missing_items is {self.missing_items!r}, but the catalogue is no file of its own, so that no item can be missing; leave "
+                "missing_items out."
+            )
+        return self
 
     def tables(self) -> Iterator[tuple[str, AttributesSpec, str, str]]:
         """Of the catalogue and the user table, where there are such: name, keys, name of the ids in the log, id column."""
@@ -182,7 +202,14 @@ class Schema(Values):
     def event_columns(self) -> list[str]:
         """Every column of the event table that the schema uses."""
         keys = self.columns
-        specs = [keys.time, keys.label, keys.feedback, keys.scenario, *keys.extra_labels.values()]
+        specs = [
+            keys.time,
+            keys.label,
+            keys.feedback,
+            keys.scenario,
+            *keys.extra_labels.values(),
+            *keys.context.values(),
+        ]
         for _, table, _, _ in self.tables():
             specs += () if table.path is not None else table.columns.values()
         names = [

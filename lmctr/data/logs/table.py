@@ -4,7 +4,7 @@ A schema file for `load_log("shop.yaml")`; paths are relative to it:
 
 ```yaml
 name: shop
-events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|jsonl, delimiter: ";"}
+events: events.csv.gz              # or {path: ..., format: csv|tsv|parquet|jsonl, delimiter: ";", decimal: ",", na_values: ["?", NULL]}
 columns:
   user: customer                   # ids are integers or strings
   item: product
@@ -15,12 +15,14 @@ columns:
   feedback: {column: action, names: [viewed, clicked, bought]}   # optional; default: from the label
   scenario: page                   # optional
   weight: w                        # optional
+  context: [device, position]      # optional: further columns of an event that are known when the item is shown; fields of tabular models
   feedback_values: stars           # optional: graded feedback (stars, watched share, dwell time), empty where unknown
   extra_labels: {bought: {column: action, equals: bought}}       # optional
 catalogue:                         # optional: a file of its own, or `columns` of the event table
   path: products.parquet
   item: product
   columns: {title: name, genres: {column: tags, separator: "|"}, price: {type: number}}   # default: all; or [title, price]
+missing_items: error               # of a catalogue file: or drop (events of items that it lacks), or empty (items without a description)
 users: {path: customers.csv, user: customer}       # optional, likewise
 info: {url: ..., licence: ..., citation: ..., language: en, notes: ...}
 ```
@@ -31,9 +33,9 @@ be null or empty; a column with a separator becomes a list; `type` is text, inte
 
 from __future__ import annotations
 
+import json
 import os
-import time as clock
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,13 @@ from .schema import (
     FileSpec,
     LabelSpec,
     Schema,
-    TimeSpec,
     parse_schema,
     read_schema,
 )
+from .times import seconds_of
+
+POSITIVE_WORDS = frozenset(("1", "yes", "y", "true", "t", "click", "clicked", "like", "liked", "positive", "pos"))
+"""Words, in lower case, that a label column may hold for a click."""
 
 
 def load_table(
@@ -78,16 +83,51 @@ def load_table(
     if path is not None:
         path = Path(path).expanduser()
         if path.is_file():
-            events = FileSpec(path=str(path.resolve()), format=events.format, delimiter=events.delimiter)
+            events = events.model_copy(update={"path": str(path.resolve())})
         elif path.is_dir():
             folder = path
         else:
             raise FileNotFoundError(f"{path}: neither a folder nor an event file for the schema {schema}.")
-    file = folder / events.path
-    types = dict.fromkeys((spec.columns.user, spec.columns.item), ID)
-    table = read_table(
-        file, spec.event_columns(), types, format=events.format, delimiter=events.delimiter, progress=progress
+    return _read(spec, events, folder, progress)
+
+
+def log_from_file(
+    events: str | os.PathLike,
+    columns: Mapping[str, Any] | None = None,
+    catalogue: Any = None,
+    users: Any = None,
+    missing_items: str = "error",
+    info: Mapping[str, Any] | None = None,
+    format: str | None = None,
+    delimiter: str | None = None,
+    decimal: str = ".",
+    na_values: Sequence[str] | None = None,
+    progress: bool = False,
+) -> InteractionLog:
+    """Reads a data file by the keys of a schema, given as arguments; paths among them are relative to the current folder.
+
+    Raises:
+        ValueError: as [`load_table`]; no `columns`.
+    """
+    if columns is None:
+        raise ValueError(
+            f"{events}: a raw data file needs a schema that says which column is what: `lmctr init {events}` writes one (a .yaml file, "
+            "see lmctr.data.logs.table), or give its keys in data.options."
+        )
+    reading = {"format": format, "delimiter": delimiter, "decimal": decimal, "na_values": na_values}
+    keys = {"columns": columns, "catalogue": catalogue, "users": users, "missing_items": missing_items, "info": info}
+    reading = {key: value for key, value in reading.items() if value is not None}
+    file = {"name": Path(events).name.split(".")[0], "events": {"path": str(events), **reading}}
+    spec = parse_schema(
+        file | {key: value for key, value in keys.items() if value is not None}, f"options of {events}"
     )
+    return _read(spec, spec.events, Path(), progress)
+
+
+def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> InteractionLog:
+    file = folder / Path(events.path).expanduser()
+    types = dict.fromkeys((spec.columns.user, spec.columns.item), ID)
+    table = read_table(file, spec.event_columns(), types, progress=progress, **events.reading())
     tables = {
         name: _read_attributes(part, key, ids, folder / part.path, progress)
         for name, part, key, ids in spec.tables()
@@ -161,7 +201,9 @@ def _to_arrow(data: Any, wanted: list[str]) -> pa.Table:
 
 
 def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.Table | None]) -> InteractionLog:
-    keys = spec.columns
+    keys, notes = spec.columns, ()
+    if spec.missing_items != "error":
+        table, tables, notes = _mend_missing_items(table, spec, source, dict(tables))
     ids = {
         key: _whole_ids(table[name], name, source) for key, name in (("user_id", keys.user), ("item_id", keys.item))
     }
@@ -178,9 +220,11 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     if keys.scenario is not None:
         names["scenario"] = keys.scenario.column
     info = {"name": spec.name, "label_rule": keys.label.describe()} | info_values(spec.info)
+    info["notes"] = " ".join(filter(None, (info.get("notes"), *notes))) or None
+    context = _described(table, keys.context, source) if keys.context else None
     return InteractionLog.from_columns(
         *ids.values(),
-        _times(table[keys.time.column], keys.time, source),
+        seconds_of(table[keys.time.column], keys.time, source),
         _labels(table[keys.label.column], keys.label, source),
         feedback=feedback,
         feedback_names=feedback_names,
@@ -190,10 +234,36 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
         weight=None if keys.weight is None else table[keys.weight],
         feedback_values=_graded(table, keys.feedback_values, source),
         **tables | from_events,
+        context=None if context is None else pa.table(context),
         info=DatasetInfo.from_dict(info),
         source=source,
         names=names,
     )
+
+
+def _mend_missing_items(
+    table: pa.Table, spec: Schema, source: str, tables: dict[str, pa.Table | None]
+) -> tuple[pa.Table, dict[str, pa.Table | None], tuple[str, ...]]:
+    """Events of items without a row in the catalogue left out, or rows without a description added; and a note that says how many."""
+    ids = _whole_ids(table[spec.columns.item], spec.columns.item, source)
+    rows = columns.item_rows(ids, spec.columns.item, source, tables["catalogue"]["item_id"], missing=-1)
+    lacking = rows < 0
+    if not lacking.any():
+        return table, tables, ()
+    missing = columns.encode_ids(pc.filter(ids, pa.array(lacking)), spec.columns.item, source)[1]
+    found = f"{int(lacking.sum()):,} events of {len(missing):,} items that the catalogue lacks"
+    if spec.missing_items == "drop":
+        if lacking.all():
+            raise ValueError(
+                f"{source}: no event's item stands in the catalogue, such as {ids[0].as_py()!r}; check its id column."
+            )
+        return table.filter(pa.array(~lacking)), tables, (f"{found} were left out.",)
+    known = tables["catalogue"]
+    if pa.types.is_integer(known["item_id"].type) != pa.types.is_integer(missing.type):
+        known = known.set_column(0, "item_id", known["item_id"].cast(pa.string()))
+    added = pa.table({"item_id": missing.cast(known["item_id"].type)})
+    tables["catalogue"] = pa.concat_tables([known, added], promote_options="default")
+    return table, tables, (f"{found} are kept without a description.",)
 
 
 def _whole_ids(values: Any, name: str, source: str) -> pa.Array:
@@ -210,65 +280,6 @@ def _whole_ids(values: Any, name: str, source: str) -> pa.Array:
 _COMPARE = {
     "greater_than": pc.greater, "at_least": pc.greater_equal, "less_than": pc.less, "at_most": pc.less_equal
 }  # fmt: skip
-
-
-def _times(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
-    array = given = columns.whole_column(values, spec.column, source)
-    place = columns.place(source, spec.column)
-    if columns.is_text(array.type):
-        if spec.format is None:
-            array = _numbers(array, spec.column, source, "Times in words need `format` in the schema.")
-        else:
-            array = pc.strptime(array.cast(pa.string()), format=spec.format, unit="s", error_is_null=True)
-            problem, rule = "are no times in the schema's format", f"Expected the format {spec.format!r}."
-            columns.refuse(columns.nulls(array), given, spec.column, source, problem, rule)
-    elif spec.format is not None and not (pa.types.is_temporal(array.type) and spec.format.startswith("%Y-%m-%d")):
-        # A reader takes ISO times for times by itself, and so does a format of that order.
-        raise ValueError(
-            f"{place}: `format` reads strings, and the column has the type {array.type}; leave `format` out of the schema."
-        )
-    if spec.timezone is not None:
-        if not pa.types.is_timestamp(array.type) or array.type.tz is not None:
-            raise ValueError(
-                f"{place}: `timezone` is for times without a zone, and the column has the type {array.type}; leave "
-                "`timezone` out of the schema."
-            )
-        try:
-            array = pc.assume_timezone(array, spec.timezone, ambiguous="earliest", nonexistent="earliest")
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{place}: timezone {spec.timezone!r}: {error}") from None
-    seconds = columns.to_seconds(array, spec.column, source, spec.unit)
-    if spec.unit != "s" and len(seconds) and abs(seconds).max() < 31 * 86_400:
-        _refuse_finer_unit(seconds, spec.unit, place)
-    hint = "Events have happened; check the unit or format of the time."
-    columns.refuse(seconds > clock.time() + 86_400, given, spec.column, source, "lie in the future", hint)
-    return seconds
-
-
-def _refuse_finer_unit(seconds: np.ndarray, given: str, place: str) -> None:
-    """Raises for times that all lie in January 1970, when a coarser unit puts them between 2000 and today."""
-    units = ("s", "ms", "us", "ns")
-    finer = units.index(given)
-    for coarse, unit in enumerate(units[:finer]):
-        factor = 1000 ** (finer - coarse)
-        if (seconds.min() + 1) * factor >= 946_684_800 and seconds.max() * factor <= clock.time() + 86_400:
-            fix = "leave `unit` out" if unit == "s" else f"set `unit: {unit}`"
-            raise ValueError(
-                f"{place}: read in the unit {given!r} all times lie in January 1970; the numbers look like {unit}: {fix} in "
-                "the schema."
-            )
-
-
-def _numbers(array: pa.Array, name: str, source: str, accepted: str) -> pa.Array:
-    """Strings that are numbers as numbers; others are an error."""
-    if not columns.is_text(array.type):
-        return array
-    good = pc.match_substring_regex(array, r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$")
-    bad = pc.invert(good).fill_null(False).to_numpy(zero_copy_only=False)
-    columns.refuse(bad, array, name, source, "are no numbers", accepted)
-    trimmed = pc.utf8_trim_whitespace(array)
-    whole = pc.all(pc.match_substring_regex(trimmed, r"^[+-]?\d+$")).as_py()
-    return pc.replace_substring_regex(trimmed, r"^\+", "").cast(pa.int64() if whole else pa.float64())
 
 
 def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
@@ -288,8 +299,8 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
     if missing.all():
         return labels
     if spec.rule not in ("equals", "in"):
-        hint = "Accepted: 0, 1." if spec.rule is None else "The rule compares numbers."
-        array = _numbers(array, spec.column, source, hint)
+        hint = f"Accepted: 0, 1.{_rule_of_words(array, spec)}" if spec.rule is None else "The rule compares numbers."
+        array = columns.text_numbers(array, spec.column, source, hint)
     if spec.rule is None:
         if missing.any():
             array = pc.fill_null(array, pa.scalar(0).cast(array.type))
@@ -314,6 +325,15 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
     return labels
 
 
+def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:
+    """The rule to write for a label of two words, one of which says yes."""
+    found = pc.unique(array.drop_null()).to_pylist() if columns.is_text(array.type) else []
+    chosen = [word for word in found if str(word).strip().lower() in POSITIVE_WORDS]
+    if len(found) != 2 or len(chosen) != 1:
+        return ""
+    return f" Write `label: {{column: {spec.column}, equals: {json.dumps(chosen[0])}}}` for {chosen[0]!r} as a click."
+
+
 def _graded(table: pa.Table, name: str | None, source: str) -> pa.Array | None:
     if name is None:
         return None
@@ -321,7 +341,7 @@ def _graded(table: pa.Table, name: str | None, source: str) -> pa.Array | None:
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     if columns.is_text(array.type):  # a text file writes a missing value as an empty one
         array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
-    return _numbers(array, name, source, "Graded feedback is a number, or empty where unknown.")
+    return columns.text_numbers(array, name, source, "Graded feedback is a number, or empty where unknown.")
 
 
 def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -363,7 +383,7 @@ def _read_attributes(spec: AttributesSpec, key: str, id_column: str, file: Path,
         wanted = [id_column, *(part.column for part in spec.columns.values())]
         kinds = {part.column: _kind_of(part) for part in spec.columns.values()}
         types |= {name: _TYPES[kind] for name, kind in kinds.items() if kind is not None}
-    table = read_table(file, wanted, types, format=spec.format, delimiter=spec.delimiter, progress=progress)
+    table = read_table(file, wanted, types, progress=progress, **spec.reading())
     check_keys(table, id_column, str(file))
     parts = spec.columns
     if parts is None:
@@ -389,7 +409,13 @@ def _attributes(table: pa.Table, parts: Mapping[str, AttributeSpec], key: str, i
         raise ValueError(
             f"{source}: a column may not be called {key!r}, the name of the ids; rename it in the schema."
         )
-    result = {key: ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids}
+    ids = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
+    return pa.table({key: ids} | _described(table, parts, source))
+
+
+def _described(table: pa.Table, parts: Mapping[str, AttributeSpec], source: str) -> dict[str, pa.Array]:
+    """The columns of a schema's `columns` or `context` by their names, in the types and lists that it states."""
+    result = {}
     for name, part in parts.items():
         values = table[part.column].combine_chunks()
         if pa.types.is_dictionary(values.type):
@@ -405,4 +431,4 @@ def _attributes(table: pa.Table, parts: Mapping[str, AttributeSpec], key: str, i
         if part.separator is not None:
             values = columns.split_texts(values, part.separator)
         result[name] = values
-    return pa.table(result)
+    return result

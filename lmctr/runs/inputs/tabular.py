@@ -14,9 +14,9 @@ import pyarrow as pa
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.fields import override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.data.logs.log import LOG_FILE, InteractionLog
+from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits, split_log
-from lmctr.data.registry import DATASETS, find, load_log, load_tabular
+from lmctr.data.registry import DATASETS, find, is_own_log, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.evaluation.baselines import baseline_metrics
@@ -56,7 +56,7 @@ class TabularInput(StoredInput):
 
     @classmethod
     def check_recipe(cls, data: dict[str, Any], model: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        if _is_log(data["name"]) and data["split"] not in (None, "time", "user", "given"):
+        if _is_log(data) and data["split"] not in (None, "time", "user", "given"):
             yield (
                 "data.split",
                 f"data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
@@ -66,14 +66,14 @@ class TabularInput(StoredInput):
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
         keys = super().baseline_data_keys(data)
-        return keys if _is_log(data["name"]) else (*keys, "features")  # those of a log read the log, not its fields
+        return keys if _is_log(data) else (*keys, "features")  # those of a log read the log, not its fields
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
     def load(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
         data = self.data
-        if _is_log(data["name"]):
+        if _is_log(data):
             self.source = self._log_source()
             return
         options = self._options("table", "split", "fractions", says="parts its rows itself; leave it out")
@@ -87,12 +87,12 @@ class TabularInput(StoredInput):
 
         data = self.data
         name = data["name"]
+        of_log = find(name, "log").options
         of_table = [
             key
             for key, entry in inspect.signature(movielens_table).parameters.items()
             if entry.kind == entry.KEYWORD_ONLY
         ]
-        of_log = find(name, "log").options
         for key in data["options"]:
             if key not in (*of_log, *of_table):
                 known = [*of_log, *of_table]
@@ -105,6 +105,8 @@ class TabularInput(StoredInput):
         rule = data["split"] or ("time" if self.log.part is None else "given")
         self.log_splits = split_log(self.log, rule=rule, fractions=fractions, seed=data["seed"])
         table_options = {key: value for key, value in data["options"].items() if key not in options}
+        if name not in DATASETS["log"]:
+            table_options.setdefault("own_columns", None)
         return movielens_table(self.log, self.log_splits, **table_options)
 
     def _events(self, part: str) -> np.ndarray:
@@ -193,9 +195,10 @@ class TabularInput(StoredInput):
         return data_values
 
 
-def _is_log(name: str) -> bool:
-    """Whether a recipe's data name means an interaction log: a known one, or a folder of `lmctr data prepare`."""
-    return name in DATASETS["log"] or (Path(name).expanduser() / LOG_FILE).is_file()
+def _is_log(data: dict[str, Any]) -> bool:
+    """Whether a recipe's data are an interaction log: a known one, a folder of `lmctr data prepare`, the schema of one, or a data file
+    with the keys of such a schema in `data.options`."""
+    return data["name"] in DATASETS["log"] or is_own_log(data["name"], data["options"])
 
 
 def _unknown_share(store: TabularStore, part: str) -> float | None:

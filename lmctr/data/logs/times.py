@@ -1,0 +1,128 @@
+"""Times of an event table as unix seconds: numbers in a unit, ISO texts, or texts in a format that the schema states."""
+
+from __future__ import annotations
+
+import time as clock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import columns
+from .schema import TimeSpec
+
+__all__ = ["FORMATS", "format_of_texts", "iso_times", "seconds_of", "unit_of"]
+
+UNITS = ("s", "ms", "us", "ns")
+FORMATS = tuple(
+    f"{date}{hours}"
+    for hours in (" %H:%M:%S", " %H:%M", "")
+    for date in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%Y%m%d", "%d-%m-%Y")
+)
+"""Formats of times in words that are looked for; ISO times need none."""
+_EARLIEST = 946_684_800  # the year 2000
+
+
+def unit_of(low: float, high: float) -> str | None:
+    """The unit in which these unix times lie between the year 2000 and tomorrow; None: in none."""
+    for power, unit in enumerate(UNITS):
+        if low >= _EARLIEST * 1000**power and high <= (clock.time() + 86_400) * 1000**power:
+            return unit
+    return None
+
+
+def iso_times(texts: pa.Array) -> pa.Array | None:
+    """Texts such as `2024-03-01T12:00:00Z` as timestamps; None where one of them is no ISO time."""
+    for zone in (None, "UTC"):
+        try:
+            return pc.cast(texts, pa.timestamp("us", zone))
+        except pa.ArrowInvalid:
+            continue
+    return None
+
+
+def format_of_texts(texts: pa.Array) -> str | None:
+    """The first of `FORMATS` that reads every one of some texts; None: none does."""
+    for format in FORMATS:
+        if not pc.strptime(texts, format=format, unit="s", error_is_null=True).null_count:
+            return format
+    return None
+
+
+def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
+    """(R,) int64 unix seconds of a time column.
+
+    Raises:
+        ValueError: missing values; texts that are no times; numbers of another unit than the schema says, with the line to write; times
+            in the future.
+    """
+    array = given = columns.whole_column(values, spec.column, source)
+    place = columns.place(source, spec.column)
+    if columns.is_text(array.type):
+        array = _of_texts(array, spec, source, place)
+    elif spec.format is not None and not (pa.types.is_temporal(array.type) and spec.format.startswith("%Y-%m-%d")):
+        # A reader takes ISO times for times by itself, and so does a format of that order.
+        raise ValueError(
+            f"{place}: `format` reads strings, and the column has the type {array.type}; leave `format` out of the schema."
+        )
+    if spec.timezone is not None:
+        if not pa.types.is_timestamp(array.type) or array.type.tz is not None:
+            raise ValueError(
+                f"{place}: `timezone` is for times without a zone, and the column has the type {array.type}; leave "
+                "`timezone` out of the schema."
+            )
+        try:
+            array = pc.assume_timezone(array, spec.timezone, ambiguous="earliest", nonexistent="earliest")
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{place}: timezone {spec.timezone!r}: {error}") from None
+    if columns.is_number(array.type) and len(array):
+        _refuse_finer_unit(array, spec, place)
+    seconds = columns.to_seconds(array, spec.column, source, spec.unit)
+    if spec.unit != "s" and len(seconds) and abs(seconds).max() < 31 * 86_400:
+        _refuse_coarser_unit(seconds, spec.unit, place)
+    hint = "Events have happened; check the unit or format of the time."
+    columns.refuse(seconds > clock.time() + 86_400, given, spec.column, source, "lie in the future", hint)
+    return seconds
+
+
+def _of_texts(array: pa.Array, spec: TimeSpec, source: str, place: str) -> pa.Array:
+    """Texts as timestamps, or as numbers where all of them are."""
+    texts = array.cast(pa.string())
+    if spec.format is not None:
+        found = pc.strptime(texts, format=spec.format, unit="s", error_is_null=True)
+        problem, rule = "are no times in the schema's format", f"Expected the format {spec.format!r}."
+        columns.refuse(columns.nulls(found), array, spec.column, source, problem, rule)
+        return found
+    found = iso_times(texts)
+    if found is not None:
+        return found
+    format = format_of_texts(texts.slice(0, 1000))
+    hint = "Times in words need `format` in the schema."
+    if format is not None:
+        hint = f'They look like `format`: write `time: {{column: {spec.column}, format: "{format}"}}`.'
+    return columns.text_numbers(array, spec.column, source, hint)
+
+
+def _refuse_finer_unit(array: pa.Array, spec: TimeSpec, place: str) -> None:
+    """Raises for numbers that are times of this century in a finer unit than the schema's."""
+    bounds = pc.min_max(array)
+    unit = unit_of(bounds["min"].as_py() or 0, bounds["max"].as_py() or 0)
+    if unit is not None and UNITS.index(unit) > UNITS.index(spec.unit):
+        raise ValueError(
+            f"{place}: read in the unit {spec.unit!r} all times (such as {array[0].as_py()}) are outside the years up to 9999 or in the "
+            f"future; they look like {unit}: set the time unit in the schema, `time: {{column: {spec.column}, unit: {unit}}}`."
+        )
+
+
+def _refuse_coarser_unit(seconds: np.ndarray, given: str, place: str) -> None:
+    """Raises for times that all lie in January 1970, when a coarser unit puts them between 2000 and today."""
+    finer = UNITS.index(given)
+    for coarse, unit in enumerate(UNITS[:finer]):
+        factor = 1000 ** (finer - coarse)
+        if (seconds.min() + 1) * factor >= _EARLIEST and seconds.max() * factor <= clock.time() + 86_400:
+            fix = "leave `unit` out" if unit == "s" else f"set `unit: {unit}`"
+            raise ValueError(
+                f"{place}: read in the unit {given!r} all times lie in January 1970; the numbers look like {unit}: {fix} in "
+                "the schema."
+            )
