@@ -16,6 +16,7 @@ from lmctr.utils.suggest import did_you_mean
 
 # verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
 VERBS = {
+    "init": "lmctr.cli.init",
     "train": "lmctr.cli.train",
     "evaluate": "lmctr.cli.evaluate",
     "predict": "lmctr.cli.predict",

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from lmctr.utils.resources import find_resource
 
-__all__ = ["RecipeError", "find_recipe"]
+__all__ = ["RecipeError", "find_recipe", "is_data_file"]
 
+GROUPS = ("data", "model", "training")
 _DATA_SUFFIXES = {".csv", ".tsv", ".parquet", ".jsonl", ".json", ".gz", ".zip", ".txt", ".xlsx"}
 
 
@@ -15,15 +16,21 @@ class RecipeError(ValueError):
     """A recipe that cannot be used; the message names the key, the file, the value and what is accepted."""
 
 
+def is_data_file(name: str | Path) -> bool:
+    """Whether a file holds data, by its name."""
+    return bool({*map(str.lower, Path(name).suffixes)} & _DATA_SUFFIXES)
+
+
 def find_recipe(name: str | Path) -> Path:
     """A recipe's path: an existing file as given, else a recipe that ships with lmctr."""
     path = Path(name)
     if path.is_dir():
         raise RecipeError(f"{name} is a folder; a recipe is a YAML file (a run folder holds recipe.yaml)")
-    if {*map(str.lower, path.suffixes)} & _DATA_SUFFIXES:
+    if is_data_file(name):
         raise RecipeError(
-            f"{name} is a data file by its name, and a recipe is a YAML file: give a recipe, and name the data in it, "
-            f"for example lmctr train deepfm/synthetic --data.name {name}"
+            f"{name} is a data file by its name, and a recipe is a YAML file: give a recipe, and name the data in it, for example "
+            f"lmctr train deepfm/synthetic --data.name {name}; or lmctr train {name} --model deepfm, which makes a recipe for it; or "
+            f"lmctr init {name}, which writes some"
         )
     if path.is_file():
         return path

@@ -5,17 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmctr.runs.find import find_recipe
+from lmctr.runs.find import find_recipe, is_data_file
 from lmctr.utils.options import given, option
 
 
-@dataclass
-class TrainOptions:
-    """Train a model by a recipe, measure it beside the baselines, and leave a run folder."""
+@dataclass(kw_only=True)
+class DataFiles:
+    """Files of one's own, and which of their columns are known to be what."""
+
+    items: str | None = option("file with a row per item: id, title, categories, ...", None, metavar="FILE")
+    users: str | None = option("file with a row per user", None, metavar="FILE")
+    user: str | None = option("column of users (default: guessed)", None, metavar="COLUMN")
+    item: str | None = option("column of items (default: guessed)", None, metavar="COLUMN")
+    time: str | None = option("column of times (default: guessed)", None, metavar="COLUMN")
+    label: str | None = option("column that tells clicks (default: guessed)", None, metavar="COLUMN")
+
+
+@dataclass(kw_only=True)
+class InitOptions(DataFiles):
+    """Look at a file of clicks, say which column is what and why, and write a schema and three short recipes (ctr_sink, din, deepfm)
+    that train on it, on one split. Nothing is changed in the file."""
+
+    events: str = option(
+        "CSV, TSV (also .gz), Parquet or JSON lines: rows of user, item, time, label", positional=True
+    )
+    output: str | None = option("folder to write to (default: the file's name)", None, metavar="FOLDER")
+    yes: bool = option("ask nothing: take every guess", False)
+    overwrite: bool = option("replace what an earlier init wrote", False)
+
+
+@dataclass(kw_only=True)
+class TrainOptions(DataFiles):
+    """Train a model by a recipe, measure it beside the baselines, and leave a run folder. A data file in place of the recipe, with
+    --model, is trained on by a short recipe made for it."""
 
     recipe: str | None = option(
-        "YAML file, or the name of a recipe of the package (ctr_sink/quickstart)", None, positional=True
+        "YAML file, the name of a recipe of the package (ctr_sink/quickstart), or a data file (clicks.csv)",
+        None,
+        positional=True,
     )
+    model: str | None = option("with a data file: the family (ctr_sink, din, deepfm, ...)", None, metavar="FAMILY")
     output_dir: str | None = option("run folder (default: runs/<name of the recipe>)", None)
     resume: bool = option(
         "continue the run in the folder from its newest complete checkpoint; start it where there is none", False
@@ -36,6 +65,18 @@ class TrainOptions:
             )
         if self.resume and self.overwrite:
             raise ValueError("--resume continues a run, --overwrite deletes it: give one of them")
+        given = [name for name in ("model", *DataFiles.__dataclass_fields__) if getattr(self, name) is not None]
+        if self.recipe is not None and is_data_file(self.recipe):
+            if self.model is None:
+                raise ValueError(
+                    f"{self.recipe} is a data file, no recipe: name the family too, --model din; or let `lmctr init {self.recipe}` write "
+                    "recipes for it"
+                )
+            return
+        if given:
+            raise ValueError(
+                f"--{given[0]} goes with a data file (lmctr train clicks.csv --model din), not with a recipe"
+            )
         if self.recipe is not None:
             find_recipe(self.recipe)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lmctr.models.families import DEFAULT_FAMILY, families
-from lmctr.runs.find import RecipeError, find_recipe
+from lmctr.runs.find import GROUPS, RecipeError, find_recipe
 from lmctr.runs.inputs import config_class, input_class
 from lmctr.runs.inputs.keys import TrainingKeys
 from lmctr.runs.words import OTHER_WORDS
@@ -30,8 +30,6 @@ from lmctr.utils.values import Values, Wording, dataclass_values, read_values, s
 
 if TYPE_CHECKING:
     from lmctr.runs.inputs.base import InputKind
-
-GROUPS = ("data", "model", "training")
 
 # Training arguments that lmctr decides itself, and where a user should look instead.
 SET_BY_LMCTR = {
@@ -143,6 +141,7 @@ def load_recipe(
     else:
         path = find_recipe(name)
         groups = _over_base(_read_yaml(path), source, path, _check_groups) or {}
+        _find_beside(groups, path)
     if in_python:
         overrides = _plain(overrides)
     else:
@@ -242,6 +241,14 @@ def read_with_base(path: Path, source: str) -> Any:
             raise RecipeError(f"{source} is a recipe, which one run is trained by: lmctr train {source}")
 
     return _over_base(_read_yaml(path), source, path, no_recipe)
+
+
+def _find_beside(groups: dict[str, Any], recipe: Path) -> None:
+    """Data that a recipe names by a file beside it, such as the schema of `lmctr init`, are found from every folder."""
+    data = groups.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    if isinstance(name, str) and not Path(name).expanduser().exists() and (recipe.parent / name).is_file():
+        data["name"] = str(recipe.parent / name)
 
 
 def _check_groups(content: Any, source: str) -> None:

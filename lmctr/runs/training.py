@@ -24,6 +24,7 @@ from lmctr.runs.progress import ProgressLines
 from lmctr.runs.recipe import Recipe, RecipeError, load_recipe
 from lmctr.runs.reference import write_reference
 from lmctr.runs.run import Run
+from lmctr.runs.starting import recipe_for_file
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.processes import leave_process_group
@@ -79,7 +80,11 @@ def run_train(options: TrainOptions) -> int:
         print(key_reference(options.list_keys))
         return 0
     resume = "auto" if options.resume else False
-    train_recipe(options.recipe, options.output_dir, options.overrides, resume, options.overwrite, options.command)
+    recipe, output_dir = options.recipe, options.output_dir
+    if options.model is not None:
+        recipe = recipe_for_file(options)
+        output_dir = output_dir or f"runs/{Path(options.recipe).name.split('.')[0]}_{options.model}"
+    train_recipe(recipe, output_dir, options.overrides, resume, options.overwrite, options.command)
     return 0
 
 

@@ -1,0 +1,279 @@
+"""First recipes for data of one's own: what `lmctr init` writes, and what `lmctr train FILE --model FAMILY` trains."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lmctr.data.guess import Ask, LogGuess, guess_log, sample_file
+from lmctr.data.logs.splits import split_log
+from lmctr.data.registry import load_log
+from lmctr.models.families import family_of
+from lmctr.runs.find import GROUPS
+from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
+from lmctr.utils.files import write_text
+
+__all__ = ["init", "recipe_for_file", "starting_recipe"]
+
+FAMILIES = ("ctr_sink", "din", "deepfm")
+LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
+_BACKBONE = {
+    "model_type": "bert",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 256,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.1,
+}
+
+
+def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
+    """`lmctr init FILE`: guess what the columns are, check the log that follows, and write a schema and three recipes.
+
+    Raises:
+        FileNotFoundError, ValueError: a file that cannot be read, columns that cannot be told, a folder with such files.
+    """
+    events = Path(options.events)
+    folder = Path(options.output or events.name.split(".")[0])
+    names = ["schema.yaml", *(f"{family}.yaml" for family in FAMILIES)]
+    there = [name for name in names if (folder / name).exists()]
+    if there and not options.overwrite:
+        raise ValueError(
+            f"--output {folder}: {', '.join(there)} is there already; name another folder, or pass --overwrite"
+        )
+    asks = not options.yes and sys.stdin.isatty()
+    guess = _guess(options.events, options, _on_terminal if asks else None)
+    for line in guess.lines():
+        say(line)
+    schema = relative(guess.schema, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(
+        folder / "schema.yaml",
+        _SCHEMA_HEAD.format(events=events) + "".join(f"# {line}\n" for line in guess.lines()),
+        schema,
+    )
+    say("")
+    is_large = guess.events.rows > LARGE
+    if not is_large:
+        say(_checked(folder / "schema.yaml"))
+    for family in FAMILIES:
+        recipe = starting_recipe(family, guess, {"name": "schema.yaml"})
+        _write(folder / f"{family}.yaml", _RECIPE_HEAD.format(family=family, folder=folder), recipe)
+    say(f"wrote {', '.join(str(folder / name) for name in names)}")
+    say("\nnext:")
+    if is_large:
+        say(
+            f"  lmctr data sample {folder}/schema.yaml --share {LARGE / 3 / guess.events.rows:.2g} --output {folder}/sample.parquet"
+        )
+        say(
+            f"      (about {guess.events.rows:,} events are many for a first try; add --data.path {folder}/sample.parquet to the lines below)"
+        )
+    say(f"  lmctr data inspect {folder}/schema.yaml")
+    for family in FAMILIES:
+        say(f"  lmctr train {folder}/{family}.yaml")
+    say("  lmctr evaluate runs/din --compare runs/deepfm")
+    say("  lmctr predict runs/din --input impressions.csv --output scores.csv")
+    return 0
+
+
+def _guess(events: str, options: DataFiles, ask: Ask | None) -> LogGuess:
+    files = [None if path is None else sample_file(path) for path in (events, options.items, options.users)]
+    named = {role: getattr(options, role) for role in ("user", "item", "time", "label")}
+    return guess_log(*files, {role: column for role, column in named.items() if column is not None}, ask)
+
+
+def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """The recipe of the family `options.model` for the data file `options.recipe`; `say` gets what was taken for what."""
+    family_of(options.model)
+    guess = _guess(options.recipe, options, None)
+    for line in guess.lines():
+        say(line)
+    say("")
+    schema = dict(guess.schema)
+    events = schema.pop("events")
+    return starting_recipe(options.model, guess, {"name": events.pop("path"), "options": {**events, **schema}})
+
+
+def relative(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A schema whose paths are seen from a folder."""
+    result = dict(schema)
+    for part in ("events", "catalogue", "users"):
+        if "path" in result.get(part, ()):
+            path = Path(result[part]["path"]).resolve()
+            result[part] = {**result[part], "path": _seen_from(path, folder.resolve())}
+    return result
+
+
+def _seen_from(path: Path, folder: Path) -> str:
+    up = 0
+    while not path.is_relative_to(folder):
+        folder, up = folder.parent, up + 1
+    return "/".join([".."] * up + [path.relative_to(folder).as_posix()])
+
+
+def _checked(schema: Path) -> str:
+    log = load_log(schema)
+    splits = split_log(log)
+    parts = ", ".join(f"{name} {len(events):,}" for name, events in splits.items())
+    note = f" {log.info.notes}" if log.info.notes else ""
+    return (
+        f"checked: {log.num_events:,} events of {log.num_users:,} users on {log.num_items:,} items; samples by time: {parts}; positive "
+        f"{(log.label[splits.train] == 1).mean():.1%} of training.{note}"
+    )
+
+
+_SCHEMA_HEAD = (
+    "# Which column of {events} is what: guessed by `lmctr init`, to be mended here. Keys: lmctr.data.logs.table.\n#\n"
+)
+_RECIPE_HEAD = (
+    "# {family} on the log of schema.yaml: short enough for a first try on two cores.\n#\n#   lmctr train {folder}/{family}.yaml\n#\n"
+    "# Every key: lmctr train --list-keys {family}\n\n"
+)
+
+
+def _write(path: Path, head: str, content: dict[str, Any]) -> None:
+    lines = []
+    for key, value in content.items():
+        inner = value if isinstance(value, dict) and key in (*GROUPS, "columns") else None
+        text = _yaml(value if inner else {key: value})
+        lines.append(f"{key}:\n{textwrap.indent(text, '  ')}" if inner else text)
+    write_text(path, head + "".join(lines))
+
+
+def _yaml(values: dict[str, Any]) -> str:
+    """A key per line, and what is below it on that line where it fits."""
+    dump = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=110)
+    flow = {True: None, False: False}  # one scalar in a mapping would stand in braces
+    return "".join(
+        dump({key: value}, default_flow_style=flow[isinstance(value, (dict, list))]) for key, value in values.items()
+    )
+
+
+def _on_terminal(question: str, answers: Sequence[str], guess: str) -> str:
+    while True:
+        given = input(f"{question} ({', '.join(answers)}) [{guess}] ").strip() or guess
+        if given in answers:
+            return given
+        print(f"  {given!r} is none of them")
+
+
+# ---- recipes ----------------------------------------------------------------------------------------------------------
+
+
+def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[str, Any]:
+    """The groups of a short recipe of a family for a log that was guessed; `data` name it.
+
+    Raises:
+        ValueError: a family that reads no log.
+    """
+    kind = family_of(family).input
+    if kind not in _RECIPES:
+        raise ValueError(
+            f"--model {family}: it ranks the ads of impressions, which a log of events has not; give {', '.join(FAMILIES)} or another"
+        )
+    data, own = {**data, "split": "time", "fractions": [0.8, 0.1, 0.1]}, _RECIPES[kind](guess)
+    options = {**data.get("options", {}), **own["data"].pop("options", {})}
+    data |= own["data"] | ({"options": options} if options else {})
+    return {"data": data, "model": {"family": family, **own["model"]}, "training": own["training"]}
+
+
+def _text_recipe(guess: LogGuess) -> dict[str, Any]:
+    return {
+        "data": {
+            "max_train_samples": 20_000,
+            "max_eval_samples": 20_000,
+            "prompt": {"base": "generic/en", "item": _template(guess), **_feedback_words(guess)},
+            "num_behaviors": 10,
+            "order": "recent",
+            "feedback": "sink",
+        },
+        "model": {
+            "backbone": dict(_BACKBONE),
+            "tokenizer": {"type": "wordpiece", "vocab_size": 2000},
+            "sink_kind": "sink",
+            "sink_signal": ["recency", "feedback"],
+            "num_sink_buckets": 32,
+            "sink_embedding_dim": 32,
+        },
+        "training": {
+            "stage1_epochs": 1,
+            "stage2_epochs": 2,
+            "learning_rate": 2e-3,
+            "per_device_train_batch_size": 64,
+            "per_device_eval_batch_size": 256,
+            "seed": 0,
+        },
+    }
+
+
+def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
+    return {
+        "data": {
+            "max_train_samples": 200_000,
+            "max_eval_samples": 50_000,
+            "max_history_length": 50,
+            "min_count": 2,
+            "item_features": list(guess.item_categories),
+            "user_features": list(guess.user_categories),
+        },
+        "model": {},
+        "training": {
+            "epochs": 2,
+            "learning_rate": 2e-3,
+            "weight_decay": 0.01,
+            "per_device_train_batch_size": 128,
+            "per_device_eval_batch_size": 512,
+            "seed": 0,
+        },
+    }
+
+
+def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
+    return {
+        "data": {
+            "options": {"history_length": 20, "min_count": 5},
+            "max_train_samples": 500_000,
+            "max_eval_samples": 100_000,
+        },
+        "model": {"embedding_dim": 8},
+        "training": {
+            "epochs": 3,
+            "learning_rate": 1e-3,
+            "weight_decay": 1e-3,
+            "per_device_train_batch_size": 256,
+            "per_device_eval_batch_size": 4096,
+            "early_stopping_patience": 1,
+            "seed": 0,
+        },
+    }
+
+
+_RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
+
+
+def _template(guess: LogGuess) -> str:
+    """The text of an item: its title and at most two categories, or what there is."""
+    categories = guess.item_categories[:2]
+    if guess.title is None and not categories:
+        return "{item_id}"
+    if guess.title is None:
+        return "".join(f"{{{name}}}" if not place else f"[, {{{name}}}]" for place, name in enumerate(categories))
+    return f"{{{guess.title}}}" + "".join(f"[, {{{name}}}]" for name in categories)
+
+
+def _feedback_words(guess: LogGuess) -> dict[str, Any]:
+    """The prompt's words for the kinds of feedback of a log that names its own."""
+    column = guess.schema["columns"].get("feedback")
+    if column is None:
+        return {}
+    names = sorted(map(str, set(guess.events.values(column).to_pylist()) - {"unknown"}))
+    return {"feedback": [{"name": name, "word": f"{name} ", "header": f"{name}: "} for name in names]}
