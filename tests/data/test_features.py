@@ -14,7 +14,7 @@ import lmctr
 from lmctr.data import TabularFeatureProcessor
 from lmctr.data.features.fields import override_fields
 from lmctr.data.features.files import VOCABULARY_FILE
-from lmctr.data.features.vocabulary import CountAccumulator, Vocabulary, _HashIndex, hash_strings
+from lmctr.data.features.vocabulary import CountAccumulator, Vocabulary, _HashIndex, hash_string, hash_strings
 
 FIELDS = [
     {"name": "ad", "type": "categorical", "min_count": 2},
@@ -426,3 +426,12 @@ def test_overrides_of_fields():
     ]:
         with pytest.raises(ValueError, match=message):
             override_fields(fields, overrides)
+
+
+def test_a_look_up_of_one_text_is_that_of_many():
+    values = pa.array([f"{'x' * (n % 20)}{n}\u00fc" for n in range(3000)], pa.large_string())
+    known = Vocabulary(values.slice(0, 2000), first_id=3)
+    texts = values.to_pylist()
+    assert [hash_string(text) for text in texts] == hash_strings(values).tolist()
+    assert [known.id_of(text) for text in texts] == known.lookup(values).tolist()
+    assert Vocabulary(pa.array([], pa.large_string())).id_of("a") == 1

@@ -16,14 +16,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import place
+from lmctr.data.logs.columns import is_text, place
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.rows import MAX_SECONDS
 
+from .canonical import canonical_words, neutral_words
 from .fields import Field
 from .vocabulary import hash_strings
 
-__all__ = ["Rows", "group_codes", "labels_of", "numbers", "seconds_of", "text_codes", "value_lists", "weights_of"]
+__all__ = [
+    "Rows",
+    "group_codes",
+    "labels_of",
+    "numbers",
+    "parse_time",
+    "seconds_of",
+    "text_codes",
+    "value_lists",
+    "weights_of",
+]
 
 
 @dataclass(frozen=True)
@@ -88,11 +99,14 @@ class Rows:
         )
 
 
-def text_codes(array: pa.Array, field: Field, rows: Rows) -> tuple[np.ndarray, pa.Array]:
-    """Values of a categorical column as codes into distinct texts.
+def text_codes(
+    array: pa.Array, field: Field, rows: Rows, value_type: str | None = None
+) -> tuple[np.ndarray, pa.Array]:
+    """Values of a categorical column as codes into distinct texts. Null, NaN and empty text are missing.
 
-    Whole numbers are written in decimal (5, 5.0 and "5" are one value), booleans as "true" and "false". Null, NaN and empty
-    text are missing.
+    Args:
+        value_type: the canonical form (see [`lmctr.data.features.canonical`]); "neutral": before a type is known; None: as processors
+            were fitted before there were types, which take texts as they stand.
 
     Returns:
         (N,) int32 codes, -1 where missing, and a large_string array without nulls (its values need not be unique).
@@ -109,28 +123,38 @@ def text_codes(array: pa.Array, field: Field, rows: Rows) -> tuple[np.ndarray, p
     encoded = array if pa.types.is_dictionary(kind) else array.dictionary_encode()
     codes = _filled(encoded.indices, -1).astype(np.int32, copy=False)
     words, kind = encoded.dictionary, encoded.dictionary.type
-    if field.extract is not None:
-        words = _extract(words, field, rows, codes, array)
-    elif pa.types.is_floating(kind):
-        numbers = words.fill_null(np.nan).to_numpy(zero_copy_only=False).astype(np.float64)
-        whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
-        text = pc.cast(pa.array(np.where(whole, numbers, 0).astype(np.int64)), pa.large_string())
-        words = pc.if_else(pa.array(whole), text, pc.cast(pa.array(numbers, from_pandas=True), pa.large_string()))
-    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         try:
             words = words.cast(pa.large_string())
         except pa.ArrowInvalid:
             raise ValueError(
                 f"{place(rows.source, name)}: some values are not UTF-8 text; convert the file to UTF-8."
             ) from None
-    elif not pa.types.is_large_string(kind):
-        words = words.cast(pa.large_string())
+    if field.extract is not None:
+        words = _extract(words, field, rows, codes, array)
+    elif value_type is None:
+        words = _old_words(words)
+    else:
+        words = neutral_words(words)
+        kinds_apart = not (pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+        if value_type != "neutral" and kinds_apart:
+            words = canonical_words(words, value_type)
     empty = pc.or_kleene(pc.is_null(words), pc.equal(words, "")).fill_null(True).to_numpy(zero_copy_only=False)
     if empty.any():
         place_of = np.where(empty, -1, np.cumsum(~empty) - 1).astype(np.int32)
         codes = np.where(codes >= 0, place_of[codes], np.int32(-1))
         words = words.filter(pa.array(~empty))
     return codes, words
+
+
+def _old_words(words: pa.Array) -> pa.Array:
+    """Values as texts in the form of processors without types."""
+    if not pa.types.is_floating(words.type):
+        return words.cast(pa.large_string())
+    numbers = words.fill_null(np.nan).to_numpy(zero_copy_only=False).astype(np.float64)
+    whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)
+    text = pc.cast(pa.array(np.where(whole, numbers, 0).astype(np.int64)), pa.large_string())
+    return pc.if_else(pa.array(whole), text, pc.cast(pa.array(numbers, from_pandas=True), pa.large_string()))
 
 
 def _filled(array: pa.Array, missing: float) -> np.ndarray:
@@ -143,13 +167,15 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
     kind, moments = words.type, words
     if field.time_format is not None:
         texts = words.cast(pa.string()).to_pylist()
-        seconds = [_parse(value, field.time_format) for value in texts]
+        seconds = [parse_time(value, field.time_format) for value in texts]
         wrong = np.array([bool(text) and found is None for text, found in zip(texts, seconds)] or [False])
         accepted = f"Accepted: times like {field.time_format!r}."
         rows.refuse((codes >= 0) & wrong[codes], array, field.source_column, "are no times", accepted)
         moments = pa.array(seconds, pa.timestamp("s"))
     elif pa.types.is_integer(kind):
         moments = words.cast(pa.int64()).cast(pa.timestamp("s"))
+    elif pa.types.is_floating(kind) or is_text(kind):
+        moments = _moments(words, field, rows, codes, array)
     elif pa.types.is_date(kind):
         moments = words.cast(pa.timestamp("s"))
     elif not pa.types.is_timestamp(kind):
@@ -164,7 +190,32 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
     return part.cast(pa.large_string())
 
 
-def _parse(value: str | None, time_format: str) -> int | None:
+def _moments(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array: pa.Array) -> pa.Array:
+    """Times of unix seconds as whole floats or texts, and of ISO texts."""
+    texts = canonical_words(neutral_words(words), "integer")
+    seconds = pc.match_substring_regex(texts, r"^-?[0-9]{1,12}$").fill_null(False)
+    given = pc.and_(pc.is_valid(texts), pc.not_equal(texts, "")).fill_null(False)
+    moments = pc.if_else(seconds, texts, "0").cast(pa.int64()).cast(pa.timestamp("s"))
+    found = [
+        None if number or not there else _iso(text.as_py())
+        for number, there, text in zip(seconds.to_pylist(), given.to_pylist(), texts)
+    ]
+    moments = pc.if_else(seconds, moments, pa.array(found, pa.timestamp("s")))
+    bad = pc.and_(given, pc.is_null(moments)).to_numpy(zero_copy_only=False)
+    accepted = "Accepted: timestamps, whole unix seconds, ISO times; give time_format for other texts."
+    rows.refuse((codes >= 0) & np.append(bad, False)[codes], array, field.source_column, "are no times", accepted)
+    return moments
+
+
+def _iso(text: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return calendar.timegm(moment.utctimetuple())
+    except ValueError:
+        return None
+
+
+def parse_time(value: str | None, time_format: str) -> int | None:
     """Unix seconds of one distinct text. Python's own parser: pyarrow's takes no two-digit fields without separators."""
     try:
         return calendar.timegm(datetime.strptime(value, time_format).timetuple()) if value else None
@@ -224,6 +275,9 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
                 f"{place(rows.source, name)}: the values are text, and the {field.type} field {field.name!r} has no separator; "
                 "set separator, or pass lists."
             )
+        array = pc.if_else(
+            pc.equal(array, ""), pa.scalar(None, kind), array
+        )  # an empty list, not one of an empty text
         array = pc.split_pattern(array, field.separator)
         kind = array.type
     if pa.types.is_fixed_size_list(kind):
@@ -278,7 +332,7 @@ def seconds_of(rows: Rows, column: str, time_format: str | None = None) -> np.nd
     if time_format is not None and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         encoded = array.cast(pa.string()).dictionary_encode()
         codes = _filled(encoded.indices, -1)
-        parsed = [_parse(text, time_format) for text in encoded.dictionary.to_pylist()]
+        parsed = [parse_time(text, time_format) for text in encoded.dictionary.to_pylist()]
         bad = np.array([*(value is None for value in parsed), True])[codes]
         rows.refuse(bad, array, column, "are no times", f"Accepted: times like {time_format!r}.")
         return np.array([*parsed, 0], dtype=np.int64)[codes]
@@ -305,11 +359,13 @@ def weights_of(rows: Rows, column: str) -> np.ndarray:
 
 
 def group_codes(rows: Rows, column: str) -> np.ndarray:
-    """(N,) int64: whole numbers as they are, texts as a stable 63-bit hash; a missing value is the group -1."""
+    """(N,) int64: whole numbers from 0 below 10^18 as they are, others and texts as a stable 63-bit hash; a missing value is the group -1."""
     array = rows.column(column)
-    if pa.types.is_integer(array.type):
-        return _filled(array.cast(pa.int64()), -1)
-    codes, words = text_codes(array, Field(column, "categorical"), rows)
+    if pa.types.is_integer(array.type) and len(array):
+        low, high = (scalar.as_py() for scalar in pc.min_max(array).values())
+        if low is not None and low >= 0 and high < 10**18:
+            return _filled(array.cast(pa.int64()), -1)
+    codes, words = text_codes(array, Field(column, "categorical"), rows, "text")
     whole = words.cast(pa.string())
     digits = pc.match_substring_regex(whole, r"^(0|[1-9][0-9]{0,17})$").to_numpy(zero_copy_only=False)
     hashed = (hash_strings(words) >> np.uint64(1)).astype(np.int64)

@@ -9,6 +9,8 @@ from typing import Any
 
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
+from .canonical import VALUE_TYPES
+
 __all__ = ["EXTRACTS", "Field", "override_fields", "parse_fields"]
 
 PADDING_ID, OOV_ID, FIRST_ID = 0, 1, 2
@@ -17,7 +19,7 @@ TRANSFORMS = ("raw", "log1p", "standardize", "quantile")
 EXTRACTS = ("hour", "weekday", "weekend", "day", "month", "year")
 MISSING = ("oov", "own_id")
 _COMMON = ("name", "type", "column", "embedding_dim")
-_VOCABULARY = ("min_count", "max_size", "hash_buckets", "share_with")
+_VOCABULARY = ("min_count", "max_size", "hash_buckets", "share_with", "value_type")
 _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format"),
     "numeric": (*_COMMON, "transform", "num_bins", "missing", "fill_value"),
@@ -42,6 +44,8 @@ class Field:
             does not grow with the number of distinct values.
         share_with: field whose vocabulary is used (the counts of all fields that share it are added up). A sequence then reads
             that field's embedding table too.
+        value_type: what the values are: "text", "integer" or "number", which says what texts and numbers are one value (see
+            [`lmctr.data.features.canonical`]); default: the narrowest that all values fitted on are of. Fields that share a vocabulary share it.
         missing: categorical and quantile fields: "oov" gives missing values the id of unknown values, "own_id" the id 2.
         extract: part of a time that is the value: "hour" (0-23), "weekday" (0 = Monday), "weekend" (0 or 1), "day", "month",
             "year".
@@ -64,6 +68,7 @@ class Field:
     max_size: int | None = None
     hash_buckets: int | None = None
     share_with: str | None = None
+    value_type: str | None = None
     missing: str = "oov"
     extract: str | None = None
     time_format: str | None = None
@@ -139,7 +144,7 @@ class Field:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < lowest):
                 raise ValueError(f"{where}: {key}={value!r}; accepted: a whole number of at least {lowest}.")
         choices = {"missing": MISSING, "transform": TRANSFORMS, "extract": (None, *EXTRACTS)}
-        for key, accepted in (choices | {"keep": (None, "last", "first")}).items():
+        for key, accepted in (choices | {"keep": (None, "last", "first"), "value_type": (None, *VALUE_TYPES)}).items():
             if getattr(self, key) not in accepted:
                 names = ", ".join(repr(value) for value in accepted if value is not None)
                 raise ValueError(f"{where}: {key}={getattr(self, key)!r}; accepted: {names}.")
@@ -155,6 +160,13 @@ class Field:
             raise ValueError(
                 f"{where}: min_count and max_size belong to the field {self.share_with!r}, whose vocabulary is shared."
             )
+        if self.value_type is not None and (self.share_with is not None or self.extract is not None):
+            why = (
+                f"the field {self.share_with!r}, whose vocabulary is shared"
+                if self.share_with
+                else "fields without extract"
+            )
+            raise ValueError(f"{where}: value_type={self.value_type!r} belongs to {why}.")
         if self.time_format is not None and self.extract is None:
             raise ValueError(f"{where}: time_format needs extract ({', '.join(EXTRACTS)}).")
         if self.fill_value is not None and (

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from lmctr.data.logs.columns import place
 
+from .canonical import VALUE_TYPES, canonical_words, fits, types_that_fit
 from .columns import Rows, labels_of, numbers, text_codes, value_lists
 from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
@@ -25,13 +28,19 @@ class FittedState:
         vocabularies: by the name of the field that owns it.
         bounds: (B - 1,) float64 inner bounds of the bins of each quantile field.
         moments: mean and standard deviation of each standardised field.
-        statistics: rows, positive rate, and for each field the number of missing values and of distinct values.
+        statistics: rows, positive rate, and for each field the number of missing values and of distinct values; `value_types` by field
+            (absent where an older version fitted).
     """
 
     vocabularies: dict[str, Vocabulary] = field(default_factory=dict)
     bounds: dict[str, np.ndarray] = field(default_factory=dict)
     moments: dict[str, tuple[float, float]] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def value_types(self) -> dict[str, str]:
+        """The type of the values of each categorical and list field; nothing of those that an older version fitted."""
+        return dict(self.statistics.get("value_types", {}))
 
 
 class Fitter:
@@ -53,6 +62,11 @@ class Fitter:
         self._moments = {f.name: _Moments() for f in fields if f.transform == "standardize"}
         self._quantile = [f for f in fields if f.transform == "quantile"]
         self._sample = _RowSample(len(self._quantile), sample_rows, seed)
+        self._owner = {f.name: f.share_with or f.name for f in fields if f.type != "numeric" and f.extract is None}
+        declared = {f.name: f.value_type for f in fields}
+        # Types that the values of a vocabulary's fields may still be of; None where the type is declared
+        self._types = {name: None if declared[name] else VALUE_TYPES for name in self._owner.values()}
+        self._declared, self._nan = declared, dict.fromkeys(self._owner, 0)
         self._missing = dict.fromkeys((f.name for f in fields), 0)
         self._present = dict.fromkeys((f.name for f in fields), 0)
         self.num_rows = self._positives = 0
@@ -75,20 +89,70 @@ class Fitter:
                 total = len(values)
             else:
                 values = value_lists(array, field_, rows)[0] if field_.kind == "list" else array
-                codes, words = text_codes(values, field_, rows)
+                codes, words = self._coded(field_, values, rows)
                 missing, total = int((codes < 0).sum()), len(codes)
+                counted = np.bincount(codes + 1, minlength=len(words) + 1)[1:]
+                if self._types.get(self._owner.get(field_.name)) is not None:
+                    self._narrow(field_.name, words, counted)
                 counts = self._counts.get(field_.share_with or field_.name)
                 if counts is not None:
-                    counts.add(words, np.bincount(codes + 1, minlength=len(words) + 1)[1:])
+                    counts.add(words, counted)
             self._missing[field_.name] += missing
             self._present[field_.name] += total - missing
         if sampled:
             self._sample.add(sampled)
 
+    def _coded(self, field_: Field, values: pa.Array, rows: Rows) -> tuple[np.ndarray, pa.Array]:
+        """Codes and texts: canonical ones of a declared type, whose values are checked, else neutral ones."""
+        kind = self._declared.get(self._owner.get(field_.name))
+        codes, words = text_codes(values, field_, rows, kind or "neutral")
+        if kind is not None:
+            wrong = ~fits(words, kind).to_numpy(zero_copy_only=False)
+            accepted = "Declare value_type: text, or leave value_type out."
+            problem = f"are no {kind}s, as its value_type says"
+            if field_.kind == "id":
+                rows.refuse(np.append(wrong, False)[codes], values, field_.source_column, problem, accepted)
+            elif wrong.any():
+                example = words.filter(pa.array(wrong))[0].as_py()
+                where = place(rows.source, field_.source_column)
+                raise ValueError(f"{where}: {int(wrong.sum())} values {problem}, such as {example!r}. {accepted}")
+        return codes, words
+
+    def _narrow(self, name: str, words: pa.Array, counted: np.ndarray) -> None:
+        owner = self._owner[name]
+        if self._types[owner] != ("text",):
+            self._types[owner], nan = types_that_fit(words, self._types[owner])
+            self._nan[name] += int(counted[nan].sum())
+
+    def _settle(self, name: str, counts: CountAccumulator) -> CountAccumulator:
+        """The counts of a vocabulary by canonical texts, once its type is known."""
+        kind = self.value_type(name)
+        if kind is None or self._declared[name]:
+            return counts
+        values, numbers = counts.result()
+        values = canonical_words(values, kind)
+        given = values.is_valid()
+        settled = CountAccumulator()
+        settled.add(values.filter(given), numbers[given.to_numpy(zero_copy_only=False)])
+        return settled
+
+    def value_type(self, name: str) -> str | None:
+        """The type of a field's values: the declared one, else the narrowest that all values seen so far are of."""
+        owner = self._owner.get(name)
+        if owner is None:
+            return None
+        return self._declared[owner] or next(
+            kind for kind in ("integer", "number", "text") if kind in self._types[owner]
+        )
+
     def finish(self) -> FittedState:
         """The result. Raises `ValueError` when there were no rows, or a field had no value in any of them."""
         if not self.num_rows:
             raise ValueError("fit: there are no rows to fit on.")
+        for name in self._owner:
+            if self.value_type(name) != "text":  # there "nan" is no word
+                self._missing[name] += self._nan[name]
+                self._present[name] -= self._nan[name]
         for field_ in self.fields:
             if not self._present[field_.name]:
                 raise ValueError(
@@ -98,7 +162,7 @@ class Fitter:
         by_name = {field_.name: field_ for field_ in self.fields}
         state = FittedState(moments={name: moments.result() for name, moments in self._moments.items()})
         for name, counts in self._counts.items():
-            owner = by_name[name]
+            owner, counts = by_name[name], self._settle(name, counts)
             state.vocabularies[name] = Vocabulary.from_counts(counts, owner.first_id, owner.min_count, owner.max_size)
         for field_, values in zip(self._quantile, self._sample.columns()):
             state.bounds[field_.name] = _inner_bounds(values, field_.num_bins)
@@ -111,6 +175,7 @@ class Fitter:
                 known = state.vocabularies[name]
                 entry |= {"distinct": len(known) + known.num_dropped, "kept": len(known)}
             state.statistics["fields"][name] = entry
+        state.statistics["value_types"] = {name: self.value_type(name) for name in self._owner}
         return state
 
 

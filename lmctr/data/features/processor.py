@@ -36,10 +36,12 @@ import numpy as np
 from transformers import BatchFeature
 from transformers.utils import TensorType
 
+from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource, rows_of, watched
 from lmctr.utils.suggest import unknown_key_message
 
 from .columns import Rows
+from .few import FewRows
 from .fields import Field, parse_fields
 from .files import SIDE_FILES, read_state, write_state
 from .fit import FittedState, Fitter
@@ -127,6 +129,11 @@ class TabularFeatureProcessor(FittedExtractor):
         return tuple(field for kind in ("id", "value", "list") for field in self.fields if field.kind == kind)
 
     @property
+    def value_types(self) -> dict[str, str]:
+        """What the values of each categorical and list field are, "text", "integer" or "number": declared, or found out by `fit`."""
+        return self.state.value_types
+
+    @property
     def field_names(self) -> list[str]:
         """Their names in that order."""
         return [field.name for field in self.ordered_fields()]
@@ -183,7 +190,8 @@ class TabularFeatureProcessor(FittedExtractor):
 
     def _set_state(self, state: FittedState) -> None:
         self.state, self.is_fitted = state, True
-        self.__dict__.pop("fingerprint", None)
+        for name in ("fingerprint", "_few_rows"):
+            self.__dict__.pop(name, None)
 
     # transforming
 
@@ -244,15 +252,23 @@ class TabularFeatureProcessor(FittedExtractor):
             if self.label is None:
                 raise ValueError("return_labels=True: this processor has no label column.")
             columns.setdefault(self.label, "number")
-        special = self._special(group=None, weight=None, label=self.label if return_labels else None)
-        parts = [
-            transform_rows(self.fields, self.state, block, special, inputs_only=not return_labels)
-            for block in rows_of(rows, columns)
-        ]
-        arrays = concatenate(parts)
+        arrays = None
+        if isinstance(rows, list) and not return_labels and all(isinstance(row, dict) for row in rows):
+            arrays = self._few_rows(rows)
+        if arrays is None:
+            special = self._special(group=None, weight=None, label=self.label if return_labels else None)
+            blocks = rows_of(rows, columns)
+            arrays = concatenate(
+                transform_rows(self.fields, self.state, block, special, inputs_only=not return_labels)
+                for block in blocks
+            )
         self.oov_counts = arrays.oov_counts
         keys = [key for key in (*self.model_input_names, "labels") if key in arrays]
         return BatchFeature({key: arrays[key] for key in keys}, tensor_type=return_tensors)
+
+    @cached_property
+    def _few_rows(self) -> FewRows:
+        return FewRows(self.fields, self.state)
 
     # what the model needs to know
 
@@ -319,6 +335,8 @@ class TabularFeatureProcessor(FittedExtractor):
         """Hex string over the fields and everything that was fitted; equal for processors that give equal arrays."""
         self._require_fitted()
         digest = hashlib.sha256(json.dumps([field.to_dict() for field in self.fields], sort_keys=True).encode())
+        if self.state.value_types:
+            digest.update(json.dumps(self.state.value_types, sort_keys=True).encode())
         for name in sorted(self.state.vocabularies):
             vocabulary = self.state.vocabularies[name]
             digest.update(f"{name} {vocabulary.first_id} {len(vocabulary)}".encode())
@@ -366,7 +384,7 @@ def column_names(source: Any) -> list[str] | None:
     if isinstance(source, Rows):
         return source.table.schema.names
     if isinstance(source, (str, os.PathLike)):
-        return next(rows_of(source)).table.schema.names
+        return names_in_file(source)
     if isinstance(source, Mapping):
         return list(source)
     if isinstance(source, Sequence) and source and isinstance(source[0], Mapping):

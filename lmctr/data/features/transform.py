@@ -97,7 +97,7 @@ def _ids(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, dict
         if field.fill_value is None:
             ids[missing] = missing_id
         return ids, _counts(len(ids), missing)
-    codes, words = text_codes(array, field, rows)
+    codes, words = text_codes(array, field, rows, state.value_types.get(field.name))
     missing = codes < 0
     ids = np.append(_word_ids(field, state, words), np.int32(missing_id)).take(codes)
     unknown = ids == OOV_ID
@@ -132,7 +132,7 @@ def _lists(
 ) -> tuple[tuple[np.ndarray, ...], dict[str, int]]:
     """Padded ids, with a time column also ages. Missing entries of a list are left out; unknown ones stay as id 1."""
     flat, lengths = value_lists(rows.column(field.source_column), field, rows)
-    codes, words = text_codes(flat, field, rows)
+    codes, words = text_codes(flat, field, rows, state.value_types.get(field.name))
     ids = np.append(_word_ids(field, state, words), np.int32(0)).take(codes)
     counts = _counts(len(ids), codes < 0, int((ids == OOV_ID).sum()))
     if field.time_column is None:

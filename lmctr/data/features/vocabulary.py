@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 
 from .fields import FIRST_ID, OOV_ID
 
-__all__ = ["CountAccumulator", "Vocabulary", "hash_strings"]
+__all__ = ["CountAccumulator", "Vocabulary", "hash_string", "hash_strings"]
 
 _K1, _K2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_64_BITS = (1 << 64) - 1
 _PENDING = 1 << 18  # values that wait for the next merge, at least
 
 
@@ -48,6 +49,18 @@ def hash_strings(values: pa.Array) -> np.ndarray:
     result = (result ^ (result >> np.uint64(30))) * _MIX1
     result = (result ^ (result >> np.uint64(27))) * _MIX2
     return result ^ (result >> np.uint64(31))
+
+
+def hash_string(text: str) -> int:
+    """[`hash_strings`] of one string, without the cost of arrays."""
+    data, result = text.encode(), int(_K2)
+    for start in range(0, len(data), 8):
+        mixed = result ^ (int.from_bytes(data[start : start + 8], "little") * int(_K1) & _64_BITS)
+        result = ((mixed << 31 | mixed >> 33) & _64_BITS) * int(_K2) & _64_BITS
+    result ^= len(data)
+    result = (result ^ result >> 30) * int(_MIX1) & _64_BITS
+    result = (result ^ result >> 27) * int(_MIX2) & _64_BITS
+    return result ^ result >> 31
 
 
 def _bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -151,6 +164,11 @@ class Vocabulary:
         found[known[~same.to_numpy(zero_copy_only=False)]] = -1  # another string with an equal hash
         return np.where(found >= 0, found + self.first_id, OOV_ID).astype(np.int32)
 
+    def id_of(self, text: str) -> int:
+        """The id of one string, 1 where it is unknown; as [`~Vocabulary.lookup`], without the cost of arrays."""
+        place = self._index.find_one(hash_string(text)) if len(self.values) else -1
+        return place + self.first_id if place >= 0 and self.values[place].as_py() == text else OOV_ID
+
     def digest(self) -> bytes:
         """SHA-256 of the values in the order of their ids."""
         digest = hashlib.sha256()
@@ -208,3 +226,10 @@ class _HashIndex:
             pending, step = pending[left], step[left]
             slot = (slot[left] + step) & self._mask
         return result
+
+    def find_one(self, hashed: int) -> int:
+        """[`~_HashIndex.find`] of one hash."""
+        slot, step = hashed & self._mask, (hashed >> 40) | 1
+        while (place := int(self._slots[slot])) >= 0 and int(self._hashes[place]) != hashed:
+            slot = (slot + step) & self._mask
+        return place

@@ -172,7 +172,11 @@ class ImpressionProcessor(FittedExtractor):
         for name, owner in self.borrowed.items():
             if owner in self.ad.state.vocabularies:
                 self.user.state.vocabularies[name] = self.ad.state.vocabularies[owner]
-        self.user.__dict__.pop("fingerprint", None)
+            kind = self.ad.state.value_types.get(owner)
+            if kind is not None:
+                self.user.statistics["value_types"][name] = kind
+        self.user.state.__dict__.pop("value_types", None)
+        self.user._set_state(self.user.state)
         self.__dict__.pop("fingerprint", None)
 
     # transforming

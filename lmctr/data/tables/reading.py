@@ -7,6 +7,7 @@ long the file is.
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,9 @@ from lmctr.data.features.columns import Rows
 from lmctr.data.logs.columns import is_number
 from lmctr.data.reading import check_columns, checked_file, csv_header, first_not_utf8, parse_error, printable
 
-__all__ = ["BLOCK_SIZE", "block_size_for", "stream_file"]
+from .arrays import array_of
+
+__all__ = ["BLOCK_SIZE", "block_size_for", "names_in_file", "stream_file"]
 
 BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
@@ -86,6 +89,20 @@ def stream_file(
             first += table.num_rows
     if first == 1:
         raise ValueError(f"{path}: the file has no rows.")
+
+
+def names_in_file(path: str | Path) -> list[str]:
+    """Names of a file's columns; of JSON lines, the keys of the first 1,000, whose values may be of several types."""
+    path, kind = checked_file(path)
+    if kind != "jsonl":
+        return next(stream_file(path)).table.schema.names
+    with _opened(path) as stream:
+        block = next(_line_blocks(stream, BLOCK_SIZE, path), b"")
+    try:
+        rows = [json.loads(line) for line in block.splitlines()[:1000] if line.strip()]
+        return list(dict.fromkeys(name for row in rows for name in row))
+    except ValueError:
+        return next(stream_file(path)).table.schema.names  # which says what is wrong
 
 
 def _ahead(stream: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch | pa.Table]:
@@ -192,12 +209,13 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
             read = pajson.ReadOptions(block_size=len(block) + 1, use_threads=False)
             try:
                 table = pajson.read_json(io.BytesIO(block), read)
+                found = [
+                    name for name, kind in (columns or {}).items() if kind == "text" and name in table.column_names
+                ]
+                other = [name for name in found if _reads_otherwise(table[name])]
+                table = _json_texts(table, block, other) if other else table
             except pa.ArrowInvalid as error:
-                shift = done + 1
-                message = re.sub(r"row (\d+)", lambda match, shift=shift: f"row {int(match[1]) + shift}", str(error))
-                column = re.search(r"Column\(/([^)]*)\)", message)
-                where = f"{path}, column {column[1]!r}" if column else str(path)
-                raise ValueError(f"{where}: cannot be read as JSON lines: {message}") from None
+                table = _json_of_mixed(path, error, block, columns, done)
             if columns is not None:
                 if not done:
                     check_columns(table.column_names, list(columns), str(path))
@@ -207,6 +225,42 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
                 table = table.select(list(columns))
             yield table
             done += table.num_rows
+
+
+def _reads_otherwise(column: pa.ChunkedArray) -> bool:
+    """Whether Arrow made something else of a column of texts than what stands in the file: times of texts, floats of large integers."""
+    kind = column.type
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return pa.types.is_timestamp(kind) or pa.types.is_floating(kind)
+
+
+def _json_texts(table: pa.Table, block: bytes, names: Sequence[str]) -> pa.Table:
+    """The table with some columns as the values stand in the file."""
+    rows = [json.loads(line) for line in block.splitlines() if line.strip()]
+    for name in names:
+        values = array_of([row.get(name) for row in rows], name, "text")
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table
+
+
+def _json_of_mixed(
+    path: Path, error: pa.ArrowInvalid, block: bytes, columns: Mapping[str, str] | None, done: int
+) -> pa.Table:
+    """A block whose columns hold values of several types, where they may; else Arrow's error with column and row."""
+    shift = done + 1
+    message = re.sub(r"row (\d+)", lambda match: f"row {int(match[1]) + shift}", str(error))
+    column = re.search(r"Column\(/([^)]*)\)", message)
+    where = f"{path}, column {column[1]!r}" if column else str(path)
+    refused = ValueError(f"{where}: cannot be read as JSON lines: {message}")
+    if column is None or (columns or {}).get(column[1].split("/")[0]) != "text":
+        raise refused from None
+    try:
+        rows = [json.loads(line) for line in block.splitlines() if line.strip()]
+        names = list(dict.fromkeys(name for row in rows for name in row if name in columns))
+        return pa.table({name: array_of([row.get(name) for row in rows], name, columns[name]) for name in names})
+    except (ValueError, AttributeError):
+        raise refused from None
 
 
 def _line_blocks(stream: pa.NativeFile, block_size: int, path: Path, quoted: bool = False) -> Iterator[bytes]:

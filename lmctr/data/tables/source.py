@@ -17,6 +17,7 @@ from lmctr.data.features.columns import Rows, group_codes, seconds_of
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 
+from .arrays import array_of
 from .reading import stream_file
 
 __all__ = ["Piece", "SplitRule", "TableSource", "file_piece", "rows_of", "table_piece", "watched"]
@@ -271,7 +272,7 @@ def _tables(data: Any, columns: Mapping[str, str] | None) -> Iterator[pa.Table |
     elif isinstance(data, Mapping):
         yield _select(_from_columns(data, columns), columns)
     elif hasattr(data, "columns") and hasattr(data, "dtypes"):  # pandas
-        yield _select(pa.Table.from_pandas(data, preserve_index=False), columns)
+        yield _from_frame(data, columns)
     elif isinstance(data, Sequence):
         if data and isinstance(data[0], (pa.RecordBatch, pa.Table)):
             yield from (_select(table, columns) for table in data)
@@ -295,24 +296,34 @@ def _check_names(found: Sequence[str], wanted: Iterable[str]) -> None:
         raise ValueError(f"data: no column {', '.join(map(repr, missing))}; the columns are {list(found)}.")
 
 
-def _select(table: pa.Table | pa.RecordBatch, columns: Mapping[str, str] | None) -> pa.Table | pa.RecordBatch:
-    names = table.schema.names
-    doubled = sorted({name for name in names if names.count(name) > 1} & set(columns or names))
+def _check_columns(names: Sequence[str], columns: Mapping[str, str] | None) -> None:
+    doubled = sorted({name for name in names if list(names).count(name) > 1} & set(columns or names))
     if doubled:
         raise ValueError(f"data: duplicate columns {doubled}; give each column a name of its own.")
-    if columns is None:
-        return table
-    _check_names(names, columns)
-    return table.select(list(columns))
+    _check_names(names, columns or ())
+
+
+def _select(table: pa.Table | pa.RecordBatch, columns: Mapping[str, str] | None) -> pa.Table | pa.RecordBatch:
+    _check_columns(table.schema.names, columns)
+    return table if columns is None else table.select(list(columns))
 
 
 def _from_columns(data: Mapping[str, Any], columns: Mapping[str, str] | None) -> pa.Table:
     _check_names(list(data), columns or ())
-    arrays = {name: _array(data[name], name, (columns or {}).get(name)) for name in columns or data}
+    arrays = {name: array_of(data[name], name, (columns or {}).get(name)) for name in columns or data}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"data: the columns differ in length: {lengths}.")
     return pa.table(arrays)
+
+
+def _from_frame(data: Any, columns: Mapping[str, str] | None) -> pa.Table:
+    names = [str(name) for name in data.columns]
+    _check_columns(names, columns)
+    wanted = list(columns) if columns is not None else names
+    return pa.table(
+        {name: array_of(data.iloc[:, names.index(name)], name, (columns or {}).get(name)) for name in wanted}
+    )
 
 
 def _from_dicts(data: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None) -> pa.Table:
@@ -326,36 +337,7 @@ def _from_dicts(data: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | 
             raise ValueError(
                 f"row {number}: no column {', '.join(map(repr, missing))}; pass None for a missing value. It has {list(row)}."
             )
-    return pa.table({name: _array([row[name] for row in data], name, (columns or {}).get(name)) for name in names})
-
-
-def _array(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedArray:
-    if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return values
-    if isinstance(values, np.ndarray) and values.ndim == 2:
-        values = list(values)
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        if kind == "text":  # numbers and texts in one categorical column
-            try:
-                return pa.array([_text(value) for value in values])
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
-                pass
-        raise ValueError(f"column {name!r}: the values have no common type: {error}") from None
-
-
-def _text(value: Any) -> Any:
-    """One value of a mixed column as `text_codes` writes it."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [_text(entry) for entry in value]
-    if isinstance(value, (bool, np.bool_)):
-        return "true" if value else "false"
-    if isinstance(value, (float, np.floating)):
-        return None if value != value else str(int(value)) if float(value).is_integer() else repr(float(value))
-    return str(value)
+    return pa.table({name: array_of([row[name] for row in data], name, (columns or {}).get(name)) for name in names})
 
 
 def file_fingerprint(path: Path) -> str:

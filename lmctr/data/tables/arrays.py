@@ -1,0 +1,64 @@
+"""Values of a column in memory as one pyarrow array, by what the column holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lmctr.data.features.canonical import neutral_text
+
+__all__ = ["array_of"]
+
+_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+
+
+def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedArray:
+    """A column's values as an array.
+
+    Args:
+        values: a list, a numpy array or a pandas Series (NaN is missing there), a pyarrow array.
+        name: of the column, for messages.
+        kind: "text": values of several types, and integers beyond 64 bits, become their texts; "number": such integers become floats.
+
+    Raises:
+        ValueError: values without a common type; names the column and, where one value is to blame, the row.
+    """
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        values = list(values)
+    of_frame = hasattr(values, "dtype")
+    try:
+        return pa.array(values, from_pandas=True) if of_frame else pa.array(values)
+    except _ERRORS as error:
+        problem = error
+    of_value = {"text": _text, "number": _number}.get(kind)
+    try:
+        if of_value is not None:
+            return pa.array([of_value(value) for value in values], from_pandas=True)
+    except (*_ERRORS, TypeError) as error:
+        problem = problem if isinstance(problem, pa.ArrowException) else error
+    raise ValueError(
+        f"column {name!r}: the values have no common type: {problem}. Accepted: values of one type in a column; of categorical "
+        "fields also texts, numbers and booleans mixed."
+    ) from None
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_text(entry) for entry in value]
+    try:
+        return neutral_text(value)
+    except TypeError:  # dates, decimals, bytes: what Arrow makes of one by itself
+        scalar = pa.scalar(value)
+        return None if scalar.as_py() is None else str(scalar.cast(pa.string()))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_number(entry) for entry in value]
+    return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
