@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lmctr.runs.answers import load_retriever, predict_rows
+from lmctr.runs.answers import load_item_statistics, load_retriever, predict_rows
 from lmctr.runs.download import local_folder
 from lmctr.runs.evaluation import evaluate
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
@@ -65,14 +65,18 @@ class Run:
     def _retriever(self) -> Any:
         return load_retriever(self.path, self.processor)
 
+    @cached_property
+    def _items(self) -> Any:
+        return load_item_statistics(self.path, self.processor)
+
     def predict(self, rows: Any) -> np.ndarray:
         """Logits of requests, or of rows of a table, as the lines of `lmctr predict` are, see
         [`~lmctr.runs.answers.predict_rows`]: one for each row, target or candidate, in order."""
-        return predict_rows(self.model, self.processor, rows, self._retriever)
+        return predict_rows(self.model, self.processor, rows, self._retriever, self._items)
 
     def score(self, history: Sequence[Any], candidates: Sequence[Any], time: float) -> np.ndarray:
         """(C,) logits of one user's candidates, by the fastest exact path that the model has, see [`~lmctr.serving.score`]."""
-        if self._retriever is not None:  # similarities come from it
+        if self._retriever is not None or self._items is not None:  # similarities and statistics come from them
             return self.predict([{"history": history, "candidates": candidates, "time": time}])
         return score(self.model, self.processor, history, candidates, time).numpy()
 

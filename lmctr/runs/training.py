@@ -324,6 +324,7 @@ class Training:
             save_adapter(model, self.folder.path / "adapter")
             model = merge_lora(model)
             model.save_pretrained(self.folder.path)
+        self.view.save_beside(self.folder.path, trainer.processing_class)
         if not trainer.is_fsdp_enabled:  # there no process holds the whole model
             rows = [samples[row] for row in range(min(_REFERENCE_ROWS, len(samples)))]
             write_reference(self.folder.path, model, trainer.data_collator(rows))

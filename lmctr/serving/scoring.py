@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .registry import DEFAULT_MAX_TOKENS, Request, scorer_for
+from .statistics import RequestStatistics
 from .user_state import UserState
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from lmctr.statistics import ItemStatistics
 
 __all__ = ["DEFAULT_MAX_TOKENS", "score"]
 
@@ -23,6 +26,7 @@ def score(
     time: float,
     *,
     similarity: np.ndarray | Sequence[Sequence[float]] | None = None,
+    items: ItemStatistics | None = None,
     max_tokens: int = DEFAULT_MAX_TOKENS,
 ) -> torch.Tensor:
     """Score one user's candidates by the fastest path of the model that gives the logits of scoring row by row.
@@ -39,6 +43,9 @@ def score(
         time: the request's time in seconds, after every behaviour. Retrieval families do not read it.
         similarity: (C, history) cosines of candidates and behaviours, where the processor's order or a sink signal needs them.
             Default: the `"similarity"` of each behaviour, for every candidate.
+        items: the table of the items' statistics (`ItemStatistics`), for a model that reads statistics and candidates that do not
+            bring their own raw `"statistics"`. Behaviours and candidates then name their `"item"`, and the whole history counts. A
+            [`UserState`] has its own table.
         max_tokens: most positions of a forward pass; bounds the memory, not the result. A single longer row still runs.
 
     Returns:
@@ -62,6 +69,14 @@ def score(
         raise ValueError(f"candidates must be a list of items, got {candidates!r}; give [item] for a single one")
     if isinstance(history, UserState):
         history.check_belongs(model, processor)
+        if items is not None:
+            raise ValueError("items: a UserState reads the table that it was made with; give it there")
         return history.score(candidates, time, similarity=similarity, max_tokens=max_tokens)
-    request = Request(list(history), list(candidates), time, similarity, max_tokens)
-    return scorer_for(model, processor).score(request, None)[0]
+    history, candidates = list(history), list(candidates)
+    scorer = scorer_for(model, processor)
+    if items is not None:
+        known = RequestStatistics(processor, items)
+        scorer.check_behaviors(history, None)
+        known.extend(history)
+        candidates = known.fill(candidates, time)
+    return scorer.score(Request(history, candidates, time, similarity, max_tokens), None)[0]

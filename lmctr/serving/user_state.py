@@ -11,10 +11,13 @@ from lmctr.utils.files import replacing
 
 from .fingerprint import model_fingerprint, processor_fingerprint, weights_version
 from .registry import DEFAULT_MAX_TOKENS, EncodedHistory, Request, scorer_for
+from .statistics import RequestStatistics
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from lmctr.statistics import ItemStatistics
 
 __all__ = ["UserState"]
 
@@ -43,6 +46,8 @@ class UserState:
         history: behaviours so far, oldest first.
         time: the time (seconds) of the requests to come, where the history's encoding depends on it (`"elapsed"`); without it
             such a history is encoded at its first request.
+        items: the table of the items' statistics, for a model that reads statistics: the user's own are then counted from the
+            behaviours, which name their `"item"`, exactly and over the whole history. Without it candidates bring their `"statistics"`.
 
     Attributes:
         num_seen: behaviours seen in all. num_kept: those that later scores still need, which are kept.
@@ -72,8 +77,10 @@ class UserState:
         processor: Any,
         history: Sequence[Mapping[str, Any]] = (),
         time: float | None = None,
+        items: ItemStatistics | None = None,
     ):
         self._scorer = scorer_for(model, processor)
+        self._statistics = None if items is None else RequestStatistics(processor, items)
         self._weights = weights_version(self._scorer.model)
         self._settings = processor_fingerprint(processor)
         self._history: list[dict[str, Any]] = []
@@ -110,6 +117,8 @@ class UserState:
         history = self._history + behaviors
         history = history[len(history) - self._scorer.needed(history) :]
         encoded, reencoded = self._scorer.encode(history, self._encoded, time)
+        if self._statistics is not None:
+            self._statistics.extend(behaviors)
         self._history, self.num_seen = history, self.num_seen + len(behaviors)
         self._encoded, self.reencoded = encoded, reencoded
 
@@ -123,7 +132,10 @@ class UserState:
     ) -> torch.Tensor:
         """(C,) logits of candidates; see [`lmctr.serving.score`]."""
         self._check_weights()
-        request = Request(self._history, list(candidates), time, similarity, max_tokens)
+        candidates = list(candidates)
+        if self._statistics is not None:
+            candidates = self._statistics.fill(candidates, time)
+        request = Request(self._history, candidates, time, similarity, max_tokens)
         logits, self._encoded, self.reencoded = self._scorer.score(request, self._encoded)
         return logits
 
@@ -161,6 +173,8 @@ class UserState:
             "history": json.dumps(self._history, ensure_ascii=False, default=_plain),
             "num_seen": str(self.num_seen),
         }
+        if self._statistics is not None:
+            metadata["statistics"] = json.dumps(self._statistics.user.to_dict(), default=_plain)
         tensors = {} if self._encoded is None else self._encoded.tensors()
         with replacing(path) as temporary:
             save_file(
@@ -169,13 +183,18 @@ class UserState:
         return path
 
     @classmethod
-    def load(cls, path: str | Path, model: torch.nn.Module, processor: Any) -> UserState:
+    def load(
+        cls, path: str | Path, model: torch.nn.Module, processor: Any, items: ItemStatistics | None = None
+    ) -> UserState:
         """Read a state back.
+
+        Args:
+            items: the table of the items' statistics, which may be a newer one; needed where the state counts the user's.
 
         Raises:
             FileNotFoundError: no such file.
             ValueError: no user state, or one of another model (other weights or configuration) or processor (other settings,
-                prompt or tokenizer).
+                prompt or tokenizer); a table of items for a state that counts no statistics, or none for one that does.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -192,7 +211,12 @@ class UserState:
             raise ValueError(
                 f"{path} is no user state of this version: its format is {metadata.get('format')!r}, not {_FORMAT!r}"
             )
-        state = cls(model, processor)
+        if (items is None) == ("statistics" in metadata):
+            needed = "counts the user's statistics: give" if items is None else "counts no statistics: leave out"
+            raise ValueError(f"{path}: the state {needed} the table of the items' statistics (items)")
+        state = cls(model, processor, items=items)
+        if items is not None:
+            state._statistics.load(json.loads(metadata["statistics"]), items)
         own = state._scorer.model
         for what, found in (("model", model_fingerprint(own)), ("processor", processor_fingerprint(processor))):
             if metadata.get(what) != found:

@@ -10,6 +10,7 @@ import pytest
 import lmctr
 import lmctr.data
 from lmctr.cli.main import main
+from lmctr.data.logs.log import InteractionLog
 from lmctr.hub.checks import validate_run
 from lmctr.runs.folder import open_run
 from lmctr.utils.files import read_json
@@ -198,6 +199,43 @@ def test_statistics_are_learnt_kept_and_asked_for(tmp_path):
         request = {"history": history, "candidates": [target], "time": row["time"]}
         assert run.score(history, [target], row["time"]) == pytest.approx([row["logit"]], abs=1e-5)
         assert run.predict([request]) == pytest.approx([row["logit"]], abs=1e-5)
+    # The folder keeps the items' table: a request after the log needs nothing but items and feedback.
+    user, later = int(log.user[-1]), int(log.time.max()) + 3600
+    items = log.catalogue["item_id"].to_pylist()
+    history = [
+        {
+            "text": texts[log.item[e]],
+            "time": int(log.time[e]),
+            "feedback": int(log.feedback[e]),
+            "item": items[log.item[e]],
+        }
+        for e in np.flatnonzero(log.user == user)
+    ]
+    longer = InteractionLog.from_columns(
+        np.r_[log.user, user],
+        np.r_[log.item, 7] + 1,
+        np.r_[log.time, later],
+        np.r_[log.label, 1],
+        catalogue=log.catalogue,
+    )
+    target = {"text": texts[7], "item": items[7]}
+    found = run.predict([{"history": history, "candidates": [target, target], "time": later}])
+    target["statistics"] = reader.raw(longer, [longer.num_events - 1])[0].tolist()
+    assert found == pytest.approx(list(run.score(history, [target, target], later)), abs=1e-5)
+    assert (
+        np.ptp(
+            run.predict(
+                [
+                    {"history": history[-n:], "target": items_of, "time": later}
+                    for n, items_of in (
+                        (3, {"text": texts[7], "item": items[7]}),
+                        (20, {"text": texts[7], "item": items[7]}),
+                    )
+                ]
+            )
+        )
+        > 1e-4
+    ), "statistics count the whole history, not only the three behaviours that the text shows"
     with pytest.raises(ValueError, match=r"num_statistics.*set data\.statistics"):
         lmctr.runs.train(recipe | {"model": recipe["model"] | {"num_statistics": 3}}, output_dir=tmp_path / "other")
     with pytest.raises(ValueError, match=r"did you mean 'user_rate'\?"):

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from lmctr.utils.lazy import lazy_names
 
-__all__ = ["load_retriever", "predict_rows"]
+__all__ = ["load_item_statistics", "load_retriever", "predict_rows"]
 # options.py is read for the help of the command line: nothing heavy before it is asked for
 __getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "lmctr.runs.answers.predict"))

@@ -89,6 +89,10 @@ class Answers(ABC):
                     raise ValueError(f"{row[0]}: {self.in_words(str(error))}") from error
             raise
 
+    def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A checked request with what the model reads besides, in the order in which requests come."""
+        return request
+
     def goes_alone(self, request: dict[str, Any]) -> bool:
         """Whether the next request is scored by `alone`."""
         return False
@@ -112,6 +116,10 @@ class Answers(ABC):
         count = 0
         for where, given in requests:
             request = self.check(given, where)
+            try:
+                request = self.prepare(request)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
             if self.goes_alone(request):
                 try:
                     done[len(waiting)] = self.alone(request)

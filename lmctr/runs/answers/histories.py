@@ -18,6 +18,8 @@ import torch
 
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.scoring import DEFAULT_MAX_TOKENS
+from lmctr.serving.statistics import RequestStatistics
+from lmctr.statistics import ItemStatistics
 
 from .base import Answers, Request, Row, grid_batches
 from .requests import event_request, text_request
@@ -32,6 +34,7 @@ class HistoryAnswers(Answers):
         model, processor, batch_size: see [`Answers`].
         max_tokens: most positions of a forward pass for a request on its own.
         retriever: gives the similarity of texts where the processor needs it.
+        items: the items' statistics, for candidates that do not bring their own; of a model that reads statistics.
     """
 
     def __init__(
@@ -41,8 +44,11 @@ class HistoryAnswers(Answers):
         batch_size: int | None = None,
         max_tokens: int | None = None,
         retriever: Any = None,
+        items: ItemStatistics | None = None,
     ):
         super().__init__(model, processor, batch_size)
+        self.items = items
+        self._counted: tuple[RequestStatistics, list[dict[str, Any]]] | None = None  # of the last history
         self.max_tokens = max_tokens or DEFAULT_MAX_TOKENS
         self.retriever = retriever
         try:
@@ -52,6 +58,20 @@ class HistoryAnswers(Answers):
         self.keeps_states = self._scorer is not None and self._scorer.encoded_class is not None
         self._last: list[dict[str, Any]] = []  # the history of the request before
         self._state: tuple[UserState, list[dict[str, Any]]] | None = None  # and the history that it has seen
+
+    def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Fills in the statistics of candidates that have none; they are counted on where a history goes on from the last one."""
+        candidates, history = request["candidates"], request["history"]
+        if self.items is None or all(entry.get("statistics") is not None for entry in candidates):
+            return request
+        counted, self._counted = self._counted, None  # so that a history that is refused leaves none behind
+        if counted is None or not _goes_on(history, counted[1]):
+            counted = RequestStatistics(self.processor, self.items), []
+        known, seen = counted
+        known.extend(history[len(seen) :])
+        filled = known.fill(candidates, request["time"])
+        self._counted = known, history
+        return {**request, "candidates": filled}
 
     def many(self) -> float:
         """From how many candidates on a request goes alone."""

@@ -15,8 +15,9 @@ import transformers
 from lmctr.data.logs.text_encoders import TextRetriever
 from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.download import local_folder
-from lmctr.runs.folder import open_run
+from lmctr.runs.folder import ITEM_STATISTICS, open_run
 from lmctr.runs.loading import load_folder
+from lmctr.statistics import ItemStatistics
 from lmctr.utils.measure import usable_device
 
 from .base import Answers, unknown_words
@@ -27,7 +28,7 @@ from .options import PredictOptions
 from .requests import answer_of, read_objects
 from .tables import FORMATS, predict_table, table_logits
 
-__all__ = ["answers_for", "load_retriever", "predict", "predict_rows"]
+__all__ = ["answers_for", "load_item_statistics", "load_retriever", "predict", "predict_rows"]
 
 _KINDS = ("text", "table", "events", "impressions")
 
@@ -53,7 +54,8 @@ def predict(options: PredictOptions) -> int:
         print(f"{count} rows scored{unknown_words(unknown)}", file=sys.stderr)
         return 0
     retriever = load_retriever(folder.path, processor)
-    answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens)
+    items = load_item_statistics(folder.path, processor)
+    answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens, items)
     count = 0
     name = "standard input" if options.input == "-" else options.input
     with (
@@ -69,7 +71,9 @@ def predict(options: PredictOptions) -> int:
     return 0
 
 
-def predict_rows(model: torch.nn.Module, processor: Any, rows: Any, retriever: Any = None) -> np.ndarray:
+def predict_rows(
+    model: torch.nn.Module, processor: Any, rows: Any, retriever: Any = None, items: ItemStatistics | None = None
+) -> np.ndarray:
     """Logits of requests or rows by a model and its processor.
 
     Args:
@@ -78,6 +82,7 @@ def predict_rows(model: torch.nn.Module, processor: Any, rows: Any, retriever: A
         rows: a list of requests, dicts as the lines of `lmctr predict` are; for tabular models anything that its processor takes: a list
             of dicts, a dict of columns, a pandas DataFrame, a pyarrow Table, a `datasets` Dataset.
         retriever: of a run whose histories are chosen by similarity, see `load_retriever`.
+        items: the items' statistics of a run whose model reads statistics, see `load_item_statistics`.
 
     Returns:
         (R,) float32 logits, or (R, T) of several tasks: one for each row, for each target or candidate of the requests, in order.
@@ -90,7 +95,7 @@ def predict_rows(model: torch.nn.Module, processor: Any, rows: Any, retriever: A
             return table_logits(model, processor(rows))
         if isinstance(rows, (str, dict)) or not hasattr(rows, "__iter__"):
             raise ValueError(f"rows: expected a list of requests, got {type(rows).__name__}; give [request] for one")
-        answers = answers_for(model, processor, retriever)
+        answers = answers_for(model, processor, retriever, items=items)
         found = [logits for _, logits in answers.scored((f"rows[{n}]", row) for n, row in enumerate(rows))]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
 
@@ -101,6 +106,7 @@ def answers_for(
     retriever: Any = None,
     batch_size: int | None = None,
     max_tokens: int | None = None,
+    items: ItemStatistics | None = None,
 ) -> Answers:
     """What answers the requests of a processor's kind.
 
@@ -112,7 +118,16 @@ def answers_for(
         return ImpressionAnswers(model, processor, batch_size)
     if kind == "table":
         raise ValueError(f"processor: {type(processor).__name__} reads rows of a table, no requests")
-    return {"text": TextAnswers, "events": EventAnswers}[kind](model, processor, batch_size, max_tokens, retriever)
+    kinds = {"text": TextAnswers, "events": EventAnswers}
+    return kinds[kind](model, processor, batch_size, max_tokens, retriever, items)
+
+
+def load_item_statistics(path: str | Path, processor: Any) -> ItemStatistics | None:
+    """The items' statistics of a run where its processor reads statistics and the folder holds the table, else None."""
+    file = Path(path) / ITEM_STATISTICS
+    if not hasattr(processor, "statistics_events") or processor.statistics_reader is None or not file.is_file():
+        return None
+    return ItemStatistics.load(file)
 
 
 def load_retriever(path: str | Path, processor: Any) -> TextRetriever | None:

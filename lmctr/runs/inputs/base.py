@@ -188,6 +188,10 @@ class InputKind(ABC):
         chosen = np.random.default_rng([self.data["seed"], PARTS.index(part)]).permutation(len(rows))[:limit]
         return rows[np.sort(chosen)]
 
+    def save_beside(self, folder: Path, processor: Any) -> None:
+        """Write what requests need of the data besides model and processor into the run folder."""
+        return None
+
     # ---- model ----------------------------------------------------------------------------------------------------
 
     def config(self, processor: Any) -> Any:

@@ -15,8 +15,9 @@ from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import load_log
 from lmctr.evaluation.baselines import baseline_metrics
+from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs.base import PARTS, InputKind, check_labels, checksum
-from lmctr.statistics import STATISTIC_SETS, StatisticsReader, statistic
+from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, statistic
 
 
 class LogInput(InputKind):
@@ -78,6 +79,11 @@ class LogInput(InputKind):
         codes, labels = self.log.feedback, self._first_label()
         found = [np.unique(labels[codes == code]) for code in range(len(self.log.feedback_names))]
         return None if any(len(own) > 1 for own in found) else [int(own[0]) if len(own) else -1 for own in found]
+
+    def save_beside(self, folder: Path, processor: Any) -> None:
+        reader = getattr(processor, "statistics_reader", None)
+        if reader is not None:
+            ItemStatistics.from_log(self.log, reader, label=self._first_label()).save(folder / ITEM_STATISTICS)
 
     def num_samples(self, part: str) -> int:
         return len(self.splits[part])

@@ -1,0 +1,71 @@
+"""Statistics of requests: the user's own and the cross ones counted from the behaviours, the items' read from a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lmctr.statistics import UserStatistics
+
+if TYPE_CHECKING:
+    from lmctr.statistics import ItemStatistics
+
+__all__ = ["RequestStatistics"]
+
+
+class RequestStatistics:
+    """What a user's behaviours say of candidates, as a training saw it: equal to the reader's values on a log of the same events.
+
+    Args:
+        processor: of a model with statistics. items: the table of the items.
+
+    Raises:
+        ValueError: a processor without a `statistics_reader`.
+    """
+
+    def __init__(self, processor: Any, items: ItemStatistics):
+        reader = getattr(processor, "statistics_reader", None)
+        if reader is None:
+            raise ValueError("items: the model reads no statistics, so a table of items has no use; leave it out")
+        self.processor = processor
+        self.user = UserStatistics(reader, items)
+
+    def load(self, values: Mapping[str, Any], items: ItemStatistics) -> None:
+        """Take over the user's counts as `UserStatistics.to_dict` gave them."""
+        self.user = UserStatistics.from_dict(values, self.processor.statistics_reader, items)
+
+    def extend(self, behaviors: Sequence[Mapping[str, Any]]) -> None:
+        """Count behaviours, oldest first, none earlier than those before.
+
+        Raises:
+            ValueError: a behaviour without `item`, or whose label is not known; nothing is counted then.
+        """
+        try:
+            events = self.processor.statistics_events(behaviors)
+        except ValueError as error:  # the processor speaks of batches
+            raise ValueError(str(error).replace("histories[0]", "history")) from error
+        self.user.extend(*events)
+
+    def fill(self, candidates: Sequence[Any], time: float) -> list[dict[str, Any]]:
+        """The candidates with their raw `statistics` at `time` (or their own `time`); those that have them keep them.
+
+        Raises:
+            ValueError: a candidate without `item`.
+        """
+        filled, by_time = [], {}
+        for number, candidate in enumerate(candidates):
+            entry = dict(candidate) if isinstance(candidate, Mapping) else self.processor.as_target(candidate)
+            filled.append(entry)
+            if entry.get("statistics") is not None:
+                continue
+            if "item" not in entry:
+                raise ValueError(
+                    f"candidates[{number}] has no 'item', by which its statistics are found; give the item's id, null for an item that "
+                    "was never seen, or the candidate's own 'statistics'"
+                )
+            by_time.setdefault(entry.get("time", time), []).append(number)
+        for moment, numbers in by_time.items():
+            values = self.user.at([filled[number]["item"] for number in numbers], moment)
+            for number, row in zip(numbers, values.tolist()):
+                filled[number]["statistics"] = row
+        return filled
