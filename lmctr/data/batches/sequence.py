@@ -20,7 +20,7 @@ import torch
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.processors.sequence import PADDING, SequenceProcessor
 
-from .rows import LogBatches, RowCollator, RowDataset
+from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
 
 __all__ = ["SequenceCollator", "SequenceDataset", "SequenceView", "sumi_rows"]
 
@@ -94,13 +94,20 @@ class SequenceView(LogBatches):
         log: the log. Behaviour types are its feedback codes.
         processor: the fitted [`SequenceProcessor`].
         statistics: (E, Fs) float array of what is known about each event's item just before the event, in the order of the
-            processor's `statistics`, which scales them; required exactly when the processor names some.
+            processor's `statistics`, which scales them; required where the processor names some and has no `statistics_reader`.
+        samples: events whose statistics will be asked for, where a `statistics_reader` gives them; default: all samples.
 
     Raises:
         ValueError: behaviours, scenarios or tasks of the log that the processor does not know; missing feature columns.
     """
 
-    def __init__(self, log: InteractionLog, processor: SequenceProcessor, statistics: np.ndarray | None = None):
+    def __init__(
+        self,
+        log: InteractionLog,
+        processor: SequenceProcessor,
+        statistics: np.ndarray | None = None,
+        samples: np.ndarray | None = None,
+    ):
         self.log = log
         self.processor = processor
         self._item = processor.item_codes(log.catalogue["item_id"])
@@ -116,15 +123,25 @@ class SequenceView(LogBatches):
                 raise ValueError(
                     f"the processor's task {task!r} is no label of the log: it has {['label', *log.extra_labels]}."
                 )
-        shape = (log.num_events, len(processor.statistics))
-        if (statistics is None) != (not processor.statistics) or (
+        reader, shape = processor.statistics_reader, (log.num_events, len(processor.statistics))
+        if reader is not None:
+            if statistics is not None:
+                raise ValueError("statistics: the processor's statistics_reader gives them; leave them out.")
+            task = processor.tasks[0]
+            label = log.label if task == "label" else log.extra_labels[task]
+            events = np.unique(self.samples(samples))
+            self.statistics = EventStatistics(events, reader.scaled(reader.raw(log, events, label=label)))
+        elif (statistics is None) != (not processor.statistics) or (
             statistics is not None and statistics.shape != shape
         ):
             found = "none" if statistics is None else f"shape {statistics.shape}"
             raise ValueError(
                 f"statistics: got {found}, the processor {list(processor.statistics)} needs shape {shape}."
             )
-        self.statistics = None if statistics is None else processor.scaled_statistics(statistics)
+        else:
+            self.statistics = None
+            if statistics is not None:
+                self.statistics = EventStatistics(np.arange(log.num_events), processor.scaling.scaled(statistics))
 
     def rows(
         self,
@@ -207,7 +224,7 @@ class SequenceView(LogBatches):
             arrays["history_features"] = self._item_features[log.item[source]] * inside[..., None]
             arrays["candidate_features"] = self._item_features[log.item[candidate]] * present[..., None]
         if self.statistics is not None:
-            arrays["statistics"] = self.statistics[candidate] * present[..., None]
+            arrays["statistics"] = self.statistics.of(np.where(present, grid, -1))
         if rows.ndim == 1:
             per_candidate = (*_CANDIDATE_KEYS, "labels", "statistics", "sample_weight")
             arrays |= {name: arrays[name][:, 0] for name in per_candidate if name in arrays}

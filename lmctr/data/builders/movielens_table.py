@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.tables.source import SplitRule, TableSource, table_piece
-from lmctr.statistics.history_features import history_features
+from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
 from .movielens import load_movielens
@@ -35,12 +35,12 @@ def movielens_table(
     min_count: int = 1,
     strength: float = 10.0,
     own_columns: Sequence[str] | None = ("genres", "year"),
+    statistics: StatisticsReader | None = None,
 ) -> TableSource:
     """The samples of a log as a table.
 
-    Columns: `user_id`, `item_id`; the log's `own_columns`; the history features of
-    [`~lmctr.statistics.history_features.history_features`], each from events strictly before the sample's second (rates are
-    smoothed towards the positive rate of the training part; NaN where nothing is known yet); `liked_items` and
+    Columns: `user_id`, `item_id`; the log's `own_columns`; statistics of what happened before the sample's second, a column each as
+    [`~lmctr.statistics.StatisticsReader.raw`] gives them (NaN where nothing is known yet); `liked_items` and
     `other_items`, the last items with a positive and with another label (ids, oldest first) and `liked_times`, `other_times`;
     `label`, `time`, and `weight` when the log has weights. The rows of each part are in the order of its events.
 
@@ -52,12 +52,13 @@ def movielens_table(
         log: the log.
         splits: its parts. A sample's history may hold events of any part, as it would when the model serves.
         history_length: items of each sequence; 0 leaves the sequences out.
-        numeric: transform of the history features ("standardize", "quantile", "raw"); counts are taken as logarithms with "raw"
-            and "standardize".
+        numeric: transform of the statistics ("standardize", "quantile", "raw").
         num_bins: bins of "quantile".
         min_count: of users and items.
         strength: imaginary events of the smoothed rates.
         own_columns: columns of the log to take where it has them; None takes all that can be fields.
+        statistics: the reader of the statistics; a statistic enters as its own transform says. Default: the set `basic`, where counts are
+            written as logarithms, rates enter as they are and the release year is left to `year`, as before there were readers.
 
     Raises:
         ValueError: a column of the log with the name of another one; a part with an event without a label; a training part without positives or negatives.
@@ -67,9 +68,18 @@ def movielens_table(
         raise ValueError(
             f"splits.train has {len(labels)} samples; it needs labelled positives and negatives for the smoothed rates."
         )
-    prior = float(labels.mean())
-    names = history_features(log, splits.train[:1], prior, strength).names
-    own = columns_of(log, own_columns)
+    logarithms: tuple[str, ...] = ()
+    names = statistics.names if statistics is not None else ()
+    if statistics is None:
+        statistics = StatisticsReader(resolve_statistics("basic", log), float(labels.mean()), strength=strength)
+        names = tuple(name for name in statistics.names if name != "release_year")
+        logarithms = _COUNTS if numeric != "quantile" else ()
+        before = {}
+    else:
+        before = {
+            row.name: row.transform for row in statistics.rows if row.transform != "none" and numeric != "quantile"
+        }
+    own = columns_of(log, own_columns, names)
     fields: list[dict[str, Any]] = [
         {"name": name, "type": "categorical", "min_count": min_count} for name in ("user_id", "item_id")
     ]
@@ -84,17 +94,17 @@ def movielens_table(
                 type_
             ]
         )
-    fields += [{"name": name, **numeric_field} for name in names if name != "release_year"]
+    fields += [{"name": name, **numeric_field, "before": before.get(name)} for name in names]
     history = {"type": "sequence", "max_length": history_length, "share_with": "item_id"}
     if history_length:
         for name in ("liked", "other"):
             fields.append({"name": f"{name}_items", **history, "time_column": f"{name}_times"})
-    logarithms = numeric != "quantile"
-    pieces = [
-        table_piece(_table(log, events, own, prior, strength, history_length, logarithms), part)
-        for part, events in splits.items()
-        if len(events)
-    ]
+    pieces = []
+    for part, events in splits.items():
+        if len(events):
+            found = dict(zip(statistics.names, statistics.raw(log, events).T))
+            columns = {name: np.log1p(found[name]) if name in logarithms else found[name] for name in names}
+            pieces.append(table_piece(_table(log, events, own, columns, history_length), part))
     return TableSource(
         tuple(pieces),
         tuple(fields),
@@ -111,8 +121,11 @@ OwnColumns = dict[str, tuple[pa.Table, np.ndarray]]
 """Columns by name: the table that has each, and the row (E,) of it that belongs to each event."""
 
 
-def columns_of(log: InteractionLog, chosen: Sequence[str] | None = None) -> OwnColumns:
+def columns_of(log: InteractionLog, chosen: Sequence[str] | None = None, statistics: Sequence[str] = ()) -> OwnColumns:
     """The columns of a log's catalogue, users, context and scenario that are fields of tabular models, or the `chosen` ones of them.
+
+    Args:
+        statistics: names of columns that the table has besides.
 
     Raises:
         ValueError: two columns of one name.
@@ -122,7 +135,7 @@ def columns_of(log: InteractionLog, chosen: Sequence[str] | None = None) -> OwnC
         for name in table.column_names:
             if (chosen is not None and name not in chosen) or _field_type(table[name], name) is None:
                 continue
-            if name in found or name in _RESERVED or (name == "weight" and log.weight is not None):
+            if name in found or name in {*_RESERVED, *statistics} or (name == "weight" and log.weight is not None):
                 raise ValueError(
                     f"{log.info.name!r} as a table: two columns are called {name!r}; give one of them another name in the schema, as in "
                     f"`columns: {{shop_{name}: {name}}}`."
@@ -157,13 +170,7 @@ def _field_type(values: pa.ChunkedArray, name: str) -> str | None:
 
 
 def _table(
-    log: InteractionLog,
-    events: np.ndarray,
-    own: OwnColumns,
-    prior: float,
-    strength: float,
-    length: int,
-    logarithms: bool,
+    log: InteractionLog, events: np.ndarray, own: OwnColumns, statistics: dict[str, np.ndarray], length: int
 ) -> pa.Table:
     if (log.label[events] < 0).any():
         raise ValueError("splits: a part holds events without a label; take samples from log.sample_events().")
@@ -174,11 +181,7 @@ def _table(
         "time": pa.array(log.time[events]),
     }
     columns |= {name: table[name].take(pa.array(place[events])) for name, (table, place) in own.items()}
-    features = history_features(log, events, prior, strength)
-    for name, values in zip(features.names, features.values.T):
-        if name != "release_year":
-            values = np.log1p(values) if name in _COUNTS and logarithms else values
-            columns[name] = pa.array(values, from_pandas=True)
+    columns |= {name: pa.array(values, from_pandas=True) for name, values in statistics.items()}
     if length:
         ids = pc.cast(log.catalogue["item_id"], pa.string()).combine_chunks()
         for name, positive in (("liked", True), ("other", False)):

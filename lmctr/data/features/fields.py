@@ -7,22 +7,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
 from .canonical import VALUE_TYPES
 
 __all__ = ["EXTRACTS", "Field", "override_fields", "parse_fields"]
 
+SMALLEST_RATE = 1e-6  # before its log-odds
 PADDING_ID, OOV_ID, FIRST_ID = 0, 1, 2
 TYPES = ("categorical", "numeric", "sequence", "multi_value")
 TRANSFORMS = ("raw", "log1p", "standardize", "quantile")
+BEFORE = (None, "log1p", "logit")
 EXTRACTS = ("hour", "weekday", "weekend", "day", "month", "year")
 MISSING = ("oov", "own_id")
 _COMMON = ("name", "type", "column", "embedding_dim")
 _VOCABULARY = ("min_count", "max_size", "hash_buckets", "share_with", "value_type")
 _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format"),
-    "numeric": (*_COMMON, "transform", "num_bins", "missing", "fill_value"),
+    "numeric": (*_COMMON, "before", "transform", "num_bins", "missing", "fill_value"),
     "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "keep", "time_column"),
     "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "keep"),
 }
@@ -50,10 +54,12 @@ class Field:
         extract: part of a time that is the value: "hour" (0-23), "weekday" (0 = Monday), "weekend" (0 or 1), "day", "month",
             "year".
         time_format: `strptime` format of the column for `extract`; without it the column holds timestamps or unix seconds (UTC).
+        before: numeric fields: what a number becomes before `transform`, and before anything is fitted: "log1p" (sign(x) log(1 + |x|))
+            or "logit" (log-odds of a rate); default: nothing.
         transform: numeric fields: "raw", "log1p" (sign(x) log(1 + |x|)), "standardize" ((x - mean) / standard deviation of the
             data fitted on) or "quantile" (the id of one of `num_bins` bins of about equal counts: a categorical field then).
         num_bins: most bins of "quantile"; equal bounds fall together.
-        fill_value: value of missing cells before the transform; default 0, for "standardize" the mean.
+        fill_value: value of missing cells before `before` and the transform; default 0, for "standardize" the mean.
         max_length: most values of a sequence or multi-value field.
         separator: splits text into values; without it the column holds lists.
         keep: "last" (default for sequences) or "first" (multi-value): which values stay when there are more.
@@ -72,6 +78,7 @@ class Field:
     missing: str = "oov"
     extract: str | None = None
     time_format: str | None = None
+    before: str | None = None
     transform: str = "raw"
     num_bins: int = 100
     fill_value: float | None = None
@@ -106,6 +113,15 @@ class Field:
     def owns_vocabulary(self) -> bool:
         """Whether a vocabulary is counted under the field's name."""
         return self.type != "numeric" and self.hash_buckets is None and self.share_with is None
+
+    def curved(self, values: np.ndarray) -> np.ndarray:
+        """Numbers (float64, NaN stays NaN) after `before`."""
+        if self.before == "log1p":
+            return np.sign(values) * np.log1p(np.abs(values))
+        if self.before == "logit":
+            rates = np.clip(values, SMALLEST_RATE, 1 - SMALLEST_RATE)
+            return np.log(rates) - np.log1p(-rates)
+        return values
 
     def columns(self) -> list[str]:
         """Columns that it reads."""
@@ -143,7 +159,7 @@ class Field:
             value, lowest = getattr(self, key), 2 if key == "num_bins" else 1
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < lowest):
                 raise ValueError(f"{where}: {key}={value!r}; accepted: a whole number of at least {lowest}.")
-        choices = {"missing": MISSING, "transform": TRANSFORMS, "extract": (None, *EXTRACTS)}
+        choices = {"missing": MISSING, "before": BEFORE, "transform": TRANSFORMS, "extract": (None, *EXTRACTS)}
         for key, accepted in (choices | {"keep": (None, "last", "first"), "value_type": (None, *VALUE_TYPES)}).items():
             if getattr(self, key) not in accepted:
                 names = ", ".join(repr(value) for value in accepted if value is not None)

@@ -80,7 +80,7 @@ class Fitter:
         for field_ in self.fields:
             array = rows.column(field_.source_column)
             if field_.type == "numeric":
-                values = numbers(array, field_.source_column, rows)
+                values = field_.curved(numbers(array, field_.source_column, rows))
                 missing = int(np.isnan(values).sum())
                 if field_.transform == "standardize":
                     self._moments[field_.name].add(values)

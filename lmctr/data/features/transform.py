@@ -93,7 +93,10 @@ def _ids(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, dict
         missing = np.isnan(raw)
         if field.fill_value is not None:
             raw = np.where(missing, field.fill_value, raw)
-        ids = np.searchsorted(state.bounds[field.name], raw, side="right").astype(np.int32) + field.first_id
+        ids = (
+            np.searchsorted(state.bounds[field.name], field.curved(raw), side="right").astype(np.int32)
+            + field.first_id
+        )
         if field.fill_value is None:
             ids[missing] = missing_id
         return ids, _counts(len(ids), missing)
@@ -115,8 +118,11 @@ def _values(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, d
     raw = numbers(array, field.source_column, rows)
     missing = np.isnan(raw)
     mean, deviation = state.moments.get(field.name, (0.0, 1.0))
-    if missing.any():
-        raw = np.where(missing, mean if field.fill_value is None else field.fill_value, raw)
+    if field.fill_value is not None:
+        raw = np.where(missing, field.fill_value, raw)
+    raw = field.curved(raw)
+    if missing.any() and field.fill_value is None:
+        raw = np.where(missing, mean, raw)
     if field.transform == "log1p":
         raw = np.sign(raw) * np.log1p(np.abs(raw))
     elif field.transform == "standardize":

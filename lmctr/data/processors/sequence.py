@@ -22,8 +22,11 @@ from transformers.utils import cached_file
 
 from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
+from lmctr.statistics import StatisticsReader
 from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
+
+from .given_statistics import GivenStatistics
 
 __all__ = ["OOV", "PADDING", "SequenceProcessor"]
 
@@ -44,10 +47,11 @@ class SequenceProcessor(FittedExtractor):
         scenario_names: name of each scenario code; one name for logs without scenarios.
         tasks: label of each logit: "label", or names of the log's extra labels.
         max_history_length: latest events that a row holds; None keeps the whole lifetime.
-        statistics: names of the float columns that describe candidates.
-        statistics_mean, statistics_std: what each is standardised by, NaN (not known) becoming 0; None leaves them as they are.
-        statistics_prior: positive rate that rates among the statistics are smoothed towards, the same wherever the model is used; None if
-            there are no rates. The processor keeps it for those who compute statistics, and does not read it.
+        statistics_reader: the statistics of a candidate that the model reads, as a [`~lmctr.statistics.StatisticsReader`] or its dict.
+        behavior_labels: label (0, 1, or -1 for none) of each behaviour code, where the behaviour says it: what statistics of requests count
+            where an event does not state its `label`.
+        statistics: names of float columns of one's own that describe candidates, in place of a reader.
+        statistics_mean, statistics_std, statistics_prior: see [`~lmctr.data.processors.given_statistics.GivenStatistics`].
         item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
         items: table with the column `item_id` and, for each item feature, an int column of the item's code; row i has id i + 2.
         features: values of each feature by name (strings); value j has the code j + 2.
@@ -79,6 +83,8 @@ class SequenceProcessor(FittedExtractor):
         statistics_mean: Sequence[float] | None = None,
         statistics_std: Sequence[float] | None = None,
         statistics_prior: float | None = None,
+        statistics_reader: StatisticsReader | Mapping[str, Any] | None = None,
+        behavior_labels: Sequence[int] | None = None,
         item_feature_names: Sequence[str] = (),
         user_feature_names: Sequence[str] = (),
         items: pa.Table | None = None,
@@ -88,10 +94,18 @@ class SequenceProcessor(FittedExtractor):
     ):
         super().__init__(**kwargs)
         self.behavior_names, self.scenario_names = tuple(behavior_names), tuple(scenario_names)
-        self.tasks, self.statistics = tuple(tasks), tuple(statistics)
-        self.statistics_mean = None if statistics_mean is None else tuple(map(float, statistics_mean))
-        self.statistics_std = None if statistics_std is None else tuple(map(float, statistics_std))
-        self.statistics_prior = statistics_prior
+        self.tasks = tuple(tasks)
+        mean, std = (None if own is None else tuple(map(float, own)) for own in (statistics_mean, statistics_std))
+        given = GivenStatistics(tuple(statistics), mean, std, statistics_prior)
+        if isinstance(statistics_reader, Mapping):
+            statistics_reader = StatisticsReader.from_dict(statistics_reader)
+        if statistics_reader is not None and given != GivenStatistics():
+            raise ValueError(
+                "statistics: a statistics_reader names and scales its own; leave out statistics and their scale."
+            )
+        self.statistics_reader = statistics_reader
+        self.scaling = given if statistics_reader is None else statistics_reader
+        self.behavior_labels = None if behavior_labels is None else tuple(map(int, behavior_labels))
         self.item_feature_names, self.user_feature_names = tuple(item_feature_names), tuple(user_feature_names)
         self.max_history_length = max_history_length
         self.items = pa.table({"item_id": pa.array([], pa.int64())}) if items is None else items
@@ -103,7 +117,11 @@ class SequenceProcessor(FittedExtractor):
         for name in (*self.item_feature_names, *self.user_feature_names):
             if name not in self.features:
                 raise ValueError(f"features: no values for the feature {name!r}; there are {sorted(self.features)}.")
-        self._check_scale()
+        labels = self.behavior_labels
+        if labels is not None and (len(labels) != len(self.behavior_names) or not set(labels) <= {-1, 0, 1}):
+            raise ValueError(
+                f"behavior_labels: got {list(labels)}, accepted: 0, 1 or -1 for each of {len(self.behavior_names)} behaviours, or None."
+            )
         if max_history_length is not None and max_history_length < 1:
             raise ValueError(f"max_history_length: got {max_history_length}, accepted: at least 1, or None.")
         if fingerprint is not None and fingerprint != self.fingerprint:
@@ -112,20 +130,10 @@ class SequenceProcessor(FittedExtractor):
                 f"processor's files was changed or comes from another model. Save the processor again."
             )
 
-    def _check_scale(self) -> None:
-        prior = self.statistics_prior
-        if prior is not None and not (isinstance(prior, (int, float)) and 0 <= prior <= 1):
-            raise ValueError(f"statistics_prior: got {prior!r}, accepted: a rate from 0 to 1, or None.")
-        if self.statistics_mean is None and self.statistics_std is None:
-            return
-        for name in ("statistics_mean", "statistics_std"):
-            values = getattr(self, name)
-            if values is None or len(values) != len(self.statistics) or not np.isfinite(values).all():
-                raise ValueError(
-                    f"{name}: got {values}, accepted: a number for each of the statistics {list(self.statistics)}, or None for both."
-                )
-        if min(self.statistics_std, default=1.0) <= 0:
-            raise ValueError(f"statistics_std: got {list(self.statistics_std)}, accepted: numbers above 0.")
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the statistics of a candidate, in order."""
+        return self.scaling.names
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
@@ -143,6 +151,8 @@ class SequenceProcessor(FittedExtractor):
         statistics: Sequence[str] = (),
         statistics_of_events: np.ndarray | None = None,
         statistics_prior: float | None = None,
+        statistics_reader: StatisticsReader | None = None,
+        behavior_labels: Sequence[int] | None = None,
     ) -> SequenceProcessor:
         """Vocabularies from the training part of a log: its samples and the events in their histories.
 
@@ -152,7 +162,7 @@ class SequenceProcessor(FittedExtractor):
             min_count: items seen less often in the training part are out of vocabulary.
             item_features: columns of the catalogue; a list is taken as one value, its entries joined by "|".
             user_features: columns of the log's user table.
-            tasks, max_history_length, statistics, statistics_prior: see the class.
+            tasks, max_history_length, statistics, statistics_prior, statistics_reader, behavior_labels: see the class.
             statistics_of_events: (E, Fs) the statistics of each event's item just before the event, NaN where they are not known. With
                 it, the processor standardises them as they are in the training samples.
 
@@ -167,7 +177,7 @@ class SequenceProcessor(FittedExtractor):
         for task in tasks:
             if task != "label" and task not in log.extra_labels:
                 raise ValueError(unknown_key_message(task, ["label", *log.extra_labels], "tasks"))
-        mean, std = _scale(statistics_of_events, statistics, events, log.num_events)
+        given = GivenStatistics.fit(statistics, statistics_of_events, events, log.num_events, statistics_prior)
         last = np.zeros(log.num_users, dtype=np.int64)  # end of the events that a training sample may see
         np.maximum.at(last, log.user[events], log.history_end[events])
         seen = np.arange(log.num_events) < last[log.user]
@@ -193,14 +203,13 @@ class SequenceProcessor(FittedExtractor):
             scenario_names=log.scenario_names or ("default",),
             tasks=tasks,
             max_history_length=max_history_length,
-            statistics=statistics,
-            statistics_mean=mean,
-            statistics_std=std,
-            statistics_prior=statistics_prior,
+            statistics_reader=statistics_reader,
+            behavior_labels=behavior_labels,
             item_feature_names=item_features,
             user_feature_names=user_features,
             items=pa.table(table),
             features=features,
+            **given.settings(),
         )
 
     def item_codes(self, item_ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
@@ -238,14 +247,6 @@ class SequenceProcessor(FittedExtractor):
         for column, name in enumerate(self.item_feature_names):
             table[FIRST_ID:, column] = self.items[name].to_numpy()
         return table
-
-    def scaled_statistics(self, values: np.ndarray) -> np.ndarray:
-        """(..., Fs) float32 statistics as models take them."""
-        values = np.asarray(values, dtype=np.float32)
-        if self.statistics_mean is None:
-            return values
-        scaled = (values - np.float32(self.statistics_mean)) / np.float32(self.statistics_std)
-        return np.where(np.isnan(scaled), np.float32(0), scaled)
 
     @property
     def item_vocab_size(self) -> int:
@@ -350,7 +351,7 @@ class SequenceProcessor(FittedExtractor):
                     f"statistics: shape {values.shape}, expected {(num_rows, count, len(self.statistics))}: rows, candidates, and "
                     f"the columns {list(self.statistics)}."
                 )
-            batch["statistics"] = self.scaled_statistics(values)
+            batch["statistics"] = self.scaling.scaled(values)
         elif statistics is not None:
             raise ValueError("statistics: the processor was fitted without any.")
         return BatchFeature({name: torch.from_numpy(values) for name, values in batch.items()})
@@ -469,11 +470,15 @@ class SequenceProcessor(FittedExtractor):
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def _settings(self) -> dict[str, Any]:
-        values = super()._settings()
-        if self.statistics_mean is None:  # so that a processor without them has the fingerprint that it always had
-            del values["statistics_mean"], values["statistics_std"]
-        if self.statistics_prior is None:
-            del values["statistics_prior"]
+        # What does not apply is left out, so that a processor has the fingerprint that it always had.
+        left_out = ("statistics_mean", "statistics_std", "statistics_prior", "statistics_reader", "behavior_labels")
+        values = {name: getattr(self, name) for name in self.settings if name not in left_out}
+        if self.statistics_reader is None:
+            values |= self.scaling.settings()
+        else:
+            values |= {"statistics": [], "statistics_reader": self.statistics_reader.to_dict()}
+        if self.behavior_labels is not None:
+            values["behavior_labels"] = self.behavior_labels
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -511,19 +516,6 @@ class SequenceProcessor(FittedExtractor):
         for name, value in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", "value"))):
             features.setdefault(name, []).append(value)
         return cls(**values, items=tables[ITEMS_FILE], features=features)
-
-
-def _scale(
-    values: np.ndarray | None, names: Sequence[str], events: np.ndarray, num_events: int
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Mean and standard deviation (Fs,) of the known statistics of some events; a column that does not vary has 1."""
-    if values is None:
-        return None, None
-    if values.shape != (num_events, len(names)):
-        raise ValueError(f"statistics_of_events: shape {values.shape}, expected {(num_events, len(names))}.")
-    known = np.ma.masked_invalid(np.asarray(values, dtype=np.float64)[events])
-    mean, std = known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0)
-    return mean, np.where(std > 0, std, 1.0)
 
 
 def _strings(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:

@@ -145,6 +145,10 @@ class TabularDataKeys(StoredDataKeys):
 
     split: Literal["random", "group", "rows", "time", "user", "given"] | None = StoredDataKeys.model_fields["split"]
     features: dict = Field({}, description="Changes to the data set's fields: by type, `fields`, `only`, `drop`.")
+    statistics: str | list[str] = Field(
+        [],
+        description="Of a log: sets (`basic`, `full`) and names of statistics; empty: `basic`, with rates as they are.",
+    )
 
 
 class SequenceDataKeys(LogDataKeys):
@@ -162,9 +166,6 @@ class SequenceDataKeys(LogDataKeys):
     tasks: list[str] = Field(["label"], description="Labels to predict; metrics without a name measure the first.")
     item_features: list[str] = Field([], description="Catalogue columns that the model reads.")
     user_features: list[str] = Field([], description="Columns of the user table that the model reads.")
-    statistics: list[str] = Field(
-        [], description="Counts and rates of a candidate's user and item that the model reads."
-    )
     min_count: int = Field(1, ge=1, description="Items seen less often in training share the id of unknown ones.")
 
 

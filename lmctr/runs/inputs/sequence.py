@@ -8,21 +8,20 @@ whose history (or block) is cut see fewer events than in a row of their own. Whe
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
+from lmctr.data.processors.given_statistics import GivenStatistics
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
-from lmctr.runs.inputs.logs import LogInput, log_columns, log_fingerprint
-from lmctr.statistics.history_features import HISTORY_FEATURES, history_features
+from lmctr.runs.inputs.logs import LogInput, check_statistics, log_columns, log_fingerprint
+from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values
 
@@ -46,15 +45,6 @@ _SET_BY_DATA = {
     ),
 }
 _COST_SAMPLES = 64
-STRENGTH = 10.0  # imaginary events that the rates of data.statistics are smoothed with
-
-
-def _statistic(feature: str) -> str:
-    """What data.statistics calls a history feature: counts come as log(1 + count)."""
-    return f"log_{feature}" if feature.endswith("_count") else feature
-
-
-STATISTICS = tuple(map(_statistic, HISTORY_FEATURES))
 
 
 class SequenceInput(LogInput):
@@ -64,7 +54,6 @@ class SequenceInput(LogInput):
     free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "eval_candidates_per_row", "baselines")
 
     view: SequenceView
-    _statistics_found: tuple[float, np.ndarray] | None = None  # the prior of the last statistics, and these
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
@@ -85,12 +74,9 @@ class SequenceInput(LogInput):
                     f"data.{key} parts the samples of a user into rows, but data.candidates_per_row is 1; "
                     f"set data.candidates_per_row, or leave data.{key} out",
                 )
-        for name in data["statistics"]:
-            if name not in STATISTICS:
-                yield "data.statistics", unknown_key_message(name, list(STATISTICS), "data.statistics")
-        for key, accepted in (("statistics", "all different"), ("tasks", "at least one label, all different")):
-            if len(set(data[key])) < len(data[key]) or (key == "tasks" and not data[key]):
-                yield f"data.{key}", f"data.{key} is {data[key]}, accepted: {accepted}"
+        yield from check_statistics(data)
+        if len(set(data["tasks"])) < len(data["tasks"]) or not data["tasks"]:
+            yield "data.tasks", f"data.tasks is {data['tasks']}, accepted: at least one label, all different"
         weights, tasks = model["task_weights"], data["tasks"]
         if weights is not None and len(weights) != len(tasks):
             yield (
@@ -128,7 +114,6 @@ class SequenceInput(LogInput):
 
     def make_processor(self) -> SequenceProcessor:
         data = self.data
-        prior = self._training_rate if data["statistics"] else None
         processor = SequenceProcessor.fit(
             self.log,
             self.splits.train,
@@ -137,41 +122,21 @@ class SequenceInput(LogInput):
             min_count=data["min_count"],
             item_features=data["item_features"],
             user_features=data["user_features"],
-            statistics=data["statistics"],
-            statistics_of_events=None if prior is None else self._statistics(prior),
-            statistics_prior=prior,
+            statistics_reader=self.statistics_reader(),
+            behavior_labels=self.feedback_labels() if data["statistics"] else None,
         )
         self._check_strategies(self.config(processor))  # a wrong model key is an error before the run folder exists
         return processor
 
-    @cached_property
-    def _training_rate(self) -> float:
-        """Positive rate of the training part."""
-        labels = self._first_label()[self.splits.train]
-        return float((labels[labels >= 0] == 1).mean())
-
-    def _prior(self, processor: SequenceProcessor) -> float:
-        """The rate of the model's own training, also on data with another one; processors did not always keep it."""
-        return self._training_rate if processor.statistics_prior is None else processor.statistics_prior
-
-    def _statistics(self, prior: float) -> np.ndarray:
-        """(E, Fs) statistics of the recipe for every sample, NaN elsewhere and where they are not known; rates are smoothed towards `prior`."""
-        if self._statistics_found is not None and self._statistics_found[0] == prior:
-            return self._statistics_found[1]
-        names = self.data["statistics"]
+    def _given_statistics(self, processor: SequenceProcessor) -> np.ndarray:
+        """(E, Fs) statistics of a processor from before there were readers, which took counts as log(1 + count); NaN for no sample."""
+        reader = StatisticsReader(resolve_statistics(processor.statistics, self.log), processor.scaling.prior)
         events = np.concatenate([np.asarray(own, dtype=np.int64) for _, own in self.splits.items()])
-        log = dataclasses.replace(self.log, label=self._first_label())
-        found = history_features(log, events, prior, STRENGTH)
-        columns = {_statistic(feature): place for place, feature in enumerate(found.names)}
-        values = np.full((self.log.num_events, len(names)), np.nan, dtype=np.float32)
-        for column, name in enumerate(names):
-            own = found.values[:, columns[name]] if name in columns else np.full(len(events), np.nan)
-            if np.isnan(own).all():
-                raise ValueError(
-                    f"data.statistics names {name!r}, which is known for no sample of {log.info.name!r}: its catalogue says nothing of it"
-                )
-            values[events, column] = np.log1p(own) if name.endswith("_count") else own
-        self._statistics_found = (prior, values)
+        values = np.full((self.log.num_events, len(processor.statistics)), np.nan, dtype=np.float32)
+        values[events] = reader.raw(self.log, events, label=self._first_label())
+        for column, name in enumerate(processor.statistics):
+            if name.endswith("_count"):
+                values[:, column] = np.log1p(values[:, column])
         return values
 
     def _check_strategies(self, config: Any) -> None:
@@ -200,8 +165,9 @@ class SequenceInput(LogInput):
 
     def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
         self._check_labels(parts)
-        statistics = self._statistics(self._prior(processor)) if self.data["statistics"] else None
-        self.view = SequenceView(self.log, processor, statistics)
+        given = isinstance(processor.scaling, GivenStatistics) and processor.statistics
+        samples = np.concatenate([own for _, own in self.splits.items()])
+        self.view = SequenceView(self.log, processor, self._given_statistics(processor) if given else None, samples)
 
     def dataset(self, part: str) -> SequenceDataset:
         return SequenceDataset(self.view, self.splits[part], self.data["eval_candidates_per_row"])
@@ -226,9 +192,9 @@ class SequenceInput(LogInput):
         result["rows"] = {"train": rows, "candidates_per_row": data["candidates_per_row"]}
         labels = [log.extra_labels[task] for task in self.tasks if task != "label"]
         result["fingerprint"] = log_fingerprint(log, splits, log.scenario, *labels)
-        if data["statistics"]:
-            prior = self._prior(self.view.processor)
-            result["statistics"] = {"names": data["statistics"], "prior": prior, "strength": STRENGTH}
+        reader = self.view.processor.statistics_reader
+        if reader is not None:
+            result["statistics"] = {"names": list(reader.names), "prior": reader.prior, "strength": reader.strength}
         facts = result["histories"]["train"]
         say(
             f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}; {rows:,} training rows of "

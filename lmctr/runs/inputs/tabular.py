@@ -23,8 +23,9 @@ from lmctr.evaluation.baselines import baseline_metrics
 from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.runs.inputs.base import PARTS, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
-from lmctr.runs.inputs.logs import log_columns
+from lmctr.runs.inputs.logs import check_statistics, log_columns
 from lmctr.runs.inputs.stored import StoredInput
+from lmctr.statistics import StatisticsReader
 from lmctr.utils.suggest import unknown_key_message
 
 
@@ -62,6 +63,12 @@ class TabularInput(StoredInput):
                 f"data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
                 "accepted: time, user, given, or null for the log's own parts, by time where it has none",
             )
+        if data["statistics"] and not _is_log(data["name"]):
+            yield (
+                "data.statistics",
+                f"data.statistics counts the events of an interaction log, but {data['name']!r} is a table; leave it out",
+            )
+        yield from check_statistics(data)
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
@@ -91,7 +98,7 @@ class TabularInput(StoredInput):
         of_table = [
             key
             for key, entry in inspect.signature(movielens_table).parameters.items()
-            if entry.kind == entry.KEYWORD_ONLY
+            if entry.kind == entry.KEYWORD_ONLY and key != "statistics"
         ]
         for key in data["options"]:
             if key not in (*of_log, *of_table):
@@ -107,7 +114,10 @@ class TabularInput(StoredInput):
         table_options = {key: value for key, value in data["options"].items() if key not in options}
         if name not in DATASETS["log"]:
             table_options.setdefault("own_columns", None)
-        return movielens_table(self.log, self.log_splits, **table_options)
+        reader = None
+        if data["statistics"]:
+            reader = StatisticsReader.fit(self.log, self.log_splits.train, data["statistics"])
+        return movielens_table(self.log, self.log_splits, statistics=reader, **table_options)
 
     def _events(self, part: str) -> np.ndarray:
         """(S,) positions in the log of a part's samples, in the order of `rows`: a part's rows are in the order of its events."""
