@@ -114,12 +114,12 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
     path.write_text(yaml.safe_dump(recipe_of("dlrm_twin", statistics=names)))
     assert main(["train", str(path), "--output_dir", str(run)]) == 0
     stated = read(run, "data.json")["statistics"]
-    assert stated["names"] == names
+    assert stated["names"] == ["user_rate", "item_count", "last_5_mean"]  # the old name of a count is still read
     assert read(run, "config.json")["num_statistics"] == 3
     assert main(["card", str(run)]) == 0
     card = (run / "README.md").read_text()
-    assert "`statistics` are the columns `user_rate`, `log_item_count`, `last_5_mean`" in card
-    assert f"counts them on a log, with `prior={stated['prior']:.6g}`" in card
+    assert "`statistics` are the columns `user_rate`, `item_count`, `last_5_mean`" in card
+    assert f"counts them on a log, with rates smoothed towards {stated['prior']:.6g}" in card
     # what the model is given, computed event by event
     log, stored = sequence_log(), pq.read_table(run / "predictions" / "test.parquet").slice(0, 8)
     requests, same = [], []
@@ -131,7 +131,7 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
         last = log.label[mine[-5:]].mean() if len(mine) else None
         request = event_request(log, event)
         item = request.pop("target")
-        values = [rate, np.log1p(shown), last]
+        values = [rate, shown, last]
         requests.append({**request, "target": {"item": item, "statistics": values}})
         same.append({**request, "target": {"item": item, "statistics": [None] * 3}})
     logits = [answer["logit"] for answer in predict(run, tmp_path, requests)]
@@ -142,7 +142,7 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
     source.write_text(json.dumps({**requests[0], "target": {"item": 3}}) + "\n")
     capsys.readouterr()
     message = error_of(capsys, "predict", run, "--input", source)
-    assert "line 1: candidate 0 needs 'statistics', a list of user_rate, log_item_count, last_5_mean" in message
+    assert "line 1: candidate 0 needs 'statistics', a list of user_rate, item_count, last_5_mean" in message
 
 
 def test_rates_are_smoothed_as_in_training_on_data_with_another_rate(tmp_path):
@@ -155,14 +155,14 @@ def test_rates_are_smoothed_as_in_training_on_data_with_another_rate(tmp_path):
     flipped = np.where(other.log.label >= 0, 1 - other.log.label, other.log.label)
     other.log = dataclasses.replace(other.log, label=flipped)
     other._split()
-    del other.__dict__["_training_rate"]
     other.open(other.load_processor(tmp_path / "processor"))
     first = np.concatenate([other.splits.train, other.splits.test])
     first = first[other.log.history_end[first] == other.log.offsets[other.log.user[first]]]
     assert len(first)
-    assert other._training_rate == pytest.approx(1 - processor.statistics_prior)
+    assert other.statistics_reader().prior == pytest.approx(1 - processor.statistics_prior)
     given = other.view.batch(first)["statistics"].numpy()[..., 0].ravel()
-    prior = (processor.statistics_prior - processor.statistics_mean[0]) / processor.statistics_std[0]
+    reader = processor.statistics_reader
+    prior = (np.log(reader.prior / (1 - reader.prior)) - reader.mean[0]) / reader.scale[0]
     np.testing.assert_allclose(given, prior, atol=1e-5)
 
 
@@ -172,7 +172,7 @@ def test_statistics_that_the_catalogue_does_not_have(tmp_path):
     view = input_of(load_recipe(path))
     view.load()
     view.log = dataclasses.replace(view.log, catalogue=view.log.catalogue.drop_columns("year"))
-    with pytest.raises(ValueError, match="names 'release_year', which is known for no sample of 'synthetic"):
+    with pytest.raises(ValueError, match="names 'release_year', but the catalogue has no numeric column 'year'"):
         view.make_processor()
 
 

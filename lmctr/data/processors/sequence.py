@@ -135,6 +135,11 @@ class SequenceProcessor(FittedExtractor):
         """Names of the statistics of a candidate, in order."""
         return self.scaling.names
 
+    @property
+    def statistics_prior(self) -> float | None:
+        """Positive rate that rates among them are smoothed towards, wherever the model is used; None if there are no rates."""
+        return self.scaling.prior
+
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
     @classmethod
