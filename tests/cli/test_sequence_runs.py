@@ -131,7 +131,7 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
         last = log.label[mine[-5:]].mean() if len(mine) else None
         request = event_request(log, event)
         item = request.pop("target")
-        values = [rate, shown, last]
+        values = [rate, int(shown), last]
         requests.append({**request, "target": {"item": item, "statistics": values}})
         same.append({**request, "target": {"item": item, "statistics": [None] * 3}})
     logits = [answer["logit"] for answer in predict(run, tmp_path, requests)]
