@@ -43,6 +43,8 @@ def run_evaluate(options: EvaluateOptions) -> int:
     measured = evaluate(path, options.split, overrides=options.overrides, predictions=options.predictions)
     if measured:
         print(format_metrics({options.split: measured}))
+        if options.split != "test" and "before_refit" in (RunFolder(local_folder(path)).metrics() or {}):
+            print("the model was trained on these samples: training.refit; metrics.json holds validation from before")
         if options.output:
             write_json(options.output, {"run": path, "split": options.split, "metrics": measured})
     return 0

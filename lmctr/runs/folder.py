@@ -62,7 +62,7 @@ _OWN = (  # what a run writes, the sign of a finished one first
     *(METRICS, DATA, RECIPE, "README.md", *_UPLOADED),
     *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", *_NEVER_UPLOADED),
     *("*tabular_vocabularies.parquet", "*tabular_numbers.safetensors", "sequence_*.parquet", ITEM_STATISTICS),
-    *("checkpoints", "predictions", "retriever", "adapter", "analysis", ".cache"),
+    *("checkpoints", "predictions", "retriever", "adapter", "analysis", ".cache", ".refit"),
 )
 
 
@@ -83,6 +83,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the trainer's checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def refit(self) -> Path:
+        """Folder of a training on training and validation, with `training.refit`; removed when the run ends."""
+        return self.path / ".refit"
 
     @property
     def cache(self) -> Path:

@@ -17,7 +17,7 @@ from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
 from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.folder import DATA, METRICS, RECIPE, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
-from lmctr.runs.inputs.base import InputKind, RunContext
+from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.progress import ProgressLines
@@ -26,6 +26,7 @@ from lmctr.runs.reference import write_reference
 from lmctr.runs.run import Run
 from lmctr.runs.starting import recipe_for_file
 from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.callbacks import StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.processes import leave_process_group
 from lmctr.training.trainer import CTRTrainer
@@ -33,6 +34,8 @@ from lmctr.utils.files import read_json, write_json
 from lmctr.utils.measure import machine_line, versions
 
 _REFERENCE_ROWS = 8
+CHOSEN, FIRST = "chosen.json", "first"  # with training.refit: what was chosen on validation, and the processor of then
+_WITHOUT_EVALUATION = {"eval_strategy": "no", "early_stopping_patience": None, "effective_rank_samples": None}
 
 
 def train(
@@ -134,8 +137,8 @@ class Training:
         self.command, self.was_started = command, False
         self.view: InputKind = input_of(recipe)
         self._loaded = False
-        values = {"disable_tqdm": True, **recipe.training}
-        self.args: CTRTrainingArguments = CTRTrainingArguments(output_dir=str(folder.checkpoints), **values)
+        self.values = {"disable_tqdm": True, **recipe.training, "output_dir": str(folder.checkpoints)}
+        self.args: CTRTrainingArguments = CTRTrainingArguments(**self.values)
         self.is_first = self.args.process_index == 0
         if self.args.lora is not None:
             from lmctr.training.lora import check_lora  # PEFT is loaded where it is used only
@@ -166,10 +169,13 @@ class Training:
         return Run(self.folder)
 
     def _build_and_train(self) -> None:
-        """The trainer lives no longer than this, see [`~lmctr.training.processes.leave_process_group`]."""
-        trainer = self._build()
-        outcome = self._train(trainer)
-        self._finish(trainer, outcome)
+        """The trainers live no longer than this, see [`~lmctr.training.processes.leave_process_group`]."""
+        processor = self._open_data()
+        if self.args.refit:
+            self._finish(*self._refit(self._chosen(processor)))
+        else:
+            trainer = self._trainer(self.view, processor, self.args)
+            self._finish(self.view, trainer, self._fit(self.view, trainer))
 
     # ---- before training ------------------------------------------------------------------------------------------
 
@@ -202,14 +208,17 @@ class Training:
         if self._several:
             self.view.share(self.folder.cache)
 
-    def _build(self) -> Any:
-        """The trainer, with data and model, in each process."""
-        view, args = self.view, self.args
+    def _open_data(self) -> Any:
+        """Open the data in each process. Returns the processor."""
+        view = self.view
         if self._several:
             view.load_shared(self.folder.cache)
         elif not self._loaded:  # a resumed run of one process
             view.load(self.folder.cache)
-        processor = view.load_processor(self.folder.path)
+        again = (
+            self.folder.refit / CHOSEN
+        ).is_file()  # the run folder may hold the second training's processor already
+        processor = view.load_processor(self.folder.refit / FIRST if again else self.folder.path)
         view.open(processor, run=RunContext(self.folder.path, self.is_first, self.wait, writes=True))
         if self.is_first:
             description = view.describe(self.say)
@@ -223,6 +232,10 @@ class Training:
             else:
                 write_json(self.folder.path / DATA, description)
         self.wait()
+        return processor
+
+    def _trainer(self, view: InputKind, processor: Any, args: CTRTrainingArguments) -> CTRTrainer:
+        """A trainer with a new model, the same for the same seed."""
         set_seed(args.seed)
         model = view.model(processor)
         if args.lora is not None:
@@ -234,7 +247,7 @@ class Training:
             args=args,
             data_collator=view.collator(args.bf16 or args.fp16),
             train_dataset=view.training_dataset(),
-            eval_dataset=view.dataset("validation"),
+            eval_dataset=view.dataset("validation") if view is self.view else None,
             processing_class=processor,
         )
         if args.lora is not None and trainer.is_fsdp_enabled:
@@ -256,51 +269,104 @@ class Training:
 
     # ---- training and after ---------------------------------------------------------------------------------------
 
-    def _train(self, trainer: Any) -> Any:
-        checkpoint, skipped = newest_complete_checkpoint(self.folder.checkpoints)
+    def _fit(self, view: InputKind, trainer: CTRTrainer, parts: tuple[str, ...] = PARTS[1:]) -> dict[str, Any]:
+        """Train, from the newest checkpoint on, and measure. Returns what `metrics.json` says of it."""
+        checkpoint, skipped = newest_complete_checkpoint(trainer.args.output_dir)
         for message in skipped:
             self.say(f"skipped: {message}")
         if checkpoint is not None or (self.resume and self.was_started):
             self.say(f"resuming from {checkpoint}" if checkpoint else "no complete checkpoint: starting from step 0")
-        return trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-
-    def _finish(self, trainer: Any, outcome: Any) -> None:
-        """Measure the best checkpoint and write the run's files; metrics.json comes last."""
-        view, metrics = self.view, {}
-        for name in ("validation", "test"):
+        outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        metrics = {}
+        for name in parts:
             output = trainer.predict(view.dataset(name), metric_key_prefix=name)
             metrics[name] = plain_metrics(output.metrics, name, view.tasks)
             if self.is_first:
                 write_predictions(self.folder.path / "predictions" / f"{name}.parquet", view, name, output)
-        self._save_model(trainer, view.dataset("test"))
-        if not self.is_first:
-            return
-        baselines, num_fitted = {}, {"model": view.num_samples("train")}
-        if self.recipe.data["baselines"]:
-            measured, num_fitted["baselines"] = view.baselines(self.args.seed)
-            baselines = {
-                name: {part: values[part] for part in ("validation", "test") if part in values}
-                for name, values in measured.items()
-            }
         state = trainer.state
-        result = {
+        return {
             "split metrics": metrics,
-            "baselines": baselines,
-            "training_samples": num_fitted,
-            "best_auc": view.best_auc,
-            "seed": self.args.seed,
+            "training_samples": {"model": view.num_samples("train")},
             "best_step": state.best_global_step or state.global_step,
             "steps": state.global_step,
+            "planned_steps": state.max_steps,
             "epochs": state.epoch,
             "samples_per_second": outcome.metrics.get("train_samples_per_second"),
             "train_seconds": outcome.metrics.get("train_runtime"),
-            "num_processes": self.args.world_size,
-            **({} if trainer.is_fsdp_enabled else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
             "evaluations": [
                 {"step": entry["step"], "epoch": entry["epoch"], **plain_metrics(entry, "eval")}
                 for entry in state.log_history
                 if "eval_auc" in entry or "eval_revenue_ratio" in entry
             ],
+        }
+
+    def _chosen(self, processor: Any) -> dict[str, Any]:
+        """What the training that is measured on validation found, from an earlier try where it was completed there."""
+        file = self.folder.refit / CHOSEN
+        if not file.is_file():
+            found = self._fit(self.view, self._trainer(self.view, processor, self.args))
+            if self.is_first:
+                processor.save_pretrained(self.folder.refit / FIRST)
+                write_json(file, found)
+        self.wait()
+        return read_json(file)
+
+    def _refit(self, chosen: dict[str, Any]) -> tuple[InputKind, CTRTrainer, dict[str, Any]]:
+        """Train anew on training and validation: the same share of the schedule as up to the best step on validation."""
+        folder, shared = self.folder.refit, self.folder.cache / "refit"
+        if not self.is_first:  # the first one prepares
+            self.wait()
+        view = self.view.with_validation(shared, self.is_first)
+        if self.is_first:
+            view.make_processor().save_pretrained(folder)
+            self.wait()
+        processor = view.load_processor(folder)
+        view.open(processor, ("train", "test"), RunContext(folder, self.is_first, self.wait, writes=True))
+        before, rows = len(self.view.training_dataset()), len(view.training_dataset())
+        values = {**self.values, **_WITHOUT_EVALUATION, "output_dir": str(folder / "checkpoints")}
+        if self.args.max_steps > 0:
+            values["max_steps"] = round(self.args.max_steps * rows / before)
+        if self.args.save_strategy == "best":
+            values["save_strategy"] = "epoch"
+        args = CTRTrainingArguments(**values)
+        trainer = self._trainer(view, processor, args)
+        planned = args.max_steps
+        if planned <= 0:
+            planned = -(-rows // args.total_train_batch_size) * args.num_train_epochs
+        last = max(round(planned * chosen["best_step"] / chosen["planned_steps"]), 1)
+        trainer.add_callback(StopAt(last))
+        samples = view.num_samples("train")
+        self.say(f"training again on training and validation, {samples:,} samples: {last:,} of {planned:,} steps")
+        found = self._fit(view, trainer, ("test",))
+        if self.is_first:
+            processor.save_pretrained(self.folder.path)
+            if (folder / "retriever").is_dir():
+                shutil.copytree(folder / "retriever", self.folder.retriever, dirs_exist_ok=True)
+        split_metrics = {"validation": chosen["split metrics"]["validation"], **found["split metrics"]}
+        about = {name: chosen[name] for name in ("best_step", "steps", "training_samples", "train_seconds")}
+        about["test"] = chosen["split metrics"]["test"]
+        found |= {"split metrics": split_metrics, "evaluations": chosen["evaluations"], "before_refit": about}
+        return view, trainer, found
+
+    def _finish(self, view: InputKind, trainer: CTRTrainer, found: dict[str, Any]) -> None:
+        """Write the run's files; metrics.json comes last."""
+        self._save_model(trainer, view.dataset("test"))
+        if not self.is_first:
+            return
+        baselines = {}
+        if self.recipe.data["baselines"]:
+            measured, found["training_samples"]["baselines"] = self.view.baselines(self.args.seed)
+            baselines = {
+                name: {part: values[part] for part in ("validation", "test") if part in values}
+                for name, values in measured.items()
+            }
+        result = {
+            **found,
+            "baselines": baselines,
+            "best_auc": view.best_auc,
+            "seed": self.args.seed,
+            "num_processes": self.args.world_size,
+            **({} if trainer.is_fsdp_enabled else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
             "versions": versions(),
             "machine": machine_line(self.args.device.type),
             "command": self.command,
@@ -332,7 +398,8 @@ class Training:
     def _close(self) -> None:
         self.wait()
         if self.is_first:
-            shutil.rmtree(self.folder.cache, ignore_errors=True)
+            for folder in (self.folder.cache, self.folder.refit):
+                shutil.rmtree(folder, ignore_errors=True)
         leave_process_group()
 
 
@@ -349,6 +416,8 @@ def results_table(result: dict[str, Any]) -> str:
     fitted = result["training_samples"]
     if "baselines" in fitted:
         lines += ["", f"training samples: model {fitted['model']:,}, baselines {fitted['baselines']:,}"]
+    if "before_refit" in result:
+        lines += ["", "trained again on training and validation; the metrics of validation are those from before"]
     best = result.get("best_auc")
     if best is not None:
         reached = result["split metrics"]["test"]["auc"]

@@ -68,6 +68,9 @@ class CTRTrainingArguments(TrainingArguments):
         recency_half_life (`float`, *optional*):
             Days after which a training sample counts half: it gets the weight 2^(-age / half-life), age being the time to the newest
             training sample, multiplied with the data's own. Metrics are not weighted by it.
+        refit (`bool`, defaults to `False`):
+            `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
+            validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
         effective_rank_samples (`int`, *optional*):
             Measure the effective rank of a tabular model's representations on so many validation samples after each evaluation
             ([`~lmctr.training.diagnostics.EffectiveRankCallback`]); written to `effective_rank.jsonl` in `output_dir`.
@@ -100,6 +103,7 @@ class CTRTrainingArguments(TrainingArguments):
 
     ema_decay: float | None = _field(None, "Decay of the average of the weights that is evaluated and saved.")
     recency_half_life: float | None = _field(None, "Days after which a training sample counts half.")
+    refit: bool = _field(False, "Train again on training and validation for the steps that were best on validation.")
 
     effective_rank_samples: int | None = _field(
         None, "Measure effective rank on so many samples after each evaluation."
@@ -225,6 +229,11 @@ class CTRTrainingArguments(TrainingArguments):
         if self.eval_strategy == "no":
             raise ValueError(
                 "lr_scheduler_type='reduce_lr_on_plateau' needs evaluations: set eval_strategy to 'epoch'"
+            )
+        if self.refit:
+            raise ValueError(
+                "refit trains again without evaluations, which lr_scheduler_type='reduce_lr_on_plateau' needs; choose another schedule, "
+                "such as 'cosine', or leave refit out"
             )
         kwargs = dict(self.lr_scheduler_kwargs or {})
         mode = "max" if self.greater_is_better else "min"

@@ -43,6 +43,21 @@ class StageTwoEarlyStopping(TrainerCallback):
             control.should_training_stop = True
 
 
+class StopAt(TrainerCallback):
+    """Ends a training after so many optimiser steps, on a schedule that would go on.
+
+    Args:
+        step: the last one.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        if state.global_step >= self.step:
+            control.should_training_stop = True
+
+
 def should_stop(args: TrainingArguments, state: TrainerState) -> bool:
     """Whether the stage-2 evaluations so far end the training."""
     patience = getattr(args, "early_stopping_patience", None)

@@ -26,7 +26,7 @@ from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
-from lmctr.training.callbacks import StageTwoEarlyStopping, TwoStageCallback, should_stop
+from lmctr.training.callbacks import StageTwoEarlyStopping, StopAt, TwoStageCallback, should_stop
 from lmctr.training.checkpoints import MARKER, mark_complete, read_marker, rotate
 from lmctr.training.optim import (
     GroupedOptimizer,
@@ -440,7 +440,8 @@ class CTRTrainer(Trainer):
             best = Path(self.args.output_dir) / f"checkpoint-{self.state.best_global_step}"
             if best.is_dir():
                 self.state.best_model_checkpoint = str(best)
-        if should_stop(self.args, self.state):
+        last = (callback.step for callback in self.callback_handler.callbacks if isinstance(callback, StopAt))
+        if should_stop(self.args, self.state) or any(self.state.global_step >= step for step in last):
             return num_train_epochs, 0  # the run had ended early: no further epoch
         return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -137,6 +137,16 @@ class ImpressionSource:
     content: Callable[[], str]
     stages: tuple[str, ...] = STAGES
     info: DatasetInfo = field(default_factory=DatasetInfo)
+
+    def with_validation(self) -> ImpressionSource:
+        """The same impressions, those of validation being training ones: what a model is trained on again."""
+
+        def read() -> Iterator[ImpressionBlock]:
+            for block in self.read():
+                split = np.asarray(block.split)
+                yield replace(block, split=np.where(split == PARTS.index("validation"), split.dtype.type(0), split))
+
+        return replace(self, read=read, content=lambda: f"{self.fingerprint} with validation")
 
     @cached_property
     def fingerprint(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,11 @@ class Splits:
     def items(self) -> list[tuple[str, np.ndarray]]:
         """`[("train", events), ("validation", events), ("test", events)]`."""
         return [(name, getattr(self, name)) for name in PARTS]
+
+    def with_validation(self, time: np.ndarray) -> Splits:
+        """The same with the validation part added to training, in order by the (E,) `time` of the events."""
+        both = np.concatenate([self.train, self.validation])
+        return replace(self, train=both[np.lexsort((both, time[both]))], validation=self.validation[:0])
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in PARTS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,7 @@ class TableSource:
         weight: column of sample weights, or None.
         split: rule for pieces without a part.
         info: origin, licence, counts, label rule.
+        merges_validation: whether the rows of validation belong to training, see [`with_validation`].
     """
 
     pieces: tuple[Piece, ...]
@@ -109,6 +110,7 @@ class TableSource:
     weight: str | None = None
     split: SplitRule = field(default_factory=SplitRule)
     info: DatasetInfo = field(default_factory=DatasetInfo)
+    merges_validation: bool = False
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -126,6 +128,10 @@ class TableSource:
                         f"split rule {rule.rule!r} needs a {rule.rule} column; name it as {rule.rule}=..."
                     )
 
+    def with_validation(self) -> TableSource:
+        """The same rows, those of validation being training rows: what a model is trained on again."""
+        return replace(self, merges_validation=True, _cache={})
+
     def special_columns(self) -> dict[str, str]:
         """Columns beside the fields, with what they hold."""
         kinds = {self.label: "number", self.group: "text", self.weight: "number"}
@@ -142,7 +148,8 @@ class TableSource:
         if part is not None and part not in PARTS:
             raise ValueError(f"part: got {part!r}, accepted: {', '.join(PARTS)}.")
         for piece in self.pieces:
-            if part is not None and piece.part not in (None, part):
+            own = "train" if self.merges_validation and piece.part == "validation" else piece.part
+            if part is not None and own not in (None, part):
                 continue
             rule = None if piece.part is not None else (piece.rule or self.split)
             needed = {"group": self.group, "time": self.time}.get(rule.rule) if rule else None
@@ -152,6 +159,8 @@ class TableSource:
             start = 0
             for rows in piece.read(wanted):
                 codes = self._codes(piece, rule, rows, start)
+                if self.merges_validation:
+                    codes = np.where(codes == PARTS.index("validation"), np.int8(0), codes)
                 start += len(rows)
                 rows = Rows(rows.table, rows.source, rows.first, codes, rows.numbers)
                 if part is not None:
@@ -201,6 +210,8 @@ class TableSource:
         """Hex string over the content, the parts and the special columns."""
         if "fingerprint" not in self._cache:
             digest = hashlib.sha256(repr((self.special_columns(), self.time_format)).encode())
+            if self.merges_validation:
+                digest.update(b"with validation")
             for piece in self.pieces:
                 rule = None if piece.part else (piece.rule or self.split)
                 digest.update(repr((piece.part, rule, piece.fingerprint())).encode())

@@ -116,6 +116,11 @@ class InputKind(ABC):
         """[`load`], from what another process wrote with [`share`]."""
 
     @abstractmethod
+    def with_validation(self, folder: Path, is_first: bool) -> InputKind:
+        """These data, loaded, with the validation part added to the training part and empty itself, for a training on both
+        (`training.refit`). What the first process has to prepare it leaves in `folder`, where the others, later, find it."""
+
+    @abstractmethod
     def make_processor(self) -> Any:
         """The processor, fitted on the training part only."""
 

@@ -85,6 +85,13 @@ class LogInput(InputKind):
         if reader is not None:
             ItemStatistics.from_log(self.log, reader, label=self._first_label()).save(folder / ITEM_STATISTICS)
 
+    def with_validation(self, folder: Path, is_first: bool) -> LogInput:
+        other = type(self)(self.data, self.model_group)
+        other.log, other.splits = self.log, self.splits.with_validation(self.log.time)
+        whole = dataclasses.replace(self.splits, train=self.whole_train)
+        other.whole_train = whole.with_validation(self.log.time).train
+        return other
+
     def num_samples(self, part: str) -> int:
         return len(self.splits[part])
 

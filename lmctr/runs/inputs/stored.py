@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,6 +92,17 @@ class StoredInput(InputKind):
     def load_shared(self, folder: Path) -> None:
         if self.store is None:
             self.store = self.store_class.load(read_json(folder / _SHARED_FILE)["store"])
+
+    def with_validation(self, folder: Path, is_first: bool) -> StoredInput:
+        other = copy.copy(self)
+        other.store = None
+        if is_first:
+            other.source = self.source.with_validation()
+            other.store = self.store_class.build(other.source, other._new_processor(), other._cache)
+            other.share(folder)
+        else:
+            other.load_shared(folder)
+        return other
 
     def make_processor(self) -> Any:
         return self.store.processor
