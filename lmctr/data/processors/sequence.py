@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +33,7 @@ __all__ = ["OOV", "PADDING", "SequenceProcessor"]
 
 PADDING, OOV, FIRST_ID = 0, 1, 2
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
-_EVENT_KEYS = ("item", "behavior", "scenario", "time")
+_EVENT_KEYS = ("item", "behavior", "scenario", "time", "label", "value")
 _CANDIDATE_KEYS = ("item", "scenario", "time")
 
 
@@ -301,7 +302,8 @@ class SequenceProcessor(FittedExtractor):
 
         Args:
             histories: per row the user's events, oldest first: dicts with `item` (original id), `time` (unix seconds), and
-                optionally `behavior` and `scenario` (names or codes; default code 0). May be empty.
+                optionally `behavior` and `scenario` (names or codes; default code 0). May be empty. `label` (0, 1 or None) and
+                `value` (graded feedback) are for `statistics_events` only.
             candidates: per row original item ids, or dicts with `item` and optionally `time` and `scenario`.
             times: time of each row's candidates (unix seconds). Events at or after a candidate's time are invisible to it.
             scenarios: scenario of each row's candidates, name or code; default code 0.
@@ -361,6 +363,43 @@ class SequenceProcessor(FittedExtractor):
             raise ValueError("statistics: the processor was fitted without any.")
         return BatchFeature({name: torch.from_numpy(values) for name, values in batch.items()})
 
+    @staticmethod
+    def as_target(item: Any) -> dict[str, Any]:
+        """A candidate that is given by its item, as a dict."""
+        return {"item": item}
+
+    def statistics_events(
+        self, behaviors: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Any], list[int], list[int], list[float]]:
+        """What statistics count of a user's events: items' ids, times in seconds, labels (0, 1, -1 for none), graded values.
+
+        Raises:
+            ValueError: an event without `item` or `time`; one without `label` where its behaviour does not say it; a `value` that is no
+                number.
+        """
+        events = []
+        for number, entry in enumerate(behaviors):
+            where = f"histories[0][{number}]"
+            _check_keys(entry, _EVENT_KEYS, ("item", "time"), where)
+            label, value = entry.get("label"), entry.get("value")
+            if "label" not in entry:
+                if self.behavior_labels is None:
+                    raise ValueError(
+                        f"{where} has no 'label', which its behavior does not say here; give 0, 1 or null for none"
+                    )
+                label = self.behavior_labels[_code(entry.get("behavior", 0), self.behavior_names, "behavior", where)]
+            elif label not in (None, 0, 1):
+                raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise ValueError(
+                    f"{where}: value {value!r} is not accepted; use a number, or null where it is not known"
+                )
+            time = whole_seconds(entry["time"], f"{where}: time")
+            events.append(
+                (entry["item"], time, -1 if label is None else int(label), np.nan if value is None else float(value))
+            )
+        return tuple(map(list, zip(*events))) if events else ([], [], [], [])
+
     def of_requests(
         self,
         histories: Sequence[Sequence[Mapping[str, Any]]],
@@ -386,7 +425,8 @@ class SequenceProcessor(FittedExtractor):
                         f"{where} has another 'user' than candidate 0; the candidates of a request are of one user"
                     )
                 if names and np.shape(entry.get("statistics")) != (len(names),):
-                    raise ValueError(f"{where} needs 'statistics', a list of {', '.join(names)}")
+                    hint = "" if self.statistics_reader is None else "; or predict with the run's table of items"
+                    raise ValueError(f"{where} needs 'statistics', a list of {', '.join(names)}{hint}")
             if users:
                 options["users"].append(own[0]["user"])
             if names:

@@ -1,0 +1,129 @@
+"""Statistics of requests of items: counted from events and a table of items, they are those that a training saw."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from sequence_rows import sequence_log
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import lmctr
+from lmctr.data import SequenceProcessor, SequenceView
+from lmctr.serving import UserState, score
+from lmctr.statistics import ItemStatistics, StatisticsReader
+
+SMALL = {
+    "din": {"embedding_dim": 8},
+    "hstu": {"hidden_size": 16, "num_hidden_layers": 2},
+    "astro": {"hidden_size": 16, "num_hidden_layers": 1, "sequence_length": 30},
+}
+
+
+@pytest.fixture(scope="module")
+def log():
+    """Behaviours say the label; some events have stars, of which some are unknown."""
+    log = sequence_log(3, num_users=8, most_events=25, seconds=4000)
+    rng = np.random.default_rng(0)
+    stars = rng.integers(1, 11, log.num_events).astype(np.float32) / 2
+    stars[rng.random(log.num_events) < 0.2] = np.nan
+    return dataclasses.replace(log, feedback=(log.label + 1).astype(log.feedback.dtype), feedback_values=stars)
+
+
+@pytest.fixture(scope="module")
+def reader(log):
+    return StatisticsReader.fit(log, log.sample_events()[::2], "full")
+
+
+def made(family, log, reader, **options):
+    processor = SequenceProcessor.fit(log, statistics_reader=reader, behavior_labels=[-1, 0, 1], **options)
+    torch.manual_seed(0)
+    values = {**SMALL[family], **processor.model_config_values(), "initializer_range": 0.1}
+    model = lmctr.AutoModelForCTR.from_config(CONFIG_MAPPING[family](**values)).eval()
+    with torch.no_grad():
+        model.statistics_skip.weight.normal_(std=0.3)
+    return model, processor
+
+
+def event_of(log, row, **more):
+    names = {"behavior": log.feedback_names[log.feedback[row]], "scenario": log.scenario_names[log.scenario[row]]}
+    value = None if np.isnan(log.feedback_values[row]) else float(log.feedback_values[row])
+    return {"item": 100 + int(log.item[row]), "time": int(log.time[row]), "value": value, **names, **more}
+
+
+def request_of(log, event):
+    start, end = (int(bound[0]) for bound in log.history_bounds([event]))
+    candidate = {"item": 100 + int(log.item[event]), "scenario": log.scenario_names[log.scenario[event]]}
+    return [event_of(log, row) for row in range(start, end)], candidate, int(log.time[event])
+
+
+@pytest.mark.parametrize("family", ["din", "hstu", "astro"])
+def test_a_row_has_the_values_that_training_saw(family, log, reader):
+    """Also where the model reads the latest few events only: statistics count the whole history."""
+    model, processor = made(family, log, reader, max_history_length=3)
+    view = SequenceView(log, processor)
+    found, wanted = [], []
+    for event in log.sample_events()[::7]:
+        history, candidate, time = request_of(log, event)
+        items = ItemStatistics.from_log(log, reader, time)
+        expected = score(model, processor, history, [candidate], time, items=items)
+        state = UserState(model, processor, history[:4], items=items)
+        state.extend(history[4:])
+        torch.testing.assert_close(state.score([candidate], time), expected, atol=1e-5, rtol=1e-5)
+        found.append(expected[0])
+        with torch.no_grad():
+            batch = view.batch(np.array([event]))
+            wanted.append(model(**{key: value for key, value in batch.items() if key != "labels"}).logits[0])
+        assert batch["statistics"].abs().max() > 0
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), atol=1e-5, rtol=1e-4)
+
+
+def test_the_processor_keeps_its_reader(log, reader, tmp_path):
+    _, processor = made("din", log, reader)
+    assert processor.statistics == reader.names
+    assert processor.statistics_prior == reader.prior
+    assert "statistics_mean" not in processor.to_dict()
+    processor.save_pretrained(tmp_path)
+    again = SequenceProcessor.from_pretrained(tmp_path)
+    assert again.fingerprint == processor.fingerprint
+    assert again.statistics_reader == reader
+    assert again.behavior_labels == (-1, 0, 1)
+    raw = reader.raw(log, log.sample_events()[:1])
+    served = again([[]], [[100]], times=[5], statistics=raw[None])["statistics"]
+    torch.testing.assert_close(served[0], torch.from_numpy(reader.scaled(raw)))
+
+
+def test_the_label_is_that_of_the_first_task(log, reader):
+    """Statistics count what the model predicts."""
+    flipped = np.where(log.label < 0, -1, 1 - log.label).astype(log.label.dtype)
+    two = dataclasses.replace(log, extra_labels={"other": flipped})
+    processor = SequenceProcessor.fit(two, tasks=["other"], statistics_reader=reader)
+    events = two.sample_events()[5:9]
+    found = SequenceView(two, processor).batch(events)["statistics"].numpy()
+    np.testing.assert_allclose(found, reader.scaled(reader.raw(dataclasses.replace(log, label=flipped), events)))
+    assert np.abs(found - reader.scaled(reader.raw(log, events))).max() > 0.1
+
+
+def test_what_is_missing_is_told(log, reader):
+    model, processor = made("din", log, reader)
+    items, later = ItemStatistics.from_log(log, reader), int(log.time.max()) + 10
+    history = [event_of(log, 0)]
+    with pytest.raises(ValueError, match=r"candidates\[0\] has no 'statistics'"):
+        score(model, processor, history, [100], later)
+    assert score(model, processor, history, [100, {"item": 999}], later, items=items).shape == (2,)
+    with pytest.raises(ValueError, match="value 'high' is not accepted"):
+        score(model, processor, [{**history[0], "value": "high"}], [100], later, items=items)
+    with pytest.raises(ValueError, match="label 3 is not accepted"):
+        score(model, processor, [{**history[0], "label": 3}], [100], later, items=items)
+    vague = SequenceProcessor.fit(log, statistics_reader=reader)
+    with pytest.raises(ValueError, match="has no 'label', which its behavior does not say"):
+        score(model, vague, history, [100], later, items=items)
+    stated = score(model, vague, [{**history[0], "label": 1}], [100], later, items=items)
+    assert not torch.equal(stated, score(model, vague, [{**history[0], "label": 0}], [100], later, items=items))
+    with pytest.raises(ValueError, match="a statistics_reader names and scales its own"):
+        SequenceProcessor(statistics_reader=reader, statistics=["clicks"])
+    with pytest.raises(ValueError, match="behavior_labels: got"):
+        SequenceProcessor(behavior_labels=[1])
+    view = SequenceView(log, processor, samples=log.sample_events()[:4])
+    with pytest.raises(ValueError, match="its statistics were not computed"):
+        view.batch(log.sample_events()[4:5])
