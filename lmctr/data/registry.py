@@ -39,7 +39,9 @@ __all__ = [
 DATASETS: dict[str, dict[str, str | Callable[..., Any]]] = {
     "log": {
         "30music": "lmctr.data.builders.thirty_music:load_thirty_music",
+        "collm_ml1m": "lmctr.data.builders.collm:load_collm_ml1m",
         "amazon_book": "lmctr.data.builders.amazon_book:load_amazon_book",
+        "frappe_log": "lmctr.data.builders.frappe:load_frappe_log",
         "movielens": "lmctr.data.builders.movielens:load_movielens",
         "kuairec": "lmctr.data.builders.kuairec:load_kuairec",
         "spotify_sessions": "lmctr.data.builders.spotify:load_spotify_sessions",
@@ -49,6 +51,7 @@ DATASETS: dict[str, dict[str, str | Callable[..., Any]]] = {
     "table": {
         "avazu": "lmctr.data.builders.avazu:load_avazu",
         "criteo": "lmctr.data.builders.criteo:load_criteo",
+        "frappe": "lmctr.data.builders.frappe:load_frappe",
         "kuaivideo": "lmctr.data.builders.kuaivideo:load_kuaivideo",
         "movielens": "lmctr.data.builders.movielens_table:load_movielens_table",
         "synthetic_table": "lmctr.data.synthetic.tables:synthetic_table",
