@@ -20,7 +20,7 @@ __all__ = [
     "format_metrics",
 ]
 
-METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "normalized_entropy", "expected_calibration_error")
+METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "user_auc", "normalized_entropy", "expected_calibration_error")
 """Keys of a metrics dict in the order in which they are shown; `num_samples` and `positive_rate` follow them."""
 
 RANKING_METRIC_NAMES = ("revenue_ratio", "ordered_pair_accuracy", "ndcg", "recall")
@@ -33,6 +33,7 @@ METRIC_TITLES = {
     "auc": "AUC",
     "log_loss": "logloss",
     "grouped_auc": "gAUC",
+    "user_auc": "UAUC",
     "normalized_entropy": "NE",
     "expected_calibration_error": "ECE",
     "num_samples": "samples",
@@ -57,9 +58,10 @@ def evaluate_predictions(
         sample_weight: (S,) weights.
 
     Returns:
-        `auc`, `log_loss`, `grouped_auc`, `normalized_entropy`, `expected_calibration_error` (10 uniform bins),
-        `num_samples` (rows measured) and `positive_rate`. `grouped_auc` is absent without `groups`, and where no group
-        holds both classes (a value that is not defined is left out, never replaced).
+        `auc`, `log_loss`, `grouped_auc` (groups weighted by their samples), `user_auc` (each group alike), `normalized_entropy`,
+        `expected_calibration_error` (10 uniform bins), `num_samples` (rows measured) and `positive_rate`. `grouped_auc` and
+        `user_auc` are absent without `groups`, and where no group holds both classes (a value that is not defined is left out,
+        never replaced).
 
     Raises:
         ValueError: an empty or one-class set of labels, non-finite logits, shapes that differ.
@@ -86,6 +88,7 @@ def evaluate_predictions(
     with suppress(metrics.UndefinedMetricError):
         if groups is not None:
             result["grouped_auc"] = metrics.grouped_auc(labels, values, groups, weight)
+            result["user_auc"] = metrics.grouped_auc(labels, values, groups, weight, weighting="groups")
     result["normalized_entropy"] = metrics.normalized_entropy(labels, values, from_logits, weight)
     result["expected_calibration_error"] = metrics.expected_calibration_error(
         labels, values, from_logits=from_logits, sample_weight=weight

@@ -51,22 +51,30 @@ def auc(labels: ArrayLike, scores: ArrayLike, sample_weight: ArrayLike | None = 
 
 
 def grouped_auc(
-    labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, sample_weight: ArrayLike | None = None
+    labels: ArrayLike,
+    scores: ArrayLike,
+    groups: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    weighting: str = "samples",
 ) -> float:
-    """Impression-weighted mean of the AUC inside each group (gAUC; Zhou et al., "Deep Interest Network", KDD 2018, Eq. 7).
+    """Mean of the AUC inside each group, by default weighted by impressions (gAUC; Zhou et al., "Deep Interest Network", KDD 2018,
+    Eq. 7).
 
-    A group counts with the number (with `sample_weight`: the weight) of all its samples. Groups with one class have no AUC
-    and are left out of both sums.
+    A group counts with the number (with `sample_weight`: the weight) of all its samples, or each group alike (UAUC, when the
+    groups are users). Groups with one class have no AUC and are left out of both sums.
 
     Args:
         labels: (S,) values in {0, 1}.
         scores: (S,) scores.
         groups: (S,) group of each sample, usually the user: integers or strings, in any order.
         sample_weight: (S,) weights.
+        weighting: what a group counts: "samples" or "groups".
 
     Raises:
-        ValueError: as `auc`, and where no group holds both classes.
+        ValueError: as `auc`, where no group holds both classes, and for another weighting.
     """
+    if weighting not in ("samples", "groups"):
+        raise ValueError(f"weighting must be 'samples' or 'groups', got {weighting!r}")
     labels, scores, weight = _check(labels, scores, sample_weight, "scores")
     codes, num_groups = _encode_groups(groups, len(labels))
     per_group, impressions = _auc_per_group(labels, scores, codes, num_groups, weight)
@@ -76,7 +84,7 @@ def grouped_auc(
             f"grouped_auc is not defined: none of the {num_groups} groups has both a positive and a negative sample; "
             "give more samples per group or use auc"
         )
-    return float(np.average(per_group[defined], weights=impressions[defined]))
+    return float(np.average(per_group[defined], weights=impressions[defined] if weighting == "samples" else None))
 
 
 def log_loss(

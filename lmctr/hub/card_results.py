@@ -30,6 +30,7 @@ METRICS = {  # key: (title, metric type in the card's metadata)
     "auc": ("AUC", "roc_auc"),
     "log_loss": ("logloss", "log_loss"),
     "grouped_auc": ("gAUC", "grouped_roc_auc"),
+    "user_auc": ("UAUC", "user_roc_auc"),
     "normalized_entropy": ("NE", "normalized_entropy"),
     "expected_calibration_error": ("ECE", "expected_calibration_error"),
 }

@@ -191,12 +191,19 @@ class EventRows:
 
     @classmethod
     def of_log(cls, log: Any, label: np.ndarray | None = None) -> EventRows:
-        """The events of a log."""
-        label = np.asarray(log.label if label is None else label).astype(np.float64)
+        """The events of a log; the hidden ones only look."""
+        label, hidden = (
+            np.asarray(log.label if label is None else label).astype(np.float64),
+            getattr(log, "hidden", None),
+        )
         value = getattr(log, "feedback_values", None)
         value = np.full(len(label), np.nan) if value is None else np.asarray(value, dtype=np.float64)
         columns = (np.asarray(log.user, dtype=np.int64), np.asarray(log.item, dtype=np.int64), np.asarray(log.time))
-        return cls(*columns, np.where(label < 0, np.nan, label), value)
+        label = np.where(label < 0, np.nan, label)
+        if hidden is None:
+            return cls(*columns, label, value)
+        label, value = (np.where(hidden, np.nan, signal) for signal in (label, value))
+        return cls(*columns, label, value, ~np.asarray(hidden))
 
     def keyed(self, key: np.ndarray) -> KeyedRows:
         """The rows by another key."""

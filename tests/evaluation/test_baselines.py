@@ -151,7 +151,7 @@ def test_gradient_boosting_learns_runs_and_tastes():
     assert result["gradient_boosting"]["test"]["auc"] == metrics.auc(labels, expected)
     assert set(result) == {"counting", "gradient_boosting"}
     assert set(result["counting"]) == {"validation", "test"}
-    keys = {"auc", "log_loss", "grouped_auc", "normalized_entropy", "expected_calibration_error"}
+    keys = {"auc", "log_loss", "grouped_auc", "user_auc", "normalized_entropy", "expected_calibration_error"}
     assert set(result["counting"]["test"]) == keys | {"num_samples", "positive_rate"}
 
 

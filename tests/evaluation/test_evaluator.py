@@ -23,6 +23,7 @@ def test_keys_and_values(sample):
     assert result["auc"] == metrics.auc(labels, logits, weight)
     assert result["log_loss"] == metrics.log_loss(labels, logits, True, weight)
     assert result["grouped_auc"] == metrics.grouped_auc(labels, logits, groups, weight)
+    assert result["user_auc"] == metrics.grouped_auc(labels, logits, groups, weight, weighting="groups")
     assert result["normalized_entropy"] == metrics.normalized_entropy(labels, logits, True, weight)
     assert result["expected_calibration_error"] == metrics.expected_calibration_error(
         labels, logits, from_logits=True, sample_weight=weight
@@ -114,6 +115,9 @@ def test_evaluate_modules_pass_their_options_on(sample, tmp_path):
     names = [f"user {group}" for group in groups]
     value = module.compute(predictions=logits, references=labels, groups=names)
     assert value["grouped_auc"] == pytest.approx(metrics.grouped_auc(labels, logits, groups), abs=1e-12)
+    value = module.compute(predictions=logits, references=labels, groups=names, weighting="groups")
+    expected = metrics.grouped_auc(labels, logits, groups, weighting="groups")
+    assert value["grouped_auc"] == pytest.approx(expected, abs=1e-12)
 
 
 def test_every_metric_has_an_evaluate_module():

@@ -23,13 +23,13 @@ def loop_auc(labels, scores, weights):
     return total / pairs if pairs else None
 
 
-def loop_grouped_auc(labels, scores, groups, weights):
+def loop_grouped_auc(labels, scores, groups, weights, alike=False):
     total = mass = 0.0
     for group in set(groups):
         rows = [i for i, other in enumerate(groups) if other == group]
         value = loop_auc([labels[i] for i in rows], [scores[i] for i in rows], [weights[i] for i in rows])
         if value is not None:
-            impressions = sum(weights[i] for i in rows)
+            impressions = 1.0 if alike else sum(weights[i] for i in rows)
             total += impressions * value
             mass += impressions
     return total / mass if mass else None
@@ -84,6 +84,9 @@ def test_every_metric_equals_its_loop(data):
                 metrics.grouped_auc(labels, scores, groups, weight)
         else:
             assert metrics.grouped_auc(labels, scores, groups, weight) == pytest.approx(expected, abs=1e-12)
+            expected = loop_grouped_auc(labels, scores, groups, plain, alike=True)
+            value = metrics.grouped_auc(labels, scores, groups, weight, weighting="groups")
+            assert value == pytest.approx(expected, abs=1e-12)
         for strategy in ("uniform", "quantile"):
             for num_bins in (1, 2, 10):
                 value = metrics.expected_calibration_error(
@@ -210,6 +213,10 @@ def test_lists_tensors_and_bfloat16_are_taken():
         (lambda: metrics.normalized_entropy([1, 1], [0.4, 0.5]), "not defined on one class"),
         (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1, 2]), "none of the 2 groups"),
         (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1]), "one group per sample"),
+        (
+            lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1, 1], weighting="users"),
+            "'samples' or 'groups', got 'users'",
+        ),
         (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1, np.nan]), "groups is NaN at row 1"),
         (lambda: metrics.expected_calibration_error([0, 1], [0.1, 0.2], num_bins=0), "num_bins must be an integer"),
         (lambda: metrics.expected_calibration_error([0, 1], [0.1, 0.2], strategy="even"), "'uniform' or 'quantile'"),

@@ -35,6 +35,7 @@ def test_header_holds_the_runs_metrics(finished_run):
         "auc": "roc_auc",
         "log_loss": "log_loss",
         "grouped_auc": "grouped_roc_auc",
+        "user_auc": "user_roc_auc",
         "normalized_entropy": "normalized_entropy",
         "expected_calibration_error": "expected_calibration_error",
     }

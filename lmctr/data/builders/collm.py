@@ -45,19 +45,27 @@ PUBLISHED_ROWS = {"train": 33_891, "validation": 10_401, "test": 7_331}
 SEEN = {"train": 0, "train_and_validation": 1}
 _PADDING = 0  # stands in front of every list of liked films
 
-_ADMITTED = {
+_ADMITTED = {  # of pandas, numpy and their earlier releases' names
     ("builtins", "slice"),
     ("numpy", "dtype"),
     ("numpy", "ndarray"),
     ("numpy._core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "scalar"),
     ("numpy._core.numeric", "_frombuffer"),
+    ("pandas", "DataFrame"),
+    ("pandas", "Index"),
+    ("pandas", "RangeIndex"),
     ("pandas._libs.internals", "_unpickle_block"),
-    ("pandas.core.frame", "DataFrame"),
-    ("pandas.core.indexes.base", "Index"),
     ("pandas.core.indexes.base", "_new_Index"),
-    ("pandas.core.indexes.range", "RangeIndex"),
     ("pandas.core.internals.managers", "BlockManager"),
+}
+
+
+_PUBLIC = {
+    ("pandas.core.frame", "DataFrame"): ("pandas", "DataFrame"),
+    ("pandas.core.indexes.base", "Index"): ("pandas", "Index"),
+    ("pandas.core.indexes.range", "RangeIndex"): ("pandas", "RangeIndex"),
+    ("pandas.core.indexes.numeric", "Int64Index"): ("pandas", "Index"),
 }
 
 
@@ -67,10 +75,7 @@ class _FrameUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "numpy.core" or module.startswith("numpy.core."):
             module = module.replace("numpy.core", "numpy._core", 1)
-        if (module, name) == ("pandas.core.indexes.numeric", "Int64Index"):
-            module, name = "pandas.core.indexes.base", "Index"
-        if (module, name) == ("pandas", "DataFrame"):
-            module = "pandas.core.frame"
+        module, name = _PUBLIC.get((module, name), (module, name))
         if (module, name) not in _ADMITTED:
             raise ValueError(f"it asks for {module}.{name}, which no frame of numbers, texts and lists needs")
         return super().find_class(module, name)
@@ -105,7 +110,9 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
         if not every:
             raise FILES.absent(folder, called, name)
         frames[part] = _read(every[0])
-    joined = {key: np.concatenate([frame[key] for frame in frames.values()]) for key in ("uid", "iid", "label", "timestamp")}
+    joined = {
+        key: np.concatenate([frame[key] for frame in frames.values()]) for key in ("uid", "iid", "label", "timestamp")
+    }
     part = np.repeat(np.arange(3), [len(frame["uid"]) for frame in frames.values()])
     his = [items for frame in frames.values() for items in frame["his"]]
     titles = dict(pair for frame in frames.values() for pair in zip(frame["iid"].tolist(), frame["title"]))
@@ -159,11 +166,15 @@ def _read(path: Path) -> dict[str, Any]:
         values = frame[name].tolist()
         bad = np.array([not isinstance(value, (list, tuple, np.ndarray)) for value in values])
         if bad.any():
-            raise ValueError(f"{path}: column {name!r}: row {int(np.argmax(bad))} holds {values[int(np.argmax(bad))]!r}, expected a list.")
+            raise ValueError(
+                f"{path}: column {name!r}: row {int(np.argmax(bad))} holds {values[int(np.argmax(bad))]!r}, expected a list."
+            )
         part[name] = [list(value) for value in values]
     for row, (items, names) in enumerate(zip(part["his"], part["his_title"])):
         if len(items) != len(names) or not all(isinstance(item, (int, np.integer)) for item in items):
-            raise ValueError(f"{path}: row {row}: `his` has {len(items)} films, `his_title` {len(names)} titles; expected as many ids as titles.")
+            raise ValueError(
+                f"{path}: row {row}: `his` has {len(items)} films, `his_title` {len(names)} titles; expected as many ids as titles."
+            )
     return part
 
 
@@ -180,7 +191,9 @@ def _likes(rows: dict[str, np.ndarray], his: list[list[int]], hidden: np.ndarray
     row_of: dict[tuple[int, int], int] = {}
     for row, pair in enumerate(zip(user, item)):
         if pair in row_of:
-            raise ValueError(f"user {pair[0]} and film {pair[1]} stand on two rows; each pair may stand on one row of one part only.")
+            raise ValueError(
+                f"user {pair[0]} and film {pair[1]} stand on two rows; each pair may stand on one row of one part only."
+            )
         row_of[pair] = row
     found: dict[tuple[int, int], int] = {}
     for row in np.argsort(rows["timestamp"], kind="stable").tolist():
@@ -204,6 +217,8 @@ def _likes(rows: dict[str, np.ndarray], his: list[list[int]], hidden: np.ndarray
 
 def _catalogue(titles: dict[int, str]) -> pa.Table:
     items = sorted(titles)
-    table = pa.table({"item_id": pa.array(items, pa.int64()), "title": pa.array([titles[item] for item in items], pa.string())})
+    table = pa.table(
+        {"item_id": pa.array(items, pa.int64()), "title": pa.array([titles[item] for item in items], pa.string())}
+    )
     year = pc.struct_field(pc.extract_regex(table["title"].combine_chunks(), r"\((?P<year>\d{4})\)\s*$"), "year")
     return table.append_column("year", pc.cast(year, pa.int32()))

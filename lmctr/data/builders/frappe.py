@@ -54,7 +54,9 @@ class _Rows:
     label: np.ndarray
 
 
-def load_frappe(path: str | os.PathLike | None = None, *, num_negatives: int = 2, negative_seed: int = 0) -> TableSource:
+def load_frappe(
+    path: str | os.PathLike | None = None, *, num_negatives: int = 2, negative_seed: int = 0
+) -> TableSource:
     """Frappe_x1 with redrawn training negatives as a table of ten categorical fields.
 
     Args:
@@ -148,13 +150,17 @@ def _parts(files: dict[str, Path], num_negatives: int, seed: int) -> tuple[dict[
     context = np.stack([whole[name].astype(str) for name in CONTEXT], axis=1)
     num_users, num_items = int(user.max()) + 1, int(item.max()) + 1
     published = [_published(files[name], num_users, num_items) for name in HELD_OUT]
-    taken, names, num_open = _align(user, item, context, np.concatenate([ids[label == 1] for ids, label in published]), log)
+    taken, names, num_open = _align(
+        user, item, context, np.concatenate([ids[label == 1] for ids, label in published]), log
+    )
     parts = {}
     kept = np.flatnonzero(~taken)
     parts["train"] = _with_negatives(user, item, context, kept, num_items, num_negatives, seed)
     for part, (ids, label) in zip(PARTS[1:], published):
         # An id that no published positive explains stands for a value of its own, that training does not know.
-        values = np.stack([[of.get(key, f"id {key}") for key in ids[:, 2 + place]] for place, of in enumerate(names)], axis=1)
+        values = np.stack(
+            [[of.get(key, f"id {key}") for key in ids[:, 2 + place]] for place, of in enumerate(names)], axis=1
+        )
         parts[part] = _Rows(ids[:, 0], ids[:, 1] - num_users, values, label)
     counts = {part: {"rows": len(rows.label), "positives": int(rows.label.sum())} for part, rows in parts.items()}
     notes = (
@@ -230,7 +236,9 @@ def _align(
             return taken, names, len(waiting)
 
 
-def _agrees(ids: Sequence[int], values: Sequence[str], names: list[dict[int, str]], ids_of: list[dict[str, int]]) -> bool:
+def _agrees(
+    ids: Sequence[int], values: Sequence[str], names: list[dict[int, str]], ids_of: list[dict[str, int]]
+) -> bool:
     return all(
         name.get(key, value) == value and known.get(value, key) == key
         for key, value, name, known in zip(ids, values, names, ids_of)
@@ -247,7 +255,9 @@ def _with_negatives(
     own = user[source]
     everything = used.all(axis=1)[own]
     if everything.any():
-        raise ValueError(f"user {own[np.argmax(everything)]} has used all {num_items} apps: there is no negative to draw.")
+        raise ValueError(
+            f"user {own[np.argmax(everything)]} has used all {num_items} apps: there is no negative to draw."
+        )
     rng = np.random.default_rng(seed)
     drawn = rng.integers(0, num_items, len(source))
     while (again := np.flatnonzero(used[own, drawn])).size:
@@ -258,7 +268,14 @@ def _with_negatives(
 
 
 def _catalogue(path: Path) -> pa.Table:
-    names = {"item_id": "item", "title": "name", "category": "category", "price": "price", "rating": "rating", "summary": "short desc"}
+    names = {
+        "item_id": "item",
+        "title": "name",
+        "category": "category",
+        "price": "price",
+        "rating": "rating",
+        "summary": "short desc",
+    }
     types = dict.fromkeys(names.values(), pa.string()) | {"item": pa.int64()}
     table = read_delimited(path, list(types), types, delimiter="\t", quoted=False)
     table = pa.table({name: table[column] for name, column in names.items()})
