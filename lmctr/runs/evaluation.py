@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import replacing, write_json
 
+logger = logging.getLogger(__name__)
+
 # Training arguments that matter to a measurement.
 _EVALUATION_KEYS = (
     "per_device_eval_batch_size",
@@ -40,7 +43,13 @@ _EVALUATION_KEYS = (
 def run_evaluate(options: EvaluateOptions) -> int:
     """`lmctr evaluate RUN`: measure one run, print a table. Returns the exit code."""
     (path,) = options.run
-    measured = evaluate(path, options.split, overrides=options.overrides, predictions=options.predictions)
+    measured = evaluate(
+        path,
+        options.split,
+        overrides=options.overrides,
+        predictions=options.predictions,
+        allow_unknown=options.allow_unknown,
+    )
     if measured:
         print(format_metrics({options.split: measured}))
         if options.split != "test" and "before_refit" in (RunFolder(local_folder(path)).metrics() or {}):
@@ -56,6 +65,7 @@ def evaluate(
     *,
     overrides: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
     predictions: str | Path | None = None,
+    allow_unknown: bool = False,
 ) -> dict[str, float]:
     """Metrics of one part; empty in processes other than the first.
 
@@ -65,9 +75,11 @@ def evaluate(
         overrides: dotted keys over the run's own recipe; only keys that leave the model and its inputs as they were trained. A folder
             without a recipe takes every data key: `{"data.name": "clicks.yaml"}`.
         predictions: Parquet file for the scores.
+        allow_unknown: measure although nearly all values of a field are unknown.
 
     Raises:
-        FileNotFoundError, ValueError: no finished run and no data, another key, data that do not go with the processor.
+        FileNotFoundError, ValueError: no finished run and no data, another key, data that do not go with the processor, a field with next
+            to no known value.
     """
     if split not in PARTS:
         raise ValueError(f"split is {split!r}, accepted: {', '.join(PARTS)}")
@@ -83,6 +95,8 @@ def evaluate(
         view.load(Path(scratch))
         model, processor = load_run(folder.path)
         view.open(processor, (split,), RunContext(folder.path))
+        for warning in view.unknown_warnings(split, allow_unknown):
+            logger.warning(warning)
         trainer = CTRTrainer(
             model=model,
             args=arguments,

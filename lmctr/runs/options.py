@@ -93,5 +93,6 @@ class EvaluateOptions:
     resamples: int | None = option("draws of users per bootstrap (default: 1000)", None, metavar="N")
     output: str | None = option("write the result to this file: .json; for several runs also .md", None)
     predictions: str | None = option("write the scores to this Parquet file (one run)", None)
+    allow_unknown: bool = option("measure although nearly all values of a field are unknown", False)
     overrides: Sequence[tuple[str, str]] = given(())
     command: str = given("")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import time as clock
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_SECONDS", "check_list", "whole_seconds"]
+__all__ = ["MAX_SECONDS", "check_list", "plain_id", "whole_seconds"]
 
 MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO dates can write
 """Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
+_AHEAD = 366 * 86_400  # a request may be for a time to come, but not for a far one
 
 
 def check_list(value: Any, where: str, holds: str) -> None:
@@ -40,4 +45,29 @@ def whole_seconds(value: Any, where: str) -> int:
         raise ValueError(
             f"{where} must be a number of seconds; {value!r} is outside the years up to 9999. Is it in milliseconds or finer? Divide it"
         )
+    if time > clock.time() + _AHEAD:
+        year = datetime.fromtimestamp(time, timezone.utc).year
+        raise ValueError(
+            f"{where} must be a number of seconds; {value!r} lies in the year {year}, more than a year ahead of this machine's clock. "
+            "Is it in another unit?"
+        )
     return time
+
+
+def plain_id(value: Any, is_text: bool, where: str) -> str | int:
+    """An item's or a user's id as the catalogue writes it. Nothing is rounded or cut: 11, 11.0 and "11" are one id, 11.5 and true are none.
+
+    Args:
+        is_text: whether the catalogue's ids are texts.
+
+    Raises:
+        ValueError: what can be no id there; starts with `where`.
+    """
+    whole = isinstance(value, (float, np.floating)) and abs(value) < 2**53 and value == int(value)
+    if not isinstance(value, (bool, np.bool_)):
+        if isinstance(value, (int, np.integer)) or whole:
+            return str(int(value)) if is_text else int(value)
+        if isinstance(value, str) and (is_text or _WHOLE.fullmatch(value.strip())):
+            return value if is_text else int(value)
+    kind = "texts" if is_text else "integers"
+    raise ValueError(f"{where}: {value!r} is no id; those of the catalogue's items are {kind}")

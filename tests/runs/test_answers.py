@@ -66,6 +66,9 @@ def test_requests_of_events():
     for wrong, message in (
         (rows[0], r"rows: expected a list of requests, got dict; give \[request\]"),
         ([rows[0], {**rows[0], "time": 10**13}], r"rows\[1\]: .*milliseconds"),
+        ([{**rows[0], "target": {"item": 102.5}}], r"rows\[0\]: .*item: 102.5 is no id"),
+        ([{**rows[0], "history": [{"item": True, "time": 3}]}], r"rows\[0\]: .*item: True is no id"),
+        ([{**rows[0], "time": 8 * 10**9}], r"rows\[0\]: .*lies in the year 2223"),
         ([rows[0], "x"], r"rows\[1\]: a request is a JSON object \(a dict\), got str"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -19,7 +19,7 @@ from .canonical import SPACE, canonical_text, neutral_text
 from .columns import parse_time
 from .fields import OOV_ID, PADDING_ID, Field
 from .fit import FittedState
-from .transform import TabularArrays
+from .transform import MAX_EXAMPLES, TabularArrays
 from .vocabulary import hash_string
 
 __all__ = ["FewRows"]
@@ -60,26 +60,37 @@ class FewRows:
             return None
 
     def _arrays(self, rows: Sequence[Mapping[str, Any]]) -> TabularArrays:
-        result, counts, size = {}, {}, len(rows)
+        result, counts, examples, size = {}, {}, {}, len(rows)
         for key, fields, dtype in (("input_ids", self._ids, np.int32), ("numeric_values", self._values, np.float32)):
             if fields:
-                columns = [self._column(field, rows, counts) for field in fields]
+                columns = [self._column(field, rows, counts, examples) for field in fields]
                 result[key] = np.array(columns, dtype=dtype).T.copy()
         if self._lists:
             result["sequence_ids"] = np.zeros((size, len(self._lists), self._longest), dtype=np.int32)
             for place, field in enumerate(self._lists):
-                for row, ids in enumerate(self._column(field, rows, counts)):
+                for row, ids in enumerate(self._column(field, rows, counts, examples)):
                     result["sequence_ids"][row, place, : len(ids)] = ids
-        return TabularArrays(result, counts)
+        return TabularArrays(result, counts, unknown_examples=examples)
 
-    def _column(self, field: Field, rows: Sequence[Mapping[str, Any]], counts: dict[str, dict[str, int]]) -> list[Any]:
+    def _column(
+        self,
+        field: Field,
+        rows: Sequence[Mapping[str, Any]],
+        counts: dict[str, dict[str, int]],
+        examples: dict[str, list[str]],
+    ) -> list[Any]:
         count = {"values": 0, "missing": 0, "unknown": 0}
         read, name = self._of[field.name], field.source_column
         given = [row[name] for row in rows]
         if field.type == "numeric" and len({isinstance(value, str) for value in given if value is not None}) > 1:
             raise _NotPlain
-        counts[field.name] = count
-        return [read(value, count) for value in given]
+        counts[field.name], found = count, [read(value, count) for value in given]
+        if count["unknown"]:
+            text_of, id_of = self._text_of(field), self._id_of(field)
+            entries = given if field.kind == "id" else [entry for value in given for entry in _entries(value, field)]
+            texts = dict.fromkeys(text for entry in entries if (text := text_of(entry)) is not None)
+            examples[field.name] = [text for text in texts if id_of(text) == OOV_ID][:MAX_EXAMPLES]
+        return found
 
     def _reader(self, field: Field) -> Callable[[Any, dict[str, int]], Any]:
         """From a value of a field to what the arrays hold of it."""
@@ -105,13 +116,7 @@ class FewRows:
         text_of, id_of = self._text_of(field), self._id_of(field)
 
         def read(value: Any, count: dict[str, int]) -> list[int]:
-            if isinstance(value, str) and field.separator is not None:
-                value = value.split(field.separator) if value else None
-            if not isinstance(value, (list, tuple)):
-                if value is not None:
-                    raise _NotPlain
-                return []
-            texts = [text_of(entry) for entry in value]
+            texts = [text_of(entry) for entry in _entries(value, field)]
             ids = [PADDING_ID if text is None else id_of(text) for text in texts]
             count["values"] += len(ids)
             count["missing"] += ids.count(PADDING_ID)
@@ -173,6 +178,17 @@ class FewRows:
 
 
 _LARGEST = float(np.finfo(np.float32).max)
+
+
+def _entries(value: Any, field: Field) -> Sequence[Any]:
+    """The entries of a list, or of a text with a separator."""
+    if value is None or value == "":
+        return []
+    if isinstance(value, str) and field.separator is not None:
+        return value.split(field.separator)
+    if not isinstance(value, (list, tuple)):
+        raise _NotPlain
+    return value
 
 
 def _number(value: Any) -> float:

@@ -23,7 +23,7 @@ BEFORE = (None, "log1p", "logit")
 EXTRACTS = ("hour", "weekday", "weekend", "day", "month", "year")
 MISSING = ("oov", "own_id")
 _COMMON = ("name", "type", "column", "embedding_dim")
-_VOCABULARY = ("min_count", "max_size", "hash_buckets", "share_with", "value_type")
+_VOCABULARY = ("min_count", "max_size", "hash_buckets", "share_with", "value_type", "max_unknown")
 _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format"),
     "numeric": (*_COMMON, "before", "transform", "num_bins", "missing", "fill_value"),
@@ -50,6 +50,7 @@ class Field:
             that field's embedding table too.
         value_type: what the values are: "text", "integer" or "number", which says what texts and numbers are one value (see
             [`lmctr.data.features.canonical`]); default: the narrowest that all values fitted on are of. Fields that share a vocabulary share it.
+        max_unknown: largest share of unknown values that a table to score may have; default: see [`lmctr.data.features.unknown`].
         missing: categorical and quantile fields: "oov" gives missing values the id of unknown values, "own_id" the id 2.
         extract: part of a time that is the value: "hour" (0-23), "weekday" (0 = Monday), "weekend" (0 or 1), "day", "month",
             "year".
@@ -75,6 +76,7 @@ class Field:
     hash_buckets: int | None = None
     share_with: str | None = None
     value_type: str | None = None
+    max_unknown: float | None = None
     missing: str = "oov"
     extract: str | None = None
     time_format: str | None = None
@@ -168,6 +170,11 @@ class Field:
             value = getattr(self, key)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ValueError(f"{where}: {key}={value!r}; accepted: a non-empty text.")
+        share = self.max_unknown
+        if share is not None and (
+            isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1
+        ):
+            raise ValueError(f"{where}: max_unknown={share!r}; accepted: a share above 0, at most 1.")
         if self.hash_buckets is not None and (self.min_count > 1 or self.max_size or self.share_with):
             raise ValueError(
                 f"{where}: hash_buckets takes the place of a vocabulary; leave out min_count, max_size and share_with."

@@ -72,7 +72,7 @@ class TabularFeatureProcessor(FittedExtractor):
 
     Attributes:
         state: vocabularies, bounds and moments. is_fitted: whether it was fitted, or loaded. oov_counts: what was missing and unknown in the
-            rows of the last call, by field.
+            rows of the last call, by field. unknown_examples: some of the unknown values.
 
     Raises:
         ValueError: unknown keys (the nearest known one is offered) and values, of the processor or of a field.
@@ -116,6 +116,7 @@ class TabularFeatureProcessor(FittedExtractor):
         self.state = FittedState(statistics=dict(statistics or {}))
         self.is_fitted = False
         self.oov_counts: dict[str, dict[str, int]] = {}
+        self.unknown_examples: dict[str, list[str]] = {}
 
     # fields
 
@@ -205,7 +206,7 @@ class TabularFeatureProcessor(FittedExtractor):
         if not parts:
             raise ValueError(f"transform: the part {part!r} has no rows.")
         result = concatenate(parts)
-        self.oov_counts = result.oov_counts
+        self.oov_counts, self.unknown_examples = result.oov_counts, result.unknown_examples
         return result
 
     def transform_stream(self, source: Any, part: str | None = None) -> Iterator[TabularArrays]:
@@ -262,7 +263,7 @@ class TabularFeatureProcessor(FittedExtractor):
                 transform_rows(self.fields, self.state, block, special, inputs_only=not return_labels)
                 for block in blocks
             )
-        self.oov_counts = arrays.oov_counts
+        self.oov_counts, self.unknown_examples = arrays.oov_counts, arrays.unknown_examples
         keys = [key for key in (*self.model_input_names, "labels") if key in arrays]
         return BatchFeature({key: arrays[key] for key in keys}, tensor_type=return_tensors)
 
@@ -334,7 +335,7 @@ class TabularFeatureProcessor(FittedExtractor):
     def fingerprint(self) -> str:
         """Hex string over the fields and everything that was fitted; equal for processors that give equal arrays."""
         self._require_fitted()
-        digest = hashlib.sha256(json.dumps([field.to_dict() for field in self.fields], sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(self._hashed_fields(), sort_keys=True).encode())
         if self.state.value_types:
             digest.update(json.dumps(self.state.value_types, sort_keys=True).encode())
         for name in sorted(self.state.vocabularies):
@@ -346,6 +347,33 @@ class TabularFeatureProcessor(FittedExtractor):
         for name in sorted(self.state.moments):
             digest.update(name.encode() + np.array(self.state.moments[name], dtype="<f8").tobytes())
         return digest.hexdigest()[:32]
+
+    def _hashed_fields(self) -> list[dict[str, Any]]:
+        return [
+            {key: value for key, value in field.to_dict().items() if key != "max_unknown"} for field in self.fields
+        ]
+
+    # unknown values
+
+    def usual_unknown(self, name: str) -> float | None:
+        """Share of unknown values of a field in the validation part, else in the training part; None where nobody counted."""
+        shares = self.statistics.get("unknown", {})
+        return shares.get("validation", {}).get(name, shares.get("train", {}).get(name))
+
+    def unknown_limit(self, name: str) -> float | None:
+        """`max_unknown` of a field."""
+        return self._field(name, self.fields, "fields").max_unknown
+
+    def num_known(self, name: str) -> int:
+        """Values in the vocabulary that a field reads."""
+        field = self._field(name, self.fields, "fields")
+        known = self.state.vocabularies.get(field.share_with or name)
+        return 0 if known is None else len(known)
+
+    def keep_unknown(self, shares: Mapping[str, Mapping[str, float]]) -> None:
+        """Keeps the shares of unknown values by part and field, unless there are some already."""
+        kept = {part: {name: own[name] for name in own if name in self.value_types} for part, own in shares.items()}
+        self.statistics.setdefault("unknown", {part: own for part, own in kept.items() if own and part != "test"})
 
     # saving and loading
 

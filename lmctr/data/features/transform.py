@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from .columns import Rows, group_codes, labels_of, numbers, padded, seconds_of, text_codes, value_lists, weights_of
 from .fields import OOV_ID, Field
@@ -13,6 +14,8 @@ from .fit import FittedState
 from .vocabulary import hash_strings
 
 __all__ = ["TabularArrays", "concatenate", "transform_rows"]
+
+MAX_EXAMPLES = 20  # of unknown values of a field
 
 
 class TabularArrays(dict):
@@ -24,11 +27,20 @@ class TabularArrays(dict):
 
     Args:
         oov_counts: for each field "values" (how many there were), "missing" and "unknown" (present, and not in the vocabulary).
+        part_counts: the same by the code of the part, where the rows have parts.
+        unknown_examples: some unknown values of the fields that had any.
     """
 
-    def __init__(self, arrays: dict[str, np.ndarray], oov_counts: dict[str, dict[str, int]]) -> None:
+    def __init__(
+        self,
+        arrays: dict[str, np.ndarray],
+        oov_counts: dict[str, dict[str, int]],
+        part_counts: dict[int, dict[str, dict[str, int]]] | None = None,
+        unknown_examples: dict[str, list[str]] | None = None,
+    ) -> None:
         super().__init__(arrays)
-        self.oov_counts = oov_counts
+        self.oov_counts, self.part_counts = oov_counts, part_counts or {}
+        self.unknown_examples = unknown_examples or {}
 
     @property
     def num_rows(self) -> int:
@@ -51,12 +63,12 @@ def transform_rows(
     num_rows = len(rows)
     ids, values, lists = ([field for field in fields if field.kind == kind] for kind in ("id", "value", "list"))
     result: dict[str, np.ndarray] = {}
-    counts: dict[str, dict[str, int]] = {}
+    counts = _Counts(rows.split)
     for key, own, dtype, read in (("input_ids", ids, np.int32, _ids), ("numeric_values", values, np.float32, _values)):
         if own:
             result[key] = np.empty((num_rows, len(own)), dtype=dtype)
         for place, field in enumerate(own):
-            result[key][:, place], counts[field.name] = read(field, state, rows)
+            result[key][:, place] = read(field, state, rows, counts)
     if lists:
         longest = max(field.max_length for field in lists)
         timed = any(field.time_column for field in lists)
@@ -65,11 +77,10 @@ def transform_rows(
         if timed:
             result["sequence_times"] = np.zeros((num_rows, len(lists), longest), dtype=np.float32)
         for place, field in enumerate(lists):
-            shown, counts[field.name] = _lists(field, state, rows, now)
-            for key, grid in zip(("sequence_ids", "sequence_times"), shown):
+            for key, grid in zip(("sequence_ids", "sequence_times"), _lists(field, state, rows, now, counts)):
                 result[key][:, place, : field.max_length] = grid
     if inputs_only:
-        return TabularArrays(result, counts)
+        return counts.arrays(result)
     if special["label"] is not None:
         result["labels"] = labels_of(rows, special["label"])
     if special["group"] is not None:
@@ -78,14 +89,44 @@ def transform_rows(
         result["times"] = seconds_of(rows, special["time"], special["time_format"])
     if special["weight"] is not None:
         result["weight"] = weights_of(rows, special["weight"])
-    return TabularArrays(result, counts)
+    return counts.arrays(result)
 
 
-def _counts(values: int, missing: np.ndarray, unknown: int = 0) -> dict[str, int]:
-    return {"values": values, "missing": int(missing.sum()), "unknown": unknown}
+class _Counts:
+    """Counts of missing and unknown values of some rows, of all and by part, and examples of the unknown."""
+
+    def __init__(self, split: np.ndarray | None) -> None:
+        self._split = split
+        self._all: dict[str, dict[str, int]] = {}
+        self._parts: dict[int, dict[str, dict[str, int]]] = {}
+        self._examples: dict[str, list[str]] = {}
+
+    def add(
+        self, name: str, missing: np.ndarray, unknown: np.ndarray | None = None, row_of: np.ndarray | None = None
+    ) -> None:
+        """Counts a field's values by their masks; `row_of` says which row each stands in, where that is not its own number."""
+        masks = {"missing": missing, "unknown": np.zeros(len(missing), bool) if unknown is None else unknown}
+        self._all[name] = {"values": len(missing), **{key: int(mask.sum()) for key, mask in masks.items()}}
+        if self._split is None:
+            return
+        parts = self._split if row_of is None else self._split[row_of]
+        sizes = np.bincount(parts + 1, minlength=4)
+        found = {key: np.bincount(parts[mask] + 1, minlength=4) for key, mask in masks.items()}
+        for code in np.flatnonzero(np.bincount(self._split + 1, minlength=4)):
+            own = {"values": int(sizes[code]), **{key: int(count[code]) for key, count in found.items()}}
+            self._parts.setdefault(int(code) - 1, {})[name] = own
+
+    def examples(self, name: str, words: pa.Array, ids: np.ndarray) -> None:
+        """Keeps some of the words with the unknown id."""
+        places = np.flatnonzero(ids == OOV_ID)[:MAX_EXAMPLES]
+        if len(places):
+            self._examples[name] = words.take(pa.array(places)).to_pylist()
+
+    def arrays(self, result: dict[str, np.ndarray]) -> TabularArrays:
+        return TabularArrays(result, self._all, self._parts, self._examples)
 
 
-def _ids(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
+def _ids(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.ndarray:
     missing_id = field.first_id - 1  # OOV_ID, or the id of its own that comes after it
     array = rows.column(field.source_column)
     if field.type == "numeric":
@@ -99,12 +140,15 @@ def _ids(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, dict
         )
         if field.fill_value is None:
             ids[missing] = missing_id
-        return ids, _counts(len(ids), missing)
+        counts.add(field.name, missing)
+        return ids
     codes, words = text_codes(array, field, rows, state.value_types.get(field.name))
     missing = codes < 0
-    ids = np.append(_word_ids(field, state, words), np.int32(missing_id)).take(codes)
-    unknown = ids == OOV_ID
-    return ids, _counts(len(ids), missing, int((unknown & ~missing).sum()))
+    word_ids = _word_ids(field, state, words)
+    counts.examples(field.name, words, word_ids)
+    ids = np.append(word_ids, np.int32(missing_id)).take(codes)
+    counts.add(field.name, missing, (ids == OOV_ID) & ~missing)
+    return ids
 
 
 def _word_ids(field: Field, state: FittedState, words: Any) -> np.ndarray:
@@ -113,7 +157,7 @@ def _word_ids(field: Field, state: FittedState, words: Any) -> np.ndarray:
     return state.vocabularies[field.share_with or field.name].lookup(words)
 
 
-def _values(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, dict[str, int]]:
+def _values(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.ndarray:
     array = rows.column(field.source_column)
     raw = numbers(array, field.source_column, rows)
     missing = np.isnan(raw)
@@ -130,19 +174,23 @@ def _values(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, d
     too_large = np.abs(raw) > np.finfo(np.float32).max
     accepted = "Use the transform log1p or quantile."
     rows.refuse(too_large, array, field.source_column, "do not fit float32", accepted)
-    return raw.astype(np.float32), _counts(len(raw), missing)
+    counts.add(field.name, missing)
+    return raw.astype(np.float32)
 
 
 def _lists(
-    field: Field, state: FittedState, rows: Rows, now: np.ndarray | None
-) -> tuple[tuple[np.ndarray, ...], dict[str, int]]:
+    field: Field, state: FittedState, rows: Rows, now: np.ndarray | None, counts: _Counts
+) -> tuple[np.ndarray, ...]:
     """Padded ids, with a time column also ages. Missing entries of a list are left out; unknown ones stay as id 1."""
     flat, lengths = value_lists(rows.column(field.source_column), field, rows)
     codes, words = text_codes(flat, field, rows, state.value_types.get(field.name))
-    ids = np.append(_word_ids(field, state, words), np.int32(0)).take(codes)
-    counts = _counts(len(ids), codes < 0, int((ids == OOV_ID).sum()))
+    word_ids = _word_ids(field, state, words)
+    counts.examples(field.name, words, word_ids)
+    ids = np.append(word_ids, np.int32(0)).take(codes)
+    row_of = np.repeat(np.arange(len(lengths)), lengths)
+    counts.add(field.name, codes < 0, ids == OOV_ID, row_of)
     if field.time_column is None:
-        return padded(ids, lengths, field), counts
+        return padded(ids, lengths, field)
     column = rows.column(field.time_column)
     moments, time_lengths = value_lists(column, field, rows)
     problem = f"have another number of times than {field.source_column!r} has entries"
@@ -150,18 +198,22 @@ def _lists(
     rows.refuse(time_lengths != lengths, time_lengths, field.time_column, problem, accepted)
     past = numbers(moments, field.time_column, rows)
     ages = (np.repeat(now, lengths) - past).astype(np.float32)
-    row_of = np.repeat(np.arange(len(lengths)), lengths)
     wrong = np.bincount(row_of[np.isnan(past) | (ages < 0)], minlength=len(lengths)) > 0
     accepted = "A sequence holds what happened before its row."
     rows.refuse(wrong, column, field.time_column, "are missing or later than the row's own time", accepted)
-    return padded(ids, lengths, field, [ages]), counts
+    return padded(ids, lengths, field, [ages])
 
 
 def concatenate(parts: Iterable[TabularArrays]) -> TabularArrays:
     """Rows of several parts in one."""
     parts = list(parts)
     arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    return TabularArrays(arrays, add_counts(part.oov_counts for part in parts))
+    examples: dict[str, list[str]] = {}
+    for part in parts:
+        for name, values in part.unknown_examples.items():
+            own = [*examples.get(name, []), *values]
+            examples[name] = list(dict.fromkeys(own))[:MAX_EXAMPLES]
+    return TabularArrays(arrays, add_counts(part.oov_counts for part in parts), unknown_examples=examples)
 
 
 def add_counts(parts: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:

@@ -112,11 +112,12 @@ class ImpressionBlock:
 
     def user_rows(self) -> Rows:
         """The users as a feature processor reads them."""
-        return Rows(self.users, f"{self.source or 'impressions'} (users)", self.first + 1)
+        return Rows(self.users, f"{self.source or 'impressions'} (users)", self.first + 1, np.asarray(self.split))
 
     def ad_rows(self) -> Rows:
         """The ads as a feature processor reads them."""
-        return Rows(self.ads, f"{self.source or 'impressions'} (ads)", self.first_ad + 1)
+        split = np.repeat(np.asarray(self.split), self.counts)
+        return Rows(self.ads, f"{self.source or 'impressions'} (ads)", self.first_ad + 1, split)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ import numpy as np
 
 from lmctr.data.array_store import ArrayStore, smallest_integer
 from lmctr.data.features.transform import add_counts
+from lmctr.data.features.unknown import merged_examples, shares_of
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.utils.ragged import offsets_from_lengths
@@ -131,6 +132,8 @@ class ImpressionStore(ArrayStore):
         }
         statistics: dict[str, Any] = {}
         unknown: dict[str, list] = {"user": [], "ad": []}
+        examples: dict[str, list[str]] = {}
+        by_part: dict[str, dict[int, dict]] = {"user": {}, "ad": {}}
         for block in source.read():
             count_block(block, statistics)
             has_ads = np.asarray(block.counts) > 0
@@ -144,6 +147,10 @@ class ImpressionStore(ArrayStore):
             ):
                 arrays = part.transform_rows(rows)
                 unknown[side] = [add_counts([*unknown[side], arrays.oov_counts])]
+                named = {f"{side}.{name}": found for name, found in arrays.unknown_examples.items()}
+                examples = merged_examples([examples, named])
+                for code, own in arrays.part_counts.items():
+                    by_part[side][code] = add_counts([by_part[side].get(code, {}), own])
                 for key, values in arrays.items():
                     name = f"{side}_{key}"
                     writer.write(name, values.astype(dtypes.get(name, values.dtype), copy=False))
@@ -153,8 +160,14 @@ class ImpressionStore(ArrayStore):
                     writer.write(name, np.asarray(values).astype(kind))
         if not sum(part["ads"] for part in statistics.values()):
             raise ValueError(f"{source.info.name}: no impression of any part has ads.")
+        statistics["unknown_examples"] = examples
         for side, parts in unknown.items():
             statistics[f"{side} values"] = parts[0]
+            own = {part: by_part[side].get(code, {}) for code, part in enumerate(PARTS)}
+            getattr(processor, side).keep_unknown(shares_of(own))
+            for part in PARTS:
+                named = {f"{side}.{name}": found for name, found in own[part].items()}
+                statistics.setdefault("values by part", {}).setdefault(part, {}).update(named)
         return cls(writer.finish(), processor, source.info, statistics)
 
 

@@ -34,6 +34,7 @@ from lmctr.data.features.fit import FittedState, Fitter
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.settings import FittedExtractor, sequence_tables
 from lmctr.data.features.transform import add_counts
+from lmctr.data.features.unknown import merged_examples
 from lmctr.utils.ragged import ragged_arange
 
 __all__ = ["ImpressionProcessor", "pad_ads"]
@@ -91,6 +92,7 @@ class ImpressionProcessor(FittedExtractor):
         self.user = _side("user_fields", own, options | {"statistics": statistics.get("user")})
         self._check()
         self.oov_counts: dict[str, dict[str, int]] = {}
+        self.unknown_examples: dict[str, list[str]] = {}
 
     def _without_borrowing(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
         """The user's fields as a processor of their own takes them, and the ad's field that each borrowing one reads."""
@@ -201,7 +203,7 @@ class ImpressionProcessor(FittedExtractor):
         if isinstance(ads, Mapping) or not isinstance(ads, Sequence):
             raise ValueError("ads: expected a list with the ads of each user.")
         user = self.user(users, return_tensors=None)
-        unknown = [self._named_counts("user")]
+        unknown, examples = [self._named("oov_counts", "user")], [self._named("unknown_examples", "user")]
         count = len(next(iter(user.values())))
         if len(ads) != count:
             raise ValueError(f"ads: {len(ads)} lists of ads for {count} users; give each user its ads.")
@@ -211,10 +213,11 @@ class ImpressionProcessor(FittedExtractor):
                 if not _num_rows(own):
                     raise ValueError("there is no ad; an impression has one ad at least")
                 parts.append(self.ad(own, return_tensors=None))
-                unknown.append(self._named_counts("ad"))
+                unknown.append(self._named("oov_counts", "ad"))
+                examples.append(self._named("unknown_examples", "ad"))
             except ValueError as error:
                 raise ValueError(f"ads of user {place}: {error}") from error
-        self.oov_counts = add_counts(unknown)
+        self.oov_counts, self.unknown_examples = add_counts(unknown), merged_examples(examples)
         counts = np.array([len(next(iter(part.values()))) for part in parts])
         rows = {f"user_{key}": values for key, values in user.items()}
         flat = {f"ad_{key}": np.concatenate([part[key] for part in parts]) for key in parts[0]}
@@ -224,9 +227,28 @@ class ImpressionProcessor(FittedExtractor):
             {key: batch[key] for key in self.model_input_names if key in batch}, tensor_type=return_tensors
         )
 
-    def _named_counts(self, side: str) -> dict[str, dict[str, int]]:
-        """What was missing and unknown in the rows that a side saw last, by `side.field`."""
-        return {f"{side}.{name}": counts for name, counts in getattr(self, side).oov_counts.items()}
+    def _named(self, what: str, side: str) -> dict[str, Any]:
+        """What was missing, or unknown, in the rows that a side saw last, by `side.field`."""
+        return {f"{side}.{name}": found for name, found in getattr(getattr(self, side), what).items()}
+
+    def _side_of(self, name: str) -> tuple[TabularFeatureProcessor, str]:
+        side, _, field = name.partition(".")
+        return getattr(self, side), field
+
+    def usual_unknown(self, name: str) -> float | None:
+        """As of a [`TabularFeatureProcessor`], of "user.<field>" and "ad.<field>"."""
+        side, field = self._side_of(name)
+        return side.usual_unknown(field)
+
+    def unknown_limit(self, name: str) -> float | None:
+        """Likewise."""
+        side, field = self._side_of(name)
+        return side.unknown_limit(field)
+
+    def num_known(self, name: str) -> int:
+        """Likewise."""
+        side, field = self._side_of(name)
+        return side.num_known(field)
 
     def user_columns(self) -> dict[str, str]:
         """Columns that the user's fields read, with what they hold."""

@@ -21,10 +21,11 @@ import torch
 from transformers import BatchFeature
 from transformers.utils import cached_file
 
+from lmctr.data.features.canonical import neutral_text
 from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.statistics import StatisticsReader
-from lmctr.utils.rows import check_list, whole_seconds
+from lmctr.utils.rows import check_list, plain_id, whole_seconds
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
 from .given_statistics import GivenStatistics
@@ -493,20 +494,17 @@ class SequenceProcessor(FittedExtractor):
         """Item, codes of behaviour and scenario, and time of an event or a candidate."""
         behavior = _code(entry.get("behavior", 0), self.behavior_names, "behavior", where)
         scenario = _code(entry.get("scenario", 0), self.scenario_names, "scenario", where)
-        return entry["item"], behavior, scenario, whole_seconds(entry["time"], f"{where}: time")
+        item = plain_id(entry["item"], pa.types.is_string(self.items["item_id"].type), f"{where}: item")
+        return item, behavior, scenario, whole_seconds(entry["time"], f"{where}: time")
 
     @cached_property
     def _id_of(self) -> dict[Any, int]:
         return {item: place + FIRST_ID for place, item in enumerate(self.items["item_id"].to_pylist())}
 
     def _ids(self, items: Sequence[Any]) -> np.ndarray:
-        kind = str if pa.types.is_string(self.items["item_id"].type) else int
-        try:
-            return np.array([self._id_of.get(kind(item), OOV) for item in items], dtype=np.int64)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"items: the catalogue's ids are of type {kind.__name__}, got {list(items)[:5]}."
-            ) from None
+        is_text = pa.types.is_string(self.items["item_id"].type)
+        ids = [self._id_of.get(plain_id(item, is_text, "items"), OOV) for item in items]
+        return np.array(ids, dtype=np.int64)
 
     def num_unknown(self, items: Sequence[Any]) -> int:
         """How many of these original item ids are out of vocabulary."""
@@ -585,7 +583,12 @@ def _codes(values: pa.Array | pa.ChunkedArray, known: pa.Array | Sequence[str]) 
 def _text(value: Any) -> str | None:
     if value is None:
         return None
-    return "|".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, (list, tuple)):
+        return "|".join(filter(None, map(_text, value)))
+    try:
+        return value if isinstance(value, str) else neutral_text(value)
+    except TypeError:
+        return str(value)
 
 
 def _entry(user: Mapping[str, Any], name: str, row: int) -> Any:

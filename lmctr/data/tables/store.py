@@ -10,6 +10,7 @@ import numpy as np
 from lmctr.data.array_store import ArrayStore, smallest_integer
 from lmctr.data.features.processor import SPECIAL, TabularFeatureProcessor
 from lmctr.data.features.transform import add_counts
+from lmctr.data.features.unknown import merged_examples, shares_of
 from lmctr.data.logs.splits import PARTS
 
 from .source import TableSource, watched
@@ -117,7 +118,8 @@ class TabularStore(ArrayStore):
         lists = [field.name for field in processor.ordered_fields() if field.kind == "list"]
         sizes["sequence_ids"] = max((processor.vocab_size(name) for name in lists), default=1)
         dtypes = {name: smallest_integer(size) for name, size in sizes.items()}
-        counts: dict[int, list] = {}
+        counts: dict[int, dict] = {}
+        examples: dict[str, list[str]] = {}
         rows_of_part = np.zeros(len(PARTS) + 1, dtype=np.int64)
         positives = np.zeros(len(PARTS) + 1, dtype=np.int64)
         for rows in watched(source.rows(processor.all_columns()), f"transforming {source.info.name}", progress):
@@ -129,17 +131,17 @@ class TabularStore(ArrayStore):
             rows_of_part += np.bincount(split + 1, minlength=len(PARTS) + 1)
             if "labels" in arrays:
                 positives += np.bincount(split + 1, arrays["labels"], minlength=len(PARTS) + 1).astype(np.int64)
-            part = int(split[0]) if (split == split[0]).all() else -1
-            counts[part] = [add_counts([*counts.get(part, []), arrays.oov_counts])]
-        statistics: dict[str, Any] = {}
+            examples = merged_examples([examples, arrays.unknown_examples])
+            parts = arrays.part_counts or {0: arrays.oov_counts}
+            counts |= {part: add_counts([counts.get(part, {}), own]) for part, own in parts.items()}
+        statistics: dict[str, Any] = {"unknown_examples": examples}
         for code, name in enumerate(PARTS):
             statistics[name] = {"rows": int(rows_of_part[code + 1])}
             if processor.label is not None and rows_of_part[code + 1]:
                 statistics[name]["positive_rate"] = float(positives[code + 1] / rows_of_part[code + 1])
             if code in counts:
-                statistics[name]["values"] = counts[code][0]
-        if -1 in counts:
-            statistics["values"] = counts[-1][0]
+                statistics[name]["values"] = counts[code]
+        processor.keep_unknown(shares_of({part: statistics[part].get("values", {}) for part in PARTS}))
         return cls(writer.finish(), processor, source.info, statistics)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 import transformers
 
+from lmctr.data.features.unknown import check_unknown
 from lmctr.data.logs.text_encoders import TextRetriever
 from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.download import local_folder
@@ -27,6 +29,8 @@ from .impressions import ImpressionAnswers
 from .options import PredictOptions
 from .requests import answer_of, read_objects
 from .tables import FORMATS, predict_table, table_logits
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["answers_for", "load_item_statistics", "load_retriever", "predict", "predict_rows"]
 
@@ -48,9 +52,17 @@ def predict(options: PredictOptions) -> int:
     kind = _request_kind(processor)
     _check_options(options, kind)
     if kind == "table":
-        count, unknown = predict_table(
-            model, processor, options.input, options.output, options.id_column, options.batch_size
+        count, unknown, warnings = predict_table(
+            model,
+            processor,
+            options.input,
+            options.output,
+            options.id_column,
+            options.batch_size,
+            options.allow_unknown,
         )
+        for warning in warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         print(f"{count} rows scored{unknown_words(unknown)}", file=sys.stderr)
         return 0
     retriever = load_retriever(folder.path, processor)
@@ -88,11 +100,14 @@ def predict_rows(
         (R,) float32 logits, or (R, T) of several tasks: one for each row, for each target or candidate of the requests, in order.
 
     Raises:
-        ValueError: a request or row that is not valid; names it.
+        ValueError: a request or row that is not valid; names it. A table with nearly no known value in a field.
     """
     with evaluation_mode(model):
         if _request_kind(processor) == "table":
-            return table_logits(model, processor(rows))
+            inputs = processor(rows)
+            for warning in check_unknown(processor, processor.oov_counts, processor.unknown_examples, "rows"):
+                logger.warning(warning)
+            return table_logits(model, inputs)
         if isinstance(rows, (str, dict)) or not hasattr(rows, "__iter__"):
             raise ValueError(f"rows: expected a list of requests, got {type(rows).__name__}; give [request] for one")
         answers = answers_for(model, processor, retriever, items=items)

@@ -30,14 +30,27 @@ def read_objects(lines: IO[str], name: str, what: str = "a request") -> Iterator
                 continue
             where = f"{name}, line {number}"
             try:
-                value = json.loads(line)
+                value = json.loads(line, object_pairs_hook=_object)
             except json.JSONDecodeError as error:
                 raise ValueError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from error
+            except RecursionError:
+                raise ValueError(f"{where}: not valid JSON: nested too deep") from None
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
             if not isinstance(value, dict):
                 raise ValueError(f"{where}: {what} is a JSON object, got {type(value).__name__}")
             yield where, value
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not UTF-8 text, from about line {number + 1} on ({error.reason})") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {doubled!r} stands twice in one object; give it one value")
+    return found
 
 
 def text_request(request: Any, where: str) -> dict[str, Any]:

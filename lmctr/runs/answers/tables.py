@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.features.transform import add_counts
+from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.tables.source import rows_of
 
 from .files import whole_output
@@ -36,7 +36,8 @@ def predict_table(
     target: str = "-",
     id_column: str | None = None,
     batch_size: int | None = None,
-) -> tuple[int, dict[str, dict[str, int]]]:
+    allow_unknown: bool = False,
+) -> tuple[int, dict[str, dict[str, int]], list[str]]:
     """Score every row of a file, in order, with memory that does not grow with the file.
 
     Args:
@@ -47,28 +48,31 @@ def predict_table(
             of data), the `id_column` where one is given, `logit` and `probability`.
         id_column: a column of the input to copy.
         batch_size: rows per forward pass.
+        allow_unknown: go on where nearly all values of a field are unknown.
 
     Returns:
-        The number of rows, and what was unknown in each field.
+        The number of rows, what was unknown in each field, and warnings about it.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: a missing column, a value that does not fit its field (with file, column and row).
+        ValueError: a missing column, a value that does not fit its field (with file, column and row); a field whose values are nearly all
+            unknown (see [`lmctr.data.features.unknown`]).
     """
     columns = processor.input_columns()
     if id_column is not None:
         columns.setdefault(id_column, "any")
-    count, unknown = 0, {}
+    count, unknown, name = 0, UnknownValues(processor), "standard input" if source == "-" else source
     with whole_output(target, binary=target.endswith(".parquet")) as stream:
         writer = _Writer(stream, target, id_column)
         for rows in _rows(source, columns):
             logits = table_logits(model, processor(rows), batch_size)
-            unknown = add_counts([unknown, processor.oov_counts])
+            unknown.add()
+            unknown.check(name, allow_unknown)
             ids = None if id_column is None else rows.column(id_column).to_pylist()
             writer.write(count + 1, ids, logits)
             count += len(logits)
         writer.close()
-    return count, unknown
+    return count, unknown.counts, unknown.check(name, allow_unknown)
 
 
 def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = None) -> np.ndarray:

@@ -141,6 +141,14 @@ class InputKind(ABC):
             ValueError: a part without positives or negatives; data that do not go with the processor.
         """
 
+    def unknown_warnings(self, part: str, allowed: bool = True) -> list[str]:
+        """Sentences about fields of a part whose values the processor knows far fewer of than of the validation part's.
+
+        Raises:
+            ValueError: unless `allowed`, a field with next to no known value.
+        """
+        return []
+
     @abstractmethod
     def num_samples(self, part: str) -> int:
         """Samples of a part."""

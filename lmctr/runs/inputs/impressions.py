@@ -84,8 +84,7 @@ class ImpressionInput(StoredInput):
 
     def check(self) -> list[str]:
         """As for every store; then counts what metrics cannot use."""
-        super().check()
-        lines = []
+        lines = super().check()
         for part in PARTS:
             counted = self.store.statistics[part]
             found = [f"{counted[key]:,} {words}" for key, words in _ODD.items() if counted[key]]
@@ -110,6 +109,9 @@ class ImpressionInput(StoredInput):
                     f"the {part} part has no ad with an eCPM above 0, so that R/R* is not defined; check the value column, or take "
                     "other split fractions"
                 )
+
+    def unknown_counts(self, part: str) -> dict[str, dict[str, int]]:
+        return self.store.statistics.get("values by part", {}).get(part, {})
 
     def dataset(self, part: str) -> MeasuredImpressions:
         return MeasuredImpressions(self.view, self.rows(part), self.settings)
@@ -137,6 +139,7 @@ class ImpressionInput(StoredInput):
             },
             "left out or odd": {part: {key: store.statistics[part][key] for key in _ODD} for part in PARTS},
             "metrics": self.settings.titles(),
+            "unknown_by_field": self.unknown_shares(),
             "processor_fingerprint": processor.fingerprint,
             "fingerprint": checksum(store.counts, store.ranks, store.ecpm, *rows.values()),
         }

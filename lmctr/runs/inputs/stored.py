@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmctr.data.array_store import ArrayStore
+from lmctr.data.features.unknown import check_unknown, shares_of
 from lmctr.data.registry import find
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, InputKind, RunContext
@@ -79,7 +80,7 @@ class StoredInput(InputKind):
         if self.store is None:
             self.store = self.store_class.build(self.source, self._new_processor(), self._cache)
         self._check_parts(PARTS)
-        return []
+        return self.unknown_warnings("test")
 
     def rows(self, part: str) -> np.ndarray:
         """(S,) row numbers of a part in the store, after the recipe's limit."""
@@ -135,3 +136,18 @@ class StoredInput(InputKind):
 
     def num_samples(self, part: str) -> int:
         return len(self.rows(part))
+
+    def unknown_counts(self, part: str) -> dict[str, dict[str, int]]:
+        return self.store.statistics.get(part, {}).get("values", {})
+
+    def unknown_shares(self) -> dict[str, dict[str, float]]:
+        """Share of unknown values by part and field, of the fields that have any."""
+        shares = shares_of({part: self.unknown_counts(part) for part in PARTS})
+        some = {name for own in shares.values() for name, share in own.items() if share}
+        return {part: {name: own[name] for name in own if name in some} for part, own in shares.items()}
+
+    def unknown_warnings(self, part: str, allowed: bool = True) -> list[str]:
+        """What [`~lmctr.data.features.unknown.check_unknown`] says of a part."""
+        examples = self.store.statistics.get("unknown_examples", {})
+        where = f"the {part} part of {self.store.info.name}"
+        return check_unknown(self.store.processor, self.unknown_counts(part), examples, where, allowed)

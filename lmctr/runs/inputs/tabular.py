@@ -156,6 +156,7 @@ class TabularInput(StoredInput):
             },
             "label_rates": rates,
             "unknown_values": {part: share for part in PARTS if (share := _unknown_share(store, part)) is not None},
+            "unknown_by_field": self.unknown_shares(),
             "processor_fingerprint": processor.fingerprint,
             "fingerprint": checksum(store.labels, *rows.values()),
         }

@@ -1,0 +1,110 @@
+"""Values that a processor does not know: how many are too many.
+
+Fitting keeps the share of unknown values of each field in the training part, building a store that in the validation part. A later table is
+held against them: a share far above is a warning, one above the limit (`max_unknown` of the field; default 0.95, or half-way from the
+validation's share to 1) an error, because a model that sees next to no known value of a field is not the model that was measured. Causes are a
+renamed code, another id space, a column in another field's place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .transform import MAX_EXAMPLES, add_counts
+
+__all__ = ["UnknownValues", "check_unknown", "merged_examples", "share_unknown", "shares_of"]
+
+MAX_UNKNOWN = 0.95
+_FEWEST = 100  # values from which on a share says something
+_DISTINCT = 10  # unknown values that must differ: many rows of one new user are no fault of the data
+
+
+def share_unknown(counts: Mapping[str, int]) -> float | None:
+    """Share of the unknown among the values that were there; None where there was none."""
+    present = counts["values"] - counts.get("missing", 0)
+    return counts["unknown"] / present if present else None
+
+
+def shares_of(parts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, float]]:
+    """Share of unknown values by part and field, of their counts; without what had no value."""
+    found = {part: {name: share_unknown(own) for name, own in counts.items()} for part, counts in parts.items()}
+    return {
+        part: {name: share for name, share in own.items() if share is not None} for part, own in found.items() if own
+    }
+
+
+class UnknownValues:
+    """Counts what was unknown in blocks of rows.
+
+    Args:
+        processor: a [`~lmctr.data.features.processor.TabularFeatureProcessor`] or an
+            [`~lmctr.data.processors.impressions.ImpressionProcessor`], whose last call [`add`] reads.
+
+    Attributes:
+        counts: by field, as the processor's `oov_counts`. examples: by field some of the unknown values, as canonical texts.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+        self.counts: dict[str, dict[str, int]] = {}
+        self.examples: dict[str, list[str]] = {}
+
+    def add(self) -> None:
+        """Counts what the processor has just seen."""
+        self.counts = add_counts([self.counts, self.processor.oov_counts])
+        self.examples = merged_examples([self.examples, self.processor.unknown_examples])
+
+    def check(self, where: str, allowed: bool = False) -> list[str]:
+        """[`check_unknown`] of what was counted."""
+        return check_unknown(self.processor, self.counts, self.examples, where, allowed)
+
+
+def check_unknown(
+    processor: Any,
+    counts: Mapping[str, Mapping[str, int]],
+    examples: Mapping[str, list[str]],
+    where: str,
+    allowed: bool = False,
+) -> list[str]:
+    """Warnings about fields with far more unknown values than the validation part had.
+
+    Args:
+        processor: a fitted one. counts, examples: of the unknown values, by field.
+        where: what holds the rows, for messages.
+        allowed: whether a share above the limit is a warning too.
+
+    Raises:
+        ValueError: fields above their limit, with their shares and examples.
+    """
+    warnings, errors = [], []
+    for name, own in counts.items():
+        share, usual = share_unknown(own), processor.usual_unknown(name)
+        if share is None or own["values"] - own.get("missing", 0) < _FEWEST:
+            continue
+        limit, size = processor.unknown_limit(name), processor.num_known(name)
+        if limit is None:
+            limit = max(MAX_UNKNOWN, (1 + (usual or 0.0)) / 2)
+        found = examples.get(name, [])
+        text = f"field {name!r}: {share:.1%} of the values are unknown ({', '.join(map(repr, found[:3]))}, ...)"
+        text += "" if usual is None else f", {usual:.1%} in validation"
+        if share > limit and len(found) >= min(_DISTINCT, max(size // 2, 1)):
+            errors.append(f"{text}; the limit is {limit:.1%}")
+        elif share > max(2 * (usual or 0.0), (usual or 0.0) + 0.1) + 1.5 / math.sqrt(own["values"]):
+            warnings.append(f"{where}: {text}")
+    if errors and not allowed:
+        raise ValueError(
+            f"{where}: {'; '.join(errors)}. Are these the columns, and the codes, that the model was trained on? If so, train anew on "
+            "them, raise max_unknown of the field in data.features, or score all the same with --allow-unknown."
+        )
+    return warnings + [f"{where}: {error}" for error in errors]
+
+
+def merged_examples(parts: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
+    """Different examples of several parts by field, a few of each."""
+    merged: dict[str, dict[str, None]] = {}
+    for part in parts:
+        for name, values in part.items():
+            merged.setdefault(name, {}).update(dict.fromkeys(values))
+    return {name: list(values)[:MAX_EXAMPLES] for name, values in merged.items()}
