@@ -96,6 +96,22 @@ def test_other_kinds_of_sinks_and_a_bf16_model(kind, tmp_path):
     assert CTRSinkProcessor.from_pretrained(tmp_path).sink_kind == kind
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_statistics_are_an_input(format, tmp_path):
+    model = model_of("bert", num_statistics=4)
+    file = export_model(model, Processor(), tmp_path, format=format)
+    assert json.loads((tmp_path / "export.json").read_text())["inputs"] == [*KEYS, "statistics"]
+    for batch in batches(model):
+        batch = {**batch, "statistics": torch.randn(len(batch["input_ids"]), 4)}
+        if format == "torch":
+            found = torch.export.load(file).module()(**batch).numpy()
+        else:
+            session = pytest.importorskip("onnxruntime").InferenceSession(file)
+            found = session.run(["logits"], {key: value.numpy() for key, value in batch.items()})[0]
+        np.testing.assert_allclose(found, expected(model, batch), atol=1e-4)
+
+
 def test_what_cannot_be_exported_is_named(tmp_path, monkeypatch):
     model = model_of("bert")
     with pytest.raises(ValueError, match="format='pickle' is not accepted; use one of onnx, torch"):

@@ -12,6 +12,7 @@ import lmctr.data
 from lmctr.cli.main import main
 from lmctr.data.logs.log import InteractionLog
 from lmctr.hub.checks import validate_run
+from lmctr.hub.model_card import build_card
 from lmctr.runs.folder import open_run
 from lmctr.utils.files import read_json
 
@@ -236,6 +237,12 @@ def test_statistics_are_learnt_kept_and_asked_for(tmp_path):
         )
         > 1e-4
     ), "statistics count the whole history, not only the three behaviours that the text shows"
+    validate_run(run.path)
+    assert "item_statistics.parquet" in [path.name for path in open_run(run.path).upload_files()]
+    card = build_card(run.path)
+    assert f"`statistics` are {len(reader.names)} numbers of each target" in card
+    assert "with the items' in `item_statistics.parquet`" in card
+    assert f"'statistics': [0.0] * {len(reader.names)}" in card
     with pytest.raises(ValueError, match=r"num_statistics.*set data\.statistics"):
         lmctr.runs.train(recipe | {"model": recipe["model"] | {"num_statistics": 3}}, output_dir=tmp_path / "other")
     with pytest.raises(ValueError, match=r"did you mean 'user_rate'\?"):

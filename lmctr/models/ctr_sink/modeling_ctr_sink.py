@@ -424,7 +424,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             raise ValueError(f"pooling={pooling!r} is not accepted; use one of {', '.join(POOLINGS)}")
         rows = input_ids if input_ids is not None else field_vectors
         if rows is not None:
-            check_statistics(statistics, self.config, len(rows))
+            check_statistics(statistics, self.config, rows.shape[0])
         tokens = None
         if self.config.layout == "single" and input_ids is not None:
             attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask

@@ -17,14 +17,17 @@ __all__ = ["StatisticsTower", "check_statistics"]
 
 def check_statistics(statistics: torch.Tensor | None, config: CTRSinkConfig, rows: int) -> None:
     """Raise `ValueError` unless statistics are given exactly where the configuration has them, (B, Fs)."""
-    shape = (rows, config.num_statistics)
-    if (statistics is not None) != bool(config.num_statistics):
-        expected = f"needs statistics of shape {shape}" if config.num_statistics else "takes no statistics"
+    width = config.num_statistics
+    if (statistics is not None) != bool(width):
+        expected = f"needs statistics of shape ({rows}, {width})" if width else "takes no statistics"
         raise ValueError(
             f"statistics: {'missing' if statistics is None else 'not expected'}; this configuration {expected}"
         )
-    if statistics is not None and tuple(statistics.shape) != shape:
-        raise ValueError(f"statistics: expected shape {shape}, got {tuple(statistics.shape)}")
+    # Sizes one by one: an exported graph has rows without a number.
+    if statistics is not None and (
+        statistics.dim() != 2 or statistics.shape[0] != rows or statistics.shape[1] != width
+    ):
+        raise ValueError(f"statistics: expected shape ({rows}, {width}), got {tuple(statistics.shape)}")
 
 
 class StatisticsLinear(nn.Linear):
