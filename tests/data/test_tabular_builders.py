@@ -11,6 +11,7 @@ from lmctr.data.builders.movielens_table import movielens_table
 from lmctr.data.builders.taobao_ad import FIRST_TEST_SECOND
 from lmctr.data.builders.taobao_ad_join import prepare_taobao_ad
 from lmctr.data.logs.log import InteractionLog
+from lmctr.statistics import ItemStatistics, StatisticsReader, UserStatistics
 from lmctr.statistics.history_features import history_features
 
 
@@ -334,6 +335,35 @@ def test_movielens_table_agrees_with_loops_over_the_past():
         assert sorted(shown["genres"]) == sorted(log.catalogue["genres"][int(log.item[event])].as_py())
         ages = [int(log.time[event] - log.time[e]) for e in past if log.label[e] == 1][-4:]
         assert store.sequence_times[row, 1][: len(ages)].tolist() == ages
+
+
+def test_rows_of_statistics_have_the_values_that_training_saw(tmp_path):
+    """A row whose statistics a server counted, event by event, becomes the inputs of the training; one transform per statistic."""
+    log = make_log()
+    splits = split_log(log)
+    reader = StatisticsReader.fit(log, splits.train, "full")
+    store = TabularStore.build(movielens_table(log, splits, statistics=reader))
+    store.processor.save_pretrained(tmp_path)
+    processor = TabularFeatureProcessor.from_pretrained(tmp_path)
+    assert processor.statistics_reader == reader
+    events = np.concatenate([splits.train, splits.validation, splits.test])
+    np.testing.assert_allclose(store.numeric_values, reader.scaled(reader.raw(log, events)), atol=2e-5)
+    ids, scored, expected = log.catalogue["item_id"].to_pylist(), [], []
+    for row in range(len(splits.train), len(events), 9):
+        event = int(events[row])
+        start, end = log.offsets[log.user[event]], log.history_end[event]
+        user = UserStatistics(reader, ItemStatistics.from_log(log, reader, int(log.time[event])))
+        user.extend([ids[i] for i in log.item[start:end]], log.time[start:end].tolist(), log.label[start:end].tolist())
+        (values,) = user.at([ids[log.item[event]]], int(log.time[event]))
+        others = dict.fromkeys(["user_id", "item_id", "genres", "year", "time"], 0) | {"genres": []}
+        lists = {key: [] for key in ("liked_items", "liked_times", "other_items", "other_times")}
+        scored.append({**others, **lists, **dict(zip(reader.names, values))})
+        expected.append(store.numeric_values[row])
+    found = processor(scored)["numeric_values"].numpy()
+    np.testing.assert_allclose(found, np.stack(expected), atol=2e-5)
+    fields = {field["name"]: field for field in movielens_table(log, splits, statistics=reader).fields}
+    assert fields["user_rate"]["before"] == "logit"
+    assert fields["item_count"]["before"] == "log1p"
 
 
 def test_the_future_changes_nothing_in_the_tables_rows():

@@ -68,7 +68,7 @@ def movielens_table(
         raise ValueError(
             f"splits.train has {len(labels)} samples; it needs labelled positives and negatives for the smoothed rates."
         )
-    logarithms: tuple[str, ...] = ()
+    given, logarithms = statistics, ()
     names = statistics.names if statistics is not None else ()
     if statistics is None:
         statistics = StatisticsReader(resolve_statistics("basic", log), float(labels.mean()), strength=strength)
@@ -114,6 +114,7 @@ def movielens_table(
         weight="weight" if log.weight is not None else None,
         split=SplitRule("given"),
         info=log.info,
+        statistics_reader=given,
     )
 
 

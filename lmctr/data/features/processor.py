@@ -38,6 +38,7 @@ from transformers.utils import TensorType
 
 from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource, rows_of, watched
+from lmctr.statistics import StatisticsReader
 from lmctr.utils.suggest import unknown_key_message
 
 from .columns import Rows
@@ -69,6 +70,8 @@ class TabularFeatureProcessor(FittedExtractor):
             uniform sample of this many (standard error of a bound's rank: at most 0.1 %).
         seed (`int`, defaults to 0): of that sample.
         statistics (`dict`, *optional*): written by `fit`.
+        statistics_reader (`StatisticsReader` or `dict`, *optional*): what gave the columns that count earlier events of a log. Rows to score hold
+            its raw values, as [`~lmctr.statistics.UserStatistics`] counts them; the processor keeps it for those who do.
 
     Attributes:
         state: vocabularies, bounds and moments. is_fitted: whether it was fitted, or loaded. oov_counts: what was missing and unknown in the
@@ -93,6 +96,7 @@ class TabularFeatureProcessor(FittedExtractor):
         quantile_sample: int = 1 << 18,
         seed: int = 0,
         statistics: Mapping[str, Any] | None = None,
+        statistics_reader: StatisticsReader | Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -106,6 +110,9 @@ class TabularFeatureProcessor(FittedExtractor):
                 raise ValueError(f"{name}={value!r}; accepted: a whole number of at least 1.")
             setattr(self, name, value)
         self.seed = seed
+        if isinstance(statistics_reader, Mapping):
+            statistics_reader = StatisticsReader.from_dict(statistics_reader)
+        self.statistics_reader = statistics_reader
         for field in self.fields:
             if field.time_column is not None and time is None:
                 raise ValueError(f"field {field.name!r}: time_column needs the processor's time column (time=...).")
@@ -378,7 +385,9 @@ class TabularFeatureProcessor(FittedExtractor):
     # saving and loading
 
     def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"fields": [field.to_dict() for field in self.fields]}
+        values = super()._settings() | {"fields": [field.to_dict() for field in self.fields]}
+        reader = values.pop("statistics_reader")
+        return values if reader is None else values | {"statistics_reader": reader.to_dict()}
 
     def _write_side(self, directory: str | os.PathLike) -> list[str]:
         return write_state(self.state, directory)

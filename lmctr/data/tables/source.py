@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from lmctr.data.features.columns import Rows, group_codes, seconds_of
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
+from lmctr.statistics import StatisticsReader
 
 from .arrays import array_of
 from .reading import stream_file
@@ -99,6 +100,7 @@ class TableSource:
         split: rule for pieces without a part.
         info: origin, licence, counts, label rule.
         merges_validation: whether the rows of validation belong to training, see [`with_validation`].
+        statistics_reader: what gave columns that count earlier events of a log, or None.
     """
 
     pieces: tuple[Piece, ...]
@@ -110,6 +112,7 @@ class TableSource:
     weight: str | None = None
     split: SplitRule = field(default_factory=SplitRule)
     info: DatasetInfo = field(default_factory=DatasetInfo)
+    statistics_reader: StatisticsReader | None = None
     merges_validation: bool = False
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 

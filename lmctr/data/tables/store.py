@@ -147,4 +147,4 @@ class TabularStore(ArrayStore):
 
 def processor_arguments(source: TableSource) -> dict[str, Any]:
     """Arguments of a processor for the source's own fields and columns."""
-    return {"fields": source.fields} | {name: getattr(source, name) for name in SPECIAL}
+    return {name: getattr(source, name) for name in ("fields", *SPECIAL, "statistics_reader")}

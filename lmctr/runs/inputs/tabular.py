@@ -21,11 +21,12 @@ from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.evaluation.baselines import baseline_metrics
 from lmctr.evaluation.table_baselines import table_baseline_metrics
+from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs.base import PARTS, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.logs import check_statistics, log_columns
 from lmctr.runs.inputs.stored import StoredInput
-from lmctr.statistics import StatisticsReader
+from lmctr.statistics import ItemStatistics, StatisticsReader
 from lmctr.utils.suggest import unknown_key_message
 
 
@@ -131,6 +132,10 @@ class TabularInput(StoredInput):
     def _check_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
             check_labels(part, self.store.labels[self.rows(part)])
+
+    def save_beside(self, folder: Path, processor: Any) -> None:
+        if processor.statistics_reader is not None:
+            ItemStatistics.from_log(self.log, processor.statistics_reader).save(folder / ITEM_STATISTICS)
 
     def dataset(self, part: str) -> TabularDataset:
         return TabularDataset(self.view, self.rows(part))
