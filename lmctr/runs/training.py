@@ -35,7 +35,9 @@ from lmctr.utils.measure import machine_line, versions
 
 _REFERENCE_ROWS = 8
 CHOSEN, FIRST = "chosen.json", "first"  # with training.refit: what was chosen on validation, and the processor of then
-_WITHOUT_EVALUATION = {"eval_strategy": "no", "early_stopping_patience": None, "effective_rank_samples": None}
+_WITHOUT_EVALUATION = {"eval_strategy": "no"} | dict.fromkeys(
+    ("early_stopping_patience", "effective_rank_samples", "rolling_origin")
+)
 
 
 def train(
@@ -171,11 +173,15 @@ class Training:
     def _build_and_train(self) -> None:
         """The trainers live no longer than this, see [`~lmctr.training.processes.leave_process_group`]."""
         processor = self._open_data()
+        trials = [self._trial(count) for count in range(1, (self.args.rolling_origin or 0) + 1)]
         if self.args.refit:
-            self._finish(*self._refit(self._chosen(processor)))
+            view, trainer, found = self._refit(self._chosen(processor), trials)
         else:
-            trainer = self._trainer(self.view, processor, self.args)
-            self._finish(self.view, trainer, self._fit(self.view, trainer))
+            view, trainer = self.view, self._trainer(self.view, processor, self.args)
+            found = self._fit(view, trainer)
+        if trials:
+            found["rolling_origin"] = self._best_epoch([*trials, found["evaluations"]])
+        self._finish(view, trainer, found)
 
     # ---- before training ------------------------------------------------------------------------------------------
 
@@ -247,7 +253,7 @@ class Training:
             args=args,
             data_collator=view.collator(args.bf16 or args.fp16),
             train_dataset=view.training_dataset(),
-            eval_dataset=view.dataset("validation") if view is self.view else None,
+            eval_dataset=None if args.eval_strategy == "no" else view.dataset("validation"),
             processing_class=processor,
         )
         if args.lora is not None and trainer.is_fsdp_enabled:
@@ -311,8 +317,48 @@ class Training:
         self.wait()
         return read_json(file)
 
-    def _refit(self, chosen: dict[str, Any]) -> tuple[InputKind, CTRTrainer, dict[str, Any]]:
-        """Train anew on training and validation: the same share of the schedule as up to the best step on validation."""
+    def _trial(self, count: int) -> list[dict[str, Any]]:
+        """The evaluations of a training that ends `count` validation parts earlier, from an earlier try where it was completed there."""
+        folder = self.folder.refit / f"trial-{count}"
+        file = folder / CHOSEN
+        if not file.is_file():
+            view = self.view.earlier(count)
+            if self.is_first:
+                view.make_processor().save_pretrained(folder)
+            self.wait()
+            processor = view.load_processor(folder)
+            view.open(processor, PARTS[:2], RunContext(folder, self.is_first, self.wait, writes=True))
+            values = {"save_strategy": "no", "load_best_model_at_end": False, "early_stopping_patience": None}
+            values |= {"effective_rank_samples": None, "output_dir": str(folder)}
+            samples = [view.num_samples(part) for part in PARTS[:2]]
+            self.say("trial {}: {:,} training samples, measured on the {:,} after them".format(count, *samples))
+            trainer = self._trainer(view, processor, CTRTrainingArguments(**{**self.values, **values}))
+            found = self._fit(view, trainer, ())
+            if self.is_first:
+                write_json(file, found)
+        self.wait()
+        return read_json(file)["evaluations"]
+
+    def _best_epoch(self, trials: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        """The epoch with the best mean of the validation metric over trainings, among those that all of them had."""
+        name = self.args.metric_for_best_model.removeprefix("eval_")
+        sign = 1.0 if self.args.greater_is_better else -1.0
+        counted = [[entry for entry in own if entry["epoch"] > self.args.stage1_epochs] for own in trials]
+        values = [[float(entry[name]) for entry in own] for own in counted]
+        means = [sum(column) / len(column) for column in zip(*values)]
+        if not means:
+            raise ValueError(f"training.rolling_origin: no epoch of stage 2 was measured by {name} in every training")
+        best = [max(range(len(own)), key=lambda place: sign * own[place]) for own in (means, *values)]
+        epochs = [place + self.args.stage1_epochs + 1 for place in best]
+        shown = ", ".join(map(str, epochs[1:]))
+        self.say(f"best epoch by mean {name} over {len(values)} cuts: {epochs[0]} (of each cut: {shown})")
+        return {"metric": name, "values": values, "means": means, "best_epoch": epochs[0], "best_epochs": epochs[1:]}
+
+    def _refit(
+        self, chosen: dict[str, Any], trials: list[list[dict[str, Any]]]
+    ) -> tuple[InputKind, CTRTrainer, dict[str, Any]]:
+        """Train anew on training and validation: the same share of the schedule as up to the best step on validation, or up to the best
+        epoch of all trials."""
         folder, shared = self.folder.refit, self.folder.cache / "refit"
         if not self.is_first:  # the first one prepares
             self.wait()
@@ -333,7 +379,10 @@ class Training:
         planned = args.max_steps
         if planned <= 0:
             planned = -(-rows // args.total_train_batch_size) * args.num_train_epochs
-        last = max(round(planned * chosen["best_step"] / chosen["planned_steps"]), 1)
+        share = chosen["best_step"] / chosen["planned_steps"]
+        if trials:
+            share = self._best_epoch([*trials, chosen["evaluations"]])["best_epoch"] / self.args.num_train_epochs
+        last = max(round(planned * share), 1)
         trainer.add_callback(StopAt(last))
         samples = view.num_samples("train")
         self.say(f"training again on training and validation, {samples:,} samples: {last:,} of {planned:,} steps")

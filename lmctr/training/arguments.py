@@ -71,6 +71,10 @@ class CTRTrainingArguments(TrainingArguments):
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
+        rolling_origin (`int`, *optional*):
+            `lmctr train` tries the recipe first at so many earlier cuts of the training part, each a validation part before the next,
+            and reports the validation metric after each epoch, its mean over all cuts and the best epoch; with `refit` that epoch is
+            the one that the second training ends with.
         effective_rank_samples (`int`, *optional*):
             Measure the effective rank of a tabular model's representations on so many validation samples after each evaluation
             ([`~lmctr.training.diagnostics.EffectiveRankCallback`]); written to `effective_rank.jsonl` in `output_dir`.
@@ -103,6 +107,9 @@ class CTRTrainingArguments(TrainingArguments):
 
     ema_decay: float | None = _field(None, "Decay of the average of the weights that is evaluated and saved.")
     recency_half_life: float | None = _field(None, "Days after which a training sample counts half.")
+    rolling_origin: int | None = _field(
+        None, "Earlier cuts of the training part on which the best epoch is looked for."
+    )
     refit: bool = _field(False, "Train again on training and validation for the steps that were best on validation.")
 
     effective_rank_samples: int | None = _field(
@@ -149,7 +156,11 @@ class CTRTrainingArguments(TrainingArguments):
             )
         if self.stage1_epochs + self.stage2_epochs < 1:
             raise ValueError("stage1_epochs + stage2_epochs must be at least 1, got 0 + 0: nothing would be trained")
-        for name in ("early_stopping_patience", "effective_rank_samples"):
+        if self.rolling_origin is not None and self.eval_strategy != "epoch":
+            raise ValueError(
+                f"rolling_origin compares epochs: it needs eval_strategy 'epoch', got {self.eval_strategy!r}"
+            )
+        for name in ("early_stopping_patience", "effective_rank_samples", "rolling_origin"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")

@@ -1,4 +1,5 @@
-"""`training.refit`: the steps chosen on validation, then a training on training and validation, against one put together by hand."""
+"""`training.refit`: the steps chosen on validation, then a training on training and validation, against one put together by hand;
+`training.rolling_origin`: the same recipe at earlier cuts of the training part."""
 
 import copy
 
@@ -144,6 +145,56 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch, kind, when):
         assert torch.equal(run.model.state_dict()[name], values), name
     assert run.metrics["split metrics"] == whole.metrics["split metrics"]
     assert run.processor.fingerprint == whole.processor.fingerprint
+
+
+def plain_earlier(log, splits, count):
+    """Parts at an earlier cut, sample by sample."""
+    events = [*splits.train.tolist(), *splits.validation.tolist()]
+    size = len(splits.validation)
+    first, last = (log.time[events[len(events) - (count + back) * size]] for back in (1, 0))
+    train = [event for event in events if log.time[event] < first]
+    return train, [event for event in events if first <= log.time[event] < last]
+
+
+def test_trials_at_earlier_times_choose_the_epoch(tmp_path):
+    recipe, log = RECIPES["sequence"], load_log("synthetic_sequence", **LOG)
+    changes = {"training.refit": True, "training.rolling_origin": 2, "training.epochs": 4}
+    run = train(recipe, output_dir=tmp_path / "run", overrides=changes)
+    found, splits = run.metrics["rolling_origin"], split_log(log)
+    for count in (1, 2):
+        parts = plain_earlier(log, splits, count)
+        assert len(parts[1]) > 0.9 * len(splits.validation)
+        assert [splits.earlier(count, log.time)[part].tolist() for part in PARTS] == [*parts, []]
+        processor = lmctr.SequenceProcessor.fit(log, parts[0], item_features=["genres"])
+        view = lmctr.data.SequenceView(log, processor)
+        set_seed(5)
+        model = AutoModelForCTR.from_config(lmctr.DINConfig(embedding_dim=4, **processor.model_config_values()))
+        values = {key: value for key, value in recipe["training"].items() if key != "epochs"}
+        values |= {"save_strategy": "no", "load_best_model_at_end": False}
+        args = CTRTrainingArguments(str(tmp_path / "hand"), **values, stage2_epochs=4)
+        sets = [lmctr.data.SequenceDataset(view, part) for part in parts]
+        trainer = CTRTrainer(model, args, lmctr.data.SequenceCollator(view), *sets)
+        trainer.train()
+        measured = [entry["eval_auc"] for entry in trainer.state.log_history if "eval_auc" in entry]
+        assert found["values"][count - 1] == pytest.approx(measured, abs=1e-9)
+    assert found["values"][2] == [entry["auc"] for entry in run.metrics["evaluations"]]
+    assert found["means"] == pytest.approx(np.mean(found["values"], axis=0), abs=1e-12)
+    assert found["best_epoch"] == np.argmax(found["means"]) + 1
+    assert found["best_epochs"] == [int(np.argmax(own)) + 1 for own in found["values"]]
+    rows = len(splits.train) + len(splits.validation)
+    assert run.metrics["steps"] == found["best_epoch"] * -(-rows // 64)
+
+
+def test_trials_that_cannot_be(tmp_path):
+    log = load_log("synthetic_sequence", **LOG)
+    with pytest.raises(ValueError, match=r"8 trials at earlier times leave 4 of 380 training samples"):
+        split_log(log).earlier(8, log.time)
+    with pytest.raises(ValueError, match="cut by time, these are cut by 'user'"):
+        split_log(log, rule="user").earlier(1, log.time)
+    with pytest.raises(ValueError, match=r"training.rolling_origin tries earlier cuts of an interaction log"):
+        train(RECIPES["table"], output_dir=tmp_path / "table", overrides={"training.rolling_origin": 1})
+    with pytest.raises(ValueError, match="rolling_origin compares epochs"):
+        CTRTrainingArguments(str(tmp_path), rolling_origin=1, eval_strategy="no")
 
 
 def test_impressions_of_validation_become_training_ones():

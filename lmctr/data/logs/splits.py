@@ -42,6 +42,31 @@ class Splits:
         both = np.concatenate([self.train, self.validation])
         return replace(self, train=both[np.lexsort((both, time[both]))], validation=self.validation[:0])
 
+    def earlier(self, count: int, time: np.ndarray) -> Splits:
+        """Parts for a trial at an earlier time: the newest `count` times as many training samples as validation has are left out, the
+        newest of the others are validation; nothing is tested.
+
+        Args:
+            count: from 1.
+            time: (E,) of the events; samples of one second stay together.
+
+        Raises:
+            ValueError: parts that are not cut by time, or too few samples for so many trials.
+        """
+        if self.rule != "time":
+            raise ValueError(
+                f"trials at earlier times need parts that are cut by time, these are cut by {self.rule!r}"
+            )
+        size, both = len(self.validation), np.concatenate([self.train, self.validation])
+        stops = [len(both) - (count + back) * size for back in (1, 0)]
+        if stops[0] < max(size, 1):
+            raise ValueError(
+                f"{count} trials at earlier times leave {max(stops[0], 0)} of {len(self.train)} training samples, fewer than the {size} of "
+                "validation; take fewer trials"
+            )
+        first, last = np.searchsorted(time[both], time[both[stops]], side="left")
+        return replace(self, train=both[:first], validation=both[first:last], test=both[:0], boundaries={})
+
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in PARTS:
             raise ValueError(f"split: got {name!r}, accepted: {', '.join(PARTS)}.")

@@ -120,6 +120,17 @@ class InputKind(ABC):
         """These data, loaded, with the validation part added to the training part and empty itself, for a training on both
         (`training.refit`). What the first process has to prepare it leaves in `folder`, where the others, later, find it."""
 
+    def earlier(self, count: int) -> InputKind:
+        """These data, loaded, as they were `count` validation parts earlier, without a test part: for `training.rolling_origin`.
+
+        Raises:
+            ValueError: data that are no interaction log; see [`~lmctr.data.logs.splits.Splits.earlier`].
+        """
+        raise ValueError(
+            f"training.rolling_origin tries earlier cuts of an interaction log, but {self.data['name']!r} is read as another kind of data; "
+            "leave it out"
+        )
+
     @abstractmethod
     def make_processor(self) -> Any:
         """The processor, fitted on the training part only."""

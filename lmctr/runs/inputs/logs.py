@@ -92,6 +92,12 @@ class LogInput(InputKind):
         other.whole_train = whole.with_validation(self.log.time).train
         return other
 
+    def earlier(self, count: int) -> LogInput:
+        other = type(self)(self.data, self.model_group)
+        other.log, other.splits = self.log, self.splits.earlier(count, self.log.time)
+        other.whole_train = other.splits.train
+        return other
+
     def num_samples(self, part: str) -> int:
         return len(self.splits[part])
 
