@@ -64,7 +64,7 @@ class TabularInput(StoredInput):
                 f"data.split is {data['split']!r}, but {data['name']!r} is an interaction log; "
                 "accepted: time, user, given, or null for the log's own parts, by time where it has none",
             )
-        if data["statistics"] and not _is_log(data["name"]):
+        if data["statistics"] and not _is_log(data):
             yield (
                 "data.statistics",
                 f"data.statistics counts the events of an interaction log, but {data['name']!r} is a table; leave it out",

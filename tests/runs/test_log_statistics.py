@@ -1,0 +1,85 @@
+"""`data.statistics` in recipes of sequences and of tables that read a log; processors from before there were readers."""
+
+import numpy as np
+import pytest
+
+from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.runs.inputs import input_of
+from lmctr.runs.recipe import RecipeError, load_recipe
+from lmctr.statistics import ItemStatistics
+from lmctr.statistics.history_features import history_features
+
+OPTIONS = {"num_users": 30, "num_items": 20, "events_per_user": 30}
+
+
+def opened(family, **data):
+    recipe = {
+        "data": {"name": "synthetic_sequence", "options": OPTIONS, **data},
+        "model": {"family": family},
+        "training": {},
+    }
+    view = input_of(load_recipe(recipe))
+    view.load()
+    return view
+
+
+def test_sets_and_names_mix():
+    view = opened("din", statistics=["basic", "item_rate_30_days"])
+    reader = view.statistics_reader()
+    assert reader.names[:2] == ("user_rate", "user_count")
+    assert reader.names[-1] == "item_rate_30_days"
+    assert len(opened("din", statistics="full").statistics_reader().names) > len(reader.names)
+    assert opened("din").statistics_reader() is None
+
+
+def test_a_table_of_a_log_has_the_readers_columns(tmp_path):
+    view = opened("dnn", statistics="full")
+    reader = view.source.statistics_reader
+    view.check()
+    processor = view.make_processor()
+    numeric = [field for field in processor.fields if field.type == "numeric"]
+    assert [field.name for field in numeric] == list(reader.names)
+    events = np.concatenate([own for _, own in view.log_splits.items()])
+    expected = reader.scaled(reader.raw(view.log, events))
+    np.testing.assert_allclose(view.store.numeric_values, expected, atol=2e-5)
+    view.save_beside(tmp_path, processor)
+    (file,) = tmp_path.iterdir()
+    assert ItemStatistics.load(file, processor.statistics_reader).time == int(view.log.time.max()) + 1
+    plain = opened("dnn")
+    assert plain.source.statistics_reader is None
+    plain.check()
+    assert next(field.name for field in plain.make_processor().fields if field.type == "numeric") == "user_rate"
+    plain.save_beside(tmp_path / "none", plain.make_processor())
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    ({"name": "synthetic_table", "options": {}, "statistics": "full"}, "counts the events of an interaction log"),
+    ({"statistics": "ful"}, "did you mean"),
+    ({"statistics": ["user_rate", "user_rate"]}, "accepted: all different"),
+])  # fmt: skip
+def test_recipes_that_tables_cannot_follow(data, message):
+    with pytest.raises(RecipeError, match=message):
+        opened("dnn", **data)
+
+
+def test_processors_from_before_there_were_readers(tmp_path):
+    """They hold mean and deviation of the values that they were given: rates as they are, counts as log(1 + count)."""
+    names = ["user_rate", "log_item_count", "last_5_mean"]
+    view = opened("din", statistics=names)
+    view.check()
+    log, events = view.log, np.concatenate([own for _, own in view.splits.items()])
+    prior = 0.3  # of another training than the data at hand
+    found = history_features(log, events, prior)
+    columns = dict(zip(found.names, found.values.T))
+    given = np.full((log.num_events, 3), np.nan)
+    given[events] = np.column_stack([columns["user_rate"], np.log1p(columns["item_count"]), columns["last_5_mean"]])
+    options = {"statistics": names, "statistics_of_events": given, "statistics_prior": prior}
+    SequenceProcessor.fit(log, view.splits.train, **options).save_pretrained(tmp_path)
+    processor = view.load_processor(tmp_path)
+    assert processor.statistics_reader is None
+    assert processor.statistics_prior == prior
+    view.open(processor)
+    wanted = np.nan_to_num((given - np.array(processor.scaling.mean)) / np.array(processor.scaling.std))
+    some = view.splits.test[:20]
+    np.testing.assert_allclose(view.view.batch(some)["statistics"].numpy(), wanted[some], atol=1e-5)
