@@ -35,6 +35,7 @@ DATA = "data.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 ITEM_STATISTICS = "item_statistics.parquet"
+LOG_STATISTICS = "log_statistics.json"  # what a table made of a log had its statistics from
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 """Formats that are, or may hold, pickles. A folder with one of them at its top is not shared."""
@@ -61,7 +62,13 @@ _NEVER_UPLOADED = ("reference.safetensors",)
 _OWN = (  # what a run writes, the sign of a finished one first
     *(METRICS, DATA, RECIPE, "README.md", *_UPLOADED),
     *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", *_NEVER_UPLOADED),
-    *("*tabular_vocabularies.parquet", "*tabular_numbers.safetensors", "sequence_*.parquet", ITEM_STATISTICS),
+    *(
+        "*tabular_vocabularies.parquet",
+        "*tabular_numbers.safetensors",
+        "sequence_*.parquet",
+        ITEM_STATISTICS,
+        LOG_STATISTICS,
+    ),
     *("checkpoints", "predictions", "retriever", "adapter", "analysis", ".cache", ".refit"),
 )
 

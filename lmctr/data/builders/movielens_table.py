@@ -36,6 +36,7 @@ def movielens_table(
     strength: float = 10.0,
     own_columns: Sequence[str] | None = ("genres", "year"),
     statistics: StatisticsReader | None = None,
+    prior: float | None = None,
 ) -> TableSource:
     """The samples of a log as a table.
 
@@ -59,19 +60,22 @@ def movielens_table(
         own_columns: columns of the log to take where it has them; None takes all that can be fields.
         statistics: the reader of the statistics; a statistic enters as its own transform says. Default: the set `basic`, where counts are
             written as logarithms, rates enter as they are and the release year is left to `year`, as before there were readers.
+        prior: positive rate that the rates of that default are smoothed towards; default: the training part's. With it, or with
+            `statistics`, the training part may be empty: other parts are read as the one that both come from was.
 
     Raises:
         ValueError: a column of the log with the name of another one; a part with an event without a label; a training part without positives or negatives.
     """
     labels = log.label[splits.train]
-    if not len(labels) or labels.min() < 0 or labels.min() == labels.max():
+    if statistics is None and prior is None and (not len(labels) or labels.min() < 0 or labels.min() == labels.max()):
         raise ValueError(
             f"splits.train has {len(labels)} samples; it needs labelled positives and negatives for the smoothed rates."
         )
     given, logarithms = statistics, ()
     names = statistics.names if statistics is not None else ()
     if statistics is None:
-        statistics = StatisticsReader(resolve_statistics("basic", log), float(labels.mean()), strength=strength)
+        prior = float(labels.mean()) if prior is None else prior
+        statistics = StatisticsReader(resolve_statistics("basic", log), prior, strength=strength)
         names = tuple(name for name in statistics.names if name != "release_year")
         logarithms = _COUNTS if numeric != "quantile" else ()
         before = {}

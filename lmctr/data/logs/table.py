@@ -204,9 +204,7 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     keys, notes = spec.columns, ()
     if spec.missing_items != "error":
         table, tables, notes = _mend_missing_items(table, spec, source, dict(tables))
-    ids = {
-        key: _whole_ids(table[name], name, source) for key, name in (("user_id", keys.user), ("item_id", keys.item))
-    }
+    ids = {key: whole_ids(table[name], name, source) for key, name in (("user_id", keys.user), ("item_id", keys.item))}
     from_events = {
         name: _attributes_from_events(table, ids[key], part, key, id_column, source)
         for name, part, key, id_column in spec.tables()
@@ -245,7 +243,7 @@ def _mend_missing_items(
     table: pa.Table, spec: Schema, source: str, tables: dict[str, pa.Table | None]
 ) -> tuple[pa.Table, dict[str, pa.Table | None], tuple[str, ...]]:
     """Events of items without a row in the catalogue left out, or rows without a description added; and a note that says how many."""
-    ids = _whole_ids(table[spec.columns.item], spec.columns.item, source)
+    ids = whole_ids(table[spec.columns.item], spec.columns.item, source)
     rows = columns.item_rows(ids, spec.columns.item, source, tables["catalogue"]["item_id"], missing=-1)
     lacking = rows < 0
     if not lacking.any():
@@ -266,7 +264,7 @@ def _mend_missing_items(
     return table, tables, (f"{found} are kept without a description.",)
 
 
-def _whole_ids(values: Any, name: str, source: str) -> pa.Array:
+def whole_ids(values: Any, name: str, source: str) -> pa.Array:
     """Ids of a text file as integers, when all are written as plain integers (without leading zeros)."""
     array = columns.as_arrow(values, name, source)
     if not pa.types.is_dictionary(array.type):
@@ -388,7 +386,7 @@ def _read_attributes(spec: AttributesSpec, key: str, id_column: str, file: Path,
     parts = spec.columns
     if parts is None:
         parts = {name: AttributeSpec(column=name) for name in table.column_names if name != id_column}
-    return _attributes(table, parts, key, _whole_ids(table[id_column], id_column, str(file)), str(file))
+    return _attributes(table, parts, key, whole_ids(table[id_column], id_column, str(file)), str(file))
 
 
 def _kind_of(part: AttributeSpec) -> str | None:

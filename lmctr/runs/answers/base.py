@@ -32,8 +32,10 @@ class Answers(ABC):
         unknown: what was unknown to the processor so far: "values" and "unknown" by the name of what was counted.
         reason: why lines were scored on their own, where some were.
         tasks: what the logits of a candidate are of.
+        skips: whether a request that cannot be scored is given back with its "error", in place of an error.
     """
 
+    skips: bool = False
     default_batch_size: ClassVar[int] = 64
     batches_at_a_time: ClassVar[int] = 8  # so that there is something to sort by length
     candidates_key: ClassVar[str] = "candidates"
@@ -105,42 +107,77 @@ class Answers(ABC):
         """Counts of what the processor did not know in a request that was scored, as `unknown` has them."""
         return {}
 
-    def scored(self, requests: Iterable[tuple[str, Any]]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-        """Each request and its logits, in order; holds a few batches at a time.
+    def scored(self, requests: Iterable[tuple[str, Any]]) -> Iterator[tuple[dict[str, Any], np.ndarray | None]]:
+        """Each request and its logits (None: it was skipped), in order; holds a few batches at a time.
 
         Raises:
             ValueError: a request that is not valid; starts with where it stands.
         """
         waiting: list[Request] = []
-        done: dict[int, np.ndarray] = {}
+        done: dict[int, np.ndarray | None] = {}
         count = 0
         for where, given in requests:
-            request = self.check(given, where)
             try:
-                request = self.prepare(request)
+                request = self._checked(given, where)
+                if self.goes_alone(request):
+                    done[len(waiting)] = self._alone(request, where)
             except ValueError as error:
-                raise ValueError(f"{where}: {error}") from error
-            if self.goes_alone(request):
-                try:
-                    done[len(waiting)] = self.alone(request)
-                except ValueError as error:
-                    raise ValueError(f"{where}: {error}") from error
+                if not self.skips:
+                    raise
+                request = _failed(given, error)
+                done[len(waiting)] = None
             waiting.append((where, request))
-            count += len(request[self.candidates_key])
+            count += len(request.get(self.candidates_key, ()))
             if len(done) == len(waiting) or count >= self.batches_at_a_time * self.batch_size:
                 yield from self._finish(waiting, done)
                 waiting, done, count = [], {}, 0
         yield from self._finish(waiting, done)
 
+    def _checked(self, given: Any, where: str) -> dict[str, Any]:
+        if isinstance(given, ValueError):
+            raise given
+        request = self.check(given, where)
+        try:
+            return self.prepare(request)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+
+    def _alone(self, request: dict[str, Any], where: str) -> np.ndarray:
+        try:
+            return self.alone(request)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+
     def _finish(
-        self, waiting: list[Request], done: dict[int, np.ndarray]
-    ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+        self, waiting: list[Request], done: dict[int, np.ndarray | None]
+    ) -> Iterator[tuple[dict[str, Any], np.ndarray | None]]:
         places = [place for place in range(len(waiting)) if place not in done]
         if places:
-            done = done | dict(zip(places, self.together([waiting[place] for place in places])))
+            done = done | dict(zip(places, self._together([waiting[place] for place in places])))
         for place, (_, request) in enumerate(waiting):
-            self.unknown = add_counts([self.unknown, self.unknown_in(request)])
-            yield request, done[place]
+            logits = done[place]
+            if isinstance(logits, ValueError):
+                request, logits = _failed(request, logits), None
+            if logits is not None:
+                self.unknown = add_counts([self.unknown, self.unknown_in(request)])
+            yield request, logits
+
+    def _together(self, requests: Sequence[Request]) -> list[np.ndarray | ValueError]:
+        """`together`; where one of the requests is refused and may be skipped, each by itself."""
+        try:
+            return self.together(requests)
+        except ValueError as error:
+            if not self.skips:
+                raise
+            if len(requests) == 1:
+                return [error]
+            return [self._together([request])[0] for request in requests]
+
+
+def _failed(request: Any, error: ValueError) -> dict[str, Any]:
+    """What stands for a request that cannot be scored."""
+    own = {"id": request["id"]} if isinstance(request, dict) and "id" in request else {}
+    return own | {"error": str(error)}
 
 
 def unknown_words(counts: dict[str, dict[str, int]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +52,8 @@ def check_output(path: str, formats: tuple[str, ...] | None = None) -> None:
 
 @contextmanager
 def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
-    """A stream to write to; a file takes its name (and the place of an older one) only when all was written."""
+    """A stream to write to; a file takes its name (and the place of an older one) only when all was written. What was written before a
+    `ValueError` stays beside it, in a file whose name the error tells."""
     kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
     if path == "-":
         yield sys.stdout
@@ -60,5 +62,16 @@ def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
         with open(path, **kind) as stream:
             yield stream
     else:
-        with replacing(Path(path).resolve()) as temporary, open(temporary, **kind) as stream:
-            yield stream
+        target = Path(path).resolve()
+        with replacing(target) as temporary:
+            try:
+                with open(temporary, **kind) as stream:
+                    yield stream
+            except ValueError as error:
+                kept = target.with_name(f"{target.stem}.partial{target.suffix}")
+                if not temporary.stat().st_size:
+                    raise
+                shutil.copyfile(temporary, kept)
+                raise ValueError(
+                    f"{error}; what was scored before stands in {Path(path).with_name(kept.name)}"
+                ) from error

@@ -16,7 +16,21 @@ class PredictOptions:
 
     run: str = option("folder of the model and its processor, or a Hub id (user/name)", positional=True)
     input: str = option(
-        "JSON lines, for models of fields a table; - for standard input", metavar="FILE", short=("--requests",)
+        "a table: rows of user, item and time, or of a model's fields; or JSON lines; - for standard input",
+        metavar="FILE",
+        short=("--requests",),
+    )
+    log: str | None = option(
+        "where the histories of rows of user, item and time come from: a schema .yaml file, a folder of `lmctr data prepare`, or a newer "
+        "data file with the columns of the run's own (default: the run's log)",
+        None,
+        metavar="LOG",
+    )
+    on_error: str = option(
+        "what to do with a row or line that cannot be scored: stop, keeping what was scored before; or skip it, with the reason in the "
+        "output",
+        "stop",
+        choices=("stop", "skip"),
     )
     output: str = option(
         "JSON lines file (tables: also .csv, .parquet), or - for standard output (default)", "-", metavar="FILE"

@@ -26,9 +26,10 @@ from .base import Answers, unknown_words
 from .files import check_input, check_output, whole_output
 from .histories import EventAnswers, TextAnswers
 from .impressions import ImpressionAnswers
+from .joined import JoinedRows, reads_log
 from .options import PredictOptions
 from .requests import answer_of, read_objects
-from .tables import FORMATS, predict_table, table_logits
+from .tables import FORMATS, predict_table, scores_to, table_logits
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,16 @@ def predict(options: PredictOptions) -> int:
     model, processor = load_folder(folder)
     model = model.to(place)
     kind = _request_kind(processor)
-    _check_options(options, kind)
+    joins = reads_log(folder, options.log, options.input, kind, processor.input_columns() if kind == "table" else None)
+    _check_options(options, "log" if joins else kind)
+    skip = options.on_error == "skip"
+    if joins:
+        return _predict_joined(JoinedRows(folder, model, processor, options.log, options.batch_size, skip), options)
     if kind == "table":
+        if skip:
+            raise ValueError(
+                "--on-error skip is for requests and for rows that are joined with a log; a table's fields are read by columns"
+            )
         count, unknown, warnings = predict_table(
             model,
             processor,
@@ -68,18 +77,32 @@ def predict(options: PredictOptions) -> int:
     retriever = load_retriever(folder.path, processor)
     items = load_item_statistics(folder.path, processor)
     answers = answers_for(model, processor, retriever, options.batch_size, options.max_tokens, items)
-    count = 0
+    answers.skips = skip
+    count = skipped = 0
     name = "standard input" if options.input == "-" else options.input
     with (
         nullcontext(sys.stdin) if options.input == "-" else open(options.input, encoding="utf-8") as lines,
         whole_output(options.output) as target,
     ):
-        for request, logits in answers.scored(read_objects(lines, name)):
+        for request, logits in answers.scored(read_objects(lines, name, skip=skip)):
             answer = answer_of(request, logits, answers.tasks)
             target.write(json.dumps(answer, ensure_ascii=False) + "\n")
-            count += 1
+            count, skipped = count + (logits is not None), skipped + (logits is None)
     reason = f" ({answers.reason})" if answers.reason else ""
-    print(f"{count} requests scored{reason}{unknown_words(answers.unknown)}", file=sys.stderr)
+    left = f", {skipped} skipped" if skipped else ""
+    print(f"{count} requests scored{left}{reason}{unknown_words(answers.unknown)}", file=sys.stderr)
+    return 0
+
+
+def _predict_joined(rows: JoinedRows, options: PredictOptions) -> int:
+    count = skipped = 0
+    with scores_to(options.output, rows.tasks) as writer:
+        for ids, logits, reasons in rows.blocks(options.input, options.id_column):
+            writer.write(ids, logits, reasons if rows.skip else None)
+            bad = sum(reason is not None for reason in reasons)
+            count, skipped = count + len(reasons) - bad, skipped + bad
+    left = f", {skipped} skipped (see the column error)" if skipped else ""
+    print(f"{count} rows scored{left}{unknown_words(rows.unknown)}", file=sys.stderr)
     return 0
 
 
@@ -163,11 +186,14 @@ def _request_kind(processor: Any) -> str:
 
 
 def _check_options(options: PredictOptions, kind: str) -> None:
-    if options.id_column is not None and kind != "table":
+    tables = kind in ("table", "log")
+    if options.id_column is not None and not tables:
         raise ValueError("--id-column is for runs that read tables; a request of this run has an id of its own")
-    if options.max_tokens is not None and kind in ("table", "impressions"):
+    if options.max_tokens is not None and (tables or kind == "impressions"):
         raise ValueError(
             "--max-tokens is for runs that read histories; --batch-size bounds a forward pass of this one"
         )
-    check_output(options.output, FORMATS if kind == "table" else None)
-    check_input(options.input, kind == "table")
+    check_output(options.output, FORMATS if tables else None)
+    if kind == "log" and options.input == "-":
+        raise ValueError("--input -: rows that are joined with a log come from a file")
+    check_input(options.input, tables)

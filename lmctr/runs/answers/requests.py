@@ -17,11 +17,13 @@ _KEYS = ("id", "history", "target", "candidates", "time")
 _OF_CANDIDATES = ("scenario", "user")
 
 
-def read_objects(lines: IO[str], name: str, what: str = "a request") -> Iterator[tuple[str, dict[str, Any]]]:
+def read_objects(
+    lines: IO[str], name: str, what: str = "a request", skip: bool = False
+) -> Iterator[tuple[str, dict[str, Any] | ValueError]]:
     """The JSON objects of a stream, one per line, each with its place for messages; blank lines are skipped.
 
     Raises:
-        ValueError: a line that is no JSON object, or no UTF-8 text.
+        ValueError: a line that is no JSON object (with `skip`, the error stands in the object's place), or no UTF-8 text.
     """
     number = 0
     try:
@@ -29,16 +31,9 @@ def read_objects(lines: IO[str], name: str, what: str = "a request") -> Iterator
             if not line.strip():
                 continue
             where = f"{name}, line {number}"
-            try:
-                value = json.loads(line, object_pairs_hook=_object)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from error
-            except RecursionError:
-                raise ValueError(f"{where}: not valid JSON: nested too deep") from None
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
-            if not isinstance(value, dict):
-                raise ValueError(f"{where}: {what} is a JSON object, got {type(value).__name__}")
+            value = _value(line, where, what)
+            if isinstance(value, ValueError) and not skip:
+                raise value
             yield where, value
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not UTF-8 text, from about line {number + 1} on ({error.reason})") from error
@@ -51,6 +46,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         doubled = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {doubled!r} stands twice in one object; give it one value")
     return found
+
+
+def _value(line: str, where: str, what: str) -> dict[str, Any] | ValueError:
+    """The object of a line, or why it is none."""
+    try:
+        value = json.loads(line, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        return ValueError(f"{where}: not valid JSON: {error.msg} at column {error.colno}")
+    except RecursionError:
+        return ValueError(f"{where}: not valid JSON: nested too deep")
+    except ValueError as error:
+        return ValueError(f"{where}: {error}")
+    if not isinstance(value, dict):
+        return ValueError(f"{where}: {what} is a JSON object, got {type(value).__name__}")
+    return value
 
 
 def text_request(request: Any, where: str) -> dict[str, Any]:
@@ -142,8 +152,10 @@ def _item_target(value: Any, where: str) -> dict[str, Any]:
 
 def answer_of(request: Mapping[str, Any], logits: np.ndarray, tasks: Iterable[str] = ("label",)) -> dict[str, Any]:
     """The answer to a request from its (C,) logits, or (C, T) of several tasks."""
-    values = logits.astype(np.float64)
     answer = {"id": request["id"]} if "id" in request else {}
+    if "error" in request:
+        return answer | {"error": request["error"]}
+    values = logits.astype(np.float64)
     if "ads" in request:
         return answer | {"scores": logits.tolist()}
     for single, several, found in (

@@ -6,7 +6,8 @@ import csv
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ from lmctr.data.tables.source import rows_of
 from .files import whole_output
 from .requests import read_objects
 
-__all__ = ["FORMATS", "predict_table", "table_logits"]
+__all__ = ["FORMATS", "ScoreWriter", "predict_table", "scores_to", "table_logits"]
 
 BATCH_SIZE = 4096
 _LINES_AT_A_TIME = 4096
@@ -62,16 +63,16 @@ def predict_table(
     if id_column is not None:
         columns.setdefault(id_column, "any")
     count, unknown, name = 0, UnknownValues(processor), "standard input" if source == "-" else source
-    with whole_output(target, binary=target.endswith(".parquet")) as stream:
-        writer = _Writer(stream, target, id_column)
+    with scores_to(target) as writer:
         for rows in _rows(source, columns):
             logits = table_logits(model, processor(rows), batch_size)
             unknown.add()
             unknown.check(name, allow_unknown)
-            ids = None if id_column is None else rows.column(id_column).to_pylist()
-            writer.write(count + 1, ids, logits)
+            ids = {} if id_column is None else {id_column: rows.column(id_column).to_pylist()}
+            writer.write({"row": list(range(count + 1, count + 1 + len(logits))), **ids}, logits[:, None])
             count += len(logits)
-        writer.close()
+        if not count:
+            writer.write({"row": [], **({} if id_column is None else {id_column: []})}, np.zeros((0, 1), np.float32))
     return count, unknown.counts, unknown.check(name, allow_unknown)
 
 
@@ -98,35 +99,55 @@ def _rows(source: str, columns: dict[str, str]) -> Iterator[Rows]:
         first += len(block)
 
 
-class _Writer:
-    """Writes the scores of some rows after the other to a stream, in the format that the target's name ends in."""
+class ScoreWriter:
+    """Writes the scores of some rows after the other to a stream, in the format that the target's name ends in.
 
-    def __init__(self, stream: IO[Any], target: str, id_column: str | None):
-        self.stream, self.suffix = stream, Path(target).suffix
-        self.names = ["row", *([] if id_column is None else [id_column]), "logit", "probability"]
+    Args:
+        tasks: names of the logits of a row; those behind the first have it in the names of their columns.
+    """
+
+    def __init__(self, stream: IO[Any], target: str, tasks: Sequence[str] = ("label",)):
+        self.stream, self.suffix, self.tasks = stream, Path(target).suffix, tasks
+        self.names: list[str] | None = None
         self.parquet: pq.ParquetWriter | None = None
-        if self.suffix == ".csv":
-            csv.writer(stream).writerow(self.names)
 
-    def write(self, first: int, ids: list | None, logits: np.ndarray) -> None:
-        """The rows from number `first` on, with their ids."""
-        values = logits.astype(np.float64)
-        columns = [list(range(first, first + len(logits))), values.tolist(), (1 / (1 + np.exp(-values))).tolist()]
-        if len(self.names) > len(columns):
-            columns.insert(1, ids)
+    def write(self, ids: Mapping[str, list], logits: np.ndarray, reasons: Sequence[str | None] | None = None) -> None:
+        """Rows with their identifying columns, (N, T) logits (NaN: none) and, where rows may be skipped, the reason of each or None."""
+        columns = dict(ids)
+        for task, values in zip(self.tasks, logits.T.astype(np.float64)):
+            end = "" if task == self.tasks[0] else f"_{task}"
+            for name, found in (("logit", values), ("probability", 1 / (1 + np.exp(-values)))):
+                columns[f"{name}{end}"] = [None if value != value else value for value in found.tolist()]
+        if reasons is not None:
+            columns["error"] = list(reasons)
         if self.suffix == ".parquet":
-            block = pa.table(dict(zip(self.names, columns)), schema=self.parquet and self.parquet.schema)
-            self.parquet = self.parquet or pq.ParquetWriter(self.stream, block.schema)
-            self.parquet.write_table(block)
+            self._to_parquet(columns)
         elif self.suffix == ".csv":
-            csv.writer(self.stream).writerows(zip(*columns))
+            rows = csv.writer(self.stream)
+            if self.names is None:
+                rows.writerow(columns)
+            rows.writerows(zip(*columns.values()))
         else:
-            for row in zip(*columns):
-                self.stream.write(json.dumps(dict(zip(self.names, row)), ensure_ascii=False, default=str) + "\n")
+            for row in zip(*columns.values()):
+                self.stream.write(json.dumps(dict(zip(columns, row)), ensure_ascii=False, default=str) + "\n")
+        self.names = list(columns)
 
-    def close(self) -> None:
-        """Nothing more comes."""
-        if self.suffix == ".parquet":
-            if self.parquet is None:
-                self.write(1, [], np.zeros(0, dtype=np.float32))
-            self.parquet.close()
+    def _to_parquet(self, columns: dict[str, list]) -> None:
+        if self.parquet is None:
+            block = pa.table(columns)
+            kinds = {"error": pa.string()}  # no row may have one yet
+            schema = pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in block.schema])
+            self.parquet = pq.ParquetWriter(self.stream, schema)
+        self.parquet.write_table(pa.table(columns, schema=self.parquet.schema))
+
+
+@contextmanager
+def scores_to(target: str, tasks: Sequence[str] = ("label",)) -> Iterator[ScoreWriter]:
+    """A writer to a file, or to standard output for "-", see [`whole_output`]."""
+    with whole_output(target, binary=target.endswith(".parquet")) as stream:
+        writer = ScoreWriter(stream, target, tasks)
+        try:
+            yield writer
+        finally:
+            if writer.parquet is not None:
+                writer.parquet.close()

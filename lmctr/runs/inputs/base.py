@@ -28,12 +28,14 @@ class RunContext:
         is_first: whether this process does what only one must do.
         wait: waits for the other processes.
         writes: whether things that belong to the run may be written to `folder` (training), or only read.
+        measures: whether metrics are wanted, so that parts need positives and negatives.
     """
 
     folder: Path | None = None
     is_first: bool = True
     wait: Callable[[], None] = lambda: None
     writes: bool = False
+    measures: bool = True
 
 
 ALONE = RunContext()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from lmctr.data.batches.rows import LogBatches
 from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import load_log
 from lmctr.evaluation.baselines import baseline_metrics
 from lmctr.runs.folder import ITEM_STATISTICS
-from lmctr.runs.inputs.base import PARTS, InputKind, check_labels, checksum
+from lmctr.runs.inputs.base import PARTS, InputKind, RunContext, check_labels, checksum
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, statistic
 
 
@@ -32,6 +34,8 @@ class LogInput(InputKind):
     log: InteractionLog
     splits: Splits
     whole_train: np.ndarray
+    view: LogBatches
+    reads_descriptions: ClassVar[bool] = False
 
     def load(self, scratch: Path | None = None) -> None:
         options = dict(self.data["options"])
@@ -45,6 +49,27 @@ class LogInput(InputKind):
         whole = split_log(self.log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
         self.whole_train = whole.train
         self.splits = dataclasses.replace(whole, **{part: self.limited(own, part) for part, own in whole.items()})
+
+    def load_log(self) -> InteractionLog:
+        """The log alone, to score queries with."""
+        self.load()
+        return self.log
+
+    def open_queries(self, processor: Any, queried: Queried, run: RunContext) -> np.ndarray:
+        """Makes the queries of the log of [`load_log`] ready for [`query_batch`]; gives their numbers in the order that suits batches."""
+        none = queried.queries[:0]
+        self.log, self.splits = queried.log, Splits(none, none, queried.queries, "given")
+        self.open(processor, ("test",), run)
+        return np.argsort(-self.view.lengths(queried.queries), kind="stable")
+
+    def query_batch(self, places: np.ndarray) -> dict[str, Any]:
+        """A batch of the model of some queries by their numbers."""
+        batch = self.view.batch(self.splits.test[places])
+        return {key: values for key, values in batch.items() if key not in ("labels", "sample_weight")}
+
+    def unknown_in_queries(self) -> dict[str, dict[str, int]]:
+        """Counts of values, and of the unknown among them, by field."""
+        return {}
 
     def check(self) -> list[str]:
         lines = validate_log(self.log, self.splits).lines()

@@ -164,7 +164,8 @@ class SequenceInput(LogInput):
         return SequenceProcessor.from_pretrained(folder)
 
     def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
-        self._check_labels(parts)
+        if run.measures:
+            self._check_labels(parts)
         given = isinstance(processor.scaling, GivenStatistics) and processor.statistics
         samples = np.concatenate([own for _, own in self.splits.items()])
         self.view = SequenceView(self.log, processor, self._given_statistics(processor) if given else None, samples)

@@ -10,23 +10,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.fields import override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.features.transform import add_counts
 from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.registry import DATASETS, find, is_own_log, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.evaluation.baselines import baseline_metrics
 from lmctr.evaluation.table_baselines import table_baseline_metrics
-from lmctr.runs.folder import ITEM_STATISTICS
-from lmctr.runs.inputs.base import PARTS, check_labels, checksum
+from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
+from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.logs import check_statistics, log_columns
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import ItemStatistics, StatisticsReader
+from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
 
 
@@ -51,6 +55,7 @@ class TabularInput(StoredInput):
 
     source: TableSource | None = None
     store: TabularStore | None = None
+    reads_descriptions: ClassVar[bool] = False
     log: InteractionLog | None = None  # where the table is a view of one
     log_splits: Splits | None = None
 
@@ -82,15 +87,15 @@ class TabularInput(StoredInput):
         self.scratch = scratch
         data = self.data
         if _is_log(data):
-            self.source = self._log_source()
+            self.source = self._log_source()()
             return
         options = self._options("table", "split", "fractions", says="parts its rows itself; leave it out")
         if {"split", "seed"} <= {*find(data["name"], "table").options}:
             options.setdefault("seed", data["seed"])
         self.source = load_tabular(data["name"], **options)
 
-    def _log_source(self) -> TableSource:
-        """The samples of an interaction log as a table; options are those of the log and those of `movielens_table`."""
+    def _log_source(self) -> Callable[[], TableSource]:
+        """Reads an interaction log; gives what makes a table of its samples. Options are those of the log and those of `movielens_table`."""
         from lmctr.data.builders.movielens_table import movielens_table
 
         data = self.data
@@ -99,7 +104,7 @@ class TabularInput(StoredInput):
         of_table = [
             key
             for key, entry in inspect.signature(movielens_table).parameters.items()
-            if entry.kind == entry.KEYWORD_ONLY and key != "statistics"
+            if entry.kind == entry.KEYWORD_ONLY and key not in ("statistics", "prior")
         ]
         for key in data["options"]:
             if key not in (*of_log, *of_table):
@@ -109,16 +114,55 @@ class TabularInput(StoredInput):
         if data["path"] is not None:
             options["path"] = data["path"]
         self.log = load_log(name, **options)
+        self._table_options = {key: value for key, value in data["options"].items() if key not in options}
+        if name not in DATASETS["log"]:
+            self._table_options.setdefault("own_columns", None)
         fractions = tuple(data["fractions"] or (0.8, 0.1, 0.1))
         rule = data["split"] or ("time" if self.log.part is None else "given")
         self.log_splits = split_log(self.log, rule=rule, fractions=fractions, seed=data["seed"])
-        table_options = {key: value for key, value in data["options"].items() if key not in options}
-        if name not in DATASETS["log"]:
-            table_options.setdefault("own_columns", None)
-        reader = None
+        train = self.log_splits.train
         if data["statistics"]:
-            reader = StatisticsReader.fit(self.log, self.log_splits.train, data["statistics"])
-        return movielens_table(self.log, self.log_splits, statistics=reader, **table_options)
+            self._table_options["statistics"] = StatisticsReader.fit(self.log, train, data["statistics"])
+        self._prior = float((self.log.label[train] == 1).mean())
+        return lambda: movielens_table(self.log, self.log_splits, **self._table_options)
+
+    def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
+        super().open(processor, parts, run)
+        if self.log is not None and run.writes and run.is_first:
+            reader = self._table_options.get("statistics")
+            write_json(run.folder / LOG_STATISTICS, {"prior": self._prior, "reader": reader and reader.to_dict()})
+
+    def load_log(self) -> InteractionLog:
+        """The log alone, to score queries with."""
+        self._log_source()
+        return self.log
+
+    def open_queries(self, processor: Any, queried: Queried, run: RunContext) -> np.ndarray:
+        """Makes the queries of the log of [`load_log`] ready for [`query_batch`]; gives their numbers."""
+        from lmctr.data.builders.movielens_table import movielens_table
+
+        options, kept = {**self._table_options, "prior": self._prior}, run.folder / LOG_STATISTICS
+        if kept.is_file():  # what the training smoothed towards, also where the log is a newer one
+            values = read_json(kept)
+            options["prior"] = values["prior"]
+            if values["reader"] is not None:
+                options["statistics"] = StatisticsReader.from_dict(values["reader"])
+        none = queried.queries[:0]
+        (piece,) = movielens_table(queried.log, Splits(none, none, queried.queries, "given"), **options).pieces
+        found, self._unknown = [], {}
+        for rows in piece.read(processor.input_columns()):
+            found.append(processor(rows))
+            self._unknown = add_counts([self._unknown, processor.oov_counts])
+        self._queries = {key: torch.cat([inputs[key] for inputs in found]) for key in found[0]}
+        return np.arange(len(queried.queries))
+
+    def query_batch(self, places: np.ndarray) -> dict[str, torch.Tensor]:
+        """A batch of the model of some queries by their numbers."""
+        return {key: values[places] for key, values in self._queries.items()}
+
+    def unknown_in_queries(self) -> dict[str, dict[str, int]]:
+        """Counts of values, and of the unknown among them, by field."""
+        return self._unknown
 
     def _events(self, part: str) -> np.ndarray:
         """(S,) positions in the log of a part's samples, in the order of `rows`: a part's rows are in the order of its events."""

@@ -1,0 +1,259 @@
+"""Scores for rows of a user, an item and a time: histories, descriptions and statistics are joined from the run's log, or a newer one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from lmctr.data.features.columns import Rows
+from lmctr.data.features.transform import add_counts
+from lmctr.data.logs import columns
+from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.queries import with_queries
+from lmctr.data.logs.schema import TimeSpec, parse_schema, read_schema
+from lmctr.data.logs.table import whole_ids
+from lmctr.data.logs.times import seconds_of
+from lmctr.data.reading import format_of
+from lmctr.data.registry import DATASETS, find, is_own_log
+from lmctr.data.tables.source import rows_of
+from lmctr.runs.find import is_data_file
+from lmctr.runs.folder import RECIPE, RunFolder
+from lmctr.runs.inputs import input_of
+from lmctr.runs.inputs.base import InputKind, RunContext
+from lmctr.runs.recipe import load_recipe
+
+__all__ = ["JoinedRows", "reads_log"]
+
+BATCH_SIZE = 256
+ROWS = 1 << 16  # of the input that are joined at a time
+_DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": ("time", "timestamp")}
+
+
+def reads_log(folder: RunFolder, log: str | None, source: str, kind: str, columns: Mapping[str, str] | None) -> bool:
+    """Whether the rows of an input are to be joined with a log: where one is named; a table for a run of texts or events; a table that lacks
+    `columns` that the run's processor reads (those that tell of histories), for a run of a log."""
+    if log is not None:
+        return True
+    if kind == "impressions" or source == "-" or not is_data_file(source) or format_of(Path(source)) == "jsonl":
+        return False
+    if kind != "table":
+        return True
+    if not folder.started:
+        return False
+    data = load_recipe(folder.path / RECIPE).data
+    if data["name"] not in DATASETS["log"] and not is_own_log(data["name"], data["options"]):
+        return False
+    found = next(rows_of(source, None)).table.schema.names
+    return not {*columns} <= {*found}
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The columns of the input that say who, what and when."""
+
+    user: str
+    item: str
+    time: TimeSpec
+    scenario: str | None = None
+    context: Mapping[str, str] | None = None  # columns of the input by the names of the log's context
+
+
+class JoinedRows:
+    """Scores rows of a table with what a log says of their users and items.
+
+    Args:
+        folder: the run, whose recipe names the log. model, processor: of the folder.
+        log: a schema file, a folder of `lmctr data prepare`, or a data file with the columns of the run's own; None: the run's log.
+        batch_size: rows per forward pass.
+        skip: whether rows that cannot be scored are skipped, with the reason, or an error.
+
+    Attributes:
+        unknown: counts of values, and of the unknown among them, by what was counted.
+        tasks: what the logits of a row are of.
+
+    Raises:
+        FileNotFoundError, ValueError: a folder without a recipe; a log that cannot be read.
+    """
+
+    def __init__(
+        self, folder: RunFolder, model: Any, processor: Any, log: str | None, batch_size: int | None, skip: bool
+    ):
+        if not folder.started:
+            raise FileNotFoundError(
+                f"{folder.path} has no {RECIPE}, which would say how the log is read: give requests with their histories (see lmctr predict "
+                "--help), or the run folder of lmctr train"
+            )
+        self.folder, self.model, self.processor, self.skip = folder, model, processor, skip
+        self.batch_size, self.unknown = batch_size or BATCH_SIZE, {}
+        recipe = load_recipe(folder.path / RECIPE)
+        recipe = recipe if log is None else load_recipe(recipe.resolved(), _overrides(recipe.data, log))
+        self.kind: InputKind = input_of(recipe)
+        self.log: InteractionLog = self.kind.load_log()
+        self.names = _names(recipe.data)
+        self.tasks = self.kind.tasks
+
+    def blocks(
+        self, source: str, id_column: str | None
+    ) -> Iterator[tuple[dict[str, Any], np.ndarray, list[str | None]]]:
+        """The identifying columns, (N, T) logits and reasons (None: scored) of some rows after the other, in order.
+
+        Raises:
+            ValueError: a missing column; without `skip`, a row that cannot be scored, after the block of those before it.
+        """
+        waiting: list[Rows] = []
+        wanted = self._wanted(next(rows_of(source, None)).table.schema.names, source, id_column)
+        for rows in rows_of(source, wanted):
+            for start in range(0, len(rows), ROWS):
+                waiting.append(Rows(rows.table.slice(start, ROWS), rows.source, rows.first + start))
+            while waiting:
+                yield from self._block(waiting.pop(0), id_column)
+
+    def _wanted(self, found: list[str], source: str, id_column: str | None) -> dict[str, str]:
+        names = self.names
+        if names is None:
+            chosen = {
+                role: next((name for name in _DEFAULTS[role] if name in found), _DEFAULTS[role][0])
+                for role in _DEFAULTS
+            }
+            self.names = names = _Names(chosen["user"], chosen["item"], TimeSpec(column=chosen["time"]))
+        wanted = {names.user: "text", names.item: "text", names.time.column: "any"}
+        optional = [
+            names.scenario,
+            *(names.context or {}).values(),
+            *(() if self.log.context is None else self.log.context.column_names),
+        ]
+        wanted |= {name: "any" for name in optional if name in found}
+        if id_column is not None:
+            wanted.setdefault(id_column, "any")
+        return wanted
+
+    def _block(
+        self, rows: Rows, id_column: str | None
+    ) -> Iterator[tuple[dict[str, Any], np.ndarray, list[str | None]]]:
+        reasons: list[str | None] = [None] * len(rows)
+        good = np.ones(len(rows), dtype=bool)
+        for row, error in self._bad(rows, 0, len(rows)):
+            good[row], reasons[row] = False, str(error)
+            if not self.skip:
+                if row:
+                    before = Rows(rows.table.slice(0, row), rows.source, rows.first)
+                    yield self._ids(before, id_column), self._logits(before), [None] * row
+                raise error
+        logits = np.full((len(rows), len(self.tasks)), np.nan, dtype=np.float32)
+        if good.any():
+            logits[good] = self._logits(Rows(rows.table.filter(pa.array(good)), rows.source, rows.first))
+        yield self._ids(rows, id_column), logits, reasons
+
+    def _ids(self, rows: Rows, id_column: str | None) -> dict[str, Any]:
+        names = dict.fromkeys(name for name in (self.names.user, self.names.item, id_column) if name is not None)
+        return {"row": list(range(rows.first, rows.first + len(rows)))} | {
+            n: rows.column(n).to_pylist() for n in names
+        }
+
+    def _bad(self, rows: Rows, start: int, stop: int) -> Iterator[tuple[int, ValueError]]:
+        """The rows that cannot be scored, with the reason, found by halving what is refused."""
+        try:
+            self._read(Rows(rows.table.slice(start, stop - start), rows.source))
+        except ValueError as error:
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                yield from self._bad(rows, start, middle)
+                yield from self._bad(rows, middle, stop)
+            else:
+                yield (
+                    start,
+                    ValueError(
+                        str(error)
+                        .replace("1 of 1 values", "a value")
+                        .replace("(row 1:", f"(row {rows.first + start}:")
+                    ),
+                )
+
+    def _read(self, rows: Rows) -> dict[str, Any]:
+        """The queries of rows, as [`with_queries`] takes them."""
+        names, source = self.names, rows.source
+        user, item = (columns.whole_column(rows.column(name), name, source) for name in (names.user, names.item))
+
+        def ids_of(array: pa.Array, name: str) -> pa.Array:
+            """As the log's own reader takes them."""
+            columns.encode_ids(array, name, source)
+            return whole_ids(array.dictionary_encode(), name, source) if columns.is_text(array.type) else array
+
+        read = {
+            "user": ids_of(user, names.user),
+            "item": ids_of(item, names.item),
+            "time": seconds_of(rows.column(names.time.column), names.time, source),
+        }
+        present = rows.table.schema.names
+        if self.log.scenario is not None and names.scenario in present:
+            read["scenario"], _ = columns.to_codes(
+                rows.column(names.scenario), names.scenario, source, self.log.scenario_names, np.int16
+            )
+        if self.log.context is not None:
+            own = {name: (names.context or {}).get(name, name) for name in self.log.context.column_names}
+            found = {name: rows.column(column) for name, column in own.items() if column in present}
+            read["context"] = pa.table(found) if found else None
+        if self.kind.reads_descriptions:
+            lacking = (
+                columns.item_rows(read["item"], names.item, source, self.log.catalogue["item_id"], missing=-1) < 0
+            )
+            hint = "The model reads an item's text: add the item to the catalogue, and give that log by --log."
+            columns.refuse(lacking, item, names.item, source, "are not in the log's catalogue", hint)
+        return read
+
+    def _logits(self, rows: Rows) -> np.ndarray:
+        """(N, T) logits of rows that can be scored."""
+        queried = with_queries(self.log, **self._read(rows))
+        self._count({"items not in the log": queried.new_items, "users not in the log": queried.new_users})
+        view = copy.copy(self.kind)
+        order = view.open_queries(self.processor, queried, RunContext(self.folder.path, measures=False))
+        logits = np.empty((len(order), len(self.tasks)), dtype=np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(order), self.batch_size):
+                places = order[start : start + self.batch_size]
+                inputs = {key: value.to(self.model.device) for key, value in view.query_batch(places).items()}
+                logits[places] = self.model(**inputs).logits.float().cpu().numpy().reshape(len(places), -1)
+        self.unknown = add_counts([self.unknown, view.unknown_in_queries()])
+        return logits
+
+    def _count(self, shares: Mapping[str, np.ndarray]) -> None:
+        counts = {name: {"values": len(new), "unknown": int(new.sum())} for name, new in shares.items()}
+        self.unknown = add_counts([self.unknown, counts])
+
+
+def _overrides(data: Mapping[str, Any], log: str) -> dict[str, Any]:
+    """What `--log` changes of a recipe's data: another log, or another file for the run's own schema."""
+    path, own = Path(log).expanduser(), Path(data["name"]).suffix.lower() in (".yaml", ".yml")
+    if not path.exists():
+        raise FileNotFoundError(f"--log {log}: no such file or folder")
+    if path.is_file() and path.suffix.lower() not in (".yaml", ".yml"):
+        if own:
+            return {"data.path": str(path)}
+        if "columns" in data["options"]:
+            return {"data.name": str(path)}
+        raise ValueError(
+            f"--log {log}: the run's log {data['name']!r} has no schema that says which column is what; give a schema .yaml file"
+        )
+    of_log = find(data["name"], "log").options
+    options = {key: value for key, value in data["options"].items() if key not in of_log}
+    return {"data.name": str(path), "data.path": None, "data.options": options}
+
+
+def _names(data: Mapping[str, Any]) -> _Names | None:
+    """The columns that the schema of a log names; None: it has none."""
+    path = Path(data["name"]).expanduser()
+    if path.suffix.lower() in (".yaml", ".yml"):
+        keys = read_schema(path).columns
+    elif path.is_file():
+        keys = parse_schema({"columns": data["options"]["columns"]}).columns
+    else:
+        return None
+    context = {name: spec.column for name, spec in keys.context.items()}
+    return _Names(keys.user, keys.item, keys.time, None if keys.scenario is None else keys.scenario.column, context)
