@@ -126,12 +126,6 @@ class TabularInput(StoredInput):
         self._prior = float((self.log.label[train] == 1).mean())
         return lambda: movielens_table(self.log, self.log_splits, **self._table_options)
 
-    def open(self, processor: Any, parts: tuple[str, ...] = PARTS, run: RunContext = ALONE) -> None:
-        super().open(processor, parts, run)
-        if self.log is not None and run.writes and run.is_first:
-            reader = self._table_options.get("statistics")
-            write_json(run.folder / LOG_STATISTICS, {"prior": self._prior, "reader": reader and reader.to_dict()})
-
     def load_log(self) -> InteractionLog:
         """The log alone, to score queries with."""
         self._log_source()
@@ -141,12 +135,9 @@ class TabularInput(StoredInput):
         """Makes the queries of the log of [`load_log`] ready for [`query_batch`]; gives their numbers."""
         from lmctr.data.builders.movielens_table import movielens_table
 
-        options, kept = {**self._table_options, "prior": self._prior}, run.folder / LOG_STATISTICS
-        if kept.is_file():  # what the training smoothed towards, also where the log is a newer one
-            values = read_json(kept)
-            options["prior"] = values["prior"]
-            if values["reader"] is not None:
-                options["statistics"] = StatisticsReader.from_dict(values["reader"])
+        kept = run.folder / LOG_STATISTICS  # what the training smoothed towards, also where the log is a newer one
+        prior = read_json(kept)["prior"] if kept.is_file() else self._prior
+        options = {**self._table_options, "statistics": processor.statistics_reader, "prior": prior}
         none = queried.queries[:0]
         (piece,) = movielens_table(queried.log, Splits(none, none, queried.queries, "given"), **options).pieces
         found, self._unknown = [], {}
@@ -178,6 +169,8 @@ class TabularInput(StoredInput):
             check_labels(part, self.store.labels[self.rows(part)])
 
     def save_beside(self, folder: Path, processor: Any) -> None:
+        if self.log is not None:
+            write_json(folder / LOG_STATISTICS, {"prior": self._prior})
         if processor.statistics_reader is not None:
             ItemStatistics.from_log(self.log, processor.statistics_reader).save(folder / ITEM_STATISTICS)
 
