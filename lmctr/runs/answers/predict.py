@@ -101,6 +101,8 @@ def _predict_joined(rows: JoinedRows, options: PredictOptions) -> int:
             writer.write(ids, logits, reasons if rows.skip else None)
             bad = sum(reason is not None for reason in reasons)
             count, skipped = count + len(reasons) - bad, skipped + bad
+        if skipped and not count:
+            raise ValueError(f"{options.input}: no row could be scored; the last one: {reasons[-1]}")
     left = f", {skipped} skipped (see the column error)" if skipped else ""
     print(f"{count} rows scored{left}{unknown_words(rows.unknown)}", file=sys.stderr)
     return 0
