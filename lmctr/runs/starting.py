@@ -54,7 +54,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     guess = _guess(options.events, options, _on_terminal if asks else None)
     for line in guess.lines():
         say(line)
-    schema = relative(guess.schema, folder)
+    schema = {"name": events.name.split(".")[0], **relative(guess.schema, folder)}
     folder.mkdir(parents=True, exist_ok=True)
     _write(
         folder / "schema.yaml",
@@ -190,11 +190,12 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
     return {
         "data": {
             "max_train_samples": 20_000,
-            "max_eval_samples": 20_000,
+            "max_eval_samples": 10_000,
             "prompt": {"base": "generic/en", "item": _template(guess), **_feedback_words(guess)},
-            "num_behaviors": 10,
+            "num_behaviors": 8,
             "order": "recent",
             "feedback": "sink",
+            "statistics": "full",
         },
         "model": {
             "backbone": dict(_BACKBONE),
@@ -206,7 +207,7 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
         },
         "training": {
             "stage1_epochs": 1,
-            "stage2_epochs": 2,
+            "stage2_epochs": 1,
             "learning_rate": 2e-3,
             "per_device_train_batch_size": 64,
             "per_device_eval_batch_size": 256,
@@ -218,12 +219,13 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
 def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
     return {
         "data": {
-            "max_train_samples": 200_000,
+            "max_train_samples": 100_000,
             "max_eval_samples": 50_000,
             "max_history_length": 50,
             "min_count": 2,
             "item_features": list(guess.item_categories),
             "user_features": list(guess.user_categories),
+            "statistics": ["full"],
         },
         "model": {},
         "training": {
@@ -243,6 +245,7 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
             "options": {"history_length": 20, "min_count": 5},
             "max_train_samples": 500_000,
             "max_eval_samples": 100_000,
+            "statistics": "full",
         },
         "model": {"embedding_dim": 8},
         "training": {
