@@ -20,6 +20,7 @@ from lmctr.data.logs import columns
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.reading import check_columns
+from lmctr.utils.ragged import offsets_from_lengths
 
 from .files import Published
 
@@ -43,6 +44,7 @@ FILES = Published("CoLLM's ML-1M", INFO, "the file", then=", and unpack it")
 COLUMNS = ("uid", "iid", "label", "timestamp", "his", "title")
 PUBLISHED_ROWS = {"train": 33_891, "validation": 10_401, "test": 7_331}
 SEEN = {"train": 0, "train_and_validation": 1}
+_WINDOWS = (120, 600, 3600, 86_400, 604_800)
 _PADDING = 0  # stands in front of every list of liked films
 
 _ADMITTED = {  # of pandas, numpy and their earlier releases' names
@@ -94,7 +96,10 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
         A log whose samples are the labelled rows. What a user liked before a row, as the files list it (`his`), is in the history of the row
         whatever `labels_seen` says: likes of hidden rows are there a second time, as events without a label. Rows of one second do not
         see each other, though `his` may name some. A like that is no row stands one second before the row that names it first.
-        Catalogue: `item_id`, `title`, `year` (from the title).
+        Catalogue: `item_id`, `title`, `year` (from the title). Context of each event, of the films that the user liked before its second:
+        `likes` and `likes_120`, `likes_600`, `likes_3600`, `likes_86400`, `likes_604800`, how many in all and in the last so many
+        seconds; `last_like`, `third_last_like`, `first_like`, seconds since then; `liked_year`, their mean year; `year_distance`, the
+        film's year less it. Logarithms log(1 + x) of counts and seconds; missing where there is none.
 
     Raises:
         FileNotFoundError: a file is absent; the message says where it is published.
@@ -124,7 +129,7 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
     count, length = len(part), len(likes["uid"])
     events = {key: np.concatenate([joined[key], likes[key]]) for key in ("uid", "iid", "timestamp")}
     rows = {name: int((part == code).sum()) for code, name in enumerate(PARTS)}
-    return InteractionLog.from_columns(
+    log = InteractionLog.from_columns(
         events["uid"],
         events["iid"],
         events["timestamp"],
@@ -142,6 +147,33 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
         ),
         source=str(folder),
     )
+    return replace(log, context=_context(log))
+
+
+def _context(log: InteractionLog) -> pa.Table:
+    """What the likes before each event tell, see [`load_collm_ml1m`]."""
+    liked = np.flatnonzero(~log.hidden & (log.feedback == 2))
+    span = int(log.time.max() - log.time.min()) + max(_WINDOWS) + 1
+    key = log.user.astype(np.int64) * span + (log.time - log.time.min())
+    keys = key[liked]  # rises, as events are sorted by user and time
+    first, end = np.searchsorted(liked, log.offsets[:-1])[log.user], np.searchsorted(keys, key)
+    columns_: dict[str, np.ndarray] = {"likes": np.log1p(end - first)}
+    for seconds in _WINDOWS:
+        columns_[f"likes_{seconds}"] = np.log1p(end - np.maximum(np.searchsorted(keys, key - seconds), first))
+    for name, place in (
+        ("last_like", end - 1),
+        ("third_last_like", end - 3),
+        ("first_like", np.where(end > first, first, first - 1)),
+    ):
+        known = place >= first
+        since = log.time - log.time[liked[np.maximum(place, 0)]]
+        columns_[name] = np.where(known, np.log1p(np.where(known, since, 0)), np.nan)
+    year = log.catalogue["year"].to_numpy(zero_copy_only=False).astype(np.float64)[log.item]
+    sums = [offsets_from_lengths(values[liked]) for values in (np.nan_to_num(year).astype(np.int64), ~np.isnan(year))]
+    total, count = (values[end] - values[first] for values in sums)
+    columns_["liked_year"] = np.divide(total, count, out=np.full(len(year), np.nan), where=count > 0)
+    columns_["year_distance"] = year - columns_["liked_year"]
+    return pa.table({name: pa.array(values, from_pandas=True) for name, values in columns_.items()})
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -258,6 +258,9 @@ class TabularCTRConfig(CTRConfig):
         embedding_regularization (`float` or `list[float]`, defaults to 0.0):
             Strength of the L2 penalty on the vectors that a training batch reads, for all fields or one per field:
             half the strength times the squared norm of the field's vector, averaged over the rows like the loss.
+        unknown_share (`dict[str, float]`, *optional*):
+            By name of a categorical field, the share of its ids that a training batch takes as unknown (id 1), drawn anew for each row,
+            so that rows of new users or items are scored by what else is known of them (as DropoutNet, Volkovs et al., NeurIPS 2017).
         sparse_embedding_grad (`bool`, defaults to `False`):
             Gradients of the tables as sparse COO tensors that hold the rows of the batch only.
         initializer_range (`float`, defaults to 0.01): standard deviation of new embedding rows.
@@ -275,6 +278,7 @@ class TabularCTRConfig(CTRConfig):
     sequence_vocab_sizes: list[int] | None = None
     numeric_encoding: str = "linear"
     embedding_regularization: float | int | list[float | int] = 0.0
+    unknown_share: dict[str, float | int] | None = None
     sparse_embedding_grad: bool = False
     initializer_range: float = 0.01
     processor_fingerprint: str | None = None
@@ -326,6 +330,12 @@ class TabularCTRConfig(CTRConfig):
             len(strengths) == self.num_fields and all(0 <= strength < float("inf") for strength in strengths),
             "embedding_regularization",
             f"a number of at least 0, or {per_field}",
+        )
+        names = self.field_names[:num_categorical]
+        self._require(
+            all(name in names and 0 <= share < 1 for name, share in (self.unknown_share or {}).items()),
+            "unknown_share",
+            f"shares from 0 to below 1 by name of a categorical field ({', '.join(names)})",
         )
         self._require_above_zero("initializer_range")
 

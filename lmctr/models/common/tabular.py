@@ -27,6 +27,8 @@ __all__ = [
     "Trace",
 ]
 
+UNKNOWN = 1  # id of what a vocabulary does not hold, in every categorical field
+
 
 class TabularInputs(NamedTuple):
     """The inputs of a batch, see `TabularForCTRMixin.forward`."""
@@ -162,6 +164,8 @@ class TabularModelMixin:
         output_attentions: bool | None = None,
     ) -> TabularModelOutput:
         """Encode a batch. The arguments are those of `TabularForCTRMixin.forward`."""
+        if self.training and self.config.unknown_share:
+            input_ids = self._with_unknown(input_ids)
         inputs = TabularInputs(input_ids, numeric_values, sequence_ids, sequence_times)
         trace = self.new_trace(output_hidden_states, output_attentions)
         fields = self.embedding(*inputs)
@@ -171,6 +175,13 @@ class TabularModelMixin:
         if own_penalty is not None:
             penalty = own_penalty if penalty is None else penalty + own_penalty
         return TabularModelOutput(representation, partial_logit, penalty, *trace.tuples())
+
+    def _with_unknown(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """The ids (B, C) with the configured share of each field's taken as unknown."""
+        wanted = self.config.unknown_share
+        shares = [wanted.get(name, 0.0) for name in self.config.field_names[: input_ids.shape[1]]]
+        drawn = torch.rand(input_ids.shape, device=input_ids.device) < torch.tensor(shares, device=input_ids.device)
+        return input_ids.masked_fill(drawn & (input_ids > UNKNOWN), UNKNOWN)
 
     def new_trace(self, output_hidden_states: bool | None, output_attentions: bool | None) -> Trace:
         """Lists for what the caller, or else the configuration, asks for."""
