@@ -125,6 +125,32 @@ def test_statistics_see_the_same_labels(tmp_path, labels_seen):
         assert rate == pytest.approx((sum(own) + 10 * prior) / (len(own) + 10))
 
 
+def test_context_tells_the_likes_before(tmp_path):
+    log = load_log("collm_ml1m", path=folder_of(tmp_path))
+    for event in range(log.num_events):
+        own = [
+            other
+            for other in range(log.num_events)
+            if log.user[other] == log.user[event]
+            and log.time[other] < log.time[event]
+            and not log.hidden[other]
+            and log.feedback_names[log.feedback[other]] == "positive"
+        ]
+        ages = sorted(int(log.time[event] - log.time[other]) for other in own)
+        found = {name: values[event].as_py() for name, values in zip(log.context.column_names, log.context.columns)}
+        assert found["likes"] == pytest.approx(np.log1p(len(ages)))
+        for seconds in (120, 600, 3600, 86_400, 604_800):
+            assert found[f"likes_{seconds}"] == pytest.approx(np.log1p(sum(age <= seconds for age in ages)))
+        for name, place in (("last_like", 0), ("third_last_like", 2), ("first_like", len(ages) - 1)):
+            known = 0 <= place < len(ages)
+            assert found[name] == (pytest.approx(np.log1p(ages[place])) if known else None)
+        years = log.catalogue["year"].to_pylist()
+        liked = [years[log.item[other]] for other in own if years[log.item[other]] is not None]
+        year = years[log.item[event]]
+        assert found["liked_year"] == (pytest.approx(np.mean(liked)) if liked else None)
+        assert found["year_distance"] == (pytest.approx(year - np.mean(liked)) if liked and year else None)
+
+
 def test_files_that_ask_for_more_are_refused_and_run_nothing(tmp_path):
     folder = folder_of(tmp_path)
 
