@@ -125,6 +125,7 @@ def sample(
             ),
             "similarity": min(max(math.floor((e["sim"] + 1) / 2 * num_buckets), 0), num_buckets - 1),
             "feedback": e["code"],
+            "ordinal": min(int(num_buckets * math.log(1 + e["place"]) / math.log(1 + 10**7)), num_buckets - 1),
             "feedback_value": e["value"],
             "random": splitmix64((key + GOLDEN * (from_target + 1)) & MASK) % num_buckets,
         }

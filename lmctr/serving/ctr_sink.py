@@ -101,8 +101,8 @@ class CTRSinkScorer(RequestScorer):
                     )
 
     def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
-        # A random draw is keyed by the history's length, and retrieval may choose any behaviour.
-        if self.processor.sink_order != "recent" or "random" in self.processor.signals:
+        # A random draw is keyed by the history's length, ordinals count from its start, and retrieval may choose any behaviour.
+        if self.processor.sink_order != "recent" or {"random", "ordinal"} & set(self.processor.signals):
             return len(history)
         most = self.processor.num_behaviors
         if self.processor.feedback != "groups":

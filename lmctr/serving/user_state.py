@@ -31,7 +31,7 @@ class UserState:
     comparing, token by token and sink by sink, what is encoded with what the model would read now; the longest common
     beginning stays, the rest is encoded. With CTR-Sink on decoders (order `"recent"`) that means:
 
-    - feedback and `"none"` signals: only the new behaviours are encoded;
+    - feedback, `"ordinal"` and `"none"` signals: only the new behaviours are encoded (for `"ordinal"`, all behaviours are kept);
     - `"recency"`: a new behaviour moves every earlier one a step away from the target, so what was encoded is encoded again,
       except behaviours in the last bucket before and after;
     - `"elapsed"`: the same for the behaviours whose time bucket changes between two requests;

@@ -60,6 +60,7 @@ VARIANTS = [
     {"sink_kind": "cls"},
     {"feedback": "inline", "sink_signal": ["recency", "feedback"]},
     {"feedback": "sink", "sink_signal": ["feedback", "random", "elapsed"], "trailing_sink": False},
+    {"feedback": "groups", "sink_signal": ["ordinal", "feedback"]},
     {"feedback": "groups"},
     {"feedback": "groups", "max_length": 90, "sink_signal": "feedback"},
     {"sink_order": "similarity", "sink_signal": "similarity"},

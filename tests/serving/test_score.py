@@ -14,6 +14,7 @@ SETTINGS = {
     "no sinks, inline": {"sink_kind": "none", "feedback": "inline"},
     "plain sinks": {"sink_signal": "none"},
     "recency": {"sink_signal": "recency"},
+    "ordinal": {"sink_signal": ["ordinal", "feedback"], "feedback": "sink"},
     "elapsed": {"sink_signal": "elapsed", "feedback": "inline"},
     "several signals": {"sink_signal": ["recency", "elapsed", "feedback"], "feedback": "sink"},
     "groups": {"sink_signal": ["recency", "feedback"], "feedback": "groups", "num_behaviors": 3},

@@ -40,8 +40,8 @@ def test_a_growing_state_scores_like_the_full_history(model_type, settings):
         found = score(model, processor, state, candidates, time)
         assert_equal(found, row_by_row(model, processor, history[:seen], candidates, time))
         assert state.num_seen == seen
-    # Kept is what later scores need: with groups all since the oldest behaviour shown.
-    assert state.num_kept <= 6 or processor.feedback == "groups"
+    # Kept is what later scores need: with groups all since the oldest behaviour shown, and all that ordinals count.
+    assert state.num_kept <= 6 or processor.feedback == "groups" or settings == "ordinal"
 
 
 def test_graded_feedback_grows_with_the_state(tmp_path):
@@ -65,7 +65,7 @@ def test_graded_feedback_grows_with_the_state(tmp_path):
 
 
 @pytest.mark.parametrize("attn", ["eager", "sdpa"])
-@pytest.mark.parametrize("signal", ["none", "feedback"])
+@pytest.mark.parametrize("signal", ["none", "feedback", "ordinal"])
 def test_new_behaviours_alone_are_encoded(signal, attn):
     model, processor = make(attn=attn, sink_signal=signal, feedback="inline", num_behaviors=50, model=BIAS)
     history, candidates = history_of(14), candidates_of(4)

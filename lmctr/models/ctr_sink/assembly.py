@@ -16,7 +16,14 @@ import numpy as np
 
 from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
 
-from .sink_signals import elapsed_buckets, random_buckets, recency_buckets, similarity_buckets, value_buckets
+from .sink_signals import (
+    elapsed_buckets,
+    ordinal_buckets,
+    random_buckets,
+    recency_buckets,
+    similarity_buckets,
+    value_buckets,
+)
 
 __all__ = [
     "AssemblySettings",
@@ -412,6 +419,8 @@ def _buckets(
     num_buckets = settings.num_sink_buckets
     if signal == "recency":
         return recency_buckets(samples.end[row] - 1 - plan.event, num_buckets)
+    if signal == "ordinal":
+        return ordinal_buckets(plan.event - samples.start[row], num_buckets)
     if signal == "elapsed":
         return elapsed_buckets(samples.time[row] - events.time[plan.event], num_buckets)
     if signal == "similarity":

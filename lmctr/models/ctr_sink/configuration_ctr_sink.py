@@ -12,7 +12,7 @@ from lmctr.models.common.configuration import CTRConfig
 __all__ = ["BACKBONES", "SINK_KINDS", "SINK_ORDERS", "SINK_SIGNALS", "BackboneSpec", "CTRSinkConfig"]
 
 SINK_KINDS = ("none", "cls", "sink")
-SINK_SIGNALS = ("none", "recency", "elapsed", "similarity", "random", "feedback", "feedback_value")
+SINK_SIGNALS = ("none", "recency", "elapsed", "similarity", "random", "feedback", "feedback_value", "ordinal")
 SINK_ORDERS = ("recent", "similarity", "time")
 LAYOUTS = ("single", "split")
 FEEDBACK_MODES = ("none", "groups", "inline", "sink")
@@ -76,7 +76,7 @@ class CTRSinkConfig(CTRConfig):
             `"none"`: LM-CTR (Eq. 1). `"cls"`: the backbone's own aggregation token, with its own embedding, after each
             behaviour (Eq. 2). `"sink"`: the [SINK] token (Eq. 3-4).
         sink_signal (`str` or `list[str]`, *optional*):
-            What a [SINK] carries: `"recency"` (default), `"elapsed"`, `"similarity"`, `"random"`, `"feedback"`,
+            What a [SINK] carries: `"recency"` (default), `"ordinal"`, `"elapsed"`, `"similarity"`, `"random"`, `"feedback"`,
             `"feedback_value"`, `"none"` (one learned embedding), or several of them, summed. Applies to `sink_kind="sink"` only.
         sink_order (`str`, defaults to `"recent"`):
             How the text places behaviours: `"recent"`, `"similarity"`, `"time"`. The processor does it; the model keeps

@@ -61,7 +61,8 @@ class CTRSinkProcessor(ProcessorMixin):
         sink_kind (`str`, defaults to `"sink"`): `"none"` (Eq. 1), `"cls"`: the tokenizer's own [CLS] (Eq. 2), `"sink"`
             (Eq. 3).
         sink_signal (`str` or `list[str]`, *optional*): what a sink carries, one bucket per signal. `"recency"` (default
-            for `sink_kind="sink"`): ordinal distance to the target in the full history, 0 = latest. `"elapsed"`: time to
+            for `sink_kind="sink"`): ordinal distance to the target in the full history, 0 = latest. `"ordinal"`: number in the full history, 0 = first,
+            floor(n ln(1 + number) / ln(1 + 10^7)): how much is known of the user. `"elapsed"`: time to
             the target, floor(n ln(1 + seconds) / ln(1 + 3650 days)). `"similarity"`: cosine in n equal buckets over
             [-1, 1]. `"feedback"`: the behaviour's feedback code. `"feedback_value"`: its graded feedback (stars, watched share), 0
             unknown, else 1 + the number of the nearest of the `value_levels`. `"random"`: a hash of (target time, history length,

@@ -12,6 +12,7 @@ __all__ = [
     "ELAPSED_HORIZON",
     "elapsed_buckets",
     "fit_value_levels",
+    "ordinal_buckets",
     "random_buckets",
     "recency_buckets",
     "similarity_buckets",
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 ELAPSED_HORIZON = 3650 * 86400  # seconds; longer spans share the last bucket
+ORDINAL_HORIZON = 10**7  # behaviours, likewise
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -30,7 +32,20 @@ def recency_buckets(distance: np.ndarray, num_buckets: int) -> np.ndarray:
 
 def elapsed_buckets(seconds: np.ndarray, num_buckets: int) -> np.ndarray:
     """Logarithmic time buckets: floor(n * ln(1 + seconds) / ln(1 + H)), at most n - 1, with H = 3650 days."""
-    share = np.log1p(seconds.astype(np.float64)) / np.log1p(float(ELAPSED_HORIZON))
+    return _log_buckets(seconds, ELAPSED_HORIZON, num_buckets)
+
+
+def ordinal_buckets(number: np.ndarray, num_buckets: int) -> np.ndarray:
+    """The behaviour's number in the full history, 0 = first: floor(n * ln(1 + number) / ln(1 + 10^7)), at most n - 1.
+
+    It tells how much is known of the user. What the latest behaviours say of a new user's mood is little: it orders their items
+    worse than chance, because in a short history each label lowers what the others average.
+    """
+    return _log_buckets(number, ORDINAL_HORIZON, num_buckets)
+
+
+def _log_buckets(values: np.ndarray, horizon: int, num_buckets: int) -> np.ndarray:
+    share = np.log1p(values.astype(np.float64)) / np.log1p(float(horizon))
     return np.minimum((share * num_buckets).astype(np.int64), num_buckets - 1)
 
 

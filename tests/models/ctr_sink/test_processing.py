@@ -90,6 +90,8 @@ VARIANTS = [
     {"sink_kind": "sink"},
     {"sink_signal": "elapsed", "num_sink_buckets": 7},
     {"sink_signal": "random", "trailing_sink": False},
+    {"sink_signal": ["ordinal", "recency"], "num_sink_buckets": 60},
+    {"sink_signal": "ordinal", "sink_order": "similarity", "num_sink_buckets": 9},
     {"sink_signal": "none"},
     {"sink_signal": ["recency", "feedback"], "feedback": "sink"},
     {"sink_signal": ["similarity", "recency", "random"], "num_sink_buckets": 3},
