@@ -72,6 +72,8 @@ class ItemStatistics:
         events, size = EventRows.of_log(log, label), log.catalogue.num_rows
         time = int(events.time.max()) + 1 if time is None else int(time)
         before = events.time < time
+        if events.real is not None:
+            before &= events.real
         nothing = np.full(size, np.nan)
         looks = (np.full(size, -1), np.arange(size), np.full(size, time), nothing, nothing)
         own = (events.user, events.item, events.time, events.label, events.value)

@@ -4,7 +4,8 @@ The statistics of an event use only events with a time below its own, so events 
 they belong to.
 
 `log` is read by attribute (`lmctr.data.InteractionLog`, or anything with the same ones): `log.user`, `log.item`, `log.time`, `log.label` (E,),
-`log.catalogue` (a pyarrow table), and `log.feedback_values` (E,), graded values with NaN where unknown, where there are any.
+`log.catalogue` (a pyarrow table), and where there are any `log.feedback_values` (E,), graded values with NaN where unknown, and `log.hidden`
+(E,), which marks events that no other event sees.
 
 E: events, S: samples, F: statistics, R: rows, which are events and rows that only look.
 """

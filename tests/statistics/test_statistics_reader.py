@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lmctr.data import InteractionLog
-from lmctr.statistics import STATISTIC_SETS, StatisticsReader, resolve_statistics, statistic
+from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, resolve_statistics, statistic
 from lmctr.statistics.scan import scan
 
 GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None] * 5
@@ -285,3 +285,28 @@ def test_a_hundred_thousand_events_take_seconds():
     values = StatisticsReader(resolve_statistics("full", log), 0.5).raw(log, np.arange(size))
     assert time.perf_counter() - start < 5
     assert values.shape[1] > 55
+
+
+def test_hidden_events_look_and_are_not_seen():
+    log = make_log(3)
+    hidden = np.random.default_rng(0).uniform(size=160) < 0.3
+    seen = np.flatnonzero(~hidden)
+    columns = ("user", "item", "time", "label", "feedback_values")
+    less = SimpleNamespace(catalogue=log.catalogue, **{name: getattr(log, name)[seen] for name in columns})
+    log.hidden = hidden
+    reader = StatisticsReader.fit(less, np.arange(100), "full")
+    np.testing.assert_allclose(reader.raw(log, seen), reader.raw(less, np.arange(len(seen))), rtol=1e-9, atol=1e-9)
+    event = int(np.flatnonzero(hidden)[-1])
+    loop = Loop(
+        SimpleNamespace(
+            **vars(less) | {name: np.append(getattr(less, name), getattr(log, name)[event]) for name in columns}
+        ),
+        reader.prior,
+        reader.value_prior,
+        10.0,
+    )
+    expected = [loop.value(len(seen), name) for name in reader.names]
+    np.testing.assert_allclose(reader.raw(log, [event])[0], expected, rtol=1e-9, atol=1e-9)
+    table, other = (ItemStatistics.from_log(one, reader, int(log.time.max()) + 1) for one in (log, less))
+    for name, values in other.state.items():
+        np.testing.assert_allclose(table.state[name], values, rtol=1e-9, atol=1e-9)
