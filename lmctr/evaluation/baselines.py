@@ -1,21 +1,21 @@
-"""What a user would pick instead of a language model: two counting statistics, and gradient boosting on history features.
+"""What a user would pick instead of a language model: two counting statistics, a linear model and gradient boosting on the statistics `full`.
 
-Both read the labels of the past in strict time order: the features of a sample use only events with a time below its own,
-so events of the same second do not see each other, whichever split they belong to. Only the training split is fitted on:
-the prior of the smoothed rates and the boosted trees know nothing of validation and test labels.
+All read the labels of the past in strict time order, see `lmctr.statistics`. Only the training split is fitted on: priors, scales, weights
+and trees know nothing of validation and test labels, unless a refit on training and validation is asked for.
 
-`log` and `splits` are read by attribute (`lmctr.data.InteractionLog` and `Splits`, or anything with the same ones):
-`log.offsets` (U+1,), `log.user` (E,), `log.item` (E,), `log.time` (E,), `log.label` (E,), `log.history_end` (E,),
-`log.weight` (E,) or None, `log.catalogue` (a pyarrow table); `splits.train`, `.validation`, `.test` event indices.
+`log` and `splits` are read by attribute (`lmctr.data.InteractionLog` and `Splits`, or anything with the same ones): see
+`lmctr.statistics.reader`, and `log.weight` (E,) or None; `splits.train`, `.validation`, `.test` event indices.
 
-E: events, S: samples, U: users.
+E: events, S: samples, U: users, F: statistics.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 
 from lmctr.evaluation import baseline_parts as shared
 from lmctr.statistics.history_features import HISTORY_FEATURES, HistoryFeatures, history_features
@@ -26,12 +26,16 @@ __all__ = [
     "SPLIT_NAMES",
     "HistoryFeatures",
     "baseline_metrics",
+    "baseline_predictions",
     "counting_baseline",
     "gradient_boosting_baseline",
     "history_features",
+    "logistic_regression_baseline",
 ]
 
 SPLIT_NAMES = ("train", "validation", "test")
+STRENGTH = 3.0
+"""Imaginary events that smooth the statistics of the fitted baselines; chosen among 1, 3 and 10 on the validation part of MovieLens latest-small."""
 
 
 def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str, np.ndarray]:
@@ -61,14 +65,25 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     return probabilities
 
 
-def gradient_boosting_baseline(log: Any, splits: Any, seed: int = 0, strength: float = 10.0) -> dict[str, np.ndarray]:
-    """scikit-learn's boosted trees (`baseline_parts.boosted_trees`) on `history_features`, fitted on the training split.
+def logistic_regression_baseline(log: Any, splits: Any, refit: bool = False) -> dict[str, np.ndarray]:
+    """Logistic regression on the statistics `full` as neural models get them: log-odds of rates, logarithms of counts, standardised.
+
+    Args, returns, raises: as `gradient_boosting_baseline`.
+    """
+    return _fitted(_Samples(log, splits), lambda rows: LogisticRegression(C=0.01, max_iter=500), True, refit)
+
+
+def gradient_boosting_baseline(
+    log: Any, splits: Any, seed: int = 0, strength: float = STRENGTH, refit: bool = False
+) -> dict[str, np.ndarray]:
+    """scikit-learn's boosted trees (`baseline_parts.boosted_trees`) on the statistics `full`, fitted on the training split.
 
     Args:
         log: the interaction log. Its `weight` column, where there is one, weights the fit.
         splits: event indices of the parts; each event must have a label 0 or 1.
         seed: seed of the classifier.
-        strength: smoothing of the rates, see `history_features`.
+        strength: imaginary events that the statistics are smoothed with, greater than 0.
+        refit: fit on training and validation together for the test split, as a model that is refitted does.
 
     Returns:
         "train", "validation" and "test" to probabilities (S,), aligned with `splits.<name>`.
@@ -76,37 +91,79 @@ def gradient_boosting_baseline(log: Any, splits: Any, seed: int = 0, strength: f
     Raises:
         ValueError: as `counting_baseline`.
     """
-    prior = _training_rate(log, splits)
-    events = {name: _events_of(log, splits, name) for name in SPLIT_NAMES}
-    every = np.concatenate(list(events.values()))
-    features = history_features(log, every, prior, strength).values
-    parts = dict(zip(SPLIT_NAMES, np.split(features, np.cumsum([len(events[name]) for name in SPLIT_NAMES[:-1]]))))
-    weight = None if log.weight is None else np.asarray(log.weight)[events["train"]]
-    model = shared.boosted_trees(len(events["train"]), seed)
-    return shared.fitted_probabilities(model, parts, np.asarray(log.label)[events["train"]], weight)
+    return _fitted(_Samples(log, splits, strength), lambda rows: shared.boosted_trees(rows, seed), False, refit)
 
 
-def baseline_metrics(log: Any, splits: Any, seed: int = 0) -> dict[str, dict[str, dict[str, float | int]]]:
-    """Metrics of both baselines on validation and test, in the form of a run's `metrics.json`.
+def baseline_predictions(
+    log: Any, splits: Any, seed: int = 0, refit: bool = False
+) -> dict[str, dict[str, np.ndarray]]:
+    """Probabilities of the baselines, by name and part.
+
+    Args:
+        log, splits, seed, refit: see `gradient_boosting_baseline`. Give the samples that the model is evaluated on as `splits.validation` and
+            `splits.test`, and the whole training split as `splits.train`.
+    """
+    samples = _Samples(log, splits)
+    return {
+        "counting": counting_baseline(log, splits),
+        "logistic_regression": _fitted(samples, lambda rows: LogisticRegression(C=0.01, max_iter=500), True, refit),
+        "gradient_boosting": _fitted(samples, lambda rows: shared.boosted_trees(rows, seed), False, refit),
+    }
+
+
+def baseline_metrics(
+    log: Any,
+    splits: Any,
+    seed: int = 0,
+    refit: bool = False,
+    predictions: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+) -> dict[str, dict[str, dict[str, float | int]]]:
+    """Metrics of the baselines on validation and test, in the form of a run's `metrics.json`.
 
     Args:
         log: the interaction log; users are the groups of the grouped AUC, `log.weight` the sample weights.
-        splits: event indices. Give the samples that the model is evaluated on as `splits.validation` and `splits.test`, and
-            the whole training split as `splits.train`. An empty part is left out of the result.
-        seed: seed of the gradient boosting.
+        splits, seed, refit: see `baseline_predictions`. An empty part is left out of the result.
+        predictions: what `baseline_predictions` returned, when it is there already.
 
     Returns:
-        {"counting": {"validation": metrics, "test": metrics}, "gradient_boosting": {...}}.
+        {"counting": {"validation": metrics, "test": metrics}, "logistic_regression": {...}, "gradient_boosting": {...}}.
 
     Example:
         >>> baseline_metrics(log, splits)["gradient_boosting"]["test"]["auc"]  # doctest: +SKIP
     """
-    predictions = {
-        "counting": counting_baseline(log, splits),
-        "gradient_boosting": gradient_boosting_baseline(log, splits, seed=seed),
-    }
+    predictions = baseline_predictions(log, splits, seed, refit) if predictions is None else predictions
     events = {part: _events_of(log, splits, part) for part in SPLIT_NAMES}
     return shared.metrics_by_part(predictions, events, log.label, log.user, log.weight)
+
+
+class _Samples:
+    """The parts' events, and their statistics, worked out once for all baselines that read them."""
+
+    def __init__(self, log: Any, splits: Any, strength: float = STRENGTH) -> None:
+        _training_rate(log, splits)
+        self.log, self.events = log, {name: _events_of(log, splits, name) for name in SPLIT_NAMES}
+        self.reader = StatisticsReader.fit(log, self.events["train"], "full", strength=strength)
+        raw = self.reader.raw(log, np.concatenate([*self.events.values()]))
+        cuts = np.cumsum([len(self.events[name]) for name in SPLIT_NAMES[:-1]])
+        self.raw = dict(zip(SPLIT_NAMES, np.split(raw, cuts)))
+
+
+def _fitted(
+    samples: _Samples, make: Callable[[int], Any], is_scaled: bool, refit: bool
+) -> dict[str, np.ndarray]:
+    """Probabilities by part of a model that `make` gives for a number of rows to fit."""
+    log, events = samples.log, samples.events
+    inputs = {name: samples.reader.scaled(raw) if is_scaled else raw for name, raw in samples.raw.items()}
+    label, weight = np.asarray(log.label), None if log.weight is None else np.asarray(log.weight)
+
+    def fitted(inputs: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+        return shared.fitted_probabilities(make(len(rows)), inputs, label[rows], None if weight is None else weight[rows])
+
+    result = fitted(inputs, events["train"])
+    if refit:
+        both = {"train": np.concatenate([inputs["train"], inputs["validation"]]), "test": inputs["test"]}
+        result["test"] = fitted(both, np.concatenate([events["train"], events["validation"]]))["test"]
+    return result
 
 
 def _training_rate(log: Any, splits: Any) -> float:

@@ -5,7 +5,7 @@ import pytest
 
 from lmctr.data import load_log, split_log, synthetic_log, validate_log
 from lmctr.data.synthetic.generator import TOPICS
-from lmctr.data.synthetic.log import SyntheticLog
+from lmctr.data.synthetic.log import SyntheticLog, best_reader_auc
 
 ARRAYS = ("user_ids", "offsets", "item", "time", "label", "feedback")
 
@@ -60,6 +60,21 @@ def test_best_auc_is_exact_and_on_the_test_part():
     assert log.info.extra["best_auc_all_events"] == pytest.approx(truth.best_auc(), abs=1e-6)
     assert f"{log.info.best_auc}" in log.info.notes
     assert truth.oracle_auc() > truth.best_auc()
+
+
+def test_the_best_auc_of_a_reader_of_the_last_behaviours():
+    """The figures of the quickstart's log, worked out elsewhere by a loop over samples and behaviours."""
+    log, truth = SyntheticLog(400, 300, 60, 0).generate()
+    test = split_log(log).test
+    known = {5: 0.8981, 8: 0.902, 12: 0.9083, 20: 0.9127, 30: 0.9171, 40: 0.9209, 60: 0.9249}
+    for num_behaviors, expected in known.items():
+        assert best_reader_auc(log, test, num_behaviors) == pytest.approx(expected, abs=6e-5)
+    assert best_reader_auc(log, test) == pytest.approx(truth.best_auc(test), abs=1e-9)
+    every = log.sample_events()
+    whole = SyntheticLog(400, 300, 60, 0).history_probability(log, every, 60)
+    np.testing.assert_allclose(whole, truth.bayes_probability, rtol=1e-9)
+    assert best_reader_auc(log, test[log.label[test] == 1], 5) is None
+    assert best_reader_auc(load_log("synthetic_sequence", num_users=20), np.arange(5)) is None
 
 
 def test_stars_follow_the_label_and_tell_no_more_than_it():

@@ -25,9 +25,9 @@ import numpy as np
 
 from lmctr.data.logs.log import InteractionLog
 
-from .generator import LogGenerator, SyntheticTruth, sigmoid, steps
+from .generator import TOPICS, LogGenerator, SyntheticTruth, auc, sigmoid, steps
 
-__all__ = ["SyntheticLog", "synthetic_log"]
+__all__ = ["SyntheticLog", "best_reader_auc", "synthetic_log"]
 
 
 @dataclass
@@ -111,6 +111,35 @@ class SyntheticLog(LogGenerator):
                 f"num_items = {self.num_items}. Raise num_items or set allow_repeats=True."
             )
 
+    def history_probability(self, log: InteractionLog, events: np.ndarray, num_behaviors: int) -> np.ndarray:
+        """(S,) probability that the exact filter gives when it reads the last `num_behaviors` earlier events of each user only.
+
+        It starts before the first of them as for a new user, without recent feedback and with the shares of each taste.
+        """
+        topics = {name: code for code, name in enumerate(list(TOPICS)[: self.num_topics])}
+        topic = np.array([topics[genres[0]] for genres in log.catalogue["genres"].to_pylist()])[log.item]
+        liked = np.linspace(0.5 + self.topic_appeal, 0.5 - self.topic_appeal, self.num_topics)
+        start, end = log.history_bounds(events)
+        average, odds = np.zeros(len(events)), np.tile(np.log(liked / (1 - liked)), (len(events), 1))
+        for back in range(min(num_behaviors, int((end - start).max(initial=0))), 0, -1):
+            rows = np.flatnonzero(end - start >= back)
+            event = end[rows] - back
+            if_liked, if_disliked = self._by_taste(average[rows])
+            positive = log.label[event] == 1
+            odds[rows, topic[event]] += _evidence(positive, if_liked, if_disliked)
+            average[rows] = self._recent(average[rows], positive)
+        if_liked, if_disliked = self._by_taste(average)
+        belief = sigmoid(odds[np.arange(len(events)), topic[events]])
+        return belief * if_liked + (1 - belief) * if_disliked
+
+    def _by_taste(self, average: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Probability of a positive label where the topic is liked, and where it is not."""
+        base = self.bias + self.recency_effect * average
+        return sigmoid(base + self.taste_effect), sigmoid(base - self.taste_effect)
+
+    def _recent(self, average: np.ndarray, positive: np.ndarray) -> np.ndarray:
+        return self.recency_decay * average + (1 - self.recency_decay) * np.where(positive, 1.0, -1.0)
+
     def _draw_labels(
         self, rng: np.random.Generator, offsets: np.ndarray, topic: np.ndarray, taste: np.ndarray, liked: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -120,21 +149,34 @@ class SyntheticLog(LogGenerator):
         probability, bayes = np.empty(len(uniform)), np.empty(len(uniform))
         average = np.zeros(len(taste))
         odds = np.tile(np.log(liked / (1 - liked)), (len(taste), 1))  # log of P(+1) / P(-1) given the events so far
-        effect, decay = self.taste_effect, self.recency_decay
         for now, event in steps(offsets):
             about = topic[event]
-            base = self.bias + self.recency_effect * average[now]
-            if_liked, if_disliked = sigmoid(base + effect), sigmoid(base - effect)
+            if_liked, if_disliked = self._by_taste(average[now])
             belief = sigmoid(odds[now, about])
             bayes[event] = belief * if_liked + (1 - belief) * if_disliked
             probability[event] = np.where(taste[now, about] > 0, if_liked, if_disliked)
             positive = uniform[event] < probability[event]
             labels[event] = positive
-            odds[now, about] += np.where(
-                positive, np.log(if_liked / if_disliked), np.log((1 - if_liked) / (1 - if_disliked))
-            )
-            average[now] = decay * average[now] + (1 - decay) * np.where(positive, 1.0, -1.0)
+            odds[now, about] += _evidence(positive, if_liked, if_disliked)
+            average[now] = self._recent(average[now], positive)
         return labels, probability, bayes
+
+
+def _evidence(positive: np.ndarray, if_liked: np.ndarray, if_disliked: np.ndarray) -> np.ndarray:
+    """What a label adds to the log-odds of the taste for its topic."""
+    return np.where(positive, np.log(if_liked / if_disliked), np.log((1 - if_liked) / (1 - if_disliked)))
+
+
+def best_reader_auc(log: InteractionLog, events: np.ndarray, num_behaviors: int | None = None) -> float | None:
+    """AUC on some samples of the exact reader of the last `num_behaviors` earlier events (None: of all); None for another log than a
+    generated one, and where one class is missing."""
+    settings = log.info.extra.get("arguments")
+    if log.info.name != "synthetic" or settings is None:
+        return None
+    longest = int(log.history_lengths(events).max(initial=0))
+    scores = SyntheticLog(**settings).history_probability(log, events, longest if num_behaviors is None else num_behaviors)
+    found = auc(log.label[events], scores)
+    return None if np.isnan(found) else float(found)
 
 
 def synthetic_log(*sizes: int, **settings: Any) -> InteractionLog:
