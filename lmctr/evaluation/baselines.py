@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 SPLIT_NAMES = ("train", "validation", "test")
+MAX_FITTED_EVENTS = 1_000_000
+"""Training events that the linear model and the trees are fitted on at most, the newest ones; statistics count all of them."""
 STRENGTH = 3.0
 """Imaginary events that smooth the statistics of the fitted baselines; chosen among 1, 3 and 10 on the validation part of MovieLens latest-small."""
 
@@ -143,21 +145,25 @@ class _Samples:
         _training_rate(log, splits)
         self.log, self.events = log, {name: _events_of(log, splits, name) for name in SPLIT_NAMES}
         self.reader = StatisticsReader.fit(log, self.events["train"], "full", strength=strength)
+        newest = self.events["train"][np.argsort(np.asarray(log.time)[self.events["train"]], kind="stable")]
+        self.events["train"] = (
+            np.sort(newest[-MAX_FITTED_EVENTS:]) if len(newest) > MAX_FITTED_EVENTS else self.events["train"]
+        )
         raw = self.reader.raw(log, np.concatenate([*self.events.values()]))
         cuts = np.cumsum([len(self.events[name]) for name in SPLIT_NAMES[:-1]])
         self.raw = dict(zip(SPLIT_NAMES, np.split(raw, cuts)))
 
 
-def _fitted(
-    samples: _Samples, make: Callable[[int], Any], is_scaled: bool, refit: bool
-) -> dict[str, np.ndarray]:
+def _fitted(samples: _Samples, make: Callable[[int], Any], is_scaled: bool, refit: bool) -> dict[str, np.ndarray]:
     """Probabilities by part of a model that `make` gives for a number of rows to fit."""
     log, events = samples.log, samples.events
     inputs = {name: samples.reader.scaled(raw) if is_scaled else raw for name, raw in samples.raw.items()}
     label, weight = np.asarray(log.label), None if log.weight is None else np.asarray(log.weight)
 
     def fitted(inputs: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-        return shared.fitted_probabilities(make(len(rows)), inputs, label[rows], None if weight is None else weight[rows])
+        return shared.fitted_probabilities(
+            make(len(rows)), inputs, label[rows], None if weight is None else weight[rows]
+        )
 
     result = fitted(inputs, events["train"])
     if refit:

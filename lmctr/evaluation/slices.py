@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from lmctr.evaluation import metrics
-from lmctr.statistics.reader import StatisticsReader
+from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.utils.tables import text_table
 
 __all__ = ["sample_slices", "slice_metrics", "slices_text"]
@@ -19,27 +20,24 @@ __all__ = ["sample_slices", "slice_metrics", "slices_text"]
 _BOUNDS = (1, 10, 50, 200)
 
 
-def sample_slices(
-    log: Any, events: np.ndarray, train: np.ndarray, statistics: np.ndarray | None = None
-) -> dict[str, tuple[np.ndarray, list[str]]]:
+def sample_slices(log: Any, events: np.ndarray, train: np.ndarray) -> dict[str, tuple[np.ndarray, list[str]]]:
     """The slices of samples: name -> code (S,) and the names of the codes.
 
     Args:
         log: the log. events: (S,) samples. train: training events: a user or an item without one is new.
-        statistics: (S, F) their raw statistics; a slice by the share that is missing comes of it.
     """
-    counts = StatisticsReader(("user_count", "item_count"), 0.5).raw(log, events)
-    labels = ["0", *(f"{low} to {high - 1}" for low, high in zip(_BOUNDS, _BOUNDS[1:])), f"{_BOUNDS[-1]} or more"]
-    slices = {
-        name: (np.searchsorted(_BOUNDS, column, side="right"), labels)
-        for name, column in zip(("events of the user before", "events of the item before"), counts.T)
-    }
-    for name, column in (("user", np.asarray(log.user)), ("item", np.asarray(log.item))):
-        new = ~np.isin(column[events], column[train])
-        slices[name] = (new.astype(np.int64), ["in the training part", "new"])
-    if statistics is not None:
-        share = np.isnan(statistics).mean(1)
-        slices["statistics missing"] = (np.digitize(share, (1e-9, 0.1)), ["none", "up to 10 %", "10 % or more"])
+    reader = StatisticsReader(resolve_statistics("full", log), 0.5)
+    statistics = reader.raw(log, events)
+    labels = ["0", *(f"{low} to {high - 1}" for low, high in pairwise(_BOUNDS)), f"{_BOUNDS[-1]} or more"]
+    slices = {}
+    for side in ("user", "item"):
+        counts = statistics[:, reader.names.index(f"{side}_count")]
+        slices[f"labelled events of the {side}"] = (np.searchsorted(_BOUNDS, counts, side="right"), labels)
+    for side in ("user", "item"):
+        column = np.asarray(getattr(log, side))
+        slices[side] = ((~np.isin(column[events], column[train])).astype(np.int64), ["seen in training", "new"])
+    share = np.isnan(statistics).mean(1)
+    slices["missing statistics"] = (np.digitize(share, (1e-9, 0.1)), ["none", "below 10 %", "10 % or more"])
     return slices
 
 
@@ -77,16 +75,17 @@ def slice_metrics(
     return rows
 
 
-def slices_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """A plain text table of `slice_metrics`, with these predictions side by side."""
+def slices_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A plain text table of `slice_metrics`, the predictions side by side."""
     titles = {"auc": "AUC", "grouped_auc": "gAUC", "mean": "mean"}
-    keys = [f"{name}_{key}" for key in titles for name in names if any(f"{name}_{key}" in row for row in rows)]
-    heads = [f"{titles[key]} {name.replace('_', ' ')}" for key in titles for name in names if f"{name}_{key}" in keys]
+    names = [key.removesuffix("_grouped_auc") for key in rows[0] if key.endswith("_grouped_auc")]
+    keys = [f"{name}_{key}" for key in titles for name in names]
+    heads = [f"{title} {name.replace('_', ' ')}" for title in titles.values() for name in names]
     table = [["slice", "", "samples", *heads, "mean label"]]
     for row in rows:
-        cells = ["-" if row.get(key) is None else f"{row[key]:.4f}" for key in (*keys, "mean_label")]
+        cells = ["-" if row[key] is None else f"{row[key]:.4f}" for key in (*keys, "mean_label")]
         table.append([row["slice"], row["value"], f"{row['num_samples']:,}", *cells])
-    return text_table(table)
+    return text_table(table, left=(0, 1))
 
 
 def _mean(values: np.ndarray, weight: np.ndarray | None) -> float | None:

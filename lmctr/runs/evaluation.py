@@ -14,6 +14,7 @@ import transformers
 from transformers.trainer_utils import PredictionOutput
 
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
+from lmctr.evaluation.slices import slices_text
 from lmctr.runs.download import local_folder
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
 from lmctr.runs.inputs import input_class, input_of
@@ -43,19 +44,24 @@ _EVALUATION_KEYS = (
 def run_evaluate(options: EvaluateOptions) -> int:
     """`lmctr evaluate RUN`: measure one run, print a table. Returns the exit code."""
     (path,) = options.run
+    slices: list[dict[str, Any]] | None = [] if options.slices else None
     measured = evaluate(
         path,
         options.split,
         overrides=options.overrides,
         predictions=options.predictions,
         allow_unknown=options.allow_unknown,
+        slices=slices,
     )
     if measured:
         print(format_metrics({options.split: measured}))
         if options.split != "test" and "before_refit" in (RunFolder(local_folder(path)).metrics() or {}):
             print("the model was trained on these samples: training.refit; metrics.json holds validation from before")
+        if options.slices:
+            print("\n" + (slices_text(slices) if slices else "no slices: the data are no interaction log"))
         if options.output:
-            write_json(options.output, {"run": path, "split": options.split, "metrics": measured})
+            found = {"slices": slices} if slices else {}
+            write_json(options.output, {"run": path, "split": options.split, "metrics": measured, **found})
     return 0
 
 
@@ -66,6 +72,7 @@ def evaluate(
     overrides: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
     predictions: str | Path | None = None,
     allow_unknown: bool = False,
+    slices: list[dict[str, Any]] | None = None,
 ) -> dict[str, float]:
     """Metrics of one part; empty in processes other than the first.
 
@@ -76,6 +83,7 @@ def evaluate(
             without a recipe takes every data key: `{"data.name": "clicks.yaml"}`.
         predictions: Parquet file for the scores.
         allow_unknown: measure although nearly all values of a field are unknown.
+        slices: a list to which the metrics by slice are added, see [`~lmctr.evaluation.slices.slice_metrics`], beside the strongest baseline's.
 
     Raises:
         FileNotFoundError, ValueError: no finished run and no data, another key, data that do not go with the processor, a field with next
@@ -108,6 +116,10 @@ def evaluate(
             return {}
         if predictions:
             write_predictions(predictions, view, split, output)
+        if slices is not None:
+            logits = output.predictions if output.predictions.ndim == 1 else output.predictions[:, 0]
+            events = view.identify(split)["event"].to_numpy()
+            slices += view.slices(split, events, logits, arguments.seed, with_baseline=True)
         return plain_metrics(output.metrics, split, view.tasks)
 
 

@@ -32,6 +32,7 @@ from lmctr.utils.files import read_json, read_yaml
 RECIPE = "recipe.yaml"
 METRICS = "metrics.json"
 DATA = "data.json"
+SLICES = "slices.csv"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 ITEM_STATISTICS = "item_statistics.parquet"
@@ -60,7 +61,7 @@ _RETRIEVER_FILES = ("retriever/retriever.json", "retriever/retriever.safetensors
 _ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _NEVER_UPLOADED = ("reference.safetensors",)
 _OWN = (  # what a run writes, the sign of a finished one first
-    *(METRICS, DATA, RECIPE, "README.md", *_UPLOADED),
+    *(METRICS, DATA, SLICES, RECIPE, "README.md", *_UPLOADED),
     *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", *_NEVER_UPLOADED),
     *(
         "*tabular_vocabularies.parquet",

@@ -94,5 +94,10 @@ class EvaluateOptions:
     output: str | None = option("write the result to this file: .json; for several runs also .md", None)
     predictions: str | None = option("write the scores to this Parquet file (one run)", None)
     allow_unknown: bool = option("measure although nearly all values of a field are unknown", False)
+    slices: bool = option(
+        "also metrics by slice (length of histories, counts of items, new users and items, missing statistics), beside the strongest "
+        "baseline (one run)",
+        False,
+    )
     overrides: Sequence[tuple[str, str]] = given(())
     command: str = given("")

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
 from lmctr.runs.evaluation import plain_metrics, write_predictions
-from lmctr.runs.folder import DATA, METRICS, RECIPE, RunFolder, claim
+from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.keys import key_reference
@@ -25,6 +26,7 @@ from lmctr.runs.recipe import Recipe, RecipeError, load_recipe
 from lmctr.runs.reference import write_reference
 from lmctr.runs.run import Run
 from lmctr.runs.starting import recipe_for_file
+from lmctr.runs.verdict import verdict
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
@@ -32,6 +34,7 @@ from lmctr.training.processes import leave_process_group
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.measure import machine_line, versions
+from lmctr.utils.tables import write_csv
 
 _REFERENCE_ROWS = 8
 CHOSEN, FIRST = "chosen.json", "first"  # with training.refit: what was chosen on validation, and the processor of then
@@ -404,7 +407,7 @@ class Training:
             return
         baselines = {}
         if self.recipe.data["baselines"]:
-            measured, found["training_samples"]["baselines"] = self.view.baselines(self.args.seed)
+            measured, found["training_samples"]["baselines"] = self.view.baselines(self.args.seed, self.args.refit)
             baselines = {
                 name: {part: values[part] for part in ("validation", "test") if part in values}
                 for name, values in measured.items()
@@ -413,6 +416,7 @@ class Training:
             **found,
             "baselines": baselines,
             "best_auc": view.best_auc,
+            "best_auc_reads": view.behaviors_read,
             "seed": self.args.seed,
             "num_processes": self.args.world_size,
             **({} if trainer.is_fsdp_enabled else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
@@ -420,6 +424,17 @@ class Training:
             "machine": machine_line(self.args.device.type),
             "command": self.command,
         }
+        result["verdict"] = verdict(result, self.recipe.data)
+        options = {"with_baseline": bool(baselines), "refit": self.args.refit}
+        sliced = []
+        for part in found["split metrics"]:
+            scores = pq.read_table(self.folder.path / "predictions" / f"{part}.parquet")
+            rows = self.view.slices(
+                part, scores["event"].to_numpy(), scores["logit"].to_numpy(), self.args.seed, **options
+            )
+            sliced += [{"split": part} | row for row in rows]
+        if sliced:
+            write_csv(self.folder.path / SLICES, sliced)
         self.say(results_table(result))
         write_json(self.folder.path / METRICS, result)
 
@@ -453,7 +468,7 @@ class Training:
 
 
 def results_table(result: dict[str, Any]) -> str:
-    """The model and the baselines in one table per part, and the best reachable AUC where it is known."""
+    """The model and the baselines in one table per part, the best reachable AUC where it is known, and the verdict."""
     lines = []
     for part, values in result["split metrics"].items():
         rows = {"model": values}
@@ -470,9 +485,12 @@ def results_table(result: dict[str, Any]) -> str:
     best = result.get("best_auc")
     if best is not None:
         reached = result["split metrics"]["test"]["auc"]
-        share = (reached - 0.5) / (best - 0.5)
+        share, reads = (reached - 0.5) / (best - 0.5), result.get("best_auc_reads")
+        reader = "" if reads is None else f" for a reader of the last {reads} behaviours"
         lines += [
             "",
-            f"best reachable test AUC {best:.4f}; the model reached {reached:.4f}, {share:.0%} of the way from 0.5",
+            f"best reachable test AUC{reader} {best:.4f}; the model reached {reached:.4f}, {share:.0%} of the way from 0.5",
         ]
+    if result.get("verdict"):
+        lines += ["", result["verdict"]]
     return "\n".join(lines)

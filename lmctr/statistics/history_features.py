@@ -29,5 +29,5 @@ def history_features(log: Any, events: np.ndarray, prior: float, strength: float
     """The statistics `basic` of events, with rates smoothed towards `prior`, in (0, 1), with `strength` imaginary events."""
     names = resolve_statistics("basic", log)
     rows = [statistic(name) for name in names]
-    values = sample_statistics(EventRows.of_log(log), log.catalogue, rows, Prior(prior, 0.0, strength))
-    return HistoryFeatures(names, values[np.asarray(events, dtype=np.int64)])
+    values = sample_statistics(EventRows.of_log(log), log.catalogue, rows, Prior(prior, 0.0, strength), events)
+    return HistoryFeatures(names, values)

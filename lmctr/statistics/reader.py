@@ -121,8 +121,7 @@ class StatisticsReader:
 
     def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
         """(S, F) float64 statistics of events from the whole log before their second, NaN where not known."""
-        rows = EventRows.of_log(log, label)
-        return sample_statistics(rows, log.catalogue, self.rows, self.priors)[np.asarray(events, dtype=np.int64)]
+        return sample_statistics(EventRows.of_log(log, label), log.catalogue, self.rows, self.priors, events)
 
     def _transformed(self, raw: np.ndarray) -> np.ndarray:
         result = np.array(raw, dtype=np.float64)
@@ -211,35 +210,34 @@ class EventRows:
         return KeyedRows(key, self.time, self.real)
 
 
-def sample_statistics(rows: EventRows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior) -> np.ndarray:
-    """(R, F) float64 statistics of each row."""
+def sample_statistics(
+    rows: EventRows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior, asked: np.ndarray
+) -> np.ndarray:
+    """(S, F) float64 statistics of some rows (S,)."""
     keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
     signals, _ = side_signals(rows, keyed, wanted, prior)
+    asked = np.asarray(asked, dtype=np.int64)
     columns: dict[str, np.ndarray] = {}
-    years = item_years(catalogue)
     for side in keyed:
-        own = side_rows(wanted, side)
+        own, keyed[side].asked = side_rows(wanted, side), asked
         state = key_states(keyed[side], signals[side], own)
         columns |= {row.name: finish(row, state, prior) for row in own}
     for column in dict.fromkeys(row.column for row in wanted if row.column):
         own = [row for row in wanted if row.column == column]
         codes, lengths, known = category_values(catalogue, column)
         event, pair_codes = cross_pairs(rows.item, codes, lengths)
-        pairs = EventRows(
-            *(array[event] for array in (rows.user, rows.item, rows.time, rows.label, rows.value)),
-            _take(rows.real, event),
-        )
-        state = key_states(
-            pairs.keyed(pairs.user * max(len(known), 1) + pair_codes),
-            {name: values[event] for name, values in signals["user"].items()},
-            own,
-        )
-        columns |= {row.name: reduce_pairs(finish(row, state, prior), lengths[rows.item], row.reduce) for row in own}
+        real = None if rows.real is None else rows.real[event]
+        keyed_pairs = KeyedRows(rows.user[event] * max(len(known), 1) + pair_codes, rows.time[event], real)
+        own_lengths = lengths[rows.item]
+        keyed_pairs.asked = ragged_arange(offsets_from_lengths(own_lengths)[asked], own_lengths[asked])
+        state = key_states(keyed_pairs, {name: values[event] for name, values in signals["user"].items()}, own)
+        columns |= {row.name: reduce_pairs(finish(row, state, prior), own_lengths[asked], row.reduce) for row in own}
+    years = item_years(catalogue)
     for row in wanted:
         if row.aggregation == "expected":
             columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
         elif row.family == "time":
-            columns[row.name] = time_statistic(row, rows.time, rows.item, years)
+            columns[row.name] = time_statistic(row, rows.time[asked], rows.item[asked], years)
     return np.column_stack([columns[row.name] for row in wanted]).astype(np.float64)
 
 
@@ -308,7 +306,3 @@ def time_statistic(row: Statistic, time: np.ndarray, item: np.ndarray, years: np
     if row.aggregation == "hour":
         return (time % DAY) // 3600
     return (time // DAY + 3) % 7  # 1 January 1970 was a Thursday; Monday is 0
-
-
-def _take(values: np.ndarray | None, places: np.ndarray) -> np.ndarray | None:
-    return None if values is None else values[places]

@@ -39,10 +39,14 @@ class KeyedRows:
 
     Args:
         key: (R,) whole numbers. time: (R,) seconds. real: (R,) whether a row is an event; the others only look. None: all are.
+
+    Attributes:
+        asked: the rows to answer for, in this order; all, to begin with.
     """
 
     def __init__(self, key: np.ndarray, time: np.ndarray, real: np.ndarray | None = None) -> None:
         self.order = np.lexsort((time, key))
+        self.asked = np.arange(len(key))
         key, self.time = key[self.order], time[self.order]
         self.real = np.ones(len(key), dtype=bool) if real is None else real[self.order]
         self.row = np.arange(len(key))
@@ -53,10 +57,10 @@ class KeyedRows:
         self.seen = self.end > self.start
 
     def unsorted(self, values: np.ndarray) -> np.ndarray:
-        """Values (.., R) of the sorted rows in the order in which the rows were given."""
-        result = np.empty_like(values)
-        result[..., self.order] = values
-        return result
+        """Values (.., R) of the sorted rows, for the rows that are asked for."""
+        place = np.empty_like(self.order)
+        place[self.order] = np.arange(len(self.order))
+        return values[..., place[self.asked]]
 
     def _before(self, running: np.ndarray, keep: np.ndarray | float = 1.0) -> np.ndarray:
         return self.unsorted(np.where(self.seen, running[..., self.end - 1] * keep, 0.0))

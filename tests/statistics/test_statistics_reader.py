@@ -267,7 +267,7 @@ def test_running_sums_hold_over_years_without_overflow():
     np.testing.assert_allclose(scan(keep, values), expected, rtol=1e-9)
 
 
-def test_a_hundred_thousand_events_take_seconds():
+def test_a_hundred_thousand_events_take_seconds_of_a_processor():
     import time
 
     draw = np.random.default_rng(0)
@@ -281,9 +281,9 @@ def test_a_hundred_thousand_events_take_seconds():
         catalogue=pa.table({"item_id": list(range(5000)), "genres": genres}),
     )
     object.__setattr__(log, "feedback_values", draw.normal(size=size).astype(np.float32))
-    start = time.perf_counter()
+    start = time.process_time()
     values = StatisticsReader(resolve_statistics("full", log), 0.5).raw(log, np.arange(size))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert values.shape[1] > 55
 
 

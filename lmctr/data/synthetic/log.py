@@ -174,7 +174,9 @@ def best_reader_auc(log: InteractionLog, events: np.ndarray, num_behaviors: int 
     if log.info.name != "synthetic" or settings is None:
         return None
     longest = int(log.history_lengths(events).max(initial=0))
-    scores = SyntheticLog(**settings).history_probability(log, events, longest if num_behaviors is None else num_behaviors)
+    scores = SyntheticLog(**settings).history_probability(
+        log, events, longest if num_behaviors is None else num_behaviors
+    )
     found = auc(log.label[events], scores)
     return None if np.isnan(found) else float(found)
 

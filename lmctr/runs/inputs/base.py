@@ -200,8 +200,25 @@ class InputKind(ABC):
         are weighted, and what else helps to recognise a sample."""
 
     @abstractmethod
-    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        """Metrics of simple rivals by name and part, and the number of samples that they were fitted on."""
+    def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        """Metrics of simple rivals by name and part, and the number of samples that they were fitted on; with `refit` those of a log are
+        fitted on training and validation for the test part."""
+
+    def slices(
+        self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
+    ) -> list[dict[str, Any]]:
+        """Metrics by slice of samples of a part, see [`~lmctr.evaluation.slices.slice_metrics`]; none where the data are no interaction log.
+
+        Args:
+            events: (S,) the samples' `event`, see [`identify`]. logits: (S,) the model's. seed: of the baselines.
+            options: `with_baseline`, whether the strongest baseline stands beside the model; `refit`, see [`baselines`].
+        """
+        return []
+
+    @property
+    def behaviors_read(self) -> int | None:
+        """How many of a user's last events the model reads, where that limits `best_auc`; None without a limit."""
+        return None
 
     def limited(self, rows: np.ndarray, part: str) -> np.ndarray:
         """At most as many of a part's rows as the recipe allows, drawn at random with `data.seed`, in their order.

@@ -168,7 +168,7 @@ class ImpressionInput(StoredInput):
                 columns[name] = pa.array(np.repeat(values[rows], counts), pa.int64())
         return columns
 
-    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+    def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         parts = {part: self.rows(part) for part in ("validation", "test")}
         train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
         return impression_baseline_metrics(self.store, {"train": train, **parts}, self.settings, seed), len(train)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +17,10 @@ from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import load_log
-from lmctr.evaluation.baselines import baseline_metrics
+from lmctr.data.synthetic.log import best_reader_auc
 from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext, check_labels, checksum
+from lmctr.runs.inputs.log_results import LogResults
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, statistic
 
 
@@ -128,7 +130,19 @@ class LogInput(InputKind):
 
     @property
     def best_auc(self) -> float | None:
-        return self.log.info.best_auc if self.tasks[0] == "label" else None
+        if self.tasks[0] != "label":
+            return None
+        found = (
+            None if self.behaviors_read is None else best_reader_auc(self.log, self.splits.test, self.behaviors_read)
+        )
+        return self.log.info.best_auc if found is None else found
+
+    @property
+    def behaviors_read(self) -> int | None:
+        """How many of a user's last events the model reads; None where it reads, or counts, all of them."""
+        if self.data.get("statistics") or self.data.get("order", "recent") != "recent":
+            return None
+        return self.data.get("num_behaviors") or self.data.get("max_history_length")
 
     def identify(self, part: str) -> dict[str, Any]:
         return log_columns(self.log, self.splits[part])
@@ -162,14 +176,19 @@ class LogInput(InputKind):
             "label_rates": rates,
         }
 
-    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        log, parts = self.log, dataclasses.replace(self.splits, train=self.whole_train)
-        if self.tasks[0] != "label":  # they measure what the model's metrics measure
-            label = self._first_label()
-            log = dataclasses.replace(log, label=label)
-            kept = {part: own[label[own] >= 0] for part, own in parts.items()}
-            parts = dataclasses.replace(parts, **kept)
-        return baseline_metrics(log, parts, seed=seed), len(parts.train)
+    @cached_property
+    def results(self) -> LogResults:
+        """Baselines and slices; they measure what the model's metrics measure, the first task."""
+        label = None if self.tasks[0] == "label" else self._first_label()
+        return LogResults(self.log, dataclasses.replace(self.splits, train=self.whole_train), label)
+
+    def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        return self.results.baselines(seed, refit)
+
+    def slices(
+        self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
+    ) -> list[dict[str, Any]]:
+        return self.results.slices(part, events, logits, seed, **options)
 
 
 def check_statistics(data: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,11 +23,11 @@ from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.registry import DATASETS, find, is_own_log, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
-from lmctr.evaluation.baselines import baseline_metrics
 from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
 from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
+from lmctr.runs.inputs.log_results import LogResults
 from lmctr.runs.inputs.logs import check_statistics, log_columns
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import ItemStatistics, StatisticsReader
@@ -227,14 +228,23 @@ class TabularInput(StoredInput):
             columns["weight"] = pa.array(store.weight[rows], pa.float32())
         return columns
 
-    def baselines(self, seed: int) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        whole = self.store.splits if self.log is None else self.log_splits
-        train = whole["train"]  # a limit on the model's samples is none on theirs
-        if self.log is not None:  # those of the log count in the order of time
-            parts = {part: self._events(part) for part in ("validation", "test")}
-            return baseline_metrics(self.log, dataclasses.replace(whole, **parts), seed=seed), len(train)
+    @cached_property
+    def results(self) -> LogResults:
+        """Baselines and slices of the log: they count in the order of time."""
+        parts = {part: self._events(part) for part in ("validation", "test")}
+        return LogResults(self.log, dataclasses.replace(self.log_splits, **parts))
+
+    def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
+        if self.log is not None:
+            return self.results.baselines(seed, refit)
+        train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
         parts = {part: self.rows(part) for part in ("validation", "test")}
         return table_baseline_metrics(self.store, {"train": train, **parts}, seed=seed), len(train)
+
+    def slices(
+        self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
+    ) -> list[dict[str, Any]]:
+        return [] if self.log is None else self.results.slices(part, events, logits, seed, **options)
 
     # ---- model ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,45 @@
+"""One sentence on a finished run: how it stands beside the strongest baseline, and what to try next where it stands below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["strongest_baseline", "verdict"]
+
+
+def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation") -> str | None:
+    """The name of the baseline with the highest AUC on a part; None where none was measured by AUC."""
+    measured = {name: parts[part]["auc"] for name, parts in baselines.items() if "auc" in parts.get(part, {})}
+    return max(measured, key=lambda name: measured[name]) if measured else None
+
+
+def verdict(result: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
+    """The sentence, or None where there is no baseline by AUC.
+
+    Args:
+        result: the content of `metrics.json`. data: the recipe's data group.
+    """
+    baselines, test = result["baselines"], result["split metrics"].get("test", {})
+    name = strongest_baseline(baselines)
+    if name is None or "auc" not in test or "test" not in baselines[name]:
+        return None
+    gap = test["auc"] - baselines[name]["test"]["auc"]
+    called = name.replace("_", " ")
+    if gap >= 0:
+        return f"above {called}, the strongest baseline, by {gap:.3f} AUC"
+    return f"below {called} by {-gap:.3f} AUC: try {_next_thing(result, data)}"
+
+
+def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """What to try next, the likeliest first."""
+    if "statistics" in data:
+        names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"] or []
+        if "full" not in names:
+            return "data.statistics: full"
+    aucs = [entry["auc"] for entry in result["evaluations"] if "auc" in entry]
+    if len(aucs) > 1 and aucs[-1] == max(aucs):
+        return "more epochs: validation AUC still rose at the end"
+    if len(aucs) > 1 and aucs[0] == max(aucs):
+        return "a lower training.learning_rate or fewer epochs: validation AUC fell from its first measurement on"
+    return "lmctr grid over training.learning_rate and the model's width"
