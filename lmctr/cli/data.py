@@ -1,4 +1,4 @@
-"""`lmctr data prepare` and `lmctr data inspect`: read a data set once, check it, and see what is in it."""
+"""`lmctr data prepare`, `inspect` and `statistics`: read a data set once, check it, see what is in it, count by item."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ VERB = Actions(
             "read raw files once and write what loads at once (memory-mapped)",
             "lmctr.data.options:PrepareOptions",
             "lmctr.data.inspection:prepare_data",
+        ),
+        Action(
+            "statistics",
+            "write the table of items that serving reads statistics from",
+            "lmctr.runs.options:StatisticsOptions",
+            "lmctr.runs.item_statistics:write_item_statistics",
+            takes_overrides=True,
         ),
         Action(
             "inspect",

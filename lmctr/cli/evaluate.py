@@ -42,6 +42,8 @@ def _compare(options: EvaluateOptions) -> int:
         raise ValueError(
             f"--{options.overrides[0][0]}: several runs are compared by their stored scores, nothing is run anew"
         )
+    if options.slices:
+        raise ValueError("--slices measures one run; give one, without --compare")
     if options.predictions:
         raise ValueError("--predictions writes the scores of one run; several runs keep theirs in RUN/predictions")
     if options.output and Path(options.output).suffix not in (".md", ".json"):

@@ -93,7 +93,7 @@ def evaluate(
         raise ValueError(f"split is {split!r}, accepted: {', '.join(PARTS)}")
     transformers.utils.logging.disable_progress_bar()
     folder = RunFolder(local_folder(run))
-    recipe = _recipe_of(folder, overrides)
+    recipe = recipe_of(folder, overrides)
     view = input_of(recipe)
     with tempfile.TemporaryDirectory() as scratch:
         values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
@@ -123,7 +123,7 @@ def evaluate(
         return plain_metrics(output.metrics, split, view.tasks)
 
 
-def _recipe_of(folder: RunFolder, overrides: Mapping[str, Any] | Sequence[tuple[str, str]]) -> Recipe:
+def recipe_of(folder: RunFolder, overrides: Mapping[str, Any] | Sequence[tuple[str, str]]) -> Recipe:
     """The recipe of a finished run, or one around a bare model, which knows its inputs itself and needs data."""
     if folder.started or not (folder.path / "config.json").is_file():
         path = open_run(folder.path).path / RECIPE

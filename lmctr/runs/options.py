@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lmctr.data.options import DataOptions
 from lmctr.runs.find import find_recipe, is_data_file
 from lmctr.utils.options import given, option
 
@@ -99,5 +100,17 @@ class EvaluateOptions:
         "baseline (one run)",
         False,
     )
+    overrides: Sequence[tuple[str, str]] = given(())
+    command: str = given("")
+
+
+@dataclass(kw_only=True)
+class StatisticsOptions(DataOptions):
+    """Count what the items of a log did: their statistics at a moment, one row an item, as serving reads them. A run is named by its folder:
+    its own statistics and priors, of its data or of newer ones (--data.path)."""
+
+    output: str = option("the .parquet file to write", metavar="FILE")
+    statistics: list[str] = option("of a log: sets and names of statistics (default: full)", [], metavar="NAME")
+    time: int | None = option("count only events before this second (default: all)", None, metavar="SECOND")
     overrides: Sequence[tuple[str, str]] = given(())
     command: str = given("")

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from lmctr.utils.files import replacing
 from lmctr.utils.ragged import offsets_from_lengths
 
-from .reader import EventRows, StatisticsReader, side_rows, side_signals
+from .reader import EventRows, StatisticsReader, described_numbers, side_rows, side_signals
 from .scan import DAY
-from .states import finish, key_states, suffix, sums_needed
-from .table import category_values, item_years
+from .states import finish, key_states, number_key, number_of, suffix, sums_needed
+from .table import category_values
 
 __all__ = ["ItemStatistics"]
 
@@ -35,8 +35,9 @@ class ItemStatistics:
     Args:
         reader: whose statistics. item_ids: (I,) ids of the catalogue. time: the second up to which events count, itself not.
         state: name -> (I,) sums of `lmctr.statistics.states`; `first`, `last` seconds of the item's events, NaN without.
-        course: offsets (I + 1,), the seconds (T,) of the items' events, and by "label" and "value" the mean (T,) before each and (I,) at last.
-        categories: column -> codes (P,), lengths (I,) and names of the items' categories. years: (I,) or None.
+        course: offsets (I + 1,), the seconds (T,) of the items' events, and by "label" and "value" the mean (T,) before each and (I,) at last, "count"
+            likewise.
+        categories: column -> codes (P,), lengths (I,) and names of the items' categories. numbers: column -> (I,), NaN where unknown.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class ItemStatistics:
         state: Mapping[str, np.ndarray],
         course: Mapping[str, np.ndarray],
         categories: Mapping[str, tuple[np.ndarray, np.ndarray, list[str]]],
-        years: np.ndarray | None,
+        numbers: Mapping[str, np.ndarray],
     ) -> None:
         self.reader, self.item_ids, self.time = reader, item_ids, int(time)
-        self.course, self.categories, self.years = dict(course), dict(categories), years
+        self.course, self.categories, self.numbers = dict(course), dict(categories), dict(numbers)
         self.state = dict(state)
         self._place = {str(item): place for place, item in enumerate(item_ids.to_pylist())}
         self._rows = side_rows(reader.rows, "item")
@@ -93,9 +94,9 @@ class ItemStatistics:
             log.catalogue["item_id"].combine_chunks(),
             time,
             state,
-            _course(rows, expected["item"], size),
+            _course(rows, expected["item"], keyed["item"].sums((~np.isnan(rows.label))[None])[0], size),
             {column: category_values(log.catalogue, column) for column in _columns(reader)},
-            item_years(log.catalogue),
+            described_numbers(log.catalogue, reader.rows),
         )
 
     def places(self, items: Sequence[Any]) -> np.ndarray:
@@ -127,19 +128,33 @@ class ItemStatistics:
         return {row.name: finish(row, state, self.reader.priors) for row in self._rows}
 
     def expected(self, place: int, time: int) -> dict[str, float]:
-        """The item's smoothed mean label and value before a second, where residuals of users are wanted."""
-        bases = [base for base in ("label", "value") if base in self.course]
-        if place < 0:
-            priors = {"label": self.reader.prior, "value": self.reader.value_prior}
-            return {base: priors[base] for base in bases}
-        if not bases:
+        """The item's smoothed mean label and value, and its number of labelled events as `count`, before a second; where residuals of users
+        are wanted."""
+        if not self.course:
             return {}
+        if place < 0:
+            return {name: own[0] for name, own in self.latest(np.array([-1])).items()}
         start, end = self.course["offsets"][place : place + 2]
         later = start + int(np.searchsorted(self.course["time"][start:end], time))
         return {
-            base: float(self.course[base][later] if later < end else self.course[f"{base}_at_last"][place])
-            for base in bases
+            name: float(self.course[name][later] if later < end else self.course[f"{name}_at_last"][place])
+            for name in self._course_names()
         }
+
+    def latest(self, places: np.ndarray) -> dict[str, np.ndarray]:
+        """[`expected`] of several items (C,) at the table's own second or later."""
+        start = {"label": self.reader.prior, "value": self.reader.value_prior, "count": 0.0}
+        return {name: np.append(self.course[f"{name}_at_last"], start[name])[places] for name in self._course_names()}
+
+    def _course_names(self) -> list[str]:
+        return [name for name in ("label", "value", "count") if name in self.course]
+
+    def taste_numbers(self, places: np.ndarray, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The numbers (C,) of items that users may have a taste for, standardised; `known`: see `expected`."""
+        described = {name: np.append(own, np.nan)[places] for name, own in self.numbers.items()}
+        keys = dict.fromkeys(number_key(row) for row in self.reader.rows if row.aggregation == "taste")
+        priors = self.reader.priors
+        return {key: priors.standardised(key, number_of(key, known, known.get("count"), described)) for key in keys}
 
     def save(self, path: str | Path) -> None:
         """Write the table as Parquet, one row an item."""
@@ -156,8 +171,7 @@ class ItemStatistics:
             columns[f"category.{column}"] = pa.ListArray.from_arrays(
                 pa.array(offsets_from_lengths(lengths), pa.int32()), values
             )
-        if self.years is not None:
-            columns["year"] = pa.array(self.years)
+        columns |= {f"number.{name}": pa.array(own) for name, own in self.numbers.items()}
         facts = {
             "version": FORMAT_VERSION,
             "time": self.time,
@@ -198,7 +212,7 @@ class ItemStatistics:
                 f"{path}: written for other statistics or priors (checksum {own.fingerprint}) than the model's ({reader.fingerprint}); "
                 "write it again with lmctr data statistics RUN"
             )
-        state, course, categories, years = {}, {}, {}, None
+        state, course, categories, numbers = {}, {}, {}, {}
         for name in table.column_names:
             column = table[name].combine_chunks()
             kind, _, rest = name.partition(".")
@@ -209,19 +223,21 @@ class ItemStatistics:
                 course[rest] = column.flatten().to_numpy()
             elif kind == "course":
                 course[rest] = column.to_numpy()
-            elif name == "year":
-                years = column.to_numpy(zero_copy_only=False)
+            elif kind == "number":
+                numbers[rest] = column.to_numpy(zero_copy_only=False)
             elif name != "item_id":
                 state[name] = column.to_numpy(zero_copy_only=False)
         ids = table["item_id"].combine_chunks()
-        return cls(own if reader is None else reader, ids, facts["time"], state, course, categories, years)
+        return cls(own if reader is None else reader, ids, facts["time"], state, course, categories, numbers)
 
 
 def _columns(reader: StatisticsReader) -> list[str]:
     return list(dict.fromkeys(row.column for row in reader.rows if row.column))
 
 
-def _course(rows: EventRows, expected: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+def _course(
+    rows: EventRows, expected: Mapping[str, np.ndarray], count: np.ndarray, size: int
+) -> dict[str, np.ndarray]:
     """The course of the items' means, one entry per item and second with events; nothing where none is wanted of users."""
     if not expected:
         return {}
@@ -231,6 +247,6 @@ def _course(rows: EventRows, expected: Mapping[str, np.ndarray], size: int) -> d
     first = np.r_[True, (item[1:] != item[:-1]) | (time[1:] != time[:-1])][: len(order)]
     order = order[first]
     course = {"offsets": offsets_from_lengths(np.bincount(item[first], minlength=size)), "time": time[first]}
-    for base, means in expected.items():
-        course |= {base: means[order], f"{base}_at_last": means[num_events:]}
+    for name, values in {**expected, "count": count}.items():
+        course |= {name: values[order], f"{name}_at_last": values[num_events:]}
     return course

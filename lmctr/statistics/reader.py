@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,12 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.suggest import unknown_key_message
 
 from .scan import DAY, KeyedRows
-from .states import Prior, finish, key_states
-from .table import Statistic, category_values, item_years, resolve_statistics, statistic
+from .states import Prior, finish, key_states, number_key, number_of, taste
+from .table import Statistic, category_values, item_numbers, resolve_statistics, statistic
 
 __all__ = ["EventRows", "StatisticsReader", "sample_statistics"]
 
-_KEYS = ("names", "prior", "value_prior", "strength", "mean", "scale")
+_KEYS = ("names", "prior", "value_prior", "strength", "numbers", "mean", "scale")
 RESIDUALS = {"label": "residual", "value": "value_residual"}
 _CLIP = 1e-6  # of rates, before their log-odds
 
@@ -43,6 +43,7 @@ class StatisticsReader:
         names: (F,).
         prior: positive rate, and value_prior: mean graded value, of the training events.
         strength: imaginary events of the smoothing.
+        numbers: mean and scale of the items' numbers that users may have a taste for.
         mean, scale: (F,) of the transformed statistics of the training events.
 
     Example:
@@ -54,6 +55,7 @@ class StatisticsReader:
     prior: float
     value_prior: float = 0.0
     strength: float = 10.0
+    numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
 
@@ -89,6 +91,10 @@ class StatisticsReader:
         known = np.zeros(0) if values is None else np.asarray(values, dtype=np.float64)[events]
         known = known[~np.isnan(known)]
         reader = cls(resolved, float(labels.mean()), float(known.mean()) if len(known) else 0.0, float(strength))
+        if any(row.aggregation == "taste" for row in reader.rows):
+            found = log_numbers(EventRows.of_log(log, label), log.catalogue, reader.rows, reader.priors)
+            numbers = {key: _moments(own[events]) for key, own in found.items()}
+            reader = replace(reader, numbers=numbers)
         transformed = reader._transformed(reader.raw(log, events, label=label))
         some = ~np.isnan(transformed)
         single = {statistic(name).name for name in ([names] if isinstance(names, str) else names) if name in resolved}
@@ -111,12 +117,12 @@ class StatisticsReader:
     @property
     def priors(self) -> Prior:
         """What rates and means are smoothed towards."""
-        return Prior(self.prior, self.value_prior, self.strength)
+        return Prior(self.prior, self.value_prior, self.strength, self.numbers)
 
     @property
     def fingerprint(self) -> str:
         """Checksum of everything that the values depend on, but for the scales."""
-        values = [self.names, self.prior, self.value_prior, self.strength]
+        values = [self.names, self.prior, self.value_prior, self.strength, sorted(self.numbers.items())]
         return f"{zlib.crc32(json.dumps(values).encode()):08x}"
 
     def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
@@ -171,6 +177,7 @@ class StatisticsReader:
                     f"statistics_reader.{key} has {len(values[key])} numbers for {len(names)} statistics; fit the processor again"
                 )
         numbers = {key: float(values[key]) for key in ("prior", "value_prior", "strength")}
+        numbers["numbers"] = {key: list(map(float, pair)) for key, pair in values["numbers"].items()}
         return cls(names, **numbers, mean=tuple(values["mean"]), scale=tuple(values["scale"]))
 
 
@@ -215,9 +222,15 @@ def sample_statistics(
 ) -> np.ndarray:
     """(S, F) float64 statistics of some rows (S,)."""
     keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
-    signals, _ = side_signals(rows, keyed, wanted, prior)
+    signals, expected = side_signals(rows, keyed, wanted, prior)
     asked = np.asarray(asked, dtype=np.int64)
     columns: dict[str, np.ndarray] = {}
+    tastes = [row for row in wanted if row.aggregation == "taste"]
+    numbers = _numbers(rows, keyed["item"], expected["item"], catalogue, tastes)
+    left = {signal: signals["user"][signal] for signal in dict.fromkeys(row.signal for row in tastes)}
+    for signal in left:  # the users' residuals, less their mean so far
+        mean = Statistic("", "user", "", "", "mean", signal)
+        left[signal] = left[signal] - finish(mean, key_states(keyed["user"], signals["user"], [mean]), prior)
     for side in keyed:
         own, keyed[side].asked = side_rows(wanted, side), asked
         state = key_states(keyed[side], signals[side], own)
@@ -232,13 +245,65 @@ def sample_statistics(
         keyed_pairs.asked = ragged_arange(offsets_from_lengths(own_lengths)[asked], own_lengths[asked])
         state = key_states(keyed_pairs, {name: values[event] for name, values in signals["user"].items()}, own)
         columns |= {row.name: reduce_pairs(finish(row, state, prior), own_lengths[asked], row.reduce) for row in own}
-    years = item_years(catalogue)
+    for row in tastes:
+        number, known = prior.standardised(number_key(row), numbers[number_key(row)]), ~np.isnan(left[row.signal])
+        sums = keyed["user"].sums(np.stack([np.nan_to_num(left[row.signal]) * number, known * number**2]))
+        columns[row.name] = taste(sums, number[asked])
+    years = described_numbers(catalogue, wanted).get("year")
     for row in wanted:
         if row.aggregation == "expected":
             columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
         elif row.family == "time":
             columns[row.name] = time_statistic(row, rows.time[asked], rows.item[asked], years)
     return np.column_stack([columns[row.name] for row in wanted]).astype(np.float64)
+
+
+def _moments(values: np.ndarray) -> list[float]:
+    """Mean and standard deviation of what is known; 0 and 1 of nothing, 1 of a constant."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return [0.0, 1.0]
+    std = float(known.std())
+    return [float(known.mean()), std if std > 1e-9 else 1.0]
+
+
+def log_numbers(
+    rows: EventRows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior
+) -> dict[str, np.ndarray]:
+    """The numbers (R,) of the rows' items that these statistics have tastes for, before each row's second."""
+    keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
+    _, expected = side_signals(rows, keyed, wanted, prior)
+    return _numbers(
+        rows, keyed["item"], expected["item"], catalogue, [row for row in wanted if row.aggregation == "taste"]
+    )
+
+
+def _numbers(
+    rows: EventRows,
+    keyed: KeyedRows,
+    means: Mapping[str, np.ndarray],
+    catalogue: pa.Table,
+    tastes: Sequence[Statistic],
+) -> dict[str, np.ndarray]:
+    keys = dict.fromkeys(map(number_key, tastes))
+    count = keyed.sums((~np.isnan(rows.label))[None])[0] if "count" in keys else None
+    described = {key: own[rows.item] for key, own in described_numbers(catalogue, tastes).items()}
+    return {key: number_of(key, means, count, described) for key in keys}
+
+
+def described_numbers(catalogue: pa.Table, wanted: Sequence[Statistic]) -> dict[str, np.ndarray]:
+    """The numbers (I,) of the catalogue that these statistics read, by column.
+
+    Raises:
+        ValueError: a column that is not there.
+    """
+    names = {row.feature for row in wanted if row.aggregation == "taste"} - {"mean", "count"}
+    names |= {"year"} if any(row.aggregation == "year" for row in wanted) else set()
+    found = {name: item_numbers(catalogue, name) for name in sorted(names)}
+    for name, numbers in found.items():
+        if numbers is None:
+            raise ValueError(f"the statistics read the numeric catalogue column {name!r}, which these data lack")
+    return found
 
 
 EXPECTED_PARTS = {"user": "user_value", "item": "item_value_residual"}
@@ -249,7 +314,10 @@ means."""
 def side_rows(wanted: Sequence[Statistic], side: str) -> list[Statistic]:
     """The statistics of one side, "user" or "item", that these need."""
     own = [row for row in wanted if row.family == side]
-    return own + [statistic(EXPECTED_PARTS[side])] * any(row.aggregation == "expected" for row in wanted)
+    more = [EXPECTED_PARTS[side]] if any(row.aggregation == "expected" for row in wanted) else []
+    if side == "user":
+        more += dict.fromkeys(f"user_{row.signal}" for row in wanted if row.aggregation == "taste")
+    return own + [statistic(name) for name in more]
 
 
 def bases_left(wanted: Sequence[Statistic]) -> list[str]:
@@ -299,10 +367,10 @@ def reduce_pairs(values: np.ndarray, lengths: np.ndarray, reduce: str) -> np.nda
     return result
 
 
-def time_statistic(row: Statistic, time: np.ndarray, item: np.ndarray, years: np.ndarray | None) -> np.ndarray:
+def time_statistic(row: Statistic, time: np.ndarray, item: np.ndarray, years: np.ndarray) -> np.ndarray:
     """(R,) what depends on the moment and the item's description only."""
     if row.aggregation == "year":
-        return np.full(len(item), np.nan) if years is None else years[item]
+        return years[item]
     if row.aggregation == "hour":
         return (time % DAY) // 3600
     return (time // DAY + 3) % 7  # 1 January 1970 was a Thursday; Monday is 0

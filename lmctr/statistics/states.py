@@ -9,8 +9,9 @@ presence decides whether an event counts: `label` or `value`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -23,15 +24,21 @@ SESSION_GAP = 1800.0
 """Seconds without an event of the user that end a session."""
 FADING_STRENGTH = 1.0
 """Imaginary events with the key's own mean so far that fading means and those of a session are smoothed with."""
+TASTE_RIDGE = 20.0
+"""Ridge of tastes, in events at one standard deviation of the number."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Rates smoothed towards `label`, graded values towards `value`, with `strength` imaginary events (greater than 0)."""
+    """Rates smoothed towards `label`, graded values towards `value`, with `strength` imaginary events (greater than 0).
+
+    `numbers` has the mean and the scale of what users may have a taste for, see `number_key`.
+    """
 
     label: float
     value: float = 0.0
     strength: float = 10.0
+    numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < self.label < 1:
@@ -39,10 +46,35 @@ class Prior:
         if not self.strength > 0:
             raise ValueError(f"strength must be greater than 0, got {self.strength}")
 
+    def standardised(self, key: str, number: np.ndarray) -> np.ndarray:
+        """A number of items around 0; where it is not known, 0."""
+        mean, scale = self.numbers.get(key, (0.0, 1.0))
+        return np.nan_to_num((number - mean) / scale, nan=0.0)
+
     def mean(self, signal: str, total: np.ndarray, count: np.ndarray) -> np.ndarray:
         """(total + strength * prior) / (count + strength); residuals are smoothed towards 0."""
         towards = {"label": self.label, "value": self.value}.get(signal, 0.0)
         return (total + self.strength * towards) / (count + self.strength)
+
+
+def number_key(row: Statistic) -> str:
+    """The key of the number that a taste is for: the mean is that of labels or of graded values."""
+    return f"{base_of(row.signal)}.mean" if row.feature == "mean" else row.feature
+
+
+def number_of(key: str, means: Mapping[str, Any], count: Any, described: Mapping[str, Any]) -> Any:
+    """The number of items at events: from the items' means so far by base, their labelled events so far, their descriptions."""
+    if key.endswith(".mean"):
+        return means[key.removesuffix(".mean")]
+    if key == "count":
+        return np.log1p(count)
+    number = described[key]
+    return number if key == "year" else np.sign(number) * np.log1p(np.abs(number))
+
+
+def taste(sums: Sequence[np.ndarray], number: np.ndarray) -> np.ndarray:
+    """Ridge regression through the origin of residuals z on a number x, at `number`; sums: those of z x and of x x."""
+    return sums[0] / (sums[1] + TASTE_RIDGE) * number
 
 
 def base_of(signal: str) -> str:

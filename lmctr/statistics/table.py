@@ -33,8 +33,8 @@ ITEM_EVENTS, ITEM_DAYS = (5, 20), (30, 365)
 MAX_CATEGORIES = 100
 """A string or list column of the catalogue is a category where it has 2 to so many different values, and five items a value or more. A column
 of lists named `genres` is one however many it has."""
-MAX_CATEGORY_COLUMNS = 3
-"""Of these, `genres` and then the catalogue's first."""
+MAX_COLUMNS = 3
+"""Of category columns `genres` and then the catalogue's first, of numeric ones the first."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Statistic:
             `span`), "since_last", "since_first", "session_count", "session_mean", or the name of a statistic of its own.
         signal: what it aggregates.
         span: half-life or number.
-        column: catalogue column of a cross statistic. reduce: "mean", "max" or "min" over the item's categories.
+        column: catalogue column of a cross statistic by category. reduce: "mean", "max" or "min" over the item's categories.
+        feature: number of the item of a "taste": "mean" and "count" of its events so far, "year", or a numeric catalogue column. A taste is
+            the user's residuals so far, less their mean, regressed on that number (ridge, through the origin), at the candidate's number.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Statistic:
     span: float = 0
     column: str = ""
     reduce: str = ""
+    feature: str = ""
 
     @property
     def graded(self) -> bool:
@@ -108,7 +111,17 @@ def _rows() -> list[Statistic]:
     return rows
 
 
+def _taste(name: str) -> Statistic | None:
+    start, _, feature = name.partition("_taste_")
+    signal = {"rate": "residual", "value": "value_residual"}.get(start)
+    return Statistic(name, "cross", "none", "", "taste", signal, feature=feature) if signal and feature else None
+
+
 _KNOWN = {row.name: row for row in _rows()}
+_KNOWN |= {
+    name: _taste(name)
+    for name in (f"{what}_taste_{of}" for what in ("rate", "value") for of in ("mean", "count", "year"))
+}
 _CROSS = ("rate_mean", "rate_max", "rate_min", "count_mean") + tuple(
     f"{signal}_{reduce}" for signal in ("residual", "value", "value_residual") for reduce in ("mean", "max", "min")
 )
@@ -131,7 +144,8 @@ STATISTIC_SETS: dict[str, tuple[str, ...]] = {
     + tuple(n for n in _KNOWN if n not in BASIC)
     + tuple(f"genre_{n}" for n in _CROSS if f"genre_{n}" not in BASIC),
 }
-"""Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name."""
+"""Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name, and the tastes
+for its numeric columns."""
 
 
 def statistic(name: str) -> Statistic:
@@ -153,10 +167,13 @@ def statistic(name: str) -> Statistic:
             missing = "the item has no category in the column"
             column = "genres" if column == "genre" else column
             return Statistic(name, "cross", transform, missing, aggregation, signal, 0, column, reduce)
+    if (taste := _taste(name)) is not None:
+        return taste
     known = STATISTIC_SETS["full"]
     raise ValueError(
         f"data.statistics: {name!r} is no statistic;{did_you_mean(name, [*known, *STATISTIC_SETS], 'did you mean')} accepted: the sets "
-        f"{', '.join(STATISTIC_SETS)}, and single names: {', '.join(known)}, and the genre_ statistics of other category columns"
+        f"{', '.join(STATISTIC_SETS)}, and single names: {', '.join(known)}, the genre_ statistics of other category columns, "
+        "and rate_taste_ or value_taste_ of numeric ones"
     )
 
 
@@ -184,7 +201,7 @@ def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
             found.append(field.name)
     if "genres" not in found:  # their statistics have the names of those of `genres`
         found = ["genres" if name == "genre" else name for name in found]
-    return tuple(found[:MAX_CATEGORY_COLUMNS])
+    return tuple(found[:MAX_COLUMNS])
 
 
 def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -213,14 +230,23 @@ def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndar
     return codes.astype(np.int64), lengths, known.tolist()
 
 
-def item_years(catalogue: pa.Table) -> np.ndarray | None:
-    """(I,) release years as float64, NaN where unknown; None without a numeric column `year`."""
-    if "year" not in catalogue.column_names:
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def number_columns(catalogue: pa.Table) -> tuple[str, ...]:
+    """Numeric columns for which users may have a taste, beside `year`."""
+    found = [
+        field.name for field in catalogue.schema if _is_number(field.type) and field.name not in ("item_id", "year")
+    ]
+    return tuple(found[:MAX_COLUMNS])
+
+
+def item_numbers(catalogue: pa.Table, name: str) -> np.ndarray | None:
+    """(I,) numbers of a catalogue column as float64, NaN where unknown; None without such a numeric column."""
+    if name not in catalogue.column_names or not _is_number(catalogue.schema.field(name).type):
         return None
-    kind = catalogue.schema.field("year").type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        return None
-    return catalogue["year"].to_numpy(zero_copy_only=False).astype(np.float64)
+    return catalogue[name].to_numpy(zero_copy_only=False).astype(np.float64)
 
 
 def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
@@ -232,7 +258,7 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
         ValueError: a name that is none, or one that the log cannot give.
     """
     catalogue, graded = log.catalogue, getattr(log, "feedback_values", None) is not None
-    columns, years = category_columns(catalogue), item_years(catalogue) is not None
+    columns, years = category_columns(catalogue), item_numbers(catalogue, "year") is not None
     found: list[str] = []
     for name in [names] if isinstance(names, str) else names:
         if name in STATISTIC_SETS:
@@ -241,9 +267,16 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
                 for column in columns[columns[:1] == ("genres",) :]:
                     several = _is_list(catalogue.schema.field(column).type)
                     some += [f"{column}_{end}" for end in _CROSS if several or end.endswith("mean")]
+                some += [
+                    f"{what}_taste_{column}" for column in number_columns(catalogue) for what in ("rate", "value")
+                ]
             rows = [statistic(one) for one in some]
             rows = [row for row in rows if not row.column or row.column in columns]
-            rows = [row for row in rows if (graded or not row.graded) and (years or row.aggregation != "year")]
+            rows = [
+                row
+                for row in rows
+                if (graded or not row.graded) and (years or "year" not in (row.aggregation, row.feature))
+            ]
             found += [row.name for row in rows]
             continue
         row = statistic(name)
@@ -253,7 +286,12 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
             raise ValueError(
                 f"data.statistics names {name!r}, but the log has no graded feedback; name its column as feedback_values"
             )
-        if row.aggregation == "year" and not years:
+        if row.feature not in ("", "mean", "count", "year") and item_numbers(catalogue, row.feature) is None:
+            raise ValueError(
+                f"data.statistics names {name!r}, but the catalogue has no numeric column {row.feature!r}; its numeric columns are "
+                f"{', '.join(number_columns(catalogue)) or 'none'}"
+            )
+        if "year" in (row.aggregation, row.feature) and not years:
             raise ValueError(
                 f"data.statistics names {name!r}, but the catalogue has no numeric column 'year'; leave it out"
             )

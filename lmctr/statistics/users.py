@@ -14,7 +14,7 @@ from lmctr.utils.ragged import offsets_from_lengths
 from .items import ItemStatistics
 from .reader import EXPECTED_PARTS, StatisticsReader, cross_pairs, reduce_pairs, residuals, side_rows, time_statistic
 from .scan import DAY
-from .states import SESSION_GAP, finish, suffix, sums_needed
+from .states import SESSION_GAP, Prior, base_of, finish, number_key, suffix, sums_needed, taste
 from .table import Statistic
 
 __all__ = ["UserStatistics"]
@@ -73,12 +73,17 @@ class UserStatistics:
                 self._before = copy.deepcopy(self._now)
             label = math.nan if label < 0 else float(label)
             value = math.nan if value is None else float(value)
-            signals = residuals(label, value, self.items.expected(int(place), int(time)))
+            known = self.items.expected(int(place), int(time))
+            signals = residuals(label, value, {base: mean for base, mean in known.items() if base != "count"})
+            numbers = self.items.taste_numbers(
+                np.array([place]), {name: np.array([own]) for name, own in known.items()}
+            )
             categories = {
                 column: [names[code] for code in codes[slice(*offsets[place : place + 2])]] if place >= 0 else []
                 for column, (codes, offsets, names) in self._categories().items()
             }
-            self._now.add(int(time), signals, categories)
+            left = self._before.residuals_left(signals, self.reader.priors)
+            self._now.add(int(time), signals, categories, left, {key: float(own[0]) for key, own in numbers.items()})
 
     def at(self, candidate_items: Sequence[Any], time: int) -> np.ndarray:
         """(C, F) float64 raw statistics of candidates at a second; the user's events of that very second are not seen.
@@ -106,15 +111,15 @@ class UserStatistics:
                 for row in rows
                 if row.column == column
             }
-        years = np.r_[
-            np.nan if self.items.years is None else self.items.years, np.nan
-        ]  # an unknown item's stands last
+        numbers = self.items.taste_numbers(places, self.items.latest(places))
+        for row in state.tastes:
+            columns[row.name] = taste(state.taste_sums[row.name], numbers[number_key(row)])
+        years = np.append(self.items.numbers.get("year", []), np.nan)  # an unknown item's stands last
         for row in rows:
             if row.aggregation == "expected":
                 columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
             elif row.family == "time":
-                place = places if self.items.years is not None else np.full(size, -1)
-                columns[row.name] = time_statistic(row, np.full(size, time), place, years)
+                columns[row.name] = time_statistic(row, np.full(size, time), places, years)
         return np.column_stack([columns[row.name] for row in rows]).astype(np.float64)
 
     def _categories(self) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
@@ -204,8 +209,31 @@ class _State:
         self.first: int | None = None
         self.last: int | None = None
         self.session = [0.0, 0.0, 0.0]  # events, labels, their sum
+        self.tastes = [row for row in rows if row.aggregation == "taste"]
+        self.taste_sums = {row.name: [0.0, 0.0] for row in self.tastes}
 
-    def add(self, time: int, signals: Mapping[str, float], categories: Mapping[str, Sequence[str]]) -> None:
+    def residuals_left(self, signals: Mapping[str, float], prior: Prior) -> dict[str, float]:
+        """The residuals of an event that tastes are fitted to, less their mean before it."""
+        sums = self.own.at(("",), self.last or 0) if self.tastes else {}
+        found = {}
+        for signal in dict.fromkeys(row.signal for row in self.tastes):
+            found[signal] = signals[signal] - float(
+                prior.mean(signal, sums[f"s.{signal}"], sums[f"n.{base_of(signal)}"])[0]
+            )
+        return found
+
+    def add(
+        self,
+        time: int,
+        signals: Mapping[str, float],
+        categories: Mapping[str, Sequence[str]],
+        left: Mapping[str, float],
+        numbers: Mapping[str, float],
+    ) -> None:
+        for row in self.tastes:
+            if not math.isnan(left[row.signal]):
+                number, sums = numbers[number_key(row)], self.taste_sums[row.name]
+                self.taste_sums[row.name] = [sums[0] + left[row.signal] * number, sums[1] + number**2]
         self.own.add(("",), time, signals)
         for column, sums in self.cross.items():
             if categories[column]:
@@ -241,7 +269,14 @@ class _State:
     def to_dict(self) -> dict[str, Any]:
         sums = {"": self.own, **self.cross}
         stored = {name: [list(s.place), s.values.tolist(), s.times.tolist()] for name, s in sums.items()}
-        return {"sums": stored, "labels": self.labels, "first": self.first, "last": self.last, "session": self.session}
+        return {
+            "sums": stored,
+            "tastes": self.taste_sums,
+            "labels": self.labels,
+            "first": self.first,
+            "last": self.last,
+            "session": self.session,
+        }
 
     @classmethod
     def from_dict(cls, rows: Sequence[Statistic], values: Mapping[str, Any]) -> _State:
@@ -252,5 +287,5 @@ class _State:
             own.values = np.array(sums, dtype=np.float64).reshape(len(keys), len(own.names))
             own.times = np.array(times, dtype=np.float64)
         state.labels, state.session = list(values["labels"]), list(values["session"])
-        state.first, state.last = values["first"], values["last"]
+        state.first, state.last, state.taste_sums = values["first"], values["last"], dict(values["tastes"])
         return state

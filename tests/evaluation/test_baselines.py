@@ -91,7 +91,10 @@ def test_counting_equals_the_formula():
             assert probability == pytest.approx(odds / (1 + odds), rel=1e-12)
 
 
-@pytest.mark.parametrize("baseline", [baselines.counting_baseline, baselines.gradient_boosting_baseline])
+@pytest.mark.parametrize(
+    "baseline",
+    [baselines.counting_baseline, baselines.logistic_regression_baseline, baselines.gradient_boosting_baseline],
+)
 def test_nothing_at_or_after_a_second_is_seen(baseline):
     """Change every label from one second on: predictions up to and including that second stay, later ones move."""
     log = make_log(4, num_events=600, seconds=300, unlabelled=0.0)
@@ -149,10 +152,28 @@ def test_gradient_boosting_learns_runs_and_tastes():
     labels = log.label[splits.test]
     expected = baselines.gradient_boosting_baseline(log, splits, seed=1)["test"]
     assert result["gradient_boosting"]["test"]["auc"] == metrics.auc(labels, expected)
-    assert set(result) == {"counting", "gradient_boosting"}
+    assert set(result) == {"counting", "logistic_regression", "gradient_boosting"}
+    expected = baselines.logistic_regression_baseline(log, splits)["test"]
+    assert result["logistic_regression"]["test"]["auc"] == metrics.auc(labels, expected)
+    assert result["logistic_regression"]["test"]["auc"] > result["counting"]["test"]["auc"] + 0.1
     assert set(result["counting"]) == {"validation", "test"}
     keys = {"auc", "log_loss", "grouped_auc", "user_auc", "normalized_entropy", "expected_calibration_error"}
     assert set(result["counting"]["test"]) == keys | {"num_samples", "positive_rate"}
+
+
+@pytest.mark.parametrize("baseline", [baselines.logistic_regression_baseline, baselines.gradient_boosting_baseline])
+def test_a_refit_reads_the_labels_of_validation_for_the_test_part_only(baseline):
+    log = planted_log(seed=3, num_users=20)
+    splits = make_splits(log)
+    plain, refit = baseline(log, splits), baseline(log, splits, refit=True)
+    for part in ("train", "validation"):
+        np.testing.assert_array_equal(plain[part], refit[part])
+    assert (plain["test"] != refit["test"]).any()
+    # about a fit on both parts: only priors, scales and the random rows that stop the trees are others
+    joined = SimpleNamespace(
+        train=np.concatenate([splits.train, splits.validation]), validation=splits.validation[:0], test=splits.test
+    )
+    assert np.corrcoef(baseline(log, joined)["test"], refit["test"])[0, 1] > 0.95
 
 
 @pytest.mark.parametrize("num_train", [300, 1500])

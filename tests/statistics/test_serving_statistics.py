@@ -35,7 +35,16 @@ def history(log, user, time, start=0):
 
 
 @pytest.mark.parametrize(
-    "names", ["full", "basic", ["user_rate", "hour"], ["genre_value_residual_max"], ["expected_value"]]
+    "names",
+    [
+        "full",
+        "basic",
+        ["user_rate", "hour"],
+        ["genre_value_residual_max"],
+        ["expected_value"],
+        ["value_taste_mean"],
+        ["rate_taste_count"],
+    ],
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_user_state_gives_what_the_reader_gives(names, seed):

@@ -16,6 +16,7 @@ from lmctr.statistics.scan import scan
 GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None] * 5
 YEARS = [1990, None, 2001, 2010, 1977, 2000] * 5
 KINDS = ["x", "y", None, "x", "z", "z"] * 5
+PRICES = [-3.5, 0.0, 1000.0, None, 20.0, 7.0] * 5
 DAY = 86_400
 
 
@@ -24,7 +25,7 @@ def make_log(seed=0, num_users=6, num_events=160, genres=True, values=True, spre
     draw = np.random.default_rng(seed)
     catalogue = {"item_id": list(range(30))}
     if genres:
-        catalogue |= {"genres": GENRES, "year": pa.array(YEARS, pa.int16()), "kind": KINDS}
+        catalogue |= {"genres": GENRES, "year": pa.array(YEARS, pa.int16()), "kind": KINDS, "price": PRICES}
     label = draw.integers(0, 2, num_events)
     label[draw.uniform(size=num_events) < 0.15] = -1
     user = draw.integers(0, num_users, num_events)
@@ -47,9 +48,9 @@ def make_log(seed=0, num_users=6, num_events=160, genres=True, values=True, spre
 class Loop:
     """The definitions, one event after the other, with no more than a dict."""
 
-    def __init__(self, log, prior, value_prior, strength):
-        self.log, self.strength = log, strength
-        self.prior = {"label": prior, "value": value_prior}
+    def __init__(self, log, reader):
+        self.log, self.strength, self.numbers = log, reader.strength, reader.numbers
+        self.prior = {"label": reader.prior, "value": reader.value_prior}
         labels = [None if x < 0 else float(x) for x in log.label]
         values = [None] * len(labels)
         if log.feedback_values is not None:
@@ -100,6 +101,21 @@ class Loop:
             last = self.log.time[e]
         return found
 
+    def number(self, event, row):
+        """What a user may have a taste for, around 0 with the reader's mean and scale."""
+        base = "value" if row.signal.startswith("value") else "label"
+        key = f"{base}.mean" if row.feature == "mean" else row.feature
+        if row.feature == "mean":
+            found = self.expected["item", base][event]
+        elif row.feature == "count":
+            found = math.log(1 + len(self.known(self.earlier(event, "item"), "label", "item")))
+        else:
+            found = self.log.catalogue[row.feature][int(self.log.item[event])].as_py()
+            if found is not None and row.feature != "year":
+                found = math.copysign(math.log(1 + abs(found)), found)
+        mean, scale = self.numbers[key]
+        return 0.0 if found is None else (found - mean) / scale
+
     def value(self, event, name):
         row, log = statistic(name), self.log
         nan, now = math.nan, log.time[event]
@@ -113,6 +129,12 @@ class Loop:
 
             moment = datetime.datetime.fromtimestamp(int(now), datetime.timezone.utc)
             return moment.hour if row.aggregation == "hour" else moment.weekday()
+        if row.aggregation == "taste":
+            total = squares = 0.0
+            for e in self.known(self.earlier(event, "user"), row.signal, "user"):
+                left = self.signal(e, row.signal, "user") - self.mean(self.earlier(e, "user"), row.signal, "user")
+                total, squares = total + left * self.number(e, row), squares + self.number(e, row) ** 2
+            return total / (squares + 20) * self.number(event, row)
         if row.family == "cross":
             found = log.catalogue[row.column].to_pylist()
             sets = [[] if x is None else x if isinstance(x, list) else [x] for x in found]
@@ -167,7 +189,7 @@ class Loop:
 def test_every_statistic_equals_the_loop(seed, options):
     log = make_log(seed, **options)
     reader = StatisticsReader.fit(log, np.arange(60, 120), "full", strength=3.0)
-    loop = Loop(log, reader.prior, reader.value_prior, 3.0)
+    loop = Loop(log, reader)
     events = np.random.default_rng(seed).permutation(len(log.item))
     found = reader.raw(log, events)
     for column, name in enumerate(reader.names):
@@ -177,6 +199,7 @@ def test_every_statistic_equals_the_loop(seed, options):
         assert set(STATISTIC_SETS["full"]) < set(reader.names)
         assert "kind_rate_mean" in reader.names
         assert "kind_rate_max" not in reader.names
+        assert {"rate_taste_price", "value_taste_price"} < set(reader.names)
         families = {statistic(name).family for name in reader.names}
         assert families == {"user", "item", "cross", "time"}
         missing = {statistic(name).name for name in reader.names if statistic(name).missing}
@@ -187,7 +210,7 @@ def test_a_set_gives_what_the_log_can_give():
     names = resolve_statistics("full", make_log())
     without = resolve_statistics("full", make_log(genres=False, values=False))
     assert set(without) == {
-        n for n in names if not statistic(n).graded and not statistic(n).column and n != "release_year"
+        n for n in names if not statistic(n).graded and not statistic(n).column and not n.endswith(("year", "price"))
     }
     assert resolve_statistics("basic", make_log()) == STATISTIC_SETS["basic"]
     assert resolve_statistics(["log_user_count", "basic"], make_log())[:2] == ("user_count", "user_rate")
@@ -204,6 +227,8 @@ def test_a_single_name_that_cannot_be_given_is_an_error():
         resolve_statistics("user_value", bare)
     with pytest.raises(ValueError, match="no numeric column 'year'"):
         resolve_statistics("release_year", bare)
+    with pytest.raises(ValueError, match="no numeric column 'kind'; its numeric columns are price"):
+        resolve_statistics("rate_taste_kind", log)
     with pytest.raises(ValueError, match=r"0 training events of 0 class\(es\)"):
         StatisticsReader.fit(log, np.array([], dtype=int), "basic")
 
@@ -301,9 +326,7 @@ def test_hidden_events_look_and_are_not_seen():
         SimpleNamespace(
             **vars(less) | {name: np.append(getattr(less, name), getattr(log, name)[event]) for name in columns}
         ),
-        reader.prior,
-        reader.value_prior,
-        10.0,
+        reader,
     )
     expected = [loop.value(len(seen), name) for name in reader.names]
     np.testing.assert_allclose(reader.raw(log, [event])[0], expected, rtol=1e-9, atol=1e-9)

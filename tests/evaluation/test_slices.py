@@ -1,0 +1,67 @@
+"""Slices: which samples they hold, and their metrics against plain sums."""
+
+import numpy as np
+import pytest
+from test_baselines import make_log, make_splits
+
+from lmctr.evaluation import metrics
+from lmctr.evaluation.slices import sample_slices, slice_metrics, slices_text
+
+
+def test_slices_hold_the_samples_that_they_name():
+    log = make_log(0, num_events=900, num_users=4, seconds=2000)
+    splits = make_splits(log)
+    train = splits.train[: len(splits.train) // 3]
+    train = train[(log.user[train] != 2) & (log.item[train] != 3)]
+    slices = sample_slices(log, splits.test, train)
+    assert set(slices) == {
+        "labelled events of the user",
+        "labelled events of the item",
+        "user",
+        "item",
+        "missing statistics",
+    }
+    for side in ("user", "item"):
+        column = getattr(log, side)
+        codes, names = slices[f"labelled events of the {side}"]
+        for event, code in zip(splits.test, codes):
+            before = (column == column[event]) & (log.time < log.time[event]) & (log.label >= 0)
+            low, _, high = names[code].replace(" or more", " to 100000").partition(" to ")
+            assert int(low) <= before.sum() <= int(high or low)
+        codes, names = slices[side]
+        assert [names[code] for code in codes] == [
+            "seen in training" if column[e] in column[train] else "new" for e in splits.test
+        ]
+        assert len(set(codes)) == 2
+
+
+def test_metrics_of_a_slice():
+    draw = np.random.default_rng(0)
+    labels, groups = draw.integers(0, 2, 60), draw.integers(0, 5, 60)
+    scores = {"model": draw.uniform(size=60), "gradient_boosting": draw.uniform(size=60)}
+    codes = draw.integers(0, 2, 60)
+    one = np.where(np.arange(60) == 7, 1, 0)
+    weight = draw.uniform(0.5, 2, 60)
+    slices = {"side": (codes, ["left", "right", "never"]), "one": (one, ["others", "alone"])}
+    rows = slice_metrics(slices, labels, scores, groups, weight)
+    assert [(row["slice"], row["value"]) for row in rows] == [
+        ("side", "left"),
+        ("side", "right"),
+        ("one", "others"),
+        ("one", "alone"),
+    ]
+    chosen = codes == 1
+    row = rows[1]
+    assert row["num_samples"] == chosen.sum()
+    assert row["mean_label"] == pytest.approx((labels * weight)[chosen].sum() / weight[chosen].sum())
+    for name, values in scores.items():
+        assert row[f"{name}_auc"] == metrics.auc(labels[chosen], values[chosen], weight[chosen])
+        assert row[f"{name}_grouped_auc"] == metrics.grouped_auc(
+            labels[chosen], values[chosen], groups[chosen], weight[chosen]
+        )
+        assert row[f"{name}_mean"] == pytest.approx((values * weight)[chosen].sum() / weight[chosen].sum())
+    assert rows[3]["model_auc"] is None
+    lines = slices_text(rows).splitlines()
+    assert lines[0].split("  ")[0] == "slice"
+    assert "gAUC gradient boosting" in lines[0]
+    assert f"{row['model_auc']:.4f}" in lines[2]

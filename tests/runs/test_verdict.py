@@ -1,0 +1,51 @@
+"""The verdict of a run: beside which baseline, by how much, and what it says to try."""
+
+import pytest
+
+from lmctr.runs.verdict import strongest_baseline, verdict
+
+
+def result(model, evaluations=(0.6, 0.7, 0.65), **test):
+    """Validation AUCs in the order of the names, test AUCs as given."""
+    baselines = {
+        name: {"validation": {"auc": 0.6 + 0.01 * place}, "test": {"auc": auc}}
+        for place, (name, auc) in enumerate(test.items())
+    }
+    return {
+        "split metrics": {"test": {"auc": model}},
+        "baselines": baselines,
+        "evaluations": [{"auc": auc} for auc in evaluations],
+    }
+
+
+def test_the_strongest_is_chosen_on_validation():
+    found = result(0.7, counting=0.9, gradient_boosting=0.8)
+    assert strongest_baseline(found["baselines"]) == "gradient_boosting"
+    assert verdict(found, {}).startswith("below gradient boosting by 0.100 AUC: try ")
+    assert verdict(result(0.8156, counting=0.9, gradient_boosting=0.8), {}) == (
+        "above gradient boosting, the strongest baseline, by 0.016 AUC"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "evaluations", "expected"),
+    [
+        ({"statistics": []}, (0.6, 0.7), "data.statistics: full"),
+        ({"statistics": "basic"}, (0.6, 0.7), "data.statistics: full"),
+        ({"statistics": ["full"]}, (0.6, 0.7), "more epochs"),
+        ({"statistics": "full"}, (0.7, 0.6), "a lower training.learning_rate or fewer epochs"),
+        ({}, (0.6, 0.7, 0.65), "lmctr grid over"),
+        ({}, (), "lmctr grid over"),
+    ],
+)
+def test_what_to_try_next(data, evaluations, expected):
+    assert f": try {expected}" in verdict(result(0.7, evaluations, gradient_boosting=0.8), data)
+
+
+def test_without_a_baseline_by_auc_there_is_none():
+    assert verdict(result(0.7), {}) is None
+    impressions = {
+        "split metrics": {"test": {"revenue_ratio": 0.9}},
+        "baselines": {"random": {"test": {"revenue_ratio": 0.8}}},
+    }
+    assert verdict(impressions, {}) is None
