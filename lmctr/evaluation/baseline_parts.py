@@ -18,6 +18,7 @@ __all__ = [
     "fitted_probabilities",
     "log_odds",
     "metrics_by_part",
+    "statistic_trees",
 ]
 
 NUM_FOLDS = 5
@@ -67,6 +68,25 @@ def boosted_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
         max_iter=500 if stops_early else 50,
         min_samples_leaf=min(100, max(20, num_rows // 200)),
         early_stopping=stops_early,
+        random_state=seed,
+    )
+
+
+def statistic_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
+    """Trees for the statistics of a log: learning rate 0.05, 15 leaves, a random third of the columns per split. 150 trees, 50 below 1,000
+    rows, and from 100,000 rows on up to 500, stopped early as in `boosted_trees`.
+
+    Chosen on the validation part of MovieLens latest-small among 100 to 600 trees, 8 to 31 leaves, leaves of 20 to 200 rows.
+    """
+    many = num_rows >= 100_000
+    return HistGradientBoostingClassifier(
+        learning_rate=0.05,
+        max_iter=500 if many else 150 if num_rows >= 1000 else 50,
+        max_leaf_nodes=15,
+        min_samples_leaf=50 if num_rows >= 10_000 else 20,
+        l2_regularization=5.0,
+        max_features=0.3,
+        early_stopping=many,
         random_state=seed,
     )
 

@@ -12,6 +12,7 @@ E: events, S: samples, U: users, F: statistics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,13 +73,13 @@ def logistic_regression_baseline(log: Any, splits: Any, refit: bool = False) -> 
 
     Args, returns, raises: as `gradient_boosting_baseline`.
     """
-    return _fitted(_Samples(log, splits), lambda rows: LogisticRegression(C=0.01, max_iter=500), True, refit)
+    return _fitted(_Samples(log, splits), _Linear, refit)
 
 
 def gradient_boosting_baseline(
     log: Any, splits: Any, seed: int = 0, strength: float = STRENGTH, refit: bool = False
 ) -> dict[str, np.ndarray]:
-    """scikit-learn's boosted trees (`baseline_parts.boosted_trees`) on the statistics `full`, fitted on the training split.
+    """scikit-learn's boosted trees (`baseline_parts.statistic_trees`) on the statistics `full` and on the log-odds of the logistic regression.
 
     Args:
         log: the interaction log. Its `weight` column, where there is one, weights the fit.
@@ -93,7 +94,7 @@ def gradient_boosting_baseline(
     Raises:
         ValueError: as `counting_baseline`.
     """
-    return _fitted(_Samples(log, splits, strength), lambda rows: shared.boosted_trees(rows, seed), False, refit)
+    return _fitted(_Samples(log, splits, strength), partial(_Trees, seed=seed), refit)
 
 
 def baseline_predictions(
@@ -108,8 +109,8 @@ def baseline_predictions(
     samples = _Samples(log, splits)
     return {
         "counting": counting_baseline(log, splits),
-        "logistic_regression": _fitted(samples, lambda rows: LogisticRegression(C=0.01, max_iter=500), True, refit),
-        "gradient_boosting": _fitted(samples, lambda rows: shared.boosted_trees(rows, seed), False, refit),
+        "logistic_regression": _fitted(samples, _Linear, refit),
+        "gradient_boosting": _fitted(samples, partial(_Trees, seed=seed), refit),
     }
 
 
@@ -154,20 +155,52 @@ class _Samples:
         self.raw = dict(zip(SPLIT_NAMES, np.split(raw, cuts)))
 
 
-def _fitted(samples: _Samples, make: Callable[[int], Any], is_scaled: bool, refit: bool) -> dict[str, np.ndarray]:
-    """Probabilities by part of a model that `make` gives for a number of rows to fit."""
-    log, events = samples.log, samples.events
-    inputs = {name: samples.reader.scaled(raw) if is_scaled else raw for name, raw in samples.raw.items()}
-    label, weight = np.asarray(log.label), None if log.weight is None else np.asarray(log.weight)
+class _Linear:
+    """Logistic regression on scaled statistics."""
+
+    def __init__(self, reader: StatisticsReader) -> None:
+        self.reader, self.model = reader, LogisticRegression(C=0.1, max_iter=500)
+
+    def fit(self, raw: np.ndarray, labels: np.ndarray, sample_weight: np.ndarray | None = None) -> None:
+        self.model.fit(self.reader.scaled(raw), labels, sample_weight=sample_weight)
+
+    def log_odds(self, raw: np.ndarray) -> np.ndarray:
+        return self.model.decision_function(self.reader.scaled(raw))
+
+    def predict_proba(self, raw: np.ndarray) -> np.ndarray:
+        return self.model.predict_proba(self.reader.scaled(raw))
+
+
+class _Trees:
+    """Boosted trees on raw statistics and on the log-odds that logistic regression makes of them: trees add up poorly what a sum tells."""
+
+    def __init__(self, reader: StatisticsReader, seed: int) -> None:
+        self.linear, self.seed = _Linear(reader), seed
+
+    def fit(self, raw: np.ndarray, labels: np.ndarray, sample_weight: np.ndarray | None = None) -> None:
+        self.linear.fit(raw, labels, sample_weight)
+        self.trees = shared.statistic_trees(len(raw), self.seed)
+        self.trees.fit(self._inputs(raw), labels, sample_weight=sample_weight)
+
+    def _inputs(self, raw: np.ndarray) -> np.ndarray:
+        return np.column_stack([raw, self.linear.log_odds(raw)])
+
+    def predict_proba(self, raw: np.ndarray) -> np.ndarray:
+        return self.trees.predict_proba(self._inputs(raw))
+
+
+def _fitted(samples: _Samples, make: Callable[[StatisticsReader], Any], refit: bool) -> dict[str, np.ndarray]:
+    """Probabilities by part of a model of raw statistics."""
+    events, label = samples.events, np.asarray(samples.log.label)
+    weight = None if samples.log.weight is None else np.asarray(samples.log.weight)
 
     def fitted(inputs: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-        return shared.fitted_probabilities(
-            make(len(rows)), inputs, label[rows], None if weight is None else weight[rows]
-        )
+        own = None if weight is None else weight[rows]
+        return shared.fitted_probabilities(make(samples.reader), inputs, label[rows], own)
 
-    result = fitted(inputs, events["train"])
+    result, raw = fitted(samples.raw, events["train"]), samples.raw
     if refit:
-        both = {"train": np.concatenate([inputs["train"], inputs["validation"]]), "test": inputs["test"]}
+        both = {"train": np.concatenate([raw["train"], raw["validation"]]), "test": raw["test"]}
         result["test"] = fitted(both, np.concatenate([events["train"], events["validation"]]))["test"]
     return result
 

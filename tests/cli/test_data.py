@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from lmctr.cli.main import main
 from lmctr.data import InteractionLog, load, load_log, split_log, synthetic_log, validate_log
 from lmctr.data.inspection import describe_log
+from lmctr.statistics import ItemStatistics, StatisticsReader
 
 SMALL = ["--option", "num_users=20", "--option", "num_items=60", "--option", "events_per_user=30"]
 
@@ -260,3 +261,22 @@ def test_a_data_file_is_a_table(tmp_path, capsys):
         assert re.search(message, capsys.readouterr().err)
     assert main(["data", "inspect", "synthetic_table", "--split", "time", "--quiet"]) == 2
     assert "'synthetic_table' parts its rows itself" in capsys.readouterr().err
+
+
+def test_statistics_of_a_log_are_written_as_a_table(tmp_path, capsys):
+    file = tmp_path / "items.parquet"
+    log = ["synthetic", "--option", "num_users=20", "--option", "num_items=60", "--option", "events_per_user=20"]
+    assert main(["data", "statistics", *log, "--output", str(file), "--statistics", "item_rate", "user_rate"]) == 0
+    assert "60 items, statistics up to second" in capsys.readouterr().out
+    table = ItemStatistics.load(file)
+    assert table.reader.names == ("item_rate", "user_rate")
+    data = synthetic_log(20, 60, 20)
+    split = split_log(data)
+    expected = ItemStatistics.from_log(data, StatisticsReader.fit(data, split.train, ["item_rate", "user_rate"]))
+    np.testing.assert_array_equal(
+        table.at(np.arange(60), table.time)["item_rate"], expected.at(np.arange(60), table.time)["item_rate"]
+    )
+    assert main(["data", "statistics", *log, "--output", str(tmp_path / "items.csv")]) == 2
+    assert "give a file that ends in .parquet" in capsys.readouterr().err
+    assert main(["data", "statistics", *log, "--output", str(file), "--data.path", "x"]) == 2
+    assert "is no run; name its data by --path" in capsys.readouterr().err

@@ -1,3 +1,4 @@
+import csv
 import json
 import shutil
 import signal
@@ -51,10 +52,18 @@ def test_run_folder(tiny_run):
         "events": 800,
         "samples": {"train": 640, "validation": 80, "test": 80},
     }
-    assert data["info"]["best_auc"] == metrics["best_auc"]
+    assert 0.5 < metrics["best_auc"] != data["info"]["best_auc"]  # that of a reader of the recipe's last behaviours
     assert data["split"]["rule"] == "time"
     recipe = yaml.safe_load((tiny_run / "recipe.yaml").read_text())
     assert recipe["data"]["order"] == "recent"
+    assert metrics["best_auc_reads"] == recipe["data"]["num_behaviors"]
+    assert metrics["verdict"].partition(" ")[0] in ("above", "below")
+    with open(tiny_run / "slices.csv", newline="") as file:
+        slices = list(csv.DictReader(file))
+    assert {row["split"] for row in slices} == {"validation", "test"}
+    users = [row for row in slices if (row["split"], row["slice"]) == ("test", "user")]
+    assert sum(int(row["num_samples"]) for row in users) == 80
+    assert all(0 < float(row["model_mean"]) < 1 for row in slices)
     assert recipe["training"]["weight_decay"] == 5e-5
 
 
@@ -127,7 +136,9 @@ def test_printed_output(tiny_run):
     for text in (
         "gradient boosting",
         "counting",
-        "best reachable test AUC",
+        "best reachable test AUC for a reader of the last",
+        "logistic regression",
+        f"\n{read(tiny_run, 'metrics.json')['verdict']}\n",
         "stage 1 epoch",
         "stage 2 epoch",
         "run folder:",

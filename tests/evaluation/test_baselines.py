@@ -169,11 +169,11 @@ def test_a_refit_reads_the_labels_of_validation_for_the_test_part_only(baseline)
     for part in ("train", "validation"):
         np.testing.assert_array_equal(plain[part], refit[part])
     assert (plain["test"] != refit["test"]).any()
-    # about a fit on both parts: only priors, scales and the random rows that stop the trees are others
+    # about a fit on both parts: only priors, scales and the columns that trees draw are others
     joined = SimpleNamespace(
         train=np.concatenate([splits.train, splits.validation]), validation=splits.validation[:0], test=splits.test
     )
-    assert np.corrcoef(baseline(log, joined)["test"], refit["test"])[0, 1] > 0.95
+    assert np.corrcoef(baseline(log, joined)["test"], refit["test"])[0, 1] > 0.9
 
 
 @pytest.mark.parametrize("num_train", [300, 1500])
