@@ -435,3 +435,34 @@ def test_a_look_up_of_one_text_is_that_of_many():
     assert [hash_string(text) for text in texts] == hash_strings(values).tolist()
     assert [known.id_of(text) for text in texts] == known.lookup(values).tolist()
     assert Vocabulary(pa.array([], pa.large_string())).id_of("a") == 1
+
+
+def test_numbers_are_curved_before_anything_is_fitted():
+    """log1p and log-odds come before moments and bins; missing cells stay missing, a fill value is curved like any other."""
+    counts, rates = [0.0, 1.0, 9.0, None, 99.0], [0.5, 0.0, 0.9, None, 0.2]
+    rows = {"count": counts, "rate": rates, "label": [0, 1, 0, 1, 0]}
+    processor = TabularFeatureProcessor(
+        [
+            {"name": "a", "type": "numeric", "column": "count", "before": "log1p", "transform": "standardize"},
+            {"name": "b", "type": "numeric", "column": "rate", "before": "logit", "transform": "standardize"},
+            {"name": "c", "type": "numeric", "column": "count", "before": "log1p", "fill_value": 9.0},
+            {
+                "name": "d",
+                "type": "numeric",
+                "column": "rate",
+                "before": "logit",
+                "transform": "quantile",
+                "num_bins": 2,
+            },
+        ]
+    ).fit(rows)
+    found = processor.transform(rows)
+    logs = np.log1p(np.array([0.0, 1.0, 9.0, 99.0]))
+    odds = np.array([np.log(p / (1 - p)) for p in (0.5, 1e-6, 0.9, 0.2)])
+    for place, known in ((0, logs), (1, odds)):
+        expected = np.insert((known - known.mean()) / known.std(), 3, 0.0)
+        np.testing.assert_allclose(found["numeric_values"][:, place], expected, atol=1e-5)
+    np.testing.assert_allclose(found["numeric_values"][:, 2], np.insert(logs, 3, np.log(10.0)), atol=1e-6)
+    assert found["input_ids"][:, 0].tolist() == [3, 2, 3, 1, 3]
+    with pytest.raises(ValueError, match="before='log'; accepted: 'log1p', 'logit'"):
+        TabularFeatureProcessor([{"name": "a", "type": "numeric", "before": "log"}])
