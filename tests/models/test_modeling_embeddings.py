@@ -8,7 +8,8 @@ import torch
 from tabular_inputs import FIELDS, MIXED_DIMS, make_batch, project, vectors_by_loops
 from torch import nn
 
-from lmctr import DNNConfig, DNNForCTR
+from lmctr import DeepFMConfig, DNNConfig, DNNForCTR, FFMConfig, XDeepFMConfig
+from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.configuration import TabularCTRConfig
 from lmctr.models.common.embeddings import FieldEmbedding, FieldProjection, LinearTerm, project_fields
 
@@ -279,3 +280,24 @@ def test_penalty_with_weights_and_a_divisor():
 def test_configurations_that_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         TabularCTRConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "expected"),
+    [
+        (DNNConfig, {}, (0.03, 0.06)),
+        (DNNConfig, {"numeric_initializer_range": 0.2, "initializer_range": 0.5}, (0.2, 0.4)),
+        (FFMConfig, {"embedding_dim": 2}, (0.08, None)),
+        (DeepFMConfig, {}, (0.01, 0.01)),  # its products would drown in larger ones
+        (XDeepFMConfig, {"initializer_range": 0.02}, (0.02, 0.02)),
+    ],
+)
+def test_new_numeric_fields_have_the_scale_of_their_family(config, values, expected):
+    torch.manual_seed(0)
+    model = AutoModelForCTR.from_config(config(**{"vocab_sizes": [50], "num_numeric": 100, **values}))
+    (encoding,) = (group.numeric for group in model.model.embedding.groups.values())
+    assert encoding.weight.std().item() == pytest.approx(expected[0], rel=0.1)
+    assert expected[1] is None or encoding.bias.std().item() == pytest.approx(expected[1], rel=0.1)
+    if hasattr(model.model, "linear"):  # terms of the logit stay small
+        (terms,) = model.model.linear.groups.values()
+        assert terms.numeric.weight.std().item() == pytest.approx(model.config.initializer_range, rel=0.3)

@@ -264,10 +264,16 @@ class TabularCTRConfig(CTRConfig):
         sparse_embedding_grad (`bool`, defaults to `False`):
             Gradients of the tables as sparse COO tensors that hold the rows of the batch only.
         initializer_range (`float`, defaults to 0.01): standard deviation of new embedding rows.
+        numeric_initializer_range (`float`, *optional*):
+            Standard deviation of new weights w of numeric fields; biases b get twice as much, because numbers after `log1p` are
+            about 2. Default: the family's. It is 0.03 where the vectors meet weights first, and 0.08 in FFM, whose products have
+            few terms; factorisation machines and CIN, where larger numbers would drown everything in the products, have
+            `initializer_range` for both.
         processor_fingerprint (`str`, *optional*): the [`TabularFeatureProcessor`] whose ids the weights know.
     """
 
     numeric_encodings = ("linear", "vector")  # what the family accepts
+    default_numeric_range: ClassVar[float | None] = 0.03  # None: as `initializer_range`
 
     vocab_sizes: list[int] | None = None
     num_numeric: int = 0
@@ -281,6 +287,7 @@ class TabularCTRConfig(CTRConfig):
     unknown_share: dict[str, float | int] | None = None
     sparse_embedding_grad: bool = False
     initializer_range: float = 0.01
+    numeric_initializer_range: float | None = None
     processor_fingerprint: str | None = None
 
     def __post_init__(self, **kwargs):
@@ -338,6 +345,14 @@ class TabularCTRConfig(CTRConfig):
             f"shares from 0 to below 1 by name of a categorical field ({', '.join(names)})",
         )
         self._require_above_zero("initializer_range")
+        if self.numeric_initializer_range is not None:
+            self._require_above_zero("numeric_initializer_range")
+
+    @property
+    def numeric_deviations(self) -> tuple[float, float]:
+        """Standard deviations of new weights and biases of numeric fields."""
+        own = self.default_numeric_range if self.numeric_initializer_range is None else self.numeric_initializer_range
+        return (self.initializer_range,) * 2 if own is None else (own, 2 * own)
 
     def _require_counts(self, key: str, counts: list[int], accepted: str) -> None:
         """A whole number of at least 1 for each field."""

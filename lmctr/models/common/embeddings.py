@@ -70,17 +70,21 @@ class FieldTable(nn.Embedding):
 
 
 class LinearNumericEncoding(nn.Module):
-    """A number as a vector: x w + b (`"linear"`) or x w (`"vector"`), with w and b (d) of the field."""
+    """A number as a vector: x w + b (`"linear"`) or x w (`"vector"`), with w and b (d) of the field.
 
-    def __init__(self, num_numeric: int, dim: int, use_bias: bool):
+    New w and b are drawn with the two standard deviations `deviations`.
+    """
+
+    def __init__(self, num_numeric: int, dim: int, use_bias: bool, deviations: tuple[float, float]):
         super().__init__()
+        self.deviations = deviations
         self.weight = nn.Parameter(torch.empty(num_numeric, dim))
         self.bias = nn.Parameter(torch.empty(num_numeric, dim)) if use_bias else None
 
     def init_parameters(self, config: TabularCTRConfig) -> None:
-        init.normal_(self.weight, std=config.initializer_range)
+        init.normal_(self.weight, std=self.deviations[0])
         if self.bias is not None:
-            init.normal_(self.bias, std=config.initializer_range)
+            init.normal_(self.bias, std=self.deviations[1])
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """(B, n) values to (B, n, d)."""
@@ -106,7 +110,7 @@ def linear_numerics(config: TabularCTRConfig, dim: int, fields: Sequence[int]) -
             f"numeric_encoding={config.numeric_encoding!r} has no encoder here; "
             f"give FieldEmbedding a numeric_encoder, or use one of {', '.join(TabularCTRConfig.numeric_encodings)}"
         )
-    return LinearNumericEncoding(len(fields), dim, use_bias=config.numeric_encoding == "linear")
+    return LinearNumericEncoding(len(fields), dim, config.numeric_encoding == "linear", config.numeric_deviations)
 
 
 def mean_pooling(config: TabularCTRConfig, dim: int, sequences: Sequence[int]) -> nn.Module:
@@ -481,8 +485,8 @@ def project_fields(config: TabularCTRConfig, width: int | None = None) -> nn.Mod
 
 
 def weighted_numerics(config: TabularCTRConfig, dim: int, fields: Sequence[int]) -> nn.Module:
-    """Numbers times their weights, whatever the model's `numeric_encoding`."""
-    return LinearNumericEncoding(len(fields), dim, use_bias=False)
+    """Numbers times their weights, whatever the model's `numeric_encoding`; as terms of the logit they start as small as those of ids."""
+    return LinearNumericEncoding(len(fields), dim, False, (config.initializer_range,) * 2)
 
 
 class LinearTerm(FieldEmbedding):

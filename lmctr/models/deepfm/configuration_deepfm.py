@@ -13,3 +13,4 @@ class DeepFMConfig(MLPTabularConfig):
     """
 
     model_type = "deepfm"
+    default_numeric_range = None
