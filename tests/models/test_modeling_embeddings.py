@@ -287,6 +287,8 @@ def test_configurations_that_are_refused(values, message):
     [
         (DNNConfig, {}, (0.03, 0.06)),
         (DNNConfig, {"numeric_initializer_range": 0.2, "initializer_range": 0.5}, (0.2, 0.4)),
+        (DNNConfig, {"initializer_range": 0.04}, (0.04, 0.06)),
+        (DNNConfig, {"initializer_range": 0.5}, (0.5, 0.5)),
         (FFMConfig, {"embedding_dim": 2}, (0.08, None)),
         (DeepFMConfig, {}, (0.01, 0.01)),  # its products would drown in larger ones
         (XDeepFMConfig, {"initializer_range": 0.02}, (0.02, 0.02)),

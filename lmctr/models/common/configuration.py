@@ -266,14 +266,13 @@ class TabularCTRConfig(CTRConfig):
         initializer_range (`float`, defaults to 0.01): standard deviation of new embedding rows.
         numeric_initializer_range (`float`, *optional*):
             Standard deviation of new weights w of numeric fields; biases b get twice as much, because numbers after `log1p` are
-            about 2. Default: the family's. It is 0.03 where the vectors meet weights first, and 0.08 in FFM, whose products have
-            few terms; factorisation machines and CIN, where larger numbers would drown everything in the products, have
-            `initializer_range` for both.
+            about 2. Default: `initializer_range`, and at least 0.03 (b: 0.06) in DNN, DCNv2 and Wukong, 0.08 in FFM, which learn
+            sooner so. In factorisation machines over all fields such numbers drown the other products.
         processor_fingerprint (`str`, *optional*): the [`TabularFeatureProcessor`] whose ids the weights know.
     """
 
     numeric_encodings = ("linear", "vector")  # what the family accepts
-    default_numeric_range: ClassVar[float | None] = 0.03  # None: as `initializer_range`
+    least_numeric_range: ClassVar[float] = 0.0
 
     vocab_sizes: list[int] | None = None
     num_numeric: int = 0
@@ -351,8 +350,10 @@ class TabularCTRConfig(CTRConfig):
     @property
     def numeric_deviations(self) -> tuple[float, float]:
         """Standard deviations of new weights and biases of numeric fields."""
-        own = self.default_numeric_range if self.numeric_initializer_range is None else self.numeric_initializer_range
-        return (self.initializer_range,) * 2 if own is None else (own, 2 * own)
+        if self.numeric_initializer_range is not None:
+            return self.numeric_initializer_range, 2 * self.numeric_initializer_range
+        least = self.least_numeric_range
+        return max(self.initializer_range, least), max(self.initializer_range, 2 * least)
 
     def _require_counts(self, key: str, counts: list[int], accepted: str) -> None:
         """A whole number of at least 1 for each field."""

@@ -21,6 +21,7 @@ class DCNv2Config(MLPTabularConfig):
     """
 
     model_type = "dcnv2"
+    least_numeric_range = 0.03
     mlp_may_be_empty = True
 
     structure: str = "parallel"

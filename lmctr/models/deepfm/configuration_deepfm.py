@@ -13,4 +13,3 @@ class DeepFMConfig(MLPTabularConfig):
     """
 
     model_type = "deepfm"
-    default_numeric_range = None

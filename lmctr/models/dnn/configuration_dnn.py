@@ -18,3 +18,4 @@ class DNNConfig(MLPTabularConfig):
     """
 
     model_type = "dnn"
+    least_numeric_range = 0.03

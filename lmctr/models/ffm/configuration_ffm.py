@@ -19,7 +19,7 @@ class FFMConfig(TabularCTRConfig):
     """
 
     model_type = "ffm"
-    default_numeric_range = 0.08
+    least_numeric_range = 0.08
 
     embedding_dim: int | list[int] = 4
     numeric_encoding: str = "vector"

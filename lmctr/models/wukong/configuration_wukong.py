@@ -30,6 +30,7 @@ class WukongConfig(TabularCTRConfig):
     """
 
     model_type = "wukong"
+    least_numeric_range = 0.03
 
     num_hidden_layers: int = 3
     num_fmb_tokens: int = 16

@@ -23,7 +23,6 @@ class XDeepFMConfig(MLPTabularConfig):
     """
 
     model_type = "xdeepfm"
-    default_numeric_range = None
     mlp_may_be_empty = True
 
     cin_units: list[int] = field(default_factory=lambda: [100, 100, 100])
