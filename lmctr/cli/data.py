@@ -27,6 +27,18 @@ VERB = Actions(
             "lmctr.data.options:InspectOptions",
             "lmctr.analysis.prompt_samples:inspect_data",
         ),
+        Action(
+            "sample",
+            "a smaller file of the same log: the rows of some users",
+            "lmctr.data.options:SampleOptions",
+            "lmctr.data.sampling:sample_data",
+        ),
+        Action(
+            "convert",
+            "a data file in another format, such as CSV as Parquet",
+            "lmctr.data.options:ConvertOptions",
+            "lmctr.data.sampling:convert_data",
+        ),
     ),
     "Read a data set, check it for leakage, and write or describe it.",
     metavar="ACTION",

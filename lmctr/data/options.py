@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lmctr.utils.options import option
 
-__all__ = ["DataOptions", "InspectOptions", "PrepareOptions"]
+__all__ = ["ConvertOptions", "DataOptions", "InspectOptions", "PrepareOptions", "SampleOptions"]
 
 
 @dataclass(kw_only=True)
@@ -59,3 +59,25 @@ class InspectOptions(DataOptions):
     feedback: str = option("with --prompt", "inline", choices=("none", "groups", "inline", "sink"))
     samples: int = option("with --prompt: samples to show (default 2)", 2)
     json: bool = option("print the figures as JSON", False)
+
+
+@dataclass(kw_only=True)
+class SampleOptions:
+    """Draw a smaller log for trials: the rows of some users, with their whole histories, in blocks, however long the file is."""
+
+    name: str = option(
+        "a data file (CSV, TSV, .gz, Parquet, JSON lines), or the schema .yaml file of a log", positional=True
+    )
+    share: float = option("share of the users, such as 0.1")
+    output: str = option(".parquet or .csv file", metavar="FILE")
+    by: str | None = option("column of users (default: the schema's, or by its name)", None, metavar="COLUMN")
+    seed: int = option("of the draw", 0)
+
+
+@dataclass(kw_only=True)
+class ConvertOptions:
+    """Write a data file in another format, in blocks; Parquet is read several times as fast as text."""
+
+    name: str = option("a data file (CSV, TSV, .gz, Parquet, JSON lines)", positional=True)
+    output: str = option(".parquet or .csv file", metavar="FILE")
+    delimiter: str | None = option("of a CSV file (default: found out)", None)

@@ -1,0 +1,103 @@
+"""Smaller or other files of the same rows: whole users drawn for trials, and text files as Parquet; in blocks, however long a file is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from lmctr.data.features.vocabulary import hash_strings
+from lmctr.data.guess import sample_file
+from lmctr.data.logs.schema import read_schema
+from lmctr.data.options import ConvertOptions, SampleOptions
+from lmctr.data.tables.reading import stream_file
+from lmctr.utils.files import replacing
+from lmctr.utils.suggest import unknown_key_message
+
+__all__ = ["convert_data", "sample_data"]
+
+_HASHES = float(2**64)
+
+
+def sample_data(options: SampleOptions, say: Callable[[str], None] = print) -> int:
+    """Writes the rows of some users, whole histories, so that a small log is like the large one. Returns the exit code.
+
+    Who is drawn depends on the id and the seed only: the same users of every file of a log.
+
+    Raises:
+        FileNotFoundError, ValueError: a file that cannot be read, no column of this name, a share outside (0, 1].
+    """
+    if not 0 < options.share <= 1:
+        raise ValueError(f"--share {options.share}: accepted: above 0, up to 1")
+    path, column, delimiter = Path(options.name), options.by, None
+    if path.suffix.lower() in (".yaml", ".yml"):
+        schema = read_schema(path)
+        path, column, delimiter = (
+            path.parent / schema.events.path,
+            column or schema.columns.user,
+            schema.events.delimiter,
+        )
+    elif column is None:
+        named = sample_file(path).named("user")
+        if not named:
+            raise ValueError(f"{path}: no column is called like a user; name it: --by COLUMN")
+        column = named[0]
+    kept = _copy(path, options.output, delimiter, lambda table: _chosen(table, column, options, path))
+    say(f"{options.output}: {kept[0]:,} of {kept[1]:,} rows, whole {column!r}s")
+    return 0
+
+
+def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) -> int:
+    """Writes a data file in the format that the output's name ends in. Returns the exit code."""
+    _, rows = _copy(Path(options.name), options.output, options.delimiter, lambda table: table)
+    say(f"{options.output}: {rows:,} rows")
+    return 0
+
+
+def _chosen(table: pa.Table, column: str, options: SampleOptions, path: Path) -> pa.Table:
+    if column not in table.column_names:
+        raise ValueError(f"--by: {unknown_key_message(column, table.column_names, f'the columns of {path}')}")
+    ids = pc.binary_join_element_wise(str(options.seed), pc.cast(table[column], pa.string()).fill_null(""), ":")
+    ids = pc.dictionary_encode(ids.combine_chunks())
+    keep = hash_strings(ids.dictionary) < np.uint64(min(options.share * _HASHES, _HASHES - 2048))
+    return table.filter(pa.array(keep[ids.indices.to_numpy(zero_copy_only=False)]))
+
+
+def _copy(source: Path, target: str, delimiter: str | None, choose: Callable[[pa.Table], pa.Table]) -> tuple[int, int]:
+    """Rows written and read."""
+    output = Path(target)
+    if output.suffix not in (".parquet", ".csv"):
+        raise ValueError(f"--output {target}: give a file that ends in .parquet or .csv")
+    if output.resolve() == source.resolve():
+        raise ValueError(f"--output {target} is the file that is read; name another one")
+    if delimiter is None and source.is_file():
+        delimiter = sample_file(source).reading.get("delimiter")
+    written = read = 0
+    with replacing(output.resolve()) as temporary:
+        writer = None
+        for rows in stream_file(source, delimiter=delimiter):
+            table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
+            part = choose(table)
+            if writer is None:
+                schema = pa.schema([_written(field) for field in part.schema])
+                writer = (pq.ParquetWriter if output.suffix == ".parquet" else pacsv.CSVWriter)(temporary, schema)
+            try:
+                writer.write_table(part.cast(schema))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+                raise ValueError(
+                    f"{source}: from row {rows.first} on, a column has another type than above: {error}"
+                ) from None
+            written, read = written + part.num_rows, read + table.num_rows
+        if writer is not None:
+            writer.close()
+    return written, read
+
+
+def _written(field: pa.Field) -> pa.Field:
+    """A column that was empty so far may hold texts below."""
+    return field.with_type(pa.string()) if pa.types.is_null(field.type) else field
