@@ -50,7 +50,21 @@ _TITLES = ("title", "name", "headline", "itemname", "productname", "caption", "s
 _LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels")
 _NUMBERS = ("price", "cost", "amount", "weight", "length", "width", "height", "size")
 _MISSING = ("?", "NULL", "\\N", "#N/A", "N/A", "None", "nan", "NaN", "null", "-")
-_ACTIONS = (*POSITIVE_WORDS, "clicks", "buy", "bought", "purchase", "order", "cart", "share")
+_ACTIONS = (
+    "click",
+    "clicked",
+    "clicks",
+    "like",
+    "liked",
+    "yes",
+    "positive",
+    "buy",
+    "bought",
+    "purchase",
+    "order",
+    "cart",
+    "share",
+)
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
 
@@ -390,7 +404,7 @@ class _Guesser:
 
     def _label_from_actions(self, name: str) -> None:
         words = sorted(map(str, pc.unique(self.events.values(name)).to_pylist()))
-        chosen = next((word for word in words if word.lower() in _ACTIONS), words[0])
+        chosen = next((word for action in _ACTIONS for word in words if word.lower() == action), words[0])
         if self.ask is not None:
             chosen = self.ask(f"which value of {name} counts as a click?", words, chosen)
         self._take("feedback", name, f"{len(words)} kinds: {', '.join(words)}")

@@ -171,7 +171,8 @@ class JoinedRows:
                     start,
                     ValueError(
                         str(error)
-                        .replace("1 of 1 values", "a value")
+                        .replace("1 of 1 values are", "the value is")
+                        .replace("1 of 1 values lie", "the value lies")
                         .replace("(row 1:", f"(row {rows.first + start}:")
                     ),
                 )

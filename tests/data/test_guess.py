@@ -1,0 +1,190 @@
+"""What `lmctr init` takes columns for."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from lmctr.data import load_log
+from lmctr.data.guess import guess_log, sample_file
+
+ROWS = 400
+
+
+def table(**more):
+    rng = np.random.default_rng(0)
+    item = rng.integers(0, 30, ROWS)
+    columns = {
+        "user_id": rng.integers(0, 40, ROWS),
+        "item_id": item,
+        "ts": np.sort(rng.integers(1_700_000_000, 1_700_900_000, ROWS)),
+        "click": rng.integers(0, 2, ROWS),
+    }
+    return {name: list(values) for name, values in (columns | more).items() if values is not None}
+
+
+def write(path, columns, delimiter=","):
+    rows = list(zip(*columns.values()))
+    if ".jsonl" in path.name:
+        plain = [{n: v.item() if isinstance(v, np.generic) else v for n, v in zip(columns, row)} for row in rows]
+        text = "".join(json.dumps(row) + "\n" for row in plain)
+    else:
+        text = "".join(delimiter.join(map(str, row)) + "\n" for row in [tuple(columns), *rows])
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return sample_file(path)
+
+
+def guessed(path, columns, delimiter=",", **options):
+    """The guess, whose schema must read the file."""
+    guess = guess_log(write(path, columns, delimiter), **options)
+    keys = {key: value for key, value in guess.schema.items() if key != "events"}
+    reading = {key: value for key, value in guess.schema["events"].items() if key != "path"}
+    return guess, load_log(path, **keys, **reading)
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter"),
+    [("e.csv", ","), ("e.csv", ";"), ("e.csv", "|"), ("e.tsv", "\t"), ("e.csv.gz", ","), ("e.jsonl", None)],
+)
+def test_formats(tmp_path, name, delimiter):
+    guess, log = guessed(tmp_path / name, table(), delimiter)
+    assert guess.schema["columns"] == {"user": "user_id", "item": "item_id", "time": "ts", "label": "click"}
+    assert log.num_events == ROWS
+    assert guess.schema["events"].get("delimiter", ",") == (delimiter if name == "e.csv" else ",")
+
+
+@pytest.mark.parametrize(
+    ("times", "spec"),
+    [
+        (lambda t: t * 1000, {"column": "ts", "unit": "ms"}),
+        (lambda t: np.datetime_as_string(t.astype("datetime64[s]")), "ts"),
+        (
+            lambda t: [
+                f"{d[8:10]}.{d[5:7]}.{d[:4]} {d[11:16]}" for d in np.datetime_as_string(t.astype("datetime64[s]"))
+            ],
+            {"column": "ts", "format": "%d.%m.%Y %H:%M"},
+        ),
+    ],
+)
+def test_times(tmp_path, times, spec):
+    plain = np.array(table()["ts"])
+    guess, log = guessed(tmp_path / "e.csv", table(ts=times(plain)))
+    assert guess.schema["columns"]["time"] == spec
+    assert abs(np.sort(log.time) - plain).max() < 60
+
+
+def test_excel_csv(tmp_path):
+    price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
+    guess, log = guessed(tmp_path / "e.csv", table(price=price), ";")
+    assert guess.schema["events"] | {"path": ""} == {"path": "", "delimiter": ";", "decimal": ",", "na_values": ["?"]}
+    assert guess.schema["columns"]["context"] == ["price"]
+    assert sorted({value for value in log.context["price"].to_pylist() if value is not None}) == [3.5, 7.25, 12.0]
+    assert log.context["price"].null_count == ROWS // 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "label", "positive"),
+    [
+        ({"click": ["yes", "no"] * 200}, {"column": "click", "equals": "yes"}, 200),
+        ({"click": ["true", "false"] * 200}, "click", 200),
+        ({"click": None, "rating": [1, 5, 3, 4] * 100}, {"column": "rating", "at_least": 4}, 200),
+        (
+            {"click": None, "action": ["view", "click", "view", "buy"] * 100},
+            {"column": "action", "equals": "click"},
+            100,
+        ),
+    ],
+)
+def test_labels(tmp_path, columns, label, positive):
+    guess, log = guessed(tmp_path / "e.csv", table(**columns))
+    assert guess.schema["columns"]["label"] == label
+    assert (log.label == 1).sum() == positive
+    if "rating" in columns:
+        assert guess.schema["columns"].get("feedback_values", "rating") == "rating"
+
+
+def test_other_reactions_are_no_context(tmp_path):
+    columns = table(bought=[0, 1, 0, 0] * 100, watch_time=list(np.arange(ROWS) / 7), action=["a", "b"] * 200)
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    found = guess.schema["columns"]
+    assert found["label"] == "click"
+    assert found["extra_labels"] == {"bought": "bought"}
+    assert (found["feedback_values"], found["feedback"]) == ("watch_time", "action")
+    assert "context" not in found
+    assert log.extra_labels["bought"].sum() == 100
+
+
+def test_a_column_that_tells_the_label_is_left_out(tmp_path):
+    columns = table()
+    click = np.array(columns["click"])
+    noise = np.random.default_rng(1).random(ROWS)
+    guess, _ = guessed(
+        tmp_path / "e.csv",
+        {**columns, "seen_for": click * 5 + noise, "slot": list("ab") * 200, "page_no": click * 2 + 7},
+    )
+    assert guess.schema["columns"]["context"] == ["slot"]
+    left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
+    assert set(left) == {"seen_for", "page_no"}
+    assert "alone tells the label (AUC 1.00)" in left["seen_for"]
+
+
+def test_columns_of_items_and_users_in_the_events(tmp_path):
+    columns = table()
+    kinds, towns = ["hat", "shoe", "sock"], ["Oslo", "Bergen"]
+    columns |= {
+        "title": [f"Thing number {item}" for item in columns["item_id"]],
+        "kind": [kinds[item % 3] for item in columns["item_id"]],
+        "town": [towns[user % 2] for user in columns["user_id"]],
+        "row": list(range(ROWS)),
+        "site": ["one"] * ROWS,
+    }
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["catalogue"] == {"columns": ["title", "kind"]}
+    assert guess.schema["users"] == {"columns": ["town"]}
+    assert (guess.title, guess.item_categories, guess.user_categories) == ("title", ["kind"], ["town"])
+    assert [entry.column for entry in guess.guesses if entry.role == "left out"] == ["row", "site"]
+    assert log.users.column_names == ["user_id", "town"]
+
+
+def test_items_file_with_another_key_and_gaps(tmp_path):
+    items = {
+        "sku": list(range(2, 30)),
+        "genres": ["a|b", "c"] * 14,
+        "price": list(range(300, 328)),
+        "name": [f"Item {n}" for n in range(28)],
+    }
+    guess, log = guessed(tmp_path / "e.csv", table(), items=write(tmp_path / "items.csv", items))
+    assert guess.schema["catalogue"]["item"] == "sku"
+    assert guess.schema["catalogue"]["columns"]["genres"] == {"column": "genres", "separator": "|"}
+    assert guess.schema["missing_items"] == "empty"
+    assert guess.title == "name"
+    assert log.num_items == 30
+
+
+def test_questions_where_it_is_not_sure(tmp_path):
+    columns = table(click=None, user_id=None, who=table()["user_id"], action=["view", "tap"] * 200)
+    asked = []
+
+    def ask(question, answers, guess):
+        asked.append(question)
+        return "tap" if "counts as a click" in question else guess
+
+    guess, _ = guessed(tmp_path / "e.csv", columns, ask=ask)
+    assert asked == ["which column is the user?", "which value of action counts as a click?"]
+    assert guess.schema["columns"]["label"] == {"column": "action", "equals": "tap"}
+    assert all(entry.sure for entry in guess.guesses)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "says"),
+    [
+        ({"click": None}, {}, r"no column looks like the label .*--label COLUMN"),
+        ({"ts": None}, {}, r"no column looks like the time .*--time COLUMN"),
+        ({}, {"user": "usr"}, r"--user: unknown key 'usr'.*did you mean 'user_id'"),
+        ({}, {"time": "click"}, "--time click: holds no times"),
+    ],
+)
+def test_errors(tmp_path, columns, given, says):
+    with pytest.raises(ValueError, match=says):
+        guess_log(write(tmp_path / "e.csv", table(**columns)), given=given)
