@@ -30,7 +30,7 @@ VERB = Actions(
         Action(
             "sample",
             "a smaller file of the same log: the rows of some users",
-            "lmctr.data.options:SampleOptions",
+            "lmctr.data.options:UserSampleOptions",
             "lmctr.data.sampling:sample_data",
         ),
         Action(

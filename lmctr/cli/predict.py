@@ -5,6 +5,11 @@ from __future__ import annotations
 from lmctr.cli.options import Action
 
 FORMATS = """\
+Rows of a log (any run that read one: text, events, tables). A file of user, item, time and what else the log's events have; histories,
+descriptions and statistics come from the run's log, or from --log:
+
+    lmctr predict RUN --input impressions.csv --output scores.parquet --on-error skip
+
 A request is one JSON object per line, an answer one per line in the same order; an "id" is copied. Memory stays bounded however long
 the input is. How lines are batched is chosen by the library and does not change the scores: a line with several candidates is scored on
 its own where the model can encode its history once for all of them, and so is a line whose history goes on from the line before.

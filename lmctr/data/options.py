@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lmctr.utils.options import option
 
-__all__ = ["ConvertOptions", "DataOptions", "InspectOptions", "PrepareOptions", "SampleOptions"]
+__all__ = ["ConvertOptions", "DataOptions", "InspectOptions", "PrepareOptions", "UserSampleOptions"]
 
 
 @dataclass(kw_only=True)
@@ -62,7 +62,7 @@ class InspectOptions(DataOptions):
 
 
 @dataclass(kw_only=True)
-class SampleOptions:
+class UserSampleOptions:
     """Draw a smaller log for trials: the rows of some users, with their whole histories, in blocks, however long the file is."""
 
     name: str = option(

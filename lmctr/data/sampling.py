@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from lmctr.data.features.vocabulary import hash_strings
 from lmctr.data.guess import sample_file
 from lmctr.data.logs.schema import read_schema
-from lmctr.data.options import ConvertOptions, SampleOptions
+from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.files import replacing
 from lmctr.utils.suggest import unknown_key_message
@@ -24,7 +24,7 @@ __all__ = ["convert_data", "sample_data"]
 _HASHES = float(2**64)
 
 
-def sample_data(options: SampleOptions, say: Callable[[str], None] = print) -> int:
+def sample_data(options: UserSampleOptions, say: Callable[[str], None] = print) -> int:
     """Writes the rows of some users, whole histories, so that a small log is like the large one. Returns the exit code.
 
     Who is drawn depends on the id and the seed only: the same users of every file of a log.
@@ -59,7 +59,7 @@ def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) ->
     return 0
 
 
-def _chosen(table: pa.Table, column: str, options: SampleOptions, path: Path) -> pa.Table:
+def _chosen(table: pa.Table, column: str, options: UserSampleOptions, path: Path) -> pa.Table:
     if column not in table.column_names:
         raise ValueError(f"--by: {unknown_key_message(column, table.column_names, f'the columns of {path}')}")
     ids = pc.binary_join_element_wise(str(options.seed), pc.cast(table[column], pa.string()).fill_null(""), ":")
