@@ -149,6 +149,10 @@ class Fitter:
         """The result. Raises `ValueError` when there were no rows, or a field had no value in any of them."""
         if not self.num_rows:
             raise ValueError("fit: there are no rows to fit on.")
+        for owner in self._types:
+            fields = [name for name, own in self._owner.items() if own == owner]
+            if self._types[owner] and all(self._present[name] == self._nan[name] for name in fields):
+                self._types[owner] = ("text",)  # words that all say "nan" are words
         for name in self._owner:
             if self.value_type(name) != "text":  # there "nan" is no word
                 self._missing[name] += self._nan[name]

@@ -30,8 +30,11 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
     if isinstance(values, np.ndarray) and values.ndim == 2:
         values = list(values)
     of_frame = hasattr(values, "dtype")
+    problem: Exception = ValueError("numbers and booleans mixed")
     try:
-        return pa.array(values, from_pandas=True) if of_frame else pa.array(values)
+        array = pa.array(values, from_pandas=True) if of_frame else pa.array(values)
+        if kind != "text" or getattr(values, "dtype", object) != object or not _has_bools(array, values):
+            return array
     except _ERRORS as error:
         problem = error
     of_value = {"text": _text, "number": _number}.get(kind)
@@ -44,6 +47,14 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
         f"column {name!r}: the values have no common type: {problem}. Accepted: values of one type in a column; of categorical "
         "fields also texts, numbers and booleans mixed."
     ) from None
+
+
+def _has_bools(array: pa.Array, values: Any) -> bool:
+    """Whether Arrow took booleans among floats for numbers."""
+    if pa.types.is_list(array.type):
+        flat = [value for entry in values if isinstance(entry, (list, tuple)) for value in entry]
+        return _has_bools(array.flatten(), flat)
+    return pa.types.is_floating(array.type) and any(isinstance(value, (bool, np.bool_)) for value in values)
 
 
 def _text(value: Any) -> Any:
