@@ -41,11 +41,11 @@ _INTEGER = re.compile(r"([+-]?)0*([0-9]+)")
 _WHOLE_FLOAT = re.compile(r"([+-]?)0*([0-9]{1,15})\.0*")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # What a column of words must look like to be taken for numbers: zeros in front, or a plus, are marks of a code
-_LIKE_INTEGER = r"^(0|-?[1-9][0-9]*|-?(0|[1-9][0-9]{0,14})\.0+)$"
+_LIKE_INTEGER = r"^(-?0|-?[1-9][0-9]*|-?(0|[1-9][0-9]{0,14})\.0+)$"
 _LIKE_NUMBER = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NAN = r"^(?i:nan)$"
 _MAY_CHANGE = {  # words that are no canonical text yet, or perhaps not
-    "text": r"\.0+$|^(?i:true|false)$",
+    "text": r"\.0+$|^-0$|^(?i:true|false)$",
     "integer": r"^[^1-9-]|^-[^1-9]|[^0-9]",
     "number": r"^[^1-9-]|^-[^1-9]|[^0-9]",
 }
@@ -86,6 +86,8 @@ def canonical_text(text: str, kind: str) -> str | None:
         if kind == "number" and _NUMBER.fullmatch(text):
             number = float(text)
             return str(int(number)) if math.isfinite(number) and number == math.floor(number) else repr(number)
+    elif text == "-0":
+        return "0"
     elif text.endswith("0"):
         found = _WHOLE_FLOAT.fullmatch(text)
         if found and re.match(_LIKE_INTEGER, text):

@@ -33,7 +33,7 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
     problem: Exception = ValueError("numbers and booleans mixed")
     try:
         array = pa.array(values, from_pandas=True) if of_frame else pa.array(values)
-        if kind != "text" or getattr(values, "dtype", object) != object or not _has_bools(array, values):
+        if kind != "text" or isinstance(values, np.ndarray) or not _has_bools(array, values):
             return array
     except _ERRORS as error:
         problem = error
