@@ -70,5 +70,12 @@ def load_avazu(
     ]
     fields += [{"name": name, "type": "categorical", "min_count": min_count} for name in CATEGORICAL]
     return TableSource(
-        pieces, tuple(fields), label="click", time="hour", time_format=TIME_FORMAT, split=rule, info=INFO
+        pieces,
+        tuple(fields),
+        label="click",
+        time="hour",
+        time_format=TIME_FORMAT,
+        split=rule,
+        info=INFO,
+        published_split=True,
     )

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import itertools
 import time as clock
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from lmctr.data.leaks import Finding, future_attribute, row_hashes, settle, telling_fields, times_in_another_unit
+
+from .columns import is_number
 from .log import InteractionLog
 from .splits import Splits
 
@@ -34,6 +38,7 @@ class LeakageReport:
         split_sizes: samples of each part.
         split_times: first and last time (unix seconds) of each part that has samples.
         time_order: whether the order in time of the parts was checked.
+        allowed: what was found and allowed, with the reasons.
     """
 
     num_events: int
@@ -46,6 +51,7 @@ class LeakageReport:
     split_sizes: dict[str, int] | None = None
     split_times: dict[str, tuple[int, int]] | None = None
     time_order: bool = False
+    allowed: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The report as lines of text."""
@@ -65,6 +71,7 @@ class LeakageReport:
             f"samples at the same second as another event of their user (kept out of the history): {self.tied_samples:,}",
             f"samples of an item that the user met before: {self.repeated_items:,}",
             f"events that repeat user, item and second of another: {self.duplicate_events:,}",
+            *self.allowed,
         ]
 
     def __str__(self) -> str:
@@ -78,6 +85,7 @@ def validate_log(
     allow_repeats: bool = True,
     require_time_order: bool | None = None,
     now: int | None = None,
+    allow: Mapping[str, str] | None = None,
 ) -> LeakageReport:
     """Checks a log, and its splits when given.
 
@@ -86,6 +94,8 @@ def validate_log(
             a violation.
         require_time_order: whether training must end before validation and test begin, and validation before test. None requires
             it for every split rule but "user".
+        allow: reasons for what is no leak, by check (duplicates, time_unit, future, field) or by check and name; see
+            [`lmctr.data.leaks`].
         now: unix seconds; events later than a day after it are a violation. None takes the clock.
 
     Raises:
@@ -134,7 +144,74 @@ def validate_log(
         }
     if problems:
         raise _error(log, problems)
-    return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details)
+    allowed = tuple(settle(log_findings(log, splits), allow, f"log {log.info.name!r}"))
+    return LeakageReport(log.num_events, len(samples), empty, tied, repeated, duplicates, **details, allowed=allowed)
+
+
+def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Finding]:
+    """Signs of leakage that are no proof: see [`lmctr.data.leaks`]."""
+    findings = times_in_another_unit(log.time) + _doubled_events(log)
+    if splits is None or not len(splits.train):
+        return findings
+    held = splits.test if len(splits.test) else splits.validation
+    findings += _copied_samples(log, splits.train, held)
+    end = log.time[splits.train].max()
+    tables = [("catalogue", log.catalogue, log.item, log.num_items)]
+    if log.users is not None:
+        tables.append(("users", log.users, log.user, log.num_users))
+    for table_name, table, rows, size in tables:
+        columns = {
+            name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)
+            for name in table.column_names
+            if is_number(table[name].type) and not name.endswith("_id")
+        }
+        columns = {f"{table_name}.{name}": values for name, values in columns.items()}
+        own = {name: values[rows] for name, values in columns.items()}
+        findings += telling_fields(own, log.label, splits.train, held)
+        if splits.rule == "user":
+            continue
+        later = log.time > end
+        counts = [
+            np.stack([np.bincount(rows[part], weights, minlength=size) for weights in (None, log.label[part] == 1)], 1)
+            for part in (~later, later)
+        ]
+        for name, values in columns.items():
+            findings += future_attribute(name, values, *counts)
+    return findings
+
+
+def _doubled_events(log: InteractionLog) -> list[Finding]:
+    """Events that repeat another in all that the log knows of them, more than a slip of the recording explains."""
+    columns = [log.user, log.item, log.time, log.label, log.feedback]
+    columns += [values for values in (log.scenario, log.weight) if values is not None] + list(
+        log.extra_labels.values()
+    )
+    columns += [np.nan_to_num(values, nan=-1.0) for values in (log.feedback_values,) if values is not None]
+    hashes = row_hashes(columns)
+    count = len(hashes) - len(np.unique(hashes))
+    if count < max(20, 0.005 * log.num_events):
+        return []
+    return [Finding("duplicates", "", f"{count:,} of {log.num_events:,} events repeat another in every column")]
+
+
+def _copied_samples(log: InteractionLog, train: np.ndarray, held: np.ndarray) -> list[Finding]:
+    """Samples that repeat a training sample's user, item and label, in a log whose users do not return to items by themselves."""
+    if len(train) < 200 or len(held) < 50:
+        return []
+    pair = log.user.astype(np.int64) * log.num_items + log.item
+    known, first = np.unique(pair[train], return_index=True)
+    by_itself = 1 - len(known) / len(train)
+    place = np.minimum(np.searchsorted(known, pair[held]), len(known) - 1)
+    again = known[place] == pair[held]
+    count, share = int(again.sum()), float(again.mean())
+    same = float(np.mean(log.label[train[first[place[again]]]] == log.label[held[again]])) if count else 0.0
+    if count < 20 or share < 0.01 + 5 * by_itself or same < 0.99:
+        return []
+    text = (
+        f"{count:,} of {len(held):,} test samples repeat user, item and label of a training sample ({same:.1%} the same label), which training "
+        f"samples among themselves do in {by_itself:.1%}: rows of training were copied, or the same event was written twice"
+    )
+    return [Finding("duplicates", "", text)]
 
 
 def validate_histories(

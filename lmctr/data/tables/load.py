@@ -68,7 +68,7 @@ def table_source(
     time: str | None = None,
     time_format: str | None = None,
     weight: str | None = None,
-    split: str = "random",
+    split: str | None = None,
     fractions: Sequence[float] | None = None,
     seed: int = 0,
     format: str | None = None,
@@ -91,7 +91,8 @@ def table_source(
         time: time column.
         time_format: its `strptime` format, for texts.
         weight: column of sample weights.
-        split: rule for what is not given: "random", "group", "rows" or "time" (see [`SplitRule`]).
+        split: rule for what is not given: "random", "group", "rows" or "time" (see [`SplitRule`]); default: "time" where there is a time
+            column, else "random".
         fractions: shares of train, validation and test; default (0.8, 0.1, 0.1), or (0.9, 0.1, 0) with a given test part.
         seed: of the split.
         format: of files, see [`stream_file`].
@@ -120,7 +121,7 @@ def table_source(
         fractions = (0.8, 0.1, 0.1) if test is None else (0.9, 0.1, 0.0)
     if test is not None and validation is None and float(fractions[2]):
         raise ValueError(f"fractions: got {list(fractions)}; the test part is given, so its share must be 0.")
-    rule = SplitRule(split, tuple(fractions), seed)
+    rule = SplitRule(split or ("random" if time is None else "time"), tuple(fractions), seed)
     if validation is not None:
         pieces = [piece(data, "train"), piece(validation, "validation"), piece(test, "test")]
     elif test is not None:

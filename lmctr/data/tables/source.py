@@ -99,6 +99,7 @@ class TableSource:
         weight: column of sample weights, or None.
         split: rule for pieces without a part.
         info: origin, licence, counts, label rule.
+        published_split: whether the rows are parted as a published benchmark parts them, at random though they have a time.
         merges_validation: whether the rows of validation belong to training, see [`with_validation`].
         statistics_reader: what gave columns that count earlier events of a log, or None.
     """
@@ -114,6 +115,7 @@ class TableSource:
     info: DatasetInfo = field(default_factory=DatasetInfo)
     statistics_reader: StatisticsReader | None = None
     merges_validation: bool = False
+    published_split: bool = False
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

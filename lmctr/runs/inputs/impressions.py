@@ -18,6 +18,7 @@ from lmctr.data.batches.impressions import ImpressionCollator, ImpressionDataset
 from lmctr.data.features.fields import override_fields
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore
+from lmctr.data.impressions.validation import validate_impressions
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import find, load_impressions
 from lmctr.evaluation.impression_baselines import impression_baseline_metrics
@@ -81,6 +82,9 @@ class ImpressionInput(StoredInput):
             override_fields(self.source.user_fields, data["user_features"], "data.user_features"),
             override_fields(self.source.ad_fields, data["ad_features"], "data.ad_features"),
         )
+
+    def _check_leaks(self) -> list[str]:
+        return validate_impressions(self.store, self.data["allow_leaks"])
 
     def check(self) -> list[str]:
         """As for every store; then counts what metrics cannot use."""

@@ -31,6 +31,11 @@ class DataKeys(Values):
     max_eval_samples: int | None = Field(
         None, ge=1, description="Most samples of validation and test each; null: all."
     )
+    allow_leaks: dict = Field(
+        {},
+        description="What looks like a leak and is none, with the reason: by check (field, encoding, duplicates, random_split, "
+        "time_unit, future, processor) or by check and name, such as `field:price`.",
+    )
     baselines: bool = Field(True, description="Whether simple rivals (counting, boosted trees) are measured too.")
 
     @field_validator("fractions")

@@ -80,7 +80,11 @@ class StoredInput(InputKind):
         if self.store is None:
             self.store = self.store_class.build(self.source, self._new_processor(), self._cache)
         self._check_parts(PARTS)
-        return self.unknown_warnings("test")
+        return [*self._check_leaks(), *self.unknown_warnings("test")]
+
+    @abstractmethod
+    def _check_leaks(self) -> list[str]:
+        """Lines about leaks that the recipe allows. Raises ValueError for others."""
 
     def rows(self, part: str) -> np.ndarray:
         """(S,) row numbers of a part in the store, after the recipe's limit."""

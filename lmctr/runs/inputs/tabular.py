@@ -20,9 +20,11 @@ from lmctr.data.features.transform import add_counts
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
+from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import DATASETS, find, is_own_log, load_log, load_tabular
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
+from lmctr.data.tables.validation import validate_table
 from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
 from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
@@ -164,6 +166,11 @@ class TabularInput(StoredInput):
         arguments = processor_arguments(self.source)
         fields = override_fields(arguments["fields"], self.data["features"], "data.features")
         return TabularFeatureProcessor(**{**arguments, "fields": fields})
+
+    def _check_leaks(self) -> list[str]:
+        allow = self.data["allow_leaks"]
+        lines = [] if self.log is None else validate_log(self.log, self.log_splits, allow=allow).lines()
+        return lines + validate_table(self.store, self.source, allow)
 
     def _check_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:

@@ -1,0 +1,69 @@
+"""Signs that impressions give their ranks away. See [`lmctr.data.leaks`]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lmctr.data.leaks import Finding, duplicate_rows, row_hashes, settle, times_in_another_unit
+
+from .store import AD_INPUTS, USER_INPUTS, ImpressionStore
+
+__all__ = ["impression_findings", "validate_impressions"]
+
+_SURE = 0.98  # share of pairs of ads that one field puts in the right order
+_IMPRESSIONS = 1000
+
+
+def validate_impressions(store: ImpressionStore, allow: Mapping[str, str] | None = None) -> list[str]:
+    """Checks impressions for leaks; arguments, result and errors as of [`~lmctr.data.tables.validation.validate_table`]."""
+    return settle(impression_findings(store), allow, store.info.name or "impressions")
+
+
+def impression_findings(store: ImpressionStore) -> list[Finding]:
+    """Everything that [`validate_impressions`] looks for."""
+    findings = []
+    if store.times is not None:
+        findings += times_in_another_unit(np.asarray(store.times))
+    train, held = store.splits["train"], np.concatenate([store.splits["validation"], store.splits["test"]])
+    ads = [getattr(store, name) for name in AD_INPUTS if getattr(store, name) is not None]
+    users = [getattr(store, name) for name in (*USER_INPUTS, "groups", "times") if getattr(store, name) is not None]
+    if not len(train) or not len(held) or not ads:
+        return findings
+    counts = np.asarray(store.counts, dtype=np.int64)
+    with np.errstate(over="ignore"):
+        of_ads = np.add.reduceat(
+            row_hashes([*ads, np.arange(store.num_ads) - np.repeat(store.offsets[:-1], counts)]), store.offsets[:-1]
+        )
+    hashes = row_hashes([*users, counts, of_ads])
+    firsts = np.asarray(store.ranks)[store.offsets[:-1]]
+    findings += duplicate_rows(hashes, (firsts > np.median(firsts)).astype(np.int8), train, held)
+    return findings + _ordering_fields(store, held)
+
+
+def _ordering_fields(store: ImpressionStore, held: np.ndarray) -> list[Finding]:
+    """Numbers of ads that put nearly all pairs of an impression's ads in the order of their ranks."""
+    names = [field.name for field in store.processor.ad.ordered_fields() if field.kind == "value"]
+    if not names:
+        return []
+    rows = held[:: max(1, len(held) // _IMPRESSIONS)]
+    right, pairs = np.zeros(len(names)), 0
+    for row in rows:
+        own = slice(store.offsets[row], store.offsets[row + 1])
+        ranks, values = np.asarray(store.ranks[own]), np.asarray(store.ad_numeric_values[own])
+        order = np.sign(ranks[:, None] - ranks[None])
+        pairs += int((order > 0).sum())
+        agree = np.sign(values[:, None] - values[None]) * order[..., None]
+        right += ((agree > 0).sum(axis=(0, 1)) + 0.5 * ((agree == 0) & (order != 0)[..., None]).sum(axis=(0, 1))) / 2
+    if pairs < 200:
+        return []
+    return [
+        Finding(
+            "field",
+            f"ad.{name}",
+            f"the field 'ad.{name}' alone puts {share:.1%} of {pairs:,} pairs of ads in order: it holds the rank",
+        )
+        for name, share in zip(names, np.maximum(right / pairs, 1 - right / pairs))
+        if share > _SURE
+    ]

@@ -1,0 +1,284 @@
+"""Signs that a data set gives its answers away, of arrays: fields that tell the label, rows in two parts, times in two units.
+
+Each check gives [`Finding`]s; [`settle`] raises for those that nobody has allowed. What stands in a finding is measured, and the bounds are
+such that honest data stay below them: a check that cannot tell says nothing.
+
+| check | what it finds |
+| --- | --- |
+| field | a field that alone ranks held-out rows with an AUC above 0.98, or above 0.9 and far better than every other field |
+| encoding | a number that is the mean label of a category over all rows, those of validation and test included |
+| duplicates | rows of validation or test that stand in training too, or rows that stand in a log again and again |
+| random_split | rows with a time that are parted at random, so that training looks past the test |
+| time_unit | times read in another unit, of all rows or of some |
+| future | an attribute of items or users that counts what happens after training |
+| processor | a processor that was fitted on more than the training part |
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata, spearmanr
+
+__all__ = [
+    "CHECKS",
+    "Finding",
+    "duplicate_rows",
+    "encodings",
+    "future_attribute",
+    "rank_auc",
+    "row_hashes",
+    "settle",
+    "telling_fields",
+    "times_in_another_unit",
+]
+
+CHECKS = ("field", "encoding", "duplicates", "random_split", "time_unit", "future", "processor")
+
+_SURE, _NEAR, _APART = 0.98, 0.9, 0.15  # AUC of a copy of the label; of a noisy one; and its lead over the next field
+_FEWEST = 200  # held-out rows from which on an AUC says something
+_BINS = 64
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sign of leakage: the check, what it is about (a field, ..., may be empty), and a sentence with the figures."""
+
+    check: str
+    name: str
+    text: str
+
+    @property
+    def key(self) -> str:
+        """What allows it: `field:price`."""
+        return f"{self.check}:{self.name}" if self.name else self.check
+
+
+def settle(findings: Sequence[Finding], allow: Mapping[str, str] | None, where: str) -> list[str]:
+    """Raises for findings that are not allowed; gives lines about those that are.
+
+    Args:
+        allow: reasons by a check, or by a check and a name (`{"field:price": "known before the impression"}`).
+        where: what was checked, for messages.
+
+    Raises:
+        ValueError: findings that are not allowed; a key of `allow` that is no check, or a reason that says nothing.
+    """
+    allow = dict(allow or {})
+    for key, reason in allow.items():
+        check = str(key).partition(":")[0]
+        if check not in CHECKS:
+            near = difflib.get_close_matches(check, CHECKS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"allow_leaks: unknown check {check!r}; accepted: {', '.join(CHECKS)}.{hint}")
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(f"allow_leaks: {key} is {reason!r}; accepted: a text that says why this is no leak.")
+    refused = [finding for finding in findings if not {finding.key, finding.check} & set(allow)]
+    if refused:
+        keys = ", ".join(f"{finding.key!r}: <why>" for finding in refused)
+        raise ValueError(
+            f"{where}: {'; '.join(finding.text for finding in refused)}. Mend the data; if this is as it should be, say why: "
+            f"allow_leaks: {{{keys}}} (in a recipe: data.allow_leaks)."
+        )
+    return [f"allowed ({allow.get(finding.key, allow.get(finding.check))}): {finding.text}" for finding in findings]
+
+
+def rank_auc(scores: np.ndarray, labels: np.ndarray) -> float:
+    """AUC of scores, ties counted half; NaN where one class is missing."""
+    positive = labels > 0
+    count, rest = int(positive.sum()), int((~positive).sum())
+    if not count or not rest:
+        return float("nan")
+    return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / (count * rest))
+
+
+def telling_fields(
+    columns: Mapping[str, np.ndarray], labels: np.ndarray, train: np.ndarray, held: np.ndarray
+) -> list[Finding]:
+    """Fields that tell the label alone: by the rate of each value (or of each of 64 bins of numbers) in training.
+
+    Args:
+        columns: (N,) integer codes or floats by field. labels: (N,) 0 or 1. train, held: rows of training and of the part to rank.
+    """
+    y, held_y = labels[train] > 0, labels[held] > 0
+    if len(held) < _FEWEST or min(held_y.sum(), (~held_y).sum()) < 20 or min(y.sum(), (~y).sum()) < 20:
+        return []
+    found = {name: _auc_alone(values[train], y, values[held], held_y) for name, values in columns.items()}
+    ranked = sorted(found.values(), reverse=True)
+    rest = [auc for auc in ranked if auc <= _NEAR]
+    findings = []
+    for name, auc in found.items():
+        text = f"the field {name!r} alone ranks {len(held):,} held-out rows with an AUC of {auc:.4f}"
+        if auc > _SURE:
+            findings.append(Finding("field", name, f"{text}: it holds the label"))
+        elif auc > _NEAR and auc - max(rest, default=0.5) > _APART:
+            next_best = f"the next field has {max(rest):.3f}" if rest else "there is no other"
+            findings.append(
+                Finding("field", name, f"{text}, and {next_best}: it looks like a noisy copy of the label")
+            )
+    return findings
+
+
+def _auc_alone(values: np.ndarray, y: np.ndarray, held: np.ndarray, held_y: np.ndarray) -> float:
+    if values.dtype.kind == "f":
+        own = values[np.isfinite(values)]
+        bounds = np.unique(np.quantile(own, np.arange(1, _BINS) / _BINS)) if len(own) else np.zeros(0)
+        values, held = (np.searchsorted(bounds, part, side="right") for part in (values, held))
+    size = int(max(values.max(), held.max())) + 1
+    seen, hits = np.bincount(values, minlength=size), np.bincount(values, y, minlength=size)
+    rates = (hits + y.mean()) / (seen + 1)
+    return rank_auc(rates[held], held_y)
+
+
+def encodings(
+    numbers: Mapping[str, np.ndarray],
+    categories: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    train: np.ndarray,
+    held: np.ndarray,
+) -> list[Finding]:
+    """Numbers that follow the mean label of a category over all rows more closely than that over training.
+
+    Args:
+        numbers: (N,) floats by field. categories: (N,) codes by field, below 2 where unknown. labels: (N,) 0 or 1.
+        train, held: rows of training, and of all other parts.
+    """
+    findings = []
+    for name, values in numbers.items():
+        for category, codes in categories.items():
+            found = _encodes(values, codes, labels, train, held)
+            if found is not None:
+                whole, own = found
+                text = (
+                    f"the field {name!r} follows the mean label of {category!r} over all rows (rank correlation {whole:.4f}; over training "
+                    f"rows alone {own:.4f}): it was made with the labels of validation and test"
+                )
+                findings.append(Finding("encoding", name, text))
+                break
+    return findings
+
+
+def _encodes(
+    values: np.ndarray, codes: np.ndarray, labels: np.ndarray, train: np.ndarray, held: np.ndarray
+) -> tuple[float, float] | None:
+    size = int(codes.max()) + 1
+    seen = np.bincount(codes, minlength=size).astype(float)
+    seen[:2] = 0
+    known = np.isfinite(values)
+    total = np.bincount(codes[known], values[known], minlength=size)
+    mean = total / np.maximum(np.bincount(codes[known], minlength=size), 1)
+    inside = (values[known] - mean[codes[known]])[codes[known] > 1]
+    spread = np.var(values[known])
+    if not spread or not len(inside) or np.mean(inside**2) > 1e-3 * spread:  # no function of the category
+        return None
+    train_seen, held_seen = (np.bincount(codes[rows], minlength=size) for rows in (train, held))
+    used = np.flatnonzero((seen > 1) & (train_seen > 0) & (held_seen > 0))
+    if len(used) < 30:
+        return None
+    positive = labels > 0
+    hits = np.bincount(codes, positive, minlength=size)
+    train_hits = np.bincount(codes[train], positive[train], minlength=size)
+    rate, best = positive.mean(), (0.0, 0.0)
+    for weight in (0, 1, 5, 10, 20, 50, 100):  # usual smoothing
+        whole = (hits + weight * rate)[used] / (seen + weight)[used]
+        own = (train_hits + weight * rate)[used] / (train_seen + weight)[used]
+        pair = tuple(abs(float(spearmanr(mean[used], rates).statistic)) for rates in (whole, own))
+        best = max(best, (pair[0], pair[1]))
+        if pair[1] > pair[0] - 0.003 and pair[1] > 0.99:
+            return None  # made of training rows
+    return best if best[0] > 0.99 else None
+
+
+def row_hashes(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """(N,) uint64 hash of each row over (N, ...) arrays, equal for rows of equal bytes."""
+    result = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for array in columns:
+            flat = np.ascontiguousarray(array).reshape(len(array), -1)
+            if flat.dtype.kind == "f":
+                flat = flat.astype(np.float64).view(np.uint64)
+            for column in flat.T:
+                result = (result ^ column.astype(np.uint64)) * np.uint64(0xC2B2AE3D27D4EB4F)
+                result ^= result >> np.uint64(29)
+    return result
+
+
+def duplicate_rows(hashes: np.ndarray, labels: np.ndarray, train: np.ndarray, held: np.ndarray) -> list[Finding]:
+    """Held-out rows that stand in training too, where rows are otherwise distinct and the copies have the label of the first.
+
+    Args:
+        hashes: (N,) of everything in a row but its label. labels: (N,). train, held: rows of training and of the other parts.
+    """
+    if len(train) < _FEWEST or len(held) < 50:
+        return []
+    distinct, first = np.unique(hashes[train], return_index=True)
+    if len(distinct) < 0.5 * len(train):  # so few fields that rows meet by chance
+        return []
+    place = np.minimum(np.searchsorted(distinct, hashes[held]), len(distinct) - 1)
+    twin = distinct[place] == hashes[held]
+    count = int(twin.sum())
+    if count < max(10, 0.005 * len(held)):
+        return []
+    agree = float(np.mean(labels[train[first[place[twin]]]] == labels[held[twin]]))
+    rate = float(np.mean(labels[held] > 0))
+    by_chance = rate**2 + (1 - rate) ** 2
+    if agree < max(0.99, by_chance + 0.5 * (1 - by_chance)):
+        return []
+    return [
+        Finding(
+            "duplicates",
+            "",
+            f"{count:,} of {len(held):,} rows of validation and test stand in training too, {agree:.1%} of them with the same label, the "
+            f"first is row {int(held[np.argmax(twin)]) + 1}",
+        )
+    ]
+
+
+def times_in_another_unit(times: np.ndarray, name: str = "time") -> list[Finding]:
+    """Unix times (seconds) that are thousandths of real ones: all of them (seconds read as milliseconds), or some among others."""
+    if len(times) < 20:
+        return []
+    small = (times > 9e5) & (times < 4.3e6)  # what 1998 to 2106 becomes when it is divided by 1,000
+    if small.all():
+        text = f"all {len(times):,} times lie in January and February 1970: seconds were read as milliseconds (set the unit to s)"
+        return [Finding("time_unit", name, text)]
+    real = times > 9e8
+    if small.sum() >= 3 and (small | real).mean() > 0.99:
+        row = int(np.argmax(small))
+        text = (
+            f"{int(small.sum()):,} of {len(times):,} times are a thousandth of the others (such as {int(times[row])} at row {row + 1}): the "
+            "column mixes units"
+        )
+        return [Finding("time_unit", name, text)]
+    return []
+
+
+def future_attribute(name: str, values: np.ndarray, past: np.ndarray, future: np.ndarray) -> list[Finding]:
+    """A number of items or users that follows what happens to them after training, beyond what happened before.
+
+    Args:
+        values: (K,) the attribute. past, future: (K, 2) events and clicks in the time of training, and after it.
+    """
+    used = np.isfinite(values) & (past.sum(axis=1) + future.sum(axis=1) > 0)
+    if used.sum() < 50 or (future[used, 0] > 0).sum() < 30 or np.std(values[used]) == 0:
+        return []
+    attribute, past, future = values[used].astype(float), past[used].astype(float), future[used].astype(float)
+    rate = future[:, 1] / np.maximum(future[:, 0], 1)
+    best, which = 0.0, ""
+    for what, target in (("events", future[:, 0]), ("clicks", future[:, 1]), ("click rate", rate)):
+        for form in (np.asarray, np.log1p) if attribute.min() > -1 else (np.asarray,):
+            known = np.column_stack([np.ones(len(past)), form(past)])
+            rest = [
+                column - known @ np.linalg.lstsq(known, column, rcond=None)[0]
+                for column in (form(attribute), form(target))
+            ]
+            scale = np.linalg.norm(rest[0]) * np.linalg.norm(rest[1])
+            found = abs(float(rest[0] @ rest[1])) / scale if scale > 1e-9 * len(past) else 0.0
+            best, which = max((best, which), (found, what))
+    if best < 0.9:
+        return []
+    text = f"the attribute {name!r} follows the {which} after training (partial correlation {best:.3f}, given those before): it was counted later"
+    return [Finding("future", name, text)]

@@ -1,0 +1,401 @@
+"""Leaks planted in sound data, one by one: what the validators find, and that they find nothing in what is sound."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lmctr.data import (
+    InteractionLog,
+    Splits,
+    TabularFeatureProcessor,
+    TabularStore,
+    load_impressions,
+    load_log,
+    load_tabular,
+    split_log,
+    synthetic_log,
+    validate_histories,
+    validate_log,
+)
+from lmctr.data.impressions.store import ImpressionStore
+from lmctr.data.impressions.validation import validate_impressions
+from lmctr.data.leaks import future_attribute, rank_auc, settle
+from lmctr.data.tables.load import table_source
+from lmctr.data.tables.validation import table_findings, validate_table
+
+START = 1_500_000_000
+FIELDS = [{"name": name, "type": "categorical"} for name in ("user", "item", "site")]
+FIELDS += [{"name": name, "type": "numeric"} for name in ("price", "age")]
+
+
+def table(count=6000, seed=0, **more):
+    """Clicks that depend a little on item and price."""
+    rng = np.random.default_rng(seed)
+    item, price = rng.integers(0, 150, count), rng.normal(size=count)
+    taste = np.random.default_rng(9).normal(size=150)
+    label = (rng.random(count) < 1 / (1 + np.exp(1 - taste[item] - 0.3 * price))).astype(int)
+    columns = {"label": label, "user": rng.integers(0, 300, count), "item": item, "site": rng.integers(0, 9, count)}
+    columns |= {"price": price, "age": rng.integers(18, 70, count).astype(float), "ts": START + np.arange(count) * 60}
+    return columns | more
+
+
+def store_of(columns, fields=FIELDS, processor=None, **options):
+    options = {"time": "ts", "split": "time"} | options
+    source = table_source(columns, fields=fields, **options)
+    return TabularStore.build(source, processor), source
+
+
+def check_table(columns, fields=FIELDS, processor=None, allow=None, **options):
+    return validate_table(*store_of(columns, fields, processor, **options), allow)
+
+
+def log_of(count=4000, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    user, time = rng.integers(0, 200, count), START + np.sort(rng.choice(count * 50, count, replace=False))
+    item = np.concatenate([rng.permutation(4000)[: int((user == one).sum())] for one in range(200)])
+    order = np.argsort(user, kind="stable")
+    items = np.empty(count, np.int64)
+    items[order] = item
+    columns = {"user": user, "item": items, "time": time, "label": rng.integers(0, 2, count)} | changes
+    catalogue = pa.table(
+        {"item_id": np.arange(4000), "year": rng.integers(1990, 2020, 4000), "price": rng.random(4000)}
+    )
+    return columns, catalogue
+
+
+def make_log(columns, catalogue=None):
+    return InteractionLog.from_columns(**columns, catalogue=catalogue)
+
+
+def check_log(columns, catalogue=None, splits=None, **options):
+    log = make_log(columns, catalogue)
+    return validate_log(log, split_log(log) if splits is None else splits, **options)
+
+
+def added(columns, rows, **changes):
+    """The columns with some of their rows at the end once more."""
+    return {name: np.concatenate([values, changes.get(name, values[rows])]) for name, values in columns.items()}
+
+
+# ---- plants in logs -----------------------------------------------------------------------------------------------
+
+
+def history_reaches_the_future():
+    columns, catalogue = log_of()
+    log = make_log(columns, catalogue)
+    log.__dict__["history_end"] = np.minimum(log.history_end + 1, log.num_events)
+    validate_log(log)
+
+
+def target_in_its_own_history():
+    columns, catalogue = log_of()
+    log = make_log(columns, catalogue)
+    log.__dict__["history_end"] = np.arange(log.num_events) + 1
+    validate_log(log)
+
+
+def chosen_histories_from_the_future():
+    log = make_log(*log_of())
+    event = int(log.offsets[1]) - 3
+    validate_histories(log, np.array([event]), np.array([[event + 1]]))
+
+
+def item_met_before():
+    columns, catalogue = log_of()
+    last = len(columns["time"]) - 1
+    validate_log(make_log(added(columns, [5], time=[columns["time"][last] + 60]), catalogue), allow_repeats=False)
+
+
+def event_in_two_parts():
+    log = make_log(*log_of())
+    parts = split_log(log)
+    validate_log(log, dataclasses.replace(parts, test=np.append(parts.test, parts.train[:5])))
+
+
+def doubled_events():
+    columns, catalogue = log_of()
+    check_log(added(columns, np.arange(300)), catalogue)
+
+
+def training_copied_into_the_test_period():
+    columns, catalogue = log_of()
+    first = columns["time"][int(len(columns["time"]) * 0.92)]
+    check_log(added(columns, np.arange(0, 1200, 6), time=first + np.arange(200) * 7), catalogue)
+
+
+def parts_out_of_order(rule):
+    log = make_log(*log_of())
+    parts = split_log(log)
+    validate_log(log, Splits(parts.test, parts.validation, parts.train, rule))
+
+
+def user_in_two_parts():
+    log = make_log(*log_of())
+    validate_log(log, dataclasses.replace(split_log(log), rule="user"))
+
+
+def milliseconds_as_seconds():
+    columns, catalogue = log_of()
+    check_log(columns | {"time": columns["time"] * 1000}, catalogue)
+
+
+def some_milliseconds():
+    columns, catalogue = log_of()
+    check_log(
+        columns | {"time": np.where(np.arange(4000) % 7 == 0, columns["time"] * 1000, columns["time"])}, catalogue
+    )
+
+
+def seconds_as_milliseconds():
+    columns, catalogue = log_of()
+    check_log(columns | {"time": columns["time"] // 1000}, catalogue)
+
+
+def a_third_of_the_times_by_1000():
+    columns, catalogue = log_of()
+    check_log(
+        columns | {"time": np.where(np.arange(4000) % 3 == 0, columns["time"] // 1000, columns["time"])}, catalogue
+    )
+
+
+def half_the_users_eight_hours_ahead():
+    columns, catalogue = log_of()
+    check_log(columns | {"time": columns["time"] + np.where(columns["user"] < 100, 8 * 3600, 0)}, catalogue)
+
+
+def texts_with_time_zones():
+    columns, catalogue = log_of()
+    check_log(columns | {"time": ["2020-01-01T00:00:00+08:00"] * 4000}, catalogue)
+
+
+def catalogue_of_future_clicks():
+    columns, catalogue = log_of()
+    columns["item"] %= 300
+    late = columns["time"] > np.quantile(columns["time"], 0.8)
+    clicks = np.bincount(columns["item"][late], columns["label"][late], minlength=4000)
+    check_log(columns, catalogue.append_column("popularity", pa.array(clicks)))
+
+
+def catalogue_that_holds_the_label():
+    columns, catalogue = log_of()
+    columns["label"] = (columns["item"] % 2).astype(int)
+    noise = np.random.default_rng(1).normal(size=4000) * 0.05
+    check_log(columns, catalogue.append_column("quality", pa.array(np.arange(4000) % 2 + noise)))
+
+
+# ---- plants in tables ---------------------------------------------------------------------------------------------
+
+
+def label_as_a_field():
+    check_table(table(), [*FIELDS, {"name": "label", "type": "categorical"}])
+
+
+def label_under_another_name():
+    check_table(table(clicked=table()["label"]), [*FIELDS, {"name": "clicked", "type": "categorical"}])
+
+
+def label_with_noise():
+    columns = table()
+    noisy = columns["label"] + np.random.default_rng(2).normal(size=6000) * 0.2
+    check_table(columns | {"score": noisy}, [*FIELDS, {"name": "score", "type": "numeric"}])
+
+
+def label_with_flips():
+    columns = table()
+    flipped = np.where(np.random.default_rng(2).random(6000) < 0.05, 1 - columns["label"], columns["label"])
+    check_table(columns | {"flag": flipped}, [*FIELDS, {"name": "flag", "type": "categorical"}])
+
+
+def encoding_over_all_rows():
+    columns = table()
+    sums, counts = (np.bincount(columns["item"], weights) for weights in (columns["label"], None))
+    encoded = ((sums + 5 * 0.3) / (counts + 5))[columns["item"]]
+    check_table(columns | {"item_rate": encoded}, [*FIELDS, {"name": "item_rate", "type": "numeric"}])
+
+
+def table_rows_in_two_parts():
+    columns = table()
+    check_table(added(columns, np.arange(200)), split="rows", time=None)
+
+
+def random_split_of_a_table_with_times():
+    check_table(table(), split="random")
+
+
+def processor_fitted_on_the_test():
+    columns = table()
+    processor = TabularFeatureProcessor(FIELDS).fit(columns)
+    check_table(columns, processor=processor)
+
+
+def table_times_by_1000():
+    columns = table()
+    check_table(columns | {"ts": np.where(np.arange(6000) % 3 == 0, columns["ts"] // 1000, columns["ts"])})
+
+
+PLANTS = {
+    "1 future event in a history": (history_reaches_the_future, "at or after their own time"),
+    "2a target in its own history": (target_in_its_own_history, "stand in their own history"),
+    "2b chosen histories from the future": (chosen_histories_from_the_future, "at or after the sample's time"),
+    "2c item met before": (item_met_before, "have their item in their own history"),
+    "3a event in two parts": (event_in_two_parts, "stand in 'test' twice or in an earlier part"),
+    "3b doubled events": (doubled_events, "300 of 4,300 events repeat another in every column.*duplicates"),
+    "3c training in the test period": (
+        training_copied_into_the_test_period,
+        "test samples repeat user, item and label",
+    ),
+    "3d rows of a table in two parts": (table_rows_in_two_parts, "rows of validation and test stand in training too"),
+    "4a label under another name": (label_under_another_name, "'clicked' alone ranks .* AUC of 1.0000"),
+    "4b label with noise": (label_with_noise, "'score' alone ranks .*holds the label"),
+    "4c label as a field": (label_as_a_field, "reads the label column 'label'"),
+    "4d label with flips": (label_with_flips, "'flag' alone ranks .*noisy copy"),
+    "4e label in the catalogue": (catalogue_that_holds_the_label, "'catalogue.quality' alone ranks"),
+    "5a encoding over all rows": (
+        encoding_over_all_rows,
+        "'item_rate' follows the mean label of 'item' over all rows",
+    ),
+    "5b processor fitted on the test": (processor_fitted_on_the_test, "fitted on 6,000 rows"),
+    "7a ms as s": (milliseconds_as_seconds, "milliseconds"),
+    "7b s as ms": (seconds_as_milliseconds, "all 4,000 times lie in January and February 1970"),
+    "7c some ms": (some_milliseconds, "milliseconds"),
+    "7d a third / 1000": (a_third_of_the_times_by_1000, "1,334 of 4,000 times are a thousandth of the others"),
+    "7e a third / 1000, table": (table_times_by_1000, "2,000 of 6,000 times are a thousandth of the others"),
+    "8a half the users 8 h ahead": (half_the_users_eight_hours_ahead, None),
+    "8b texts with time zones": (texts_with_time_zones, "times of type string are not accepted"),
+    "9a parts out of order": (lambda: parts_out_of_order("time"), "are later than the first of"),
+    "9b given parts out of order": (lambda: parts_out_of_order("given"), "are later than the first of"),
+    "9c users in two parts": (user_in_two_parts, "users stand in two parts"),
+    "9d random split with times": (random_split_of_a_table_with_times, "parted at random although .* 'ts'"),
+    "10 catalogue of future clicks": (
+        catalogue_of_future_clicks,
+        "'catalogue.popularity' follows the .* after training",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_plants(name):
+    plant, message = PLANTS[name]
+    if message is None:  # nothing in the data tells a shifted clock from other habits
+        plant()
+        return
+    with pytest.raises(ValueError, match=message):
+        plant()
+
+
+# ---- nothing where nothing is -------------------------------------------------------------------------------------
+
+
+def test_sound_data_of_the_same_make():
+    check_log(*log_of())
+    assert check_table(table()) == []
+    assert check_table(table(), time=None, split="random") == []
+    columns = table()
+    train = np.arange(6000) < 4800
+    sums, counts = (np.bincount(columns["item"][train], weights) for weights in (columns["label"][train], None))
+    encoded = ((sums + 5 * 0.3) / (counts + 5))[columns["item"]]  # of training rows alone: their business
+    assert check_table(columns | {"item_rate": encoded}, [*FIELDS, {"name": "item_rate", "type": "numeric"}]) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_synthetic_data(seed):
+    log = synthetic_log(num_users=150, seed=seed)
+    assert validate_log(log, split_log(log)).allowed == ()
+    source = load_tabular("synthetic_table", num_rows=6000, seed=seed)
+    assert validate_table(TabularStore.build(source), source) == []
+    impressions = ImpressionStore.build(load_impressions("synthetic_cascade", num_impressions=600, seed=seed))
+    assert validate_impressions(impressions) == []
+
+
+SMALL = os.environ.get("LMCTR_MOVIELENS_SMALL", "")
+
+
+@pytest.mark.skipif(
+    not Path(SMALL, "ratings.csv").is_file(), reason="LMCTR_MOVIELENS_SMALL names no folder of ml-latest-small"
+)
+def test_movielens():
+    from lmctr.data.builders.movielens_table import movielens_table
+
+    log = load_log("movielens", path=SMALL)
+    parts = split_log(log)
+    assert validate_log(log, parts).allowed == ()
+    source = movielens_table(log, parts)
+    assert validate_table(TabularStore.build(source), source) == []
+
+
+# ---- impressions, overrides, parts of it --------------------------------------------------------------------------
+
+
+def cascade(**changes):
+    source = load_impressions("synthetic_cascade", num_impressions=600)
+    store = ImpressionStore.build(source)
+    return ImpressionStore(
+        store._arrays() | {name: make(store) for name, make in changes.items()}, store.processor, store.info
+    )
+
+
+def test_plants_in_impressions():
+    def of_ranks(store):
+        values = np.array(store.ad_numeric_values)
+        values[:, 0] = store.ranks
+        return values
+
+    with pytest.raises(ValueError, match=r"the field 'ad\..*' alone puts 100.0% of .* pairs of ads in order"):
+        validate_impressions(cascade(ad_numeric_values=of_ranks))
+    store = cascade()
+    train = store.splits["train"]
+    rows = np.concatenate([np.arange(len(store)), train[:30]])
+    ads = np.concatenate([np.arange(store.offsets[row], store.offsets[row + 1]) for row in rows])
+    of_ads = {name: values[ads] for name, values in store._arrays().items() if len(values) == store.num_ads}
+    of_users = {name: values[rows] for name, values in store._arrays().items() if len(values) == len(store)}
+    of_users["split"] = np.append(store.split, np.full(30, 2, np.int8))
+    with pytest.raises(ValueError, match=r"30 of .* rows of validation and test stand in training too"):
+        validate_impressions(ImpressionStore(of_users | of_ads, store.processor, store.info))
+
+
+def test_what_is_allowed_says_why():
+    columns = table(clicked=table()["label"])
+    fields = [*FIELDS, {"name": "clicked", "type": "categorical"}]
+    (line,) = check_table(columns, fields, allow={"field:clicked": "a rehearsal"})
+    assert line.startswith("allowed (a rehearsal): the field 'clicked' alone ranks")
+    assert len(check_table(columns, fields, allow={"field": "a rehearsal"})) == 1
+    with pytest.raises(ValueError, match=r"allow_leaks: \{'field:clicked': <why>\} \(in a recipe: data.allow_leaks\)"):
+        check_table(columns, fields, allow={"field:price": "a rehearsal"})
+    for allow, message in (
+        ({"feild:price": "x"}, "unknown check 'feild'; accepted: field, .*Did you mean 'field'"),
+        ({"field:price": ""}, "field:price is ''; accepted: a text that says why"),
+        ({"duplicates": True}, "duplicates is True; accepted: a text"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            settle([], allow, "x")
+    report = check_log(added(log_of()[0], np.arange(300)), log_of()[1], allow={"duplicates": "two taps"})
+    assert "allowed (two taps): 300 of 4,300 events" in str(report)
+
+
+def test_a_known_benchmark_keeps_its_random_split():
+    store, source = store_of(table(), split="random")
+    assert [finding.check for finding in table_findings(store, source)] == ["random_split"]
+    assert table_findings(store, dataclasses.replace(source, published_split=True)) == []
+    assert store_of(table(), split=None)[1].split.rule == "time"
+    assert store_of(table(), split=None, time=None)[1].split.rule == "random"
+
+
+def test_rank_auc_against_pairs():
+    rng = np.random.default_rng(0)
+    scores, labels = rng.integers(0, 9, 60), rng.integers(0, 2, 60)
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels == 1] for b in scores[labels == 0]]
+    assert rank_auc(scores, labels) == pytest.approx(np.mean(pairs))
+    assert np.isnan(rank_auc(scores, np.zeros(60)))
+
+
+def test_an_attribute_that_foretells_as_the_past_does_is_none_of_the_future():
+    rng = np.random.default_rng(0)
+    rate = rng.gamma(2, 5, 400)
+    past, future = (np.stack([rng.poisson(rate * 3), rng.poisson(rate)], 1) for _ in range(2))
+    assert future_attribute("popular", past[:, 1].astype(float), past, future) == []
+    assert future_attribute("true rate", rate, past, future) == []
+    assert len(future_attribute("clicks of all time", (past + future)[:, 1].astype(float), past, future)) == 1
