@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs import input_of
 from lmctr.runs.recipe import RecipeError, load_recipe
 from lmctr.statistics import ItemStatistics
@@ -43,14 +44,15 @@ def test_a_table_of_a_log_has_the_readers_columns(tmp_path):
     expected = reader.scaled(reader.raw(view.log, events))
     np.testing.assert_allclose(view.store.numeric_values, expected, atol=2e-5)
     view.save_beside(tmp_path, processor)
-    (file,) = tmp_path.iterdir()
-    assert ItemStatistics.load(file, processor.statistics_reader).time == int(view.log.time.max()) + 1
+    items = tmp_path / ITEM_STATISTICS
+    assert ItemStatistics.load(items, processor.statistics_reader).time == int(view.log.time.max()) + 1
     plain = opened("dnn")
     assert plain.source.statistics_reader is None
     plain.check()
     assert next(field.name for field in plain.make_processor().fields if field.type == "numeric") == "user_rate"
-    plain.save_beside(tmp_path / "none", plain.make_processor())
-    assert not (tmp_path / "none").exists()
+    items.unlink()
+    plain.save_beside(tmp_path, plain.make_processor())
+    assert not items.exists()
 
 
 @pytest.mark.parametrize(("data", "message"), [
