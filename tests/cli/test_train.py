@@ -211,7 +211,7 @@ def test_a_run_that_failed_before_its_first_step_is_in_nobodys_way(recipe_file, 
         raise ValueError("the optimiser refuses")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "_train", fail)
+        patch.setattr(Training, "_fit", fail)
         assert "refuses" in error_of(capsys, *words)
         assert "refuses" in error_of(capsys, *words, "--training.learning_rate", "2", "--resume")
     assert (tmp_path / "run" / "data.json").is_file()
