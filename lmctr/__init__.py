@@ -22,6 +22,7 @@ _moved.install()
 # Names besides the families' classes.
 _NAMES = {
     "AutoModelForCTR": "lmctr.auto:AutoModelForCTR",
+    "ClickPredictionPipeline": "lmctr.runs.pipeline:ClickPredictionPipeline",
     "CTRTrainer": "lmctr.training.trainer:CTRTrainer",
     "CTRTrainingArguments": "lmctr.training.arguments:CTRTrainingArguments",
     "CTROutput": "lmctr.models.common.outputs:CTROutput",
@@ -78,4 +79,4 @@ def _is_command_line() -> bool:
 
 
 if not _is_command_line():
-    import_module("lmctr.auto")
+    import_module("lmctr.runs.pipeline")  # and by it lmctr.auto

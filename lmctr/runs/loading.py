@@ -16,7 +16,7 @@ from lmctr.runs.folder import RunFolder, open_run
 from lmctr.utils.files import read_json
 from lmctr.utils.load_report import held_load_report
 
-__all__ = ["check_tokenizer_files", "load_bare_model", "load_folder", "load_run"]
+__all__ = ["check_fingerprint", "check_tokenizer_files", "load_bare_model", "load_folder", "load_run"]
 
 
 def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
@@ -36,7 +36,7 @@ def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     if config.has_tokenizer:
         check_tokenizer_files(folder.path)
     processor = _load_processor(folder)
-    _check_fingerprint(folder, processor)
+    check_fingerprint(folder.config.get("processor_fingerprint"), processor, str(folder.path))
     return model, processor
 
 
@@ -70,13 +70,13 @@ def _check_agreement(folder: RunFolder, config: CTRConfig) -> None:
             )
 
 
-def _check_fingerprint(folder: RunFolder, processor: Any) -> None:
-    """Ids mean nothing without the vocabularies that the model was trained with."""
-    wanted, found = folder.config.get("processor_fingerprint"), getattr(processor, "fingerprint", None)
+def check_fingerprint(wanted: str | None, processor: Any, where: str) -> None:
+    """Ids mean nothing without the vocabularies that the model was trained with: raises `ValueError` that starts with `where`."""
+    found = getattr(processor, "fingerprint", None)
     if wanted is not None and wanted != found:
         raise ValueError(
-            f"{folder.path}: the model was trained with a processor of the fingerprint {wanted} (processor_fingerprint in config.json), "
-            f"but the processor in this folder has {found}; its files come from another run or were changed: put the run's own back"
+            f"{where}: the model was trained with a processor of the fingerprint {wanted} (processor_fingerprint in config.json), "
+            f"but this one has {found}; its files come from another run or were changed: put the run's own back"
         )
 
 

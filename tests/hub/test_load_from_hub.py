@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 from hub_server import HubServer, client
@@ -34,6 +35,13 @@ from lmctr.runs import load
 run = load("tester/tiny")
 with torch.no_grad():
     print([run.recipe, run.metrics, run.model(**make_batch(run.processor)).logits.tolist()])
+"""
+PIPELINE = """
+import json, sys
+import lmctr, transformers
+
+pipe = transformers.pipeline("click-prediction", model="tester/tiny", device="cpu")
+print(json.dumps(pipe(json.loads(sys.argv[1]))))
 """
 CLI = "import sys; from lmctr.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -72,6 +80,18 @@ def test_a_model_of_the_hub_is_a_run(hub, finished_run, tmp_path):
     _, model, processor = finished_run
     with torch.no_grad():
         torch.testing.assert_close(torch.tensor(logits), model(**make_batch(processor)).logits)
+
+
+def test_a_pipeline_of_the_hub(hub, finished_run, tmp_path):
+    history = [{"text": "Heat (Crime)", "time": 10, "feedback": "liked"}]
+    request = {"history": history, "candidates": ["Casino (Crime)", "Toy Story"], "time": 30}
+    done = client(hub.url, tmp_path, "-c", PIPELINE, json.dumps(request))
+    assert done.returncode == 0, done.stderr
+    _, model, processor = finished_run
+    answers = json.loads(done.stdout.splitlines()[-1])
+    np.testing.assert_allclose(
+        [answer["logit"] for answer in answers], predict_rows(model, processor, [request]), atol=1e-5
+    )
 
 
 def test_only_what_is_shared_is_downloaded_and_what_is_wrong_is_said(hub, tmp_path):

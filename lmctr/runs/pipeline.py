@@ -1,0 +1,162 @@
+"""`transformers.pipeline("click-prediction")`: requests or rows of a table in, probabilities and logits out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoProcessor, Pipeline
+from transformers.pipelines import PIPELINE_REGISTRY
+
+from lmctr.auto import AutoModelForCTR
+
+__all__ = ["ClickPredictionPipeline"]
+
+logger = logging.getLogger(__name__)
+
+TASK = "click-prediction"
+_ROWS_AT_A_TIME = 4096
+
+
+class ClickPredictionPipeline(Pipeline):
+    """Scores requests or rows by a model of any family and its processor.
+
+    Inputs are those of `lmctr predict`: a request of a history and candidates (text and sequence families), a user and ads (retrieval
+    families), or a row of a table as a dict of columns (tabular families). One dict gives one answer; a list a list; tables also come
+    as a pandas DataFrame, a pyarrow Table or a `datasets` Dataset; an iterator gives an iterator, which reads on as it is read.
+
+    A row, a target or a candidate is answered by `{"score": p, "logit": l}` with p = sigmoid(l), where the model was trained on clicks
+    the probability of one; a request of `candidates` (`ads`) by a list of them. Of several tasks, score and logit are dicts by task.
+
+    Args:
+        model: loaded from a run folder, any folder that `from_pretrained` loads, or a Hub id; items' statistics and the retriever, where
+            the processor needs them, are read from there too.
+        processor: the processor or its place; default: the model's place.
+        batch_size: rows (request x candidate) per forward pass; default 64, tables and impressions 4096.
+        max_tokens: most positions of a forward pass for candidates that share a history; default 8192.
+        kwargs: what `pipeline` takes: device, dtype, ...
+
+    Raises:
+        ValueError: a request or row that is not valid, by its place; a processor that is not the model's.
+
+    Example:
+
+    ```python
+    >>> import lmctr, transformers
+    >>> pipe = transformers.pipeline("click-prediction", model="user/name")
+    >>> pipe({"history": [{"text": "Heat (1995)", "time": 1700000000}], "target": "Casino (1995)", "time": 1700100000})
+    {'score': 0.61, 'logit': 0.45}
+    ```
+    """
+
+    # The classes are given by the model's own folder: transformers' pipelines accept no feature extractor as processor.
+    _load_processor = _load_tokenizer = _load_feature_extractor = _load_image_processor = _load_video_processor = False
+
+    def __init__(self, model: Any, processor: Any = None, **kwargs):
+        from lmctr.runs.answers import load_item_statistics, load_retriever
+        from lmctr.runs.download import local_folder
+        from lmctr.runs.loading import check_fingerprint
+
+        place = model.name_or_path
+        if not place and (processor is None or isinstance(processor, str)):
+            place = processor
+        if processor is None and place is None:
+            raise ValueError("processor: the model was not loaded from a folder or the Hub; give its processor")
+        revision = None if place and Path(place).is_dir() else getattr(model.config, "_commit_hash", None)
+        if processor is None or isinstance(processor, (str, Path)):
+            own = processor is None or str(processor) == place
+            processor = AutoProcessor.from_pretrained(
+                processor or place, revision=(revision if own else None) or "main"
+            )
+        check_fingerprint(getattr(model.config, "processor_fingerprint", None), processor, "processor")
+        super().__init__(model, processor=processor, **kwargs)
+        self._kind = getattr(processor, "request_kind", None)
+        self._retriever = self._items = None
+        if place and (getattr(processor, "needs_similarity", False) or getattr(processor, "statistics_reader", None)):
+            folder = local_folder(place, revision)
+            self._retriever, self._items = load_retriever(folder, processor), load_item_statistics(folder, processor)
+
+    def _sanitize_parameters(self, max_tokens: int | None = None, **unknown) -> tuple[dict, dict, dict]:
+        if unknown:
+            raise ValueError(
+                f"{', '.join(unknown)}: the pipeline takes batch_size and max_tokens besides transformers' own"
+            )
+        return {}, {} if max_tokens is None else {"max_tokens": max_tokens}, {}
+
+    def __call__(self, inputs: Any, batch_size: int | None = None, **kwargs) -> Any:
+        """Answers to `inputs`, see the class; `batch_size` and `max_tokens` as there."""
+        from lmctr.runs.answers.predict import answers_for
+
+        settings = {"batch_size": batch_size or self._batch_size, **self._forward_params}
+        settings |= self._sanitize_parameters(**kwargs)[1]
+        several = (Mapping, list, tuple, Iterator)
+        if isinstance(inputs, str) or not (isinstance(inputs, several) or hasattr(inputs, "__len__")):
+            raise ValueError(f"inputs: expected a request or row (a dict), or several, got {type(inputs).__name__}")
+        if self._kind != "table":
+            # One for the whole call: a history that goes on from the request before is encoded once.
+            parts = self._retriever, settings["batch_size"], settings.pop("max_tokens", None), self._items
+            settings = {"answers": answers_for(self.model, self.processor, *parts)}
+        elif not isinstance(inputs, several):
+            return self.run_single(inputs, {}, settings, {})  # a table
+        if isinstance(inputs, Mapping):
+            return self.run_single([inputs], {}, settings, {})[0]
+        found = self._stream(iter(inputs), settings)
+        return found if isinstance(inputs, Iterator) else list(found)
+
+    def _stream(self, inputs: Iterator[Any], settings: dict[str, Any]) -> Iterator[Any]:
+        first = 0
+        while rows := list(itertools.islice(inputs, _ROWS_AT_A_TIME)):
+            yield from self.run_single(rows, {"first": first}, settings, {})
+            first += len(rows)
+
+    def preprocess(self, inputs: Any, first: int = 0) -> dict[str, Any]:
+        return {"rows": inputs, "first": first}
+
+    def _forward(self, model_inputs: dict[str, Any], answers: Any = None, **settings) -> dict[str, Any]:
+        from lmctr.data.features.unknown import check_unknown
+        from lmctr.runs.answers.tables import table_logits
+
+        rows, first = model_inputs["rows"], model_inputs["first"]
+        if answers is None:
+            inputs = self.processor(rows)
+            for warning in check_unknown(
+                self.processor, self.processor.oov_counts, self.processor.unknown_examples, "inputs"
+            ):
+                logger.warning(warning)
+            logits = table_logits(self.model, inputs, settings["batch_size"])
+            return {"scored": [({"single": True}, logits[place : place + 1]) for place in range(len(logits))]}
+        return {"scored": list(answers.scored((f"inputs[{n}]", row) for n, row in enumerate(rows, first)))}
+
+    def postprocess(self, model_outputs: dict[str, Any]) -> list[Any]:
+        tasks = getattr(self.processor, "tasks", ("label",))
+        found = [
+            (request, [_answer(row, tasks) for row in logits.astype(np.float64)])
+            for request, logits in model_outputs["scored"]
+        ]
+        return [answers[0] if request.get("single") else answers for request, answers in found]
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs) -> None:
+        """Save the model and its processor, from where the pipeline is made again."""
+        self.model.save_pretrained(save_directory, **kwargs)
+        self.processor.save_pretrained(save_directory)
+        if self._items is not None:
+            from lmctr.runs.folder import ITEM_STATISTICS
+
+            self._items.save(Path(save_directory) / ITEM_STATISTICS)
+        if self._retriever is not None:
+            self._retriever.save_pretrained(Path(save_directory) / "retriever")
+
+
+def _answer(logits: np.ndarray, tasks: tuple[str, ...]) -> dict[str, Any]:
+    """() or (T,) logits of a candidate in words."""
+    scores = 1 / (1 + np.exp(-logits))
+    if logits.ndim == 0 or (logits.size == 1 and len(tasks) == 1):
+        return {"score": float(scores.reshape(())), "logit": float(logits.reshape(()))}
+    return {"score": dict(zip(tasks, scores.tolist())), "logit": dict(zip(tasks, logits.tolist()))}
+
+
+PIPELINE_REGISTRY.register_pipeline(TASK, ClickPredictionPipeline, pt_model=AutoModelForCTR)

@@ -1,0 +1,118 @@
+"""`pipeline("click-prediction")` against `predict_rows`: every kind of input, from folders and objects, one, several, streams."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from datasets import Dataset
+from sequence_rows import sequence_log
+from transformers import pipeline
+
+import lmctr
+from lmctr.runs.answers import predict_rows
+
+sys.path.append(str(Path(__file__).parents[1] / "hub"))
+from tiny_run import make_model, make_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tabular():
+    fields = [{"name": "ad", "type": "categorical"}, {"name": "price", "type": "numeric"}]
+    processor = lmctr.TabularFeatureProcessor(fields, label=None)
+    processor.fit([{"ad": f"a{number % 5}", "price": number} for number in range(50)])
+    torch.manual_seed(0)
+    values = processor.model_config_values() | {"processor_fingerprint": processor.fingerprint}
+    config = lmctr.DeepFMConfig(**values, embedding_dim=4, hidden_units=[8], initializer_range=0.5)
+    return lmctr.DeepFMForCTR(config), processor
+
+
+@pytest.fixture(scope="module")
+def folder(tabular, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    for part in tabular:
+        part.save_pretrained(path)
+    return str(path)
+
+
+def logits_of(answers):
+    for answer in answers:
+        assert set(answer) == {"score", "logit"}
+        assert answer["score"] == pytest.approx(1 / (1 + np.exp(-answer["logit"])))
+    return [answer["logit"] for answer in answers]
+
+
+ROWS = [{"ad": "a1", "price": 2.0}, {"ad": "a2", "price": 30.0}, {"ad": None, "price": None}]
+
+
+def test_rows_of_tables(folder, tabular, tmp_path):
+    pipe = pipeline("click-prediction", model=folder, device="cpu", batch_size=2)
+    expected = predict_rows(*tabular, ROWS)
+    assert np.ptp(expected) > 1e-3
+    columns = {key: [row[key] for row in ROWS] for key in ROWS[0]}
+    for rows in (ROWS, tuple(ROWS), iter(ROWS), pa.table(columns), Dataset.from_dict(columns)):
+        np.testing.assert_allclose(logits_of(list(pipe(rows))), expected, atol=1e-6)
+    assert pipe(ROWS[0])["logit"] == pytest.approx(float(expected[0]))
+    assert pipe(ROWS, batch_size=1) == pipe(ROWS)
+    half = pipeline("click-prediction", model=folder, device="cpu", dtype="bfloat16")
+    assert half.dtype == torch.bfloat16
+    np.testing.assert_allclose(logits_of(half(ROWS)), expected, rtol=0.1)
+    pipe.save_pretrained(tmp_path)
+    again = pipeline("click-prediction", model=str(tmp_path), device="cpu")
+    assert again(ROWS) == pipe(ROWS)
+
+
+def test_what_does_not_belong_together(folder, tabular):
+    other = lmctr.TabularFeatureProcessor(
+        [{"name": "ad", "type": "categorical"}, {"name": "price", "type": "numeric"}]
+    )
+    other.fit([{"ad": f"b{number}", "price": number, "label": number % 2} for number in range(50)])
+    with pytest.raises(ValueError, match="processor: the model was trained with a processor of the fingerprint"):
+        pipeline("click-prediction", model=folder, processor=other, device="cpu")
+    with pytest.raises(ValueError, match="not loaded from a folder or the Hub; give its processor"):
+        pipeline("click-prediction", model=tabular[0], device="cpu")
+    pipe = pipeline("click-prediction", model=tabular[0], processor=folder, device="cpu")
+    with pytest.raises(ValueError, match="inputs: expected a request or row"):
+        pipe("a1")
+    with pytest.raises(ValueError, match="top_k: the pipeline takes"):
+        pipe(ROWS, top_k=1)
+
+
+def test_requests_of_events():
+    processor = lmctr.SequenceProcessor.fit(sequence_log())
+    torch.manual_seed(0)
+    config = lmctr.HSTUConfig(
+        **processor.model_config_values(), hidden_size=8, num_hidden_layers=1, initializer_range=0.3
+    )
+    model = lmctr.HSTUForCTR(config).eval()
+    pipe = pipeline("click-prediction", model=model, processor=processor, device="cpu")
+    history = [{"item": 100, "time": 3}, {"item": 101, "time": 5}]
+    requests = [
+        {"history": history[:1], "target": 102, "time": 9},
+        {"history": history, "candidates": [100, {"item": 103}], "time": 9},
+    ]
+    expected = predict_rows(model, processor, requests).reshape(-1)
+    one, several = pipe(requests)
+    np.testing.assert_allclose(logits_of([one, *several]), expected, atol=1e-5)
+    np.testing.assert_allclose(logits_of(pipe(requests[1])), expected[1:], atol=1e-5)
+    stream = pipe(request for request in requests)
+    assert next(stream) == one
+    with pytest.raises(ValueError, match=r"inputs\[1\]: the request has no 'history'"):
+        pipe([requests[0], {"target": 102, "time": 9}])
+
+
+def test_requests_of_texts_from_a_folder(tmp_path):
+    model, processor = make_model(), lmctr.CTRSinkProcessor(make_tokenizer(), num_behaviors=5)
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    history = [{"text": "Heat (Crime)", "time": 10}, {"text": "Toy Story", "time": 20}]
+    requests = [
+        {"history": history, "candidates": ["Casino", "Heat (Crime)"], "time": 30},
+        {"history": [], "target": "Toy Story", "time": 30},
+    ]
+    pipe = pipeline("click-prediction", model=str(tmp_path), device="cpu")
+    several, one = pipe(requests, max_tokens=512)
+    np.testing.assert_allclose(logits_of([*several, one]), predict_rows(model, processor, requests), atol=1e-5)
+    assert isinstance(pipe, lmctr.ClickPredictionPipeline)
