@@ -12,7 +12,9 @@ from typing import Any
 
 import yaml
 
-__all__ = ["check_file", "parse_yaml", "read_json", "read_yaml", "replacing", "write_json", "write_text"]
+__all__ = ["check_file", "parse_json", "parse_yaml", "read_json", "read_yaml", "replacing", "write_json", "write_text"]
+
+_YAML_DEPTH, _YAML_VALUES = 50, 200_000  # an alias counts as often as what it stands for is met
 
 
 def check_file(path: str | Path) -> Path:
@@ -22,19 +24,44 @@ def check_file(path: str | Path) -> Path:
     return Path(path)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """JSON whose objects have each key once.
+
+    Raises:
+        ValueError: no JSON, nested too deep, a key that stands twice, a number of thousands of digits.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise ValueError("not valid JSON: nested too deep") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {doubled!r} stands twice in one object; give it one value")
+    return found
+
+
 def read_json(path: str | Path) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: no UTF-8, no JSON, or another value than an object.
+        ValueError: no UTF-8, no JSON, a key that stands twice, or another value than an object.
     """
     try:
-        value = json.loads(_read_text(path))
+        value = parse_json(_read_text(path))
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{path} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); it may be cut off"
         ) from error
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}")
     return value
@@ -83,6 +110,10 @@ def parse_yaml(text: str, where: str) -> Any:
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ValueError(f"{where}{line}: not valid YAML: {problem}") from error
+    except RecursionError:
+        raise ValueError(f"{where}: not valid YAML: nested too deep") from None
+    except (ValueError, OverflowError) as error:  # a scalar that is no value of its kind
+        raise ValueError(f"{where}: not valid YAML: {error}") from error
 
 
 def _read_text(path: str | Path) -> str:
@@ -93,7 +124,36 @@ def _read_text(path: str | Path) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader with the scalars of YAML 1.2 (`1e-3` is a number, `no` is a word) and without doubled keys."""
+    """SafeLoader with the scalars of YAML 1.2 (`1e-3` is a number, `no` is a word) and without doubled keys.
+
+    A few hundred bytes of aliases can stand for more values than any memory holds, so what a text stands for is bounded.
+    """
+
+    def __init__(self, stream: Any):
+        super().__init__(stream)
+        self._depth, self._sizes = 0, {}  # values that a finished node stands for, by its anchor's node
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self.anchors:
+            if id(self.anchors[event.anchor]) not in self._sizes:
+                self._refuse("an alias inside the value that it stands for", event)
+            return super().compose_node(parent, index)
+        self._depth += 1
+        if self._depth > _YAML_DEPTH:
+            self._refuse(f"nested too deep (more than {_YAML_DEPTH} levels)", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (part for entry in inner for part in (entry if isinstance(entry, tuple) else (entry,)))
+        self._sizes[id(node)] = 1 + sum(self._sizes[id(part)] for part in parts)
+        if self._sizes[id(node)] > _YAML_VALUES:
+            self._refuse(f"more than {_YAML_VALUES:,} values, aliases written out", event)
+        return node
+
+    @staticmethod
+    def _refuse(problem: str, event: yaml.Event) -> None:
+        raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
         seen: set[Any] = set()

@@ -2,6 +2,9 @@ import pytest
 
 from lmctr.utils.files import parse_yaml, read_json, read_yaml, write_json, write_text
 
+_BOMB = b"l0: &l0 [" + b"1, " * 9 + b"1]\n"
+_BOMB += b"".join(b"l%d: &l%d [%s]\n" % (n, n, b", ".join([b"*l%d" % (n - 1)] * 9)) for n in range(1, 11))
+
 
 @pytest.mark.parametrize(
     ("content", "message"),
@@ -9,6 +12,9 @@ from lmctr.utils.files import parse_yaml, read_json, read_yaml, write_json, writ
         (b'{"a": 1', r"file is not valid JSON \(line 1, column 8: .*\); it may be cut off"),
         (b"[1]", "file must hold a JSON object, got list"),
         (b'{"a": "\xff"}', "file is not UTF-8 text .* at byte 7"),
+        (b'{"a": {"b": 1, "b": 2}}', "file: the key 'b' stands twice"),
+        (b'{"a": ' + b"[" * 200_000, "file: not valid JSON: nested too deep"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "file: .*digits"),
     ],
 )
 def test_bad_json_names_the_file_and_the_place(tmp_path, content, message):
@@ -32,6 +38,11 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path):
         (b"a:\n  b: 1\n  b: 2", "file, line 3: not valid YAML: key 'b' is given twice"),
         (b"a: !!python/object:os.system {}", "file, line 1: not valid YAML: could not determine a constructor"),
         (b"\xff", "file is not UTF-8 text"),
+        (b"a: " + b"[" * 20_000, "file, line 1: not valid YAML: nested too deep"),
+        (b"a: &a\n  b: *a", "file, line 2: not valid YAML: an alias inside"),
+        (_BOMB, "file, line [0-9]+: not valid YAML: more than 200,000 values"),
+        (b"a: " + b"1" * 5000, "file: not valid YAML: .*digits"),
+        (b"a: \x07", "file.*: not valid YAML"),
     ],
 )
 def test_bad_yaml_names_the_file_and_the_line(tmp_path, content, message):
@@ -52,3 +63,11 @@ def test_a_text_that_cannot_be_written_leaves_the_old_file(tmp_path):
         write_text(path, "new: \ud800\n" * 100_000)
     assert path.read_text() == "old: 1\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
+def test_aliases_that_stand_for_little_are_read():
+    assert parse_yaml("a: &a {x: 1}\nb: *a\nc: [*a, *a]", "text") == {
+        "a": {"x": 1},
+        "b": {"x": 1},
+        "c": [{"x": 1}] * 2,
+    }

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lmctr.data.features.transform import add_counts
+from lmctr.utils.outside import checked
 
 __all__ = ["Answers", "Request", "Row", "grid_batches", "unknown_words"]
 
@@ -136,7 +137,7 @@ class Answers(ABC):
     def _checked(self, given: Any, where: str) -> dict[str, Any]:
         if isinstance(given, ValueError):
             raise given
-        request = self.check(given, where)
+        request = self.check(checked(given, where), where)
         try:
             return self.prepare(request)
         except ValueError as error:

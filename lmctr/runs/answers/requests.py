@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from lmctr.utils.files import parse_json
 from lmctr.utils.suggest import unknown_key_message
 
 __all__ = ["answer_of", "event_request", "impression_request", "read_objects", "text_request"]
@@ -39,23 +40,12 @@ def read_objects(
         raise ValueError(f"{name}: not UTF-8 text, from about line {number + 1} on ({error.reason})") from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        doubled = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {doubled!r} stands twice in one object; give it one value")
-    return found
-
-
 def _value(line: str, where: str, what: str) -> dict[str, Any] | ValueError:
     """The object of a line, or why it is none."""
     try:
-        value = json.loads(line, object_pairs_hook=_object)
+        value = parse_json(line)
     except json.JSONDecodeError as error:
         return ValueError(f"{where}: not valid JSON: {error.msg} at column {error.colno}")
-    except RecursionError:
-        return ValueError(f"{where}: not valid JSON: nested too deep")
     except ValueError as error:
         return ValueError(f"{where}: {error}")
     if not isinstance(value, dict):

@@ -1,0 +1,72 @@
+"""The door for values from outside: whatever JSON, Python or HTTP hands in is plain and bounded behind it, or refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+__all__ = ["check_text", "checked"]
+
+_DEPTH = 16
+_LARGEST = 2**64
+
+
+def check_text(text: str, where: str) -> str:
+    """A text that can be written as UTF-8. Raises `ValueError`, which starts with `where`, for half of a surrogate pair."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{where}: the text {text!a:.80} holds half of a surrogate pair at character {error.start}, which is no text; "
+                "write the character itself, or both halves"
+            ) from None
+    return text
+
+
+def checked(value: Any, where: str, depth: int = 0) -> Any:
+    """A request, or a part of it, as it was given, with tuples as lists and mappings as dicts.
+
+    What is inside: texts, finite or missing numbers that 64 bits hold, true, false, null, dates, and lists, numeric arrays and objects of them,
+    not nested without end. What a value means is for its reader to check.
+
+    Raises:
+        ValueError: starts with `where` and the place in the value, and says what was found and what is accepted.
+    """
+    if value is None or isinstance(value, (bool, np.bool_)):
+        return value
+    if isinstance(value, str):
+        return check_text(value, where)
+    if isinstance(value, (int, np.integer)):
+        if not -_LARGEST < value < _LARGEST:
+            size = int(value).bit_length()
+            raise ValueError(
+                f"{where}: a whole number of {size} bits; at most 64 are accepted, write a longer id as text"
+            )
+        return value
+    if isinstance(value, (float, np.floating)):
+        if math.isinf(value):
+            raise ValueError(f"{where}: got {value!r}, expected a finite number, or null where none is known")
+        return value
+    if isinstance(value, date) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
+        return value
+    if depth >= _DEPTH:
+        raise ValueError(f"{where}: nested too deep; objects and lists stand in one another up to {_DEPTH} times")
+    if isinstance(value, Mapping):
+        found = {}
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{where}: the key {key!r:.80} is no text; keys are names")
+            check_text(key, where)
+            found[key] = checked(inner, f"{where}.{key}" if depth else f"{where}: {key}", depth + 1)
+        return found
+    if isinstance(value, (list, tuple)):
+        return [checked(inner, f"{where}[{place}]", depth + 1) for place, inner in enumerate(value)]
+    raise ValueError(
+        f"{where}: a value of the type {type(value).__name__} ({value!r:.80}) is not accepted; give texts, numbers, true, false, null, "
+        "or lists and objects of them"
+    )
