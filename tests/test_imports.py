@@ -24,6 +24,7 @@ LAYERS = {  # a room imports lower numbers, or itself
     "training": 6,
     "runs": 7,
     "hub": 8,
+    "server": 8,
     "studies": 8,
     "benchmarks": 8,
     "cli": 9,
@@ -35,6 +36,7 @@ ONLY_IN = {
     # Modules for `evaluate.load` describe their inputs with `datasets.Features`; lmctr itself never imports them.
     "datasets": ("data/", "evaluation/evaluate_base.py"),
     "argparse": ("cli/",),
+    **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), ("server/",)),
 }
 NOT_IN_CLI = ("numpy", "torch", "pyarrow")
 FILES = sorted(ROOT.rglob("*.py"))

@@ -20,6 +20,7 @@ VERBS = {
     "train": "lmctr.cli.train",
     "evaluate": "lmctr.cli.evaluate",
     "predict": "lmctr.cli.predict",
+    "serve": "lmctr.cli.serve",
     "push": "lmctr.cli.push",
     "card": "lmctr.cli.card",
     "benchmark": "lmctr.cli.benchmark",

@@ -1,12 +1,16 @@
-"""Request scoring: one user's candidates by the fastest exact path that a model has, user states that are kept, and
-retrieval models split into user and ad."""
+"""Request scoring: one user's candidates by the fastest exact path that a model has, user states that are kept, requests of many
+callers in batches, and retrieval models split into user and ad."""
 
+from .batching import Batcher
+from .kept_states import KeptStates
 from .registry import RequestScorer, register_scorer, scorer_for
 from .retrieval_split import SplitRetrievalModel, split_first_layer
 from .scoring import score
 from .user_state import UserState
 
 __all__ = [
+    "Batcher",
+    "KeptStates",
     "RequestScorer",
     "SplitRetrievalModel",
     "UserState",

@@ -24,7 +24,7 @@ from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
 from lmctr.utils.rows import whole_seconds
 
-from .prefix import EncodedPrefix, encode_prefix, score_packed
+from .prefix import EncodedPrefix, Pack, encode_prefix, score_packs
 from .registry import Request, RequestScorer
 
 __all__ = ["CTRSinkScorer"]
@@ -132,36 +132,48 @@ class CTRSinkScorer(RequestScorer):
             return self._encode(rows, plan, np.array([0]), encoded)[:2]
 
     def score(self, request: Request, encoded: EncodedPrefix | None) -> tuple[torch.Tensor, EncodedPrefix | None, int]:
-        rows = self._read(request)
-        if not len(rows.target):
-            return torch.zeros(0), encoded, 0
-        plan = rows.plan(self.processor.settings)
-        statistics = None
-        if self.processor.statistics_reader is not None:
-            with _named_errors():
-                statistics = torch.from_numpy(self.processor.scaled_statistics(request.candidates)).to(
-                    self.model.device
-                )
-        with self.inference():
-            if not self.shares_prefix:
-                return self._score_rows(rows, plan, statistics, request.max_tokens), encoded, 0
-            return self._score_shared(rows, plan, statistics, encoded, request.max_tokens)
+        return self.score_many([(request, encoded)])[0]
 
-    def _score_shared(
-        self,
-        rows: _Rows,
-        plan: Plan,
-        statistics: torch.Tensor | None,
-        encoded: EncodedPrefix | None,
-        max_tokens: int,
-    ) -> tuple[torch.Tensor, EncodedPrefix | None, int]:
+    def score_many(
+        self, asked: Sequence[tuple[Request, EncodedPrefix | None]]
+    ) -> list[tuple[torch.Tensor, EncodedPrefix | None, int]]:
+        found, shared = [], []
+        with self.inference():
+            for request, encoded in asked:
+                rows = self._read(request)
+                if not len(rows.target):
+                    found.append((torch.zeros(0), encoded, 0))
+                    continue
+                plan = rows.plan(self.processor.settings)
+                statistics = None
+                if self.processor.statistics_reader is not None:
+                    with _named_errors():
+                        scaled = self.processor.scaled_statistics(request.candidates)
+                    statistics = torch.from_numpy(scaled).to(self.model.device)
+                if not self.shares_prefix:
+                    found.append((self._score_rows(rows, plan, statistics, request.max_tokens), encoded, 0))
+                    continue
+                parts, kept, reencoded = self._shared_parts(rows, plan, statistics, encoded)
+                logits = torch.empty(len(rows.target))
+                shared += [(logits, places, pack) for places, pack in parts]
+                found.append((logits, kept, reencoded))
+            most = min((request.max_tokens for request, _ in asked), default=1)
+            for (logits, places, _), values in zip(
+                shared, score_packs(self.model, [pack for _, _, pack in shared], most)
+            ):
+                logits[torch.from_numpy(places)] = values
+        return found
+
+    def _shared_parts(
+        self, rows: _Rows, plan: Plan, statistics: torch.Tensor | None, encoded: EncodedPrefix | None
+    ) -> tuple[list[tuple[np.ndarray, Pack]], EncodedPrefix, int]:
+        """Numbers of the candidates that begin alike, and what is to run of them; then what `encode` returns."""
         _check_positions(self.model, int(plan.length.max()))
         pieces = rows.pieces
         suffix = pieces.values[pieces.suffix[0] : pieces.suffix[0] + pieces.suffix[1]]
-        logits = torch.empty(len(rows.target))
         # Rows that lost the same number of behaviours to max_length begin alike. The largest part stays in the state.
         values, counts = np.unique(plan.dropped, return_counts=True)
-        kept, reencoded = encoded, 0
+        parts, kept, reencoded = [], encoded, 0
         for place in np.argsort(-counts, kind="stable"):
             alike = np.flatnonzero(plan.dropped == values[place])
             prefix, again, rest = self._encode(rows, plan, alike, kept)
@@ -173,8 +185,8 @@ class CTRSinkScorer(RequestScorer):
                 for start, length in zip(starts, lengths)
             ]
             beside = None if statistics is None else statistics[torch.from_numpy(alike)]
-            logits[torch.from_numpy(alike)] = score_packed(self.model, prefix, own, max_tokens, beside)
-        return logits, kept, reencoded
+            parts.append((alike, Pack(prefix, own, beside)))
+        return parts, kept, reencoded
 
     def _encode(
         self, rows: _Rows, plan: Plan, chosen: np.ndarray, encoded: EncodedPrefix | None

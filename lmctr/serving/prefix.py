@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +17,10 @@ from lmctr.models.ctr_sink.sink_attention import SinkCache
 
 from .registry import EncodedHistory
 
-__all__ = ["EncodedPrefix", "encode_prefix", "score_packed"]
+__all__ = ["EncodedPrefix", "Pack", "encode_prefix", "score_packs"]
 
 _PACK = 512  # positions of one pack; each of them is also compared with the pack's other candidates, in vain
+_PASS = 1024  # positions of the packs of a forward pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,58 +138,112 @@ def _common(before: EncodedPrefix, ids: np.ndarray, buckets: np.ndarray) -> int:
     return length if same.all() else int(np.argmin(same))
 
 
-def score_packed(
-    model: torch.nn.Module,
-    prefix: EncodedPrefix,
-    own: Sequence[np.ndarray],
-    max_tokens: int,
-    statistics: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Logits of candidates that go on after a prefix: several of them in one row, each seeing the prefix and itself.
+class Pack(NamedTuple):
+    """Candidates behind one prefix.
+
+    Args:
+        prefix: what their rows begin with. own: C arrays of token ids, each of at least one. statistics: (C, Fs) float32 scaled
+            statistics of the candidates, for a model that reads them.
+    """
+
+    prefix: EncodedPrefix
+    own: Sequence[np.ndarray]
+    statistics: torch.Tensor | None = None
+
+
+def score_packs(model: torch.nn.Module, asked: Sequence[Pack], max_tokens: int) -> list[torch.Tensor]:
+    """Logits of candidates that go on after a prefix: several of them in one row, each seeing the prefix and itself; rows of
+    several users in one forward pass, shorter prefixes padded in front.
 
     The candidates' positions all begin at P, as if each stood alone. They hold no sinks, so the sink bias, which joins sinks
     only, is zero in their rows: what it did to the prefix is in the cache.
 
     Args:
-        model: a [`CTRSinkForCTR`] with a decoder. own: C arrays of token ids, each of at least one.
-        max_tokens: most positions of a pack (bounded by an own limit, above which packs only get slower).
-        statistics: (C, Fs) float32 scaled statistics of the candidates, for a model that reads them.
+        model: a [`CTRSinkForCTR`] with a decoder. asked: candidates of each user.
+        max_tokens: most positions of a pass (bounded by an own limit, above which they only get slower).
 
     Returns:
-        (C,) float32 on the CPU.
+        (C,) float32 on the CPU for each of `asked`.
     """
+    logits = [torch.empty(len(one.own)) for one in asked]
+    rows = []
+    for number, one in enumerate(asked):
+        lengths = np.array([len(ids) for ids in one.own], dtype=np.int64)
+        rows += [(int(lengths[chosen].sum()), number, chosen) for chosen in packs(lengths, min(max_tokens, _PACK))]
+    rows.sort(key=lambda row: -row[0])
+    begin = 0
+    while begin < len(rows):
+        # The first row is the longest: no other has more than half of its length as padding.
+        end = begin + 1
+        while (
+            end < len(rows)
+            and 2 * rows[end][0] >= rows[begin][0]
+            and (end + 1 - begin) * rows[begin][0] <= min(max_tokens, _PASS)
+        ):
+            end += 1
+        found = _score_rows(model, [(asked[number], chosen) for _, number, chosen in rows[begin:end]])
+        for (_, number, chosen), values in zip(rows[begin:end], found):
+            logits[number][torch.from_numpy(chosen)] = values
+        begin = end
+    return logits
+
+
+def _score_rows(model: torch.nn.Module, rows: Sequence[tuple[Pack, np.ndarray]]) -> tuple[torch.Tensor, ...]:
+    """Logits of some candidates of each of B packs, a row each."""
     device, dtype = next(model.parameters()).device, _dtype(model)
     language_model = model.model.language_model
-    lengths = np.array([len(ids) for ids in own])
-    begin = prefix.hidden.float().sum(0)
-    logits = torch.empty(len(own))
-    for chosen in packs(lengths, min(max_tokens, _PACK)):
-        ids = torch.from_numpy(np.concatenate([own[i] for i in chosen]).astype(np.int64)).to(device)
-        sizes = torch.from_numpy(lengths[chosen]).to(device)
-        segment = torch.repeat_interleave(torch.arange(len(chosen), device=device), sizes)
-        start = sizes.cumsum(0) - sizes
-        place = torch.arange(len(ids), device=device) - start[segment]
-        alone = (segment[:, None] == segment).tril()
-        mask = torch.zeros(len(ids), prefix.num_positions + len(ids), dtype=dtype, device=device)
-        mask[:, prefix.num_positions :].masked_fill_(~alone, torch.finfo(dtype).min)
-        past = DynamicCache(config=model.config.text_config)
-        for layer, (key, value) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
-            past.update(key, value, layer)
-        # Not through CTRSinkModel: without sinks there is nothing to embed and no bias to add.
-        hidden = language_model(
-            inputs_embeds=language_model.get_input_embeddings()(ids)[None],
-            attention_mask=mask[None, None],
-            position_ids=prefix.num_positions + place[None],
-            past_key_values=past,
-            use_cache=True,
-        ).last_hidden_state[0]
-        total = begin.expand(len(chosen), -1).index_add(0, segment, hidden.float())
-        pooled = (total / (prefix.num_positions + sizes[:, None])).to(hidden.dtype)
-        one = torch.ones(len(chosen), 1, dtype=torch.bool, device=device)
-        places = torch.from_numpy(chosen)
-        beside = None if statistics is None else statistics[places]
-        logits[places] = model.head(pooled[:, None], one, beside).float().cpu()
-    return logits
+    lengths = [np.array([len(pack.own[number]) for number in chosen]) for pack, chosen in rows]
+    before = [pack.prefix.num_positions for pack, _ in rows]
+    first, width = max(before), max(int(own.sum()) for own in lengths)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    segment = np.full((len(rows), width), -1, dtype=np.int64)  # padding sees padding only, and nobody sees it
+    position = np.zeros((len(rows), width), dtype=np.int64)
+    for row, (pack, chosen) in enumerate(rows):
+        own, size = lengths[row], int(lengths[row].sum())
+        ids[row, :size] = np.concatenate([pack.own[number] for number in chosen])
+        segment[row, :size] = np.repeat(np.arange(len(own)), own)
+        position[row, :size] = before[row] + np.arange(size) - np.repeat(np.cumsum(own) - own, own)
+    ids, segment, position = (torch.from_numpy(values).to(device) for values in (ids, segment, position))
+    hidden_keys = torch.zeros(len(rows), 1, width, first + width, dtype=torch.bool, device=device)
+    hidden_keys[:, 0, :, first:] = ~(segment[:, :, None] == segment[:, None, :]).tril()
+    for row, count in enumerate(before):
+        hidden_keys[row, :, :, : first - count] = True
+    mask = torch.zeros(hidden_keys.shape, dtype=dtype, device=device)
+    mask.masked_fill_(hidden_keys, torch.finfo(dtype).min)
+    past = DynamicCache(config=model.config.text_config)
+    for layer in range(len(rows[0][0].prefix.keys)):
+        key = _behind_each_other([pack.prefix.keys[layer] for pack, _ in rows], first)
+        past.update(key, _behind_each_other([pack.prefix.values[layer] for pack, _ in rows], first), layer)
+    # Not through CTRSinkModel: without sinks there is nothing to embed and no bias to add.
+    hidden = language_model(
+        inputs_embeds=language_model.get_input_embeddings()(ids),
+        attention_mask=mask,
+        position_ids=position,
+        past_key_values=past,
+        use_cache=True,
+    ).last_hidden_state
+    counts = [len(own) for own in lengths]
+    offset = torch.tensor(np.cumsum([0, *counts[:-1]]), device=device)
+    real = segment >= 0
+    total = torch.cat([pack.prefix.hidden.float().sum(0).expand(count, -1) for (pack, _), count in zip(rows, counts)])
+    total = total.index_add(0, (segment + offset[:, None])[real], hidden[real].float())
+    sizes = torch.from_numpy(np.concatenate([own + count for own, count in zip(lengths, before)])).to(device)
+    pooled = (total / sizes[:, None]).to(hidden.dtype)
+    one = torch.ones(len(pooled), 1, dtype=torch.bool, device=device)
+    beside = None
+    if rows[0][0].statistics is not None:
+        beside = torch.cat([pack.statistics[torch.from_numpy(chosen).to(device)] for pack, chosen in rows])
+    return model.head(pooled[:, None], one, beside).float().cpu().split(counts)
+
+
+def _behind_each_other(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+    """(1, h, P, d) of each row as (B, h, width, d), with zeros in front of the shorter ones."""
+    if all(part.shape[2] == width for part in parts):
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+    whole = parts[0].new_zeros(len(parts), parts[0].shape[1], width, parts[0].shape[3])
+    for row, part in enumerate(parts):
+        whole[row, :, width - part.shape[2] :] = part[0]
+    return whole
 
 
 def packs(lengths: np.ndarray, most: int) -> Iterator[np.ndarray]:

@@ -94,6 +94,12 @@ class RequestScorer(ABC):
     ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
         """(C,) float32 logits on the CPU, and what `encode` returns."""
 
+    def score_many(
+        self, asked: Sequence[tuple[Request, EncodedHistory | None]]
+    ) -> list[tuple[torch.Tensor, EncodedHistory | None, int]]:
+        """[`score`] of several users' requests; families that can run them in common passes do."""
+        return [self.score(request, encoded) for request, encoded in asked]
+
     def refuse_similarity(self, request: Request) -> None:
         """Raise `ValueError` for similarities, which a model does not read."""
         if request.similarity is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,13 +132,56 @@ class UserState:
         max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> torch.Tensor:
         """(C,) logits of candidates; see [`lmctr.serving.score`]."""
+        asked = self.request(candidates, time, similarity=similarity, max_tokens=max_tokens)
+        logits, self._encoded, self.reencoded = self._scorer.score(*asked)
+        return logits
+
+    def request(
+        self,
+        candidates: Sequence[Mapping[str, Any] | str],
+        time: float,
+        *,
+        similarity: np.ndarray | Sequence[Sequence[float]] | None = None,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+    ) -> tuple[Request, EncodedHistory | None]:
+        """What a scorer takes to score candidates of this user, alone or with requests of others (`RequestScorer.score_many`); what it
+        encoded goes back by [`keep`]."""
         self._check_weights()
         candidates = list(candidates)
         if self._statistics is not None:
             candidates = self._statistics.fill(candidates, time)
-        request = Request(self._history, candidates, time, similarity, max_tokens)
-        logits, self._encoded, self.reencoded = self._scorer.score(request, self._encoded)
-        return logits
+        return Request(self._history, candidates, time, similarity, max_tokens), self._encoded
+
+    def keep(self, encoded: EncodedHistory | None, reencoded: int) -> None:
+        """Take over what a scorer encoded for a [`request`] of this state, which has not been extended since."""
+        self._encoded, self.reencoded = encoded, reencoded
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the state: of its tensors (whole storages, each once) and, estimated, of its behaviours."""
+        tensors = {} if self._encoded is None else self._encoded.tensors()
+        storages = {part.data_ptr(): part.nbytes() for part in (t.untyped_storage() for t in tensors.values())}
+        return sum(storages.values()) + sum(_size_of(behavior) for behavior in self._history)
+
+    def moved_to(
+        self, model: torch.nn.Module, processor: Any, items: ItemStatistics | None = None
+    ) -> UserState | None:
+        """The same user's state for other weights, to be encoded at its next use; None where the kept behaviours may not be all that
+        these need, or where statistics of the whole history were counted by another reader."""
+        same = processor_fingerprint(processor) == self._settings
+        if self.num_kept < self.num_seen and not (
+            same and model.config.to_dict() == self._scorer.model.config.to_dict()
+        ):
+            return None
+        state = UserState(model, processor, items=items)
+        if items is not None:
+            if self._statistics is None or not same:
+                return None
+            state._statistics.load(self._statistics.user.to_dict(), items)
+        if not same:
+            state._scorer.check_behaviors(self._history, None)
+        state._history, state.num_seen = list(self._history), self.num_seen
+        return state
 
     def check_belongs(self, model: torch.nn.Module, processor: Any) -> None:
         """Raise `ValueError` unless the state was made with this model and a processor of the same settings."""
@@ -231,6 +275,15 @@ class UserState:
             moved = {name: tensor.to(device) for name, tensor in tensors.items()}
             state._encoded = state._scorer.encoded_class.from_tensors(moved)
         return state
+
+
+def _size_of(value: Any) -> int:
+    """Bytes of a value of JSON, about: what Python shares between behaviours (keys, small numbers) is counted too."""
+    if isinstance(value, Mapping):
+        return sys.getsizeof(value) + sum(_size_of(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return sys.getsizeof(value) + sum(map(_size_of, value))
+    return sys.getsizeof(value)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,221 @@
+"""The engine of a scoring server, which knows no protocol: requests in, futures of scores out; kept states; models swapped in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from lmctr.serving import Batcher, KeptStates
+from lmctr.utils.suggest import unknown_key_message
+
+from .served import Scored, ServedModel
+
+__all__ = ["Appended", "Conflict", "Engine", "UnknownUser"]
+
+_OF_EVENTS = ("events", "start", "num_seen")
+
+
+class UnknownUser(LookupError):
+    """There is no kept state of a user."""
+
+    def __init__(self, user: str):
+        super().__init__(
+            f"no state is kept of the user {user!r}: none was started, or it expired or gave way to others; send the whole history, "
+            'with the scores or as events with "start": true'
+        )
+
+
+class Conflict(ValueError):
+    """A state has seen another number of behaviours than the caller believes."""
+
+
+class Appended(NamedTuple):
+    """What became of behaviours: seen in all, still kept, positions encoded again; whether the state found a place in memory."""
+
+    user: str
+    num_seen: int
+    num_kept: int
+    reencoded: int
+    kept: bool
+    values: int
+    unknown: int
+    served: ServedModel
+
+    def answer(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "user_id": self.user,
+            "num_seen": self.num_seen,
+            "num_kept": self.num_kept,
+            "reencoded": self.reencoded,
+            "kept": self.kept,
+            "unknown_share": self.unknown / self.values if self.values else 0.0,
+            "model_version": self.served.version,
+            "processor_fingerprint": self.served.fingerprint,
+        }
+
+
+class _Events(NamedTuple):
+    user: str
+    events: list[Any]
+    start: bool
+    num_seen: int | None
+
+
+class _Score(NamedTuple):
+    request: dict[str, Any]
+    user: str | None
+
+
+class Engine:
+    """Scores requests of many callers at a time with one model, in one thread (the model's and the states' own).
+
+    Args:
+        served: the model. max_positions, max_wait, max_queue, on_batch: of the [`~lmctr.serving.Batcher`].
+        max_state_bytes, time_to_live: of the kept states.
+
+    Scores do not depend on what else is scored at the time: to 1e-5 in float32.
+
+    Example: an adapter to another server is
+
+    ```python
+    >>> engine = Engine(ServedModel("runs/din"))
+    >>> engine.score({"history": [], "candidates": [318, 296], "time": 1700000000}).result().answer()["probabilities"]
+    ```
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        *,
+        max_positions: int = 8192,
+        max_wait: float = 0.002,
+        max_queue: int = 256,
+        max_state_bytes: int = 1 << 30,
+        time_to_live: float | None = None,
+        on_batch: Callable[[int, int, float], None] | None = None,
+    ):
+        self.served = served
+        self.states = KeptStates(max_state_bytes, time_to_live)
+        self.swaps = {"done": 0, "refused": 0}
+        self.batcher = Batcher(
+            self._run, max_positions=max_positions, max_wait=max_wait, max_queue=max_queue, on_batch=on_batch
+        )
+
+    def score(self, body: Mapping[str, Any], deadline: float = math.inf) -> Future[Scored]:
+        """The scores of a request: as a line of `lmctr predict`, `{"rows": [...]}` for tables; with `user_id` in the place of the history
+        for a kept state. `deadline`: of `time.monotonic()`.
+
+        Raises:
+            ValueError: a request that is not valid, as far as that is seen without the processor.
+            QueueFull, Draining: see [`~lmctr.serving.batching`].
+
+        The future raises `ValueError` (what the processor refuses), [`UnknownUser`], `DeadlinePassed`.
+        """
+        body = dict(body)
+        user = _user_id(body.pop("user_id")) if "user_id" in body else None
+        served = self.served
+        request = served.check(body, has_state=user is not None)
+        return self.batcher.submit(_Score(request, user), served.positions(request), deadline)
+
+    def add_events(self, user: str, body: Mapping[str, Any], deadline: float = math.inf) -> Future[Appended]:
+        """Append behaviours to the kept state of a user: `{"events": [...]}`; with `"start": true` a new state of these begins, in the place
+        of an earlier one. `"num_seen"`: how many behaviours the state must have seen before, so that none is added twice.
+
+        Raises:
+            ValueError, QueueFull, Draining: as [`score`].
+
+        The future raises [`UnknownUser`] and [`Conflict`] besides.
+        """
+        for key in body:
+            if key not in _OF_EVENTS:
+                raise ValueError(f"request: {unknown_key_message(key, _OF_EVENTS, 'the request')}")
+        events, start, seen = body.get("events"), body.get("start", False), body.get("num_seen")
+        if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+            raise ValueError("request: events must be a list of behaviours, oldest first, each an object")
+        if not isinstance(start, bool):
+            raise ValueError(f"request: start must be true or false, got {start!r}")
+        if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int)):
+            raise ValueError(f"request: num_seen must be a whole number, got {seen!r}")
+        if not self.served.reads_histories:
+            raise ValueError(f"this model reads {self.served.kind}, no histories; it keeps no state of a user")
+        return self.batcher.submit(_Events(_user_id(user), events, start, seen), len(events) + 1, deadline)
+
+    def swap(self, served: ServedModel) -> None:
+        """Go on with another model, between two batches; kept states go over where that is exact (`UserState.moved_to`).
+
+        Raises:
+            ValueError: a model of another kind of input; the earlier one stays.
+        """
+        if served.kind != self.served.kind or served.tasks != self.served.tasks:
+            raise ValueError(
+                f"{served.name} reads {served.kind} (tasks {', '.join(served.tasks)}), the model that is served {self.served.kind} "
+                f"({', '.join(self.served.tasks)}); start another server for it"
+            )
+        self.batcher.submit(served, first=True).result()
+        self.swaps["done"] += 1
+
+    def close(self) -> None:
+        """Take no more requests, answer those that wait, and stop."""
+        self.batcher.close()
+
+    # ---- in the worker's thread -----------------------------------------------------------------------------------------
+
+    def _run(self, works: list[Any]) -> list[Any]:
+        found: list[Any] = [None] * len(works)
+        scores: list[int] = []
+        for place, work in enumerate(works):
+            if isinstance(work, _Score):
+                scores.append(place)
+                continue
+            self._score(works, scores, found)  # in the order in which they came
+            scores = []
+            try:
+                found[place] = self._swap(work) if isinstance(work, ServedModel) else self._append(work)
+            except Exception as error:
+                found[place] = error
+        self._score(works, scores, found)
+        return found
+
+    def _score(self, works: list[Any], places: list[int], found: list[Any]) -> None:
+        asked, states = [], []
+        for place in places:
+            request, user = works[place]
+            state = None if user is None else self.states.get(user)
+            if user is not None and state is None:
+                found[place] = UnknownUser(user)
+            else:
+                asked.append(place)
+                states.append((request, state))
+        for place, scored in zip(asked, self.served.score(states)):
+            found[place] = scored
+            user = works[place].user
+            if user is not None:
+                self.states.grown(user)
+
+    def _append(self, work: _Events) -> Appended:
+        state = self.states.get(work.user)
+        if work.start:
+            state = None
+        elif state is None:
+            raise UnknownUser(work.user)
+        seen = 0 if state is None else state.num_seen
+        if work.num_seen is not None and work.num_seen != seen:
+            raise Conflict(f"the state of the user {work.user!r} has seen {seen} behaviours, not {work.num_seen}")
+        state = self.served.new_state() if state is None else state
+        state.extend(work.events)
+        kept = self.states.put(work.user, state)
+        unknown = self.served.unknown_events(work.events)
+        return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, *unknown, self.served)
+
+    def _swap(self, served: ServedModel) -> None:
+        self.states.move(lambda state: state.moved_to(served.model, served.processor, served.items))
+        self.served = served
+
+
+def _user_id(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+        raise ValueError(f"request: user_id must be a text or a whole number, got {value!r}")
+    return str(value)

@@ -1,0 +1,296 @@
+"""A model that answers requests of many callers together: any kind of input, each request by itself right or wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from lmctr.data.processors.impressions import pad_ads
+from lmctr.runs.download import local_folder
+from lmctr.runs.folder import open_run
+from lmctr.runs.loading import load_folder
+from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
+from lmctr.serving import UserState, scorer_for
+from lmctr.serving.fingerprint import model_fingerprint, processor_fingerprint
+from lmctr.serving.registry import Request
+from lmctr.utils.measure import usable_device
+from lmctr.utils.suggest import unknown_key_message
+
+from .predict import answers_for, load_item_statistics, load_retriever
+from .requests import answer_of
+from .tables import table_logits
+
+__all__ = ["Scored", "ServedModel"]
+
+T, R = TypeVar("T"), TypeVar("R")
+_LETTERS = 4  # of a token, about
+
+
+class Scored(NamedTuple):
+    """What a request gets: (C,) or (C, T) logits, how many values were read and how many of them unknown, and by which model."""
+
+    request: dict[str, Any]
+    logits: np.ndarray
+    values: int
+    unknown: int
+    served: ServedModel
+
+    def answer(self, with_logits: bool = False) -> dict[str, Any]:
+        """As JSON has it: probabilities (of retrieval families `scores`), and what they come from."""
+        request, served = self.request, self.served
+        if served.kind == "table":
+            request = {**request, "single": False}
+        answer = answer_of(request, self.logits, served.tasks)
+        if not with_logits:
+            answer = {key: value for key, value in answer.items() if key not in ("logit", "logits")}
+        return answer | {
+            "unknown_share": self.unknown / self.values if self.values else 0.0,
+            "model_version": served.version,
+            "processor_fingerprint": served.fingerprint,
+        }
+
+
+class ServedModel:
+    """A model and its processor, loaded, and held against the run's reference rows.
+
+    Args:
+        run: a run folder, any folder that `from_pretrained` loads, or a Hub id. device: as torch names it; default: cuda where there
+            is one. batch_size: rows of a forward pass. max_tokens: positions of one, where a history is shared by its candidates.
+
+    Attributes:
+        kind: what it reads: "text", "events", "table" or "impressions". version: fingerprint of configuration and weights.
+        fingerprint: of the processor. probe: number of reference rows and the largest difference of a logit; None: the folder has none
+            (they are not shared on the Hub).
+
+    Raises:
+        FileNotFoundError, ValueError: what `load_run` and [`compare_with_reference`] raise: other logits than the run's are refused.
+    """
+
+    def __init__(
+        self, run: str, device: str | None = None, batch_size: int | None = None, max_tokens: int | None = None
+    ):
+        folder = open_run(local_folder(run), "model")
+        model, self.processor = load_folder(folder)
+        self.name = str(run)
+        self.version, self.fingerprint = model_fingerprint(model), processor_fingerprint(self.processor)
+        self.model = model.to(usable_device(device)).eval()
+        self.probe = self._probe(folder.path)
+        self.kind = self.processor.request_kind
+        self.batch_size = batch_size
+        self.items = load_item_statistics(folder.path, self.processor)
+        self.answers = None
+        if self.kind != "table":
+            retriever = load_retriever(folder.path, self.processor)
+            self.answers = answers_for(self.model, self.processor, retriever, batch_size, max_tokens, self.items)
+        # Whether what is encoded of a history is kept and shared by its candidates.
+        self._keeps = self.reads_histories and self.answers.keeps_states
+        self._scorer = scorer_for(self.model, self.processor) if self._keeps else None
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return ("label",) if self.answers is None else self.answers.tasks
+
+    @property
+    def reads_histories(self) -> bool:
+        return self.kind in ("text", "events")
+
+    def _probe(self, path: Path) -> tuple[int, float] | None:
+        return compare_with_reference(path, self.model) if (path / REFERENCE_FILE).is_file() else None
+
+    # ---- in the caller's thread ---------------------------------------------------------------------------------------
+
+    def check(self, body: Mapping[str, Any], has_state: bool = False) -> dict[str, Any]:
+        """A request as [`score`] takes it. `has_state`: the history is that of a kept state.
+
+        Raises:
+            ValueError: unknown or missing keys, values of the wrong type.
+        """
+        if has_state and not self.reads_histories:
+            raise ValueError(f"request: this model reads {self.kind}, no histories; it keeps no state of a user")
+        if has_state and "history" in body:
+            raise ValueError("request: give either the history or the user_id of a kept state, not both")
+        if self.answers is not None:
+            return self.answers.check({**body, "history": []} if has_state else dict(body), "request")
+        for key in body:
+            if key not in ("id", "rows"):
+                raise ValueError(f"request: {unknown_key_message(key, ('id', 'rows'), 'the request')}")
+        rows = body.get("rows")
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            raise ValueError("request: rows must be a list of at least one object with the columns of the fields")
+        return dict(body)
+
+    def positions(self, request: Mapping[str, Any]) -> int:
+        """About how many positions a checked request has, for the size of batches."""
+        if self.kind == "table":
+            return len(request["rows"])
+        if self.kind == "impressions":
+            return len(request["ads"])
+        history, candidates = request["history"], request["candidates"]
+        if self.kind == "events":
+            return len(history) + len(candidates)
+        before, own = (sum(_length(entry) for entry in entries) for entries in (history, candidates))
+        if self._is_shared(request):
+            return before + own
+        longest = self.processor.effective_max_length or math.inf
+        return sum(int(min(before + _length(entry), longest)) for entry in candidates)
+
+    # ---- in the worker's thread -----------------------------------------------------------------------------------------
+
+    def new_state(self) -> UserState:
+        """A state of a user without behaviours.
+
+        Raises:
+            ValueError: a model that keeps none.
+        """
+        if not self.reads_histories:
+            raise ValueError(f"this model reads {self.kind}, no histories; it keeps no state of a user")
+        return UserState(self.model, self.processor, items=self.items)
+
+    def score(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[Scored | Exception]:
+        """Scores of checked requests, or why one has none; what is wrong with a request touches no other."""
+        if self.kind == "table":
+            found = _isolated(lambda some: self._table([request for request, _ in some]), asked)
+        elif self.kind == "impressions":
+            found = _isolated(lambda some: self._impressions([request for request, _ in some]), asked)
+        else:
+            found = self._histories(asked)
+        return [one if isinstance(one, Exception) else _finite(one) for one in found]
+
+    def _table(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
+        inputs, counts = [], []
+        for request in requests:
+            inputs.append(self.processor(request["rows"], return_tensors="np"))
+            counts.append(self.processor.oov_counts)
+        joined = {key: torch.from_numpy(np.concatenate([one[key] for one in inputs])) for key in inputs[0]}
+        logits = np.split(
+            table_logits(self.model, joined, self.batch_size), _ends([len(one["rows"]) for one in requests])
+        )
+        return [Scored(*one, *_totals(count), self) for *one, count in zip(requests, logits, counts)]
+
+    def _impressions(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
+        before, self.answers.unknown = self.answers.unknown, {}
+        try:
+            own, counts = [], []
+            for request in requests:
+                self.answers.unknown = {}
+                own.append(self.answers.process([("request", request, request["ads"])]))
+                counts.append(self.answers.unknown)
+        finally:
+            self.answers.unknown = before
+        sizes = np.array([len(request["ads"]) for request in requests])
+        flat = {
+            key: np.concatenate([one[key][0].numpy() if key.startswith("ad_") else one[key].numpy() for one in own])
+            for key in own[0]
+            if key != "ad_mask"
+        }
+        grids, mask = pad_ads({key: values for key, values in flat.items() if key.startswith("ad_")}, sizes)
+        batch = {key: values for key, values in flat.items() if not key.startswith("ad_")} | grids | {"ad_mask": mask}
+        with torch.inference_mode():
+            inputs = {key: torch.from_numpy(batch[key]).to(self.model.device) for key in own[0]}
+            logits = self.model(**inputs).logits.float().cpu().numpy()
+        return [
+            Scored(request, values[:size], *_totals(count), self)
+            for request, values, size, count in zip(requests, logits, sizes, counts)
+        ]
+
+    def _histories(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[Scored | Exception]:
+        ready = _isolated(lambda some: [self._prepared(*one) for one in some], asked)
+        found, shared, together = list(ready), [], []
+        for place, (request, (_, state)) in enumerate(zip(ready, asked)):
+            if not isinstance(request, Exception):
+                alone = self._keeps and (state is not None or self._is_shared(request))
+                (shared if alone else together).append(place)
+        for run, places in ((self._together, together), (self._shared, shared)):
+            for place, logits in zip(places, _isolated(run, [(ready[place], asked[place][1]) for place in places])):
+                found[place] = logits
+        return [
+            one if isinstance(one, Exception) else Scored(request, one, *self._unknown(request), self)
+            for one, (request, _) in zip(found, asked)
+        ]
+
+    def _is_shared(self, request: Mapping[str, Any]) -> bool:
+        return self._keeps and len(request["candidates"]) >= self.answers.many()
+
+    def _prepared(self, request: dict[str, Any], state: UserState | None) -> dict[str, Any]:
+        """With the statistics of the candidates; a state's own are filled in when it is scored."""
+        if state is None:
+            return self.answers.prepare(request)
+        if self._keeps:
+            return request
+        filled = state.request(request["candidates"], request["time"])[0].candidates
+        return {**request, "history": state.history, "candidates": filled}
+
+    def _together(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[np.ndarray]:
+        return self.answers.together([("request", request) for request, _ in asked])
+
+    def _shared(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[np.ndarray]:
+        wanted, most = [], self.answers.max_tokens
+        for request, state in asked:
+            history = request["history"] if state is None else state.history
+            candidates, time = request["candidates"], request["time"]
+            cosines = self.answers.similarity(history, candidates)
+            if state is None:
+                wanted.append((Request(history, candidates, time, cosines, most), None))
+            else:
+                wanted.append(state.request(candidates, time, similarity=cosines, max_tokens=most))
+        found = self._scorer.score_many(wanted)
+        for (_, state), (_, encoded, reencoded) in zip(asked, found):
+            if state is not None:
+                state.keep(encoded, reencoded)
+        return [logits.numpy() for logits, _, _ in found]
+
+    def _unknown(self, request: Mapping[str, Any]) -> tuple[int, int]:
+        """Of the request's own values; those of a kept history were counted when they came."""
+        return _totals(self.answers.unknown_in(request)) if self.kind == "events" else self._unknown_tokens(request)
+
+    def _unknown_tokens(self, request: Mapping[str, Any]) -> tuple[int, int]:
+        texts = [entry.get("text") or "" for entry in (*request["history"], *request["candidates"])]
+        tokenizer = self.processor.tokenizer
+        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return sum(map(len, ids)), sum(own.count(tokenizer.unk_token_id) for own in ids)
+
+    def unknown_events(self, events: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+        """How many values of behaviours were read, and how many of them unknown."""
+        if self.kind == "text":
+            return self._unknown_tokens({"history": events, "candidates": ()})
+        items = [event["item"] for event in events]
+        return len(items), self.processor.num_unknown(items)
+
+
+def _isolated(run: Callable[[Sequence[T]], list[R]], asked: Sequence[T]) -> list[R | Exception]:
+    """`run` of all; where it fails, of either half, so that a wrong one is found in a few more runs and harms no other."""
+    if not asked:
+        return []
+    try:
+        return run(asked)
+    except Exception as error:
+        if len(asked) == 1:
+            return [error]
+        half = len(asked) // 2
+        return [*_isolated(run, asked[:half]), *_isolated(run, asked[half:])]
+
+
+def _finite(scored: Scored) -> Scored | ValueError:
+    bad = np.flatnonzero(~np.isfinite(scored.logits.reshape(len(scored.logits), -1)).all(axis=1))
+    if not len(bad):
+        return scored
+    return ValueError(f"request: candidate {bad[0]} gets no finite score; look for numbers out of all proportion")
+
+
+def _totals(counts: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
+    """Values that were there, and the unknown among them, over all fields."""
+    there = sum(own["values"] - own.get("missing", 0) for own in counts.values())
+    return there, sum(own["unknown"] for own in counts.values())
+
+
+def _ends(sizes: Sequence[int]) -> np.ndarray:
+    return np.cumsum(sizes)[:-1]
+
+
+def _length(entry: Mapping[str, Any]) -> int:
+    return len(entry.get("text") or "") // _LETTERS + 1

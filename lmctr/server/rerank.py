@@ -1,0 +1,75 @@
+"""`/v1/rerank`: the shape that clients of rerank servers send, turned into a request of the engine, and its scores into theirs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lmctr.runs.answers.served import Scored
+from lmctr.utils.suggest import unknown_key_message
+
+__all__ = ["rerank_answer", "rerank_request"]
+
+# "model" and the bounds of texts are sent by clients of other servers; here the model is the one that is served.
+_KEYS = ("id", "query", "documents", "top_n", "return_documents", "model", "max_tokens_per_doc", "deadline_ms")
+
+
+def rerank_request(body: Mapping[str, Any], kind: str, clock: Callable[[], float] = time.time) -> dict[str, Any]:
+    """The request that a query and its documents stand for.
+
+    The query is the user. For models of histories: the id of a kept state, or an object with `history` and `time` (and `scenario`,
+    `user`); without a `time` it is now. For tables: an object of the columns that all documents share. For impressions: the user's columns.
+    A client that sends texts only gives the object as JSON text.
+
+    Raises:
+        ValueError: names the key, what came and what is accepted.
+    """
+    for key in body:
+        if key not in _KEYS:
+            raise ValueError(f"request: {unknown_key_message(key, _KEYS, 'the request')}")
+    query, documents, most = body.get("query"), body.get("documents"), body.get("top_n")
+    if not isinstance(documents, list) or not documents:
+        raise ValueError("request: documents must be a list of at least one candidate")
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ValueError(f"request: top_n must be a whole number of at least 1, got {most!r}")
+    if not isinstance(body.get("return_documents", False), bool):
+        raise ValueError(f"request: return_documents must be true or false, got {body['return_documents']!r}")
+    if isinstance(query, str) and query.lstrip().startswith("{"):
+        try:
+            query = json.loads(query)
+        except ValueError as error:
+            raise ValueError(f"request: query begins like a JSON object, but is none: {error}") from error
+    own = {"id": body["id"]} if "id" in body else {}
+    if kind in ("text", "events"):
+        if isinstance(query, str):
+            query = {"user_id": query}
+        if not isinstance(query, dict):
+            raise ValueError(
+                "request: query must be the id of a kept user, or an object (or its JSON text) with the user's history and the time"
+            )
+        return own | {"time": int(clock())} | query | {"candidates": documents}
+    if not isinstance(query, dict):
+        raise ValueError(f"request: query must be an object (or its JSON text) with columns; this model reads {kind}")
+    if not all(isinstance(document, dict) for document in documents):
+        raise ValueError(f"request: documents must be objects with columns; this model reads {kind}")
+    if kind == "impressions":
+        return own | {"user": query, "ads": documents}
+    return own | {"rows": [{**query, **document} for document in documents]}
+
+
+def rerank_answer(scored: Scored, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The documents by falling relevance: the probability of the first task, of retrieval families the score."""
+    answer = scored.answer()
+    values = answer.pop("scores", None)
+    if values is None:
+        values = answer.pop("probabilities", None)
+        values = next(iter(values.values())) if isinstance(values, dict) else values
+    order = sorted(range(len(values)), key=lambda place: -values[place])[: body.get("top_n")]
+    results = [{"index": place, "relevance_score": values[place]} for place in order]
+    if body.get("return_documents", False):
+        for entry in results:
+            document = body["documents"][entry["index"]]
+            entry["document"] = {"text": document} if isinstance(document, str) else document
+    return {"id": answer.pop("id", None), "model": scored.served.name, "results": results, **answer}

@@ -1,0 +1,105 @@
+"""`lmctr serve`: load, probe, listen; drain on SIGTERM, take over a new version of the model on SIGHUP."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import socket
+import sys
+import threading
+
+import torch
+import transformers
+
+from lmctr.runs.answers.engine import Engine
+from lmctr.runs.answers.served import ServedModel
+
+from .options import ServeOptions
+
+__all__ = ["serve"]
+
+logger = logging.getLogger("lmctr.server")
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve until SIGTERM or SIGINT; requests that were taken are answered first.
+
+    Raises:
+        ImportError: the extra `serve` is not installed.
+        FileNotFoundError, ValueError: what [`ServedModel`] raises; a model that gives other logits for the run's reference rows is not served.
+        OSError: the address is taken.
+    """
+    try:
+        import uvicorn
+
+        from .app import create_app
+        from .metrics import ServerMetrics
+    except ImportError as error:
+        raise ImportError(f"lmctr serve needs the extra serve: pip install 'lmctr[serve]' ({error})") from error
+    transformers.utils.logging.disable_progress_bar()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    listening = _listen(options.host, options.port)  # an address that is taken is told before the model is loaded
+    metrics = ServerMetrics()
+    engine = Engine(
+        _load(options),
+        max_positions=options.batch_positions,
+        max_wait=options.batch_wait_ms / 1000,
+        max_queue=options.max_queue,
+        max_state_bytes=options.state_memory << 20,
+        time_to_live=options.state_ttl,
+        on_batch=metrics.on_batch,
+    )
+    app = create_app(engine, metrics, deadline=options.deadline_ms / 1000, max_body=options.max_body << 20)
+    # What stands now stays: the collector need not walk over it again and again, for 100 ms and more each time.
+    gc.collect()
+    gc.freeze()
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=options.drain_seconds)
+    )
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine, options)).start())
+    # uvicorn raises the signal again when it has stopped; by then all is done.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    host, port = listening.getsockname()[:2]
+    print(
+        f"serving {options.run} ({engine.served.kind}, version {engine.served.version}) at http://{host}:{port}",
+        flush=True,
+    )
+    try:
+        server.run(sockets=[listening])
+    finally:
+        engine.close()
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(f"--host {host} --port {port}: cannot listen there: {error}") from error
+    return listening
+
+
+def _load(options: ServeOptions) -> ServedModel:
+    served = ServedModel(options.run, options.device, options.batch_size, options.max_tokens)
+    if served.probe is None:
+        print(f"warning: {options.run} holds no reference rows; no known answer was compared", file=sys.stderr)
+    return served
+
+
+def _reload(engine: Engine, options: ServeOptions) -> None:
+    """Load the model anew and go over to it; where that fails, the earlier one stays."""
+    try:
+        served = _load(options)
+        engine.swap(served)
+    except Exception as error:
+        engine.swaps["refused"] += 1
+        logger.error("the new model is refused, the earlier one stays: %s", error)
+        return
+    gc.collect()
+    gc.freeze()
+    logger.warning("serving version %s now", served.version)

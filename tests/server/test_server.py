@@ -1,0 +1,310 @@
+"""The scoring server on loopback: answers are the library's, under load as alone; what is wrong is told and harms nobody."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from served_runs import KINDS, event_request, event_run, live, logits_of, table_run, text_request, text_run
+
+import lmctr
+from lmctr.runs.answers.served import ServedModel
+from lmctr.serving.fingerprint import model_fingerprint, processor_fingerprint
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+
+    def folder(kind, seed=0):
+        if (kind, seed) not in made:
+            made[kind, seed] = KINDS[kind][0](tmp_path_factory.mktemp(kind), seed=seed)
+        return made[kind, seed]
+
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_concurrent_load_every_score_is_that_of_the_request_alone(folders, kind):
+    """Many clients at once, so that batches hold requests of several users, with wrong requests among them."""
+    run, request_of = folders(kind), KINDS[kind][1]
+    loaded = lmctr.runs.load(str(run))
+    requests = [request_of(seed) for seed in range(24)]
+    key = next(key for key in ("candidates", "rows", "ads") if key in requests[0])
+    alone = [loaded.predict(request["rows"] if key == "rows" else [request]).reshape(-1) for request in requests]
+    assert np.concatenate(alone).std() > 1e-3
+    wrong = [{**requests[0], key: []}, {"unknown": 1}, {**requests[0], key: [{"nothing": 1}]}]
+    with live(run, max_wait=0.05) as server, ThreadPoolExecutor(12) as pool:
+        found = list(
+            pool.map(lambda body: server.post("/v1/score", {**body, "logits": True}), [*requests, *wrong] * 2)
+        )
+        for number, expected in enumerate(alone * 2):
+            response = found[number % 24 + number // 24 * 27]
+            assert response.status_code == 200, response.text
+            answer = response.json()
+            np.testing.assert_allclose(logits_of(answer), expected, atol=1e-5, rtol=0)
+            if "probabilities" in answer:
+                np.testing.assert_allclose(answer["probabilities"], 1 / (1 + np.exp(-expected)), atol=1e-5)
+            assert answer["model_version"] == model_fingerprint(loaded.model)
+            assert answer["processor_fingerprint"] == processor_fingerprint(loaded.processor)
+        for response in found[24:27] + found[51:]:
+            assert response.status_code == 400
+            assert response.json()["error"]["message"]
+        batches = server.metric("lmctr_batch_requests_count")
+        assert 0 < batches < server.metric("lmctr_batch_requests_sum")  # several at a time
+        assert server.metric("lmctr_candidates_total") == 2 * sum(map(len, alone))
+        assert server.metric("lmctr_requests_total", route="/v1/score", status="400") == 6
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "bert", "hstu", "din"])
+def test_kept_states_score_as_fresh_ones_under_load(folders, kind):
+    """Each user's behaviours come in parts, scores between them, all users at once."""
+    run, request_of = folders(kind), KINDS[kind][1]
+    loaded = lmctr.runs.load(str(run))
+
+    def user(number):
+        body = request_of(number, behaviors=9, candidates=4)
+        events, rest = body["history"], {key: value for key, value in body.items() if key != "history"}
+        found, seen = [], 0
+        for until in (3, 4, 9):
+            more = {"events": events[seen:until], "start": seen == 0, "num_seen": seen}
+            response = server.post(f"/v1/users/u{number}/events", more)
+            assert response.status_code == 200, response.text
+            assert response.json()["num_seen"] == until
+            found.append(logits_of(server.score({**rest, "user_id": f"u{number}"})))
+            seen = until
+        return found
+
+    with live(run, max_wait=0.02) as server, ThreadPoolExecutor(8) as pool:
+        served = list(pool.map(user, range(8)))
+        assert server.metric("lmctr_user_states") == 8
+        assert server.metric("lmctr_user_state_bytes") > 0
+        assert 0.5 < server.metric("lmctr_user_state_hit_rate") < 1  # the start of each is a miss
+        assert server.metric("lmctr_batch_requests_sum") > server.metric("lmctr_batch_requests_count")
+    for number, found in enumerate(served):
+        body = request_of(number, behaviors=9, candidates=4)
+        for until, logits in zip((3, 4, 9), found):
+            expected = loaded.predict([{**body, "history": body["history"][:until]}]).reshape(-1)
+            np.testing.assert_allclose(logits, expected, atol=1e-5, rtol=0)
+
+
+def test_states_that_are_not_there_and_states_that_went(folders):
+    run = folders("qwen2")
+    with live(run, max_state_bytes=200_000, time_to_live=0.3) as server:
+        asked = {"user_id": "nobody", "candidates": ["Heat"], "time": 5}
+        for response in (server.post("/v1/score", asked), server.post("/v1/users/nobody/events", {"events": []})):
+            assert response.status_code == 404
+            assert "send the whole history" in response.json()["error"]["message"]
+        for number in range(12):
+            body = {"events": text_request(number, 6)["history"], "start": True}
+            assert server.post(f"/v1/users/{number}/events", body).json()["kept"]
+        states = server.engine.states
+        assert 0 < len(states) < 12
+        assert states.num_bytes <= 200_000
+        assert server.metric("lmctr_user_states_dropped_total", reason="memory") == 12 - len(states)
+        assert server.post("/v1/score", {**asked, "user_id": 0}).status_code == 404  # the oldest
+        assert server.post("/v1/score", {**asked, "user_id": "11", "time": 10**6}).status_code == 200
+        response = server.post("/v1/users/11/events", {"events": [], "num_seen": 5})
+        assert response.status_code == 409
+        assert "has seen 6 behaviours, not 5" in response.json()["error"]["message"]
+        time.sleep(0.4)
+        assert server.post("/v1/score", {**asked, "user_id": "11", "time": 10**6}).status_code == 404
+        assert server.metric("lmctr_user_states_dropped_total", reason="expired") > 0
+
+
+def test_the_share_of_unknown_values(folders):
+    with live(folders("deepfm")) as server:
+        rows = [{"ad": "a1", "price": 1.0}, {"ad": "zz", "price": None}]
+        assert server.score({"rows": rows})["unknown_share"] == 1 / 3  # the missing price is no value
+        assert server.metric("lmctr_unknown_values_total") == 1
+    with live(folders("hstu")) as server:
+        body = event_request(0, 3, 2)
+        assert server.score(body)["unknown_share"] == 0
+        assert server.score({**body, "candidates": [100, 999, 998, 101, 102]})["unknown_share"] == 2 / 8
+        events = {"events": [*body["history"], {**body["history"][-1], "item": 999}], "start": True}
+        assert server.post("/v1/users/1/events", events).json()["unknown_share"] == 1 / 4
+    with live(folders("bert")) as server:
+        body = {"history": [], "candidates": ["Heat", "☃"], "time": 5}
+        assert 0 < server.score(body)["unknown_share"] < 1
+        assert server.score({**body, "candidates": ["Heat"]})["unknown_share"] == 0
+
+
+def test_rerank_in_the_shape_that_its_clients_send(folders):
+    with live(folders("qwen2")) as server:
+        body = text_request(3, 5, 4)
+        query = {key: body[key] for key in ("history", "time")}
+        expected = server.score(body)["probabilities"]
+        order = sorted(range(4), key=lambda place: -expected[place])
+        asked = {"model": "any", "query": json.dumps(query), "documents": body["candidates"], "top_n": 3}
+        for route in ("/v1/rerank", "/v2/rerank", "/rerank"):
+            answer = server.post(route, {**asked, "return_documents": True}).json()
+            assert [entry["index"] for entry in answer["results"]] == order[:3]
+            for entry in answer["results"]:
+                assert entry["relevance_score"] == pytest.approx(expected[entry["index"]], abs=1e-6)
+                assert entry["document"] == {"text": body["candidates"][entry["index"]]}
+        server.post("/v1/users/u/events", {"events": body["history"], "start": True})
+        kept = server.post("/v1/rerank", {"query": "u", "documents": [{"text": text} for text in body["candidates"]]})
+        assert [entry["index"] for entry in kept.json()["results"]] == order
+        assert server.post("/v1/rerank", {**asked, "query": "what is a sink"}).status_code == 404
+        for wrong, message in (
+            ({"query": 5}, "query must be the id of a kept user"),
+            ({"query": "{"}, "begins like a JSON object"),
+            ({"top_n": 0}, "top_n must be"),
+            ({"documents": []}, "documents must be"),
+            ({"topn": 3}, "'top_n'"),
+        ):
+            response = server.post("/v1/rerank", {**asked, **wrong})
+            assert response.status_code == 400
+            assert message in response.json()["error"]["message"]
+    with live(folders("deepfm")) as server:
+        documents = [{"ad": f"a{number}"} for number in range(4)]
+        expected = server.score({"rows": [{**one, "price": 3.0} for one in documents]})["probabilities"]
+        found = server.post("/v1/rerank", {"query": {"price": 3.0}, "documents": documents}).json()["results"]
+        assert [entry["index"] for entry in found] == sorted(range(4), key=lambda place: -expected[place])
+    with live(folders("two_tower")) as server:
+        body = KINDS["two_tower"][1](4)
+        expected = server.score(body)["scores"]
+        found = server.post("/v1/rerank", {"query": body["user"], "documents": body["ads"]}).json()["results"]
+        assert [entry["relevance_score"] for entry in found] == pytest.approx(sorted(expected, reverse=True))
+
+
+def test_a_full_queue_is_429_and_a_late_answer_504(folders):
+    released = threading.Event()
+    with live(folders("deepfm"), max_queue=2, max_wait=0.0) as server, ThreadPoolExecutor(8) as pool:
+        score = server.engine.served.score
+        server.engine.served.score = lambda asked: (released.wait(20), score(asked))[1]
+        body = KINDS["deepfm"][1](0)
+        first = pool.submit(server.post, "/v1/score", body)
+        while server.engine.batcher.num_waiting or not server.metric("lmctr_model", **_model(server)):
+            time.sleep(0.01)
+        time.sleep(0.2)  # its batch has begun
+        waiting = [pool.submit(server.post, "/v1/score", {**body, "deadline_ms": 300 + place}) for place in range(2)]
+        while server.engine.batcher.num_waiting < 2:
+            time.sleep(0.01)
+        refused = server.post("/v1/score", body)
+        assert refused.status_code == 429
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert server.client.get("/health").status_code == 200  # the loop is free
+        assert [one.result().status_code for one in waiting] == [504, 504]
+        released.set()
+        assert first.result().status_code == 200
+        assert server.post("/v1/score", body).status_code == 200
+
+
+def _model(server):
+    served = server.engine.served
+    return {"name": served.name, "version": served.version, "kind": served.kind}
+
+
+def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
+    with live(folders("bert"), limits={"max_body": 5000}) as server:
+        body = text_request(1, 2, 2)
+
+        def error(status, route="/v1/score", **call):
+            response = server.client.post(route, **call)
+            assert response.status_code == status, response.text
+            assert "Traceback" not in response.text
+            return response.json()["error"]["message"]
+
+        assert "no valid JSON" in error(400, content=b"{")
+        assert "no valid JSON" in error(400, content=b"\xff\xfe")
+        assert "NaN is no number" in error(400, content=b'{"time": NaN}')
+        assert "stands twice" in error(400, content=b'{"time": 1, "time": 2}')
+        assert "expected a JSON object" in error(400, json=[1])
+        assert "larger than 5000 bytes" in error(413, content=b"x" * 6000)
+        assert "deadline_ms" in error(400, json={**body, "deadline_ms": -1})
+        assert "logits must be" in error(400, json={**body, "logits": "yes"})
+        assert "not both" in error(400, json={**body, "user_id": "7"})
+        assert "history[0]" in error(400, json={**body, "history": [{"text": 5, "time": 1}]})
+        assert "events must be a list" in error(400, "/v1/users/7/events", json={"events": 3})
+        assert "Not Found" in error(404, "/v1/scores", json={})
+        server.engine.served.answers.together = lambda requests: 1 / 0
+        message = error(500, json=body)
+        assert "division" not in message
+        number = message.rsplit(" ", 1)[1]
+        assert any(number in record.getMessage() for record in caplog.records)
+        assert "ZeroDivisionError" in caplog.text
+    with live(folders("deepfm")) as server:
+        assert "keeps no state" in server.post("/v1/users/7/events", {"events": []}).json()["error"]["message"]
+        assert "rows must be" in server.post("/v1/score", {"rows": {}}).json()["error"]["message"]
+        assert "'ad'" in server.post("/v1/score", {"rows": [{"price": 1}]}).json()["error"]["message"]
+
+
+def test_ready_says_what_was_probed_and_a_wrong_model_is_not_served(folders, tmp_path):
+    with live(folders("hstu")) as server:
+        answer = server.client.get("/ready").json()
+        assert answer["ready"]
+        assert answer["probe"]["rows"] >= 1
+        assert answer["probe"]["largest_difference"] < 1e-5
+        assert 'lmctr_model{kind="events"' in server.client.get("/metrics").text
+        server.engine.batcher.close()
+        assert server.client.get("/ready").status_code == 503
+        assert server.post("/v1/score", event_request(0)).status_code == 503
+    run, other = table_run(tmp_path / "run"), table_run(tmp_path / "other", seed=1)
+    (run / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match="gives other logits than the run did"):
+        ServedModel(str(run))
+    (run / "reference.safetensors").unlink()
+    with live(run) as server:
+        assert "no reference rows" in server.client.get("/ready").json()["probe"]
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "hstu"])
+def test_a_new_version_is_swapped_in_under_load(folders, kind):
+    """No request is dropped; every answer is that of the version which it names; kept states go over."""
+    request_of, runs = KINDS[kind][1], [folders(kind), folders(kind, seed=1)]
+    loaded = {model_fingerprint(one.model): one for one in (lmctr.runs.load(str(run)) for run in runs)}
+    body = request_of(5, behaviors=7, candidates=4)
+    rest = {key: value for key, value in body.items() if key != "history"}
+    with live(runs[0]) as server, ThreadPoolExecutor(4) as pool:
+        server.post("/v1/users/u/events", {"events": body["history"], "start": True})
+        stop = threading.Event()
+
+        def ask(kept):
+            found = []
+            while not stop.is_set():
+                found.append(server.score({**rest, "user_id": "u"} if kept else body))
+            return found
+
+        asking = [pool.submit(ask, kept) for kept in (True, False, True, False)]
+        time.sleep(0.3)
+        server.engine.swap(ServedModel(str(runs[1])))
+        time.sleep(0.3)
+        stop.set()
+        answers = [answer for one in asking for answer in one.result()]
+        assert server.metric("lmctr_model_swaps_total", result="done") == 1
+        with pytest.raises(ValueError, match="start another server"):
+            server.engine.swap(ServedModel(str(folders("deepfm"))))
+    assert {answer["model_version"] for answer in answers} == set(loaded)
+    expected = {version: run.predict([body]).reshape(-1) for version, run in loaded.items()}
+    for answer in answers:
+        np.testing.assert_allclose(logits_of(answer), expected[answer["model_version"]], atol=1e-5, rtol=0)
+
+
+def test_a_swap_gives_up_states_that_would_be_short_of_behaviours(folders, tmp_path):
+    """The old model needed six behaviours, the new one reads ten: what is no longer there must not be made up."""
+    longer = text_run(tmp_path / "longer", seed=1, num_behaviors=10)
+    with live(folders("qwen2")) as server:
+        for user, count in (("short", 4), ("long", 9)):
+            server.post(f"/v1/users/{user}/events", {"events": text_request(2, count)["history"], "start": True})
+        server.engine.swap(ServedModel(str(longer)))
+        rest = {"candidates": ["Heat", "Babe"], "time": 10**6}
+        found = logits_of(server.score({**rest, "user_id": "short"}))
+        expected = lmctr.runs.load(str(longer)).predict([{**rest, "history": text_request(2, 4)["history"]}])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert server.post("/v1/score", {**rest, "user_id": "long"}).status_code == 404
+        assert server.metric("lmctr_user_states_dropped_total", reason="model") == 1
+
+
+def test_event_runs_take_users_features_beside_kept_states(tmp_path):
+    """`user` (features of the user) and `user_id` (whose state) are different keys."""
+    run = event_run(tmp_path / "run", "din")
+    with live(run) as server:
+        body = event_request(1, 4, 2)
+        server.post("/v1/users/7/events", {"events": body["history"], "start": True})
+        rest = {key: value for key, value in body.items() if key != "history"}
+        assert logits_of(server.score({**rest, "user_id": 7})) == pytest.approx(
+            logits_of(server.score(body)), abs=1e-5
+        )
