@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["model_fingerprint", "processor_fingerprint", "weights_version"]
+__all__ = ["model_fingerprint", "plain_config", "processor_fingerprint", "weights_version"]
 
 
 def model_fingerprint(model: torch.nn.Module) -> str:
     """Hexadecimal hash over the configuration and every weight and buffer of a model. Reads all weights once."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(_canonical(_cleaned(model.config.to_dict())))
+    digest.update(_canonical(plain_config(model.config.to_dict())))
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         if tensor.numel():
@@ -61,9 +61,10 @@ _TOKENIZERS: weakref.WeakKeyDictionary[Any, tuple[int, bytes]] = weakref.WeakKey
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "architectures", "dtype", "auto_map")
 
 
-def _cleaned(config: dict[str, Any]) -> dict[str, Any]:
+def plain_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as `to_dict` gives it, without what says nothing of the model."""
     return {
-        key: _cleaned(value) if isinstance(value, dict) else value
+        key: plain_config(value) if isinstance(value, dict) else value
         for key, value in config.items()
         if key not in _NOT_THE_MODEL
     }

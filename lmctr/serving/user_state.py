@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmctr.models.common.base import plain_model
 from lmctr.utils.files import replacing
 
-from .fingerprint import model_fingerprint, processor_fingerprint, weights_version
+from .fingerprint import model_fingerprint, plain_config, processor_fingerprint, weights_version
 from .registry import DEFAULT_MAX_TOKENS, EncodedHistory, Request, scorer_for
 from .statistics import RequestStatistics
 
@@ -169,9 +170,8 @@ class UserState:
         """The same user's state for other weights, to be encoded at its next use; None where the kept behaviours may not be all that
         these need, or where statistics of the whole history were counted by another reader."""
         same = processor_fingerprint(processor) == self._settings
-        if self.num_kept < self.num_seen and not (
-            same and model.config.to_dict() == self._scorer.model.config.to_dict()
-        ):
+        new, old = (plain_config(one.config.to_dict()) for one in (plain_model(model), self._scorer.model))
+        if self.num_kept < self.num_seen and not (same and new == old):
             return None
         state = UserState(model, processor, items=items)
         if items is not None:
