@@ -127,6 +127,38 @@ class ScoringBenchmark(BackboneBenchmark):
 
 
 @dataclass(frozen=True)
+class ServingBenchmark(LogBenchmark):
+    """Ask `lmctr serve`, in a process of its own, for scores of kept users' candidates, in an open loop: requests arrive by a Poisson
+    process whether or not the ones before were answered, and latencies count from the planned arrival. The loads are shares of what this
+    process scores from kept states in the same settings, measured before and after each. Prints candidates per second, latencies, and the
+    server's memory; the logits are compared."""
+
+    model_type: str = option("qwen2 or qwen3", "qwen2")
+    hidden_size: int = option("width", 256, small=32)
+    layers: int = option("layers", 4, small=2)
+    heads: int = option("attention heads", 4, small=2)
+    key_value_heads: int | None = option("key and value heads", 2, small=1)
+    intermediate_size: int = option("width of the feed-forward layers", 768, small=64)
+    num_behaviors: int = option("behaviours of a history, K", 50, small=5)
+    users: int = option("users with kept states", 32, small=3)
+    candidates: int = option("candidates of a request", 20, small=4)
+    loads: list[float] = option("shares of the candidates per second of this process", [0.5, 0.7], small=[0.5])
+    seconds: float = option("of each load", 30.0, small=1.0)
+    threads: int | None = option("threads of torch, here and in the server (default: its own choice)", None)
+    device: str = option("cpu", "cpu", choices=["cpu"])
+    quick: bool = _quick()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model_type not in ("qwen2", "qwen3"):
+            raise ValueError(
+                f"--model-type must be qwen2 or qwen3, decoders that keep states, got {self.model_type!r}"
+            )
+        if not self.loads or not all(0 < load < 10 for load in self.loads) or not self.seconds > 0:
+            raise ValueError(f"--loads and --seconds must be above 0, got {self.loads} and {self.seconds}")
+
+
+@dataclass(frozen=True)
 class FeaturesBenchmark(Benchmark):
     """Write a generated CSV file in the shape of Criteo's, then measure the feature processor on it: fit (one pass), transform into
     memory-mapped arrays (another pass), shuffled batches from these, and, in a fresh process, by how much the peak memory of fit and

@@ -6,6 +6,7 @@ _SAYS = {
     "text": "batches from cached token ids against tokenising the texts",
     "train": "training speed and memory of CTR-Sink, with and without sink bias and padding",
     "scoring": "scoring one user's candidates row by row, batched, and with the history encoded once",
+    "serving": "an open loop of requests to lmctr serve, against the same requests scored in this process",
     "features": "fit and transform of a CSV file, peak memory, shuffled batches",
     "tabular": "training speed of the tabular families, optimisers, and how cost grows",
     "sequence": "training and scoring of ASTRO: single rows, rows of one user, cached histories, parallel blocks",

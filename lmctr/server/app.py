@@ -17,8 +17,9 @@ from starlette.exceptions import HTTPException
 
 from lmctr import __version__
 from lmctr.runs.answers.engine import Conflict, Engine, UnknownUser
-from lmctr.runs.answers.requests import keys_once
 from lmctr.serving.batching import DeadlinePassed, Draining, QueueFull
+from lmctr.utils.files import parse_json
+from lmctr.utils.outside import checked
 
 from .metrics import ServerMetrics
 from .rerank import rerank_answer, rerank_request
@@ -148,18 +149,12 @@ async def _body(request: Request, most: int) -> bytes:
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(text, parse_constant=_no_number, object_pairs_hook=keys_once)
-    except RecursionError:
-        raise ValueError("request: no valid JSON: nested too deep") from None
+        body = parse_json(text)
     except ValueError as error:  # no UTF-8 among them
         raise ValueError(f"request: no valid JSON: {error}") from error
     if not isinstance(body, dict):
         raise ValueError(f"request: expected a JSON object, got {type(body).__name__}")
-    return body
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON; null is a missing value")
+    return checked(body, "request")
 
 
 async def _result(future: Future, end: float, to_the_end: bool = False) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from lmctr.runs.answers.served import Scored
+from lmctr.utils.files import parse_json
+from lmctr.utils.outside import checked
 from lmctr.utils.suggest import unknown_key_message
 
 __all__ = ["rerank_answer", "rerank_request"]
@@ -38,7 +39,7 @@ def rerank_request(body: Mapping[str, Any], kind: str, clock: Callable[[], float
         raise ValueError(f"request: return_documents must be true or false, got {body['return_documents']!r}")
     if isinstance(query, str) and query.lstrip().startswith("{"):
         try:
-            query = json.loads(query)
+            query = checked(parse_json(query), "request: query")
         except ValueError as error:
             raise ValueError(f"request: query begins like a JSON object, but is none: {error}") from error
     own = {"id": body["id"]} if "id" in body else {}

@@ -40,48 +40,49 @@ def serve(options: ServeOptions) -> int:
     transformers.utils.logging.disable_progress_bar()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    listening = _listen(options.host, options.port)  # an address that is taken is told before the model is loaded
-    metrics = ServerMetrics()
-    engine = Engine(
-        _load(options),
-        max_positions=options.batch_positions,
-        max_wait=options.batch_wait_ms / 1000,
-        max_queue=options.max_queue,
-        max_state_bytes=options.state_memory << 20,
-        time_to_live=options.state_ttl,
-        on_batch=metrics.on_batch,
-    )
-    app = create_app(engine, metrics, deadline=options.deadline_ms / 1000, max_body=options.max_body << 20)
-    # What stands now stays: the collector need not walk over it again and again, for 100 ms and more each time.
-    gc.collect()
-    gc.freeze()
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=options.drain_seconds)
-    )
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine, options)).start())
-    # uvicorn raises the signal again when it has stopped; by then all is done.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    host, port = listening.getsockname()[:2]
-    print(
-        f"serving {options.run} ({engine.served.kind}, version {engine.served.version}) at http://{host}:{port}",
-        flush=True,
-    )
-    try:
-        server.run(sockets=[listening])
-    finally:
-        engine.close()
+    with _bound(options.host, options.port) as address:  # one that is taken is told before the model is loaded
+        metrics = ServerMetrics()
+        engine = Engine(
+            _load(options),
+            max_positions=options.batch_positions,
+            max_wait=options.batch_wait_ms / 1000,
+            max_queue=options.max_queue,
+            max_state_bytes=options.state_memory << 20,
+            time_to_live=options.state_ttl,
+            on_batch=metrics.on_batch,
+        )
+        app = create_app(engine, metrics, deadline=options.deadline_ms / 1000, max_body=options.max_body << 20)
+        # What stands now stays: the collector need not walk over it again and again, for 100 ms and more each time.
+        gc.collect()
+        gc.freeze()
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=options.drain_seconds)
+        )
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine, options)).start())
+        # uvicorn raises the signal again when it has stopped; by then all is done.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        host, port = address.getsockname()[:2]
+        version = f"{engine.served.kind}, version {engine.served.version}"
+        print(f"serving {options.run} ({version}) at http://{host}:{port}", flush=True)
+        try:
+            server.run(sockets=[address])
+        finally:
+            engine.close()
     return 0
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that has the address, and does not listen yet: who asks is refused until there is somebody to answer."""
+    address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        listening = socket.create_server((host, port), family=family, backlog=2048)
+        address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        address.bind((host, port))
     except OSError as error:
+        address.close()
         raise OSError(f"--host {host} --port {port}: cannot listen there: {error}") from error
-    return listening
+    return address
 
 
 def _load(options: ServeOptions) -> ServedModel:

@@ -34,6 +34,7 @@ class _Waiting(NamedTuple):
     positions: int
     deadline: float
     future: Future
+    arrived: float
 
 
 class Batcher:
@@ -102,7 +103,7 @@ class Batcher:
             if len(self._queue) >= self.max_queue and not first:
                 raise QueueFull(len(self._queue), max(1, math.ceil(len(self._queue) * self._seconds_each)))
             put = self._queue.appendleft if first else self._queue.append
-            put(_Waiting(work, positions, deadline, future))
+            put(_Waiting(work, positions, deadline, future, time.monotonic()))
             self._changed.notify()
         return future
 
@@ -124,16 +125,23 @@ class Batcher:
                 if self._closed:
                     return []
                 self._changed.wait()
-            until = time.monotonic() + self.max_wait
-            batch, positions = [], 0
+            until = self._queue[0].arrived + self.max_wait
             while True:
-                while self._queue and (not batch or positions + self._queue[0].positions <= self.max_positions):
-                    batch.append(self._queue.popleft())
-                    positions += batch[-1].positions
+                count, positions = self._fitting()
                 left = until - time.monotonic()
-                if self._queue or self._closed or left <= 0 or positions >= self.max_positions:
-                    return batch
+                full = count < len(self._queue) or positions >= self.max_positions
+                if full or self._closed or left <= 0:
+                    return [self._queue.popleft() for _ in range(count)]
                 self._changed.wait(left)
+
+    def _fitting(self) -> tuple[int, int]:
+        """How many pieces of the queue's beginning make a batch, and their positions."""
+        count = positions = 0
+        for one in self._queue:
+            if count and positions + one.positions > self.max_positions:
+                break
+            count, positions = count + 1, positions + one.positions
+        return count, positions
 
     def _begins(self, one: _Waiting) -> bool:
         """Whether somebody still waits for it."""

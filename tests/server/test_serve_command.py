@@ -1,0 +1,104 @@
+"""`lmctr serve` as a process: what it prints, refuses, and does on signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+from served_runs import table_run
+
+from lmctr.cli.main import main
+from lmctr.server.options import ServeOptions
+
+ROWS = {"rows": [{"ad": "a1", "price": 2.0}]}
+
+
+def started(*words):
+    """The process and the address that it printed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lmctr", "serve", *map(str, words), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    line = process.stdout.readline()
+    assert "serving" in line, process.communicate()[1][-2000:]
+    return process, line.split()[-1]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="POSIX signals")
+def test_a_new_version_on_sighup_and_every_answer_before_the_end_on_sigterm(tmp_path):
+    folder, newer = table_run(tmp_path / "1"), table_run(tmp_path / "2", seed=1)
+    current = tmp_path / "current"
+    current.symlink_to(folder)
+    process, url = started(current, "--batch-wait-ms", "700")
+    try:
+        with httpx.Client(base_url=url, timeout=60) as client:
+            first = client.post("/v1/score", json=ROWS).json()
+            other = tmp_path / "next"
+            other.symlink_to(newer)
+            other.replace(current)
+            process.send_signal(signal.SIGHUP)
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                second = client.post("/v1/score", json=ROWS).json()
+                if second["model_version"] != first["model_version"]:
+                    break
+            assert second["model_version"] != first["model_version"]
+            assert second["probabilities"] != first["probabilities"]
+            # A folder that is broken leaves the version that is served.
+            (newer / "config.json").write_text("{}")
+            process.send_signal(signal.SIGHUP)
+            while 'lmctr_model_swaps_total{result="refused"} 1.0' not in client.get("/metrics").text:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert client.post("/v1/score", json=ROWS).json() == second
+            answers = []
+
+            def ask():
+                answers.append(client.post("/v1/score", json=ROWS).json())
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            while "lmctr_queue_requests 1.0" not in client.get("/metrics").text and not answers:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            asking.join()
+            assert answers == [second]
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_cannot_be_served_ends_with_code_2(tmp_path, capsys):
+    folder, other = table_run(tmp_path / "run"), table_run(tmp_path / "other", seed=1)
+    (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    assert main(["serve", str(folder), "--port", "0"]) == 2
+    assert "gives other logits than the run did" in capsys.readouterr().err
+    assert main(["serve", str(tmp_path / "nothing"), "--port", "0"]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", str(other), "--port", str(taken.getsockname()[1])]) == 2
+    assert "cannot listen there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"port": 70_000}, "--port must lie between"),
+        ({"batch_wait_ms": -1.0}, "--batch-wait-ms must be at least 0"),
+        ({"state_ttl": 0.0}, "--state-ttl must be above 0"),
+        ({"max_queue": 0}, "--max-queue must be at least 1"),
+    ],
+)
+def test_wrong_options(values, message):
+    with pytest.raises(ValueError, match=message):
+        ServeOptions("run", **values)
