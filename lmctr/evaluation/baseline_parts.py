@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 
 from lmctr.evaluation.evaluator import evaluate_probabilities
 
 __all__ = [
+    "MAX_FITTED_EVENTS",
     "NUM_FOLDS",
     "FoldSums",
     "boosted_trees",
@@ -18,10 +20,14 @@ __all__ = [
     "fitted_probabilities",
     "log_odds",
     "metrics_by_part",
+    "newest",
+    "statistic_regression",
     "statistic_trees",
 ]
 
 NUM_FOLDS = 5
+MAX_FITTED_EVENTS = 1_000_000
+"""Training samples that models of statistics are fitted on at most, the newest ones."""
 
 
 class FoldSums:
@@ -70,6 +76,16 @@ def boosted_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
         early_stopping=stops_early,
         random_state=seed,
     )
+
+
+def newest(times: np.ndarray, most: int) -> np.ndarray:
+    """(S,) places of the newest samples, at most so many, in their order."""
+    return np.sort(np.argsort(times, kind="stable")[-most:])
+
+
+def statistic_regression() -> LogisticRegression:
+    """The linear model of scaled statistics."""
+    return LogisticRegression(C=0.1, max_iter=500)
 
 
 def statistic_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:

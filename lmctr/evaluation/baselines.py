@@ -16,11 +16,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
 from lmctr.evaluation import baseline_parts as shared
 from lmctr.statistics.history_features import HISTORY_FEATURES, HistoryFeatures, history_features
-from lmctr.statistics.reader import StatisticsReader
+from lmctr.statistics.reader import STRENGTH, StatisticsReader
 
 __all__ = [
     "HISTORY_FEATURES",
@@ -35,10 +34,6 @@ __all__ = [
 ]
 
 SPLIT_NAMES = ("train", "validation", "test")
-MAX_FITTED_EVENTS = 1_000_000
-"""Training events that the linear model and the trees are fitted on at most, the newest ones; statistics count all of them."""
-STRENGTH = 3.0
-"""Imaginary events that smooth the statistics of the fitted baselines; chosen among 1, 3 and 10 on the validation part of MovieLens latest-small."""
 
 
 def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str, np.ndarray]:
@@ -146,10 +141,9 @@ class _Samples:
         _training_rate(log, splits)
         self.log, self.events = log, {name: _events_of(log, splits, name) for name in SPLIT_NAMES}
         self.reader = StatisticsReader.fit(log, self.events["train"], "full", strength=strength)
-        newest = self.events["train"][np.argsort(np.asarray(log.time)[self.events["train"]], kind="stable")]
-        self.events["train"] = (
-            np.sort(newest[-MAX_FITTED_EVENTS:]) if len(newest) > MAX_FITTED_EVENTS else self.events["train"]
-        )
+        train = self.events["train"]
+        if len(train) > shared.MAX_FITTED_EVENTS:  # statistics count all of them
+            self.events["train"] = np.sort(train[shared.newest(np.asarray(log.time)[train], shared.MAX_FITTED_EVENTS)])
         raw = self.reader.raw(log, np.concatenate([*self.events.values()]))
         cuts = np.cumsum([len(self.events[name]) for name in SPLIT_NAMES[:-1]])
         self.raw = dict(zip(SPLIT_NAMES, np.split(raw, cuts)))
@@ -159,7 +153,7 @@ class _Linear:
     """Logistic regression on scaled statistics."""
 
     def __init__(self, reader: StatisticsReader) -> None:
-        self.reader, self.model = reader, LogisticRegression(C=0.1, max_iter=500)
+        self.reader, self.model = reader, shared.statistic_regression()
 
     def fit(self, raw: np.ndarray, labels: np.ndarray, sample_weight: np.ndarray | None = None) -> None:
         self.model.fit(self.reader.scaled(raw), labels, sample_weight=sample_weight)

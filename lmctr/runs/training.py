@@ -19,6 +19,7 @@ from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
+from lmctr.runs.inputs.linear_start import start_linear
 from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.progress import ProgressLines
@@ -247,6 +248,8 @@ class Training:
         """A trainer with a new model, the same for the same seed."""
         set_seed(args.seed)
         model = view.model(processor)
+        if args.linear_start == "logistic" and model.linear_path() is not None:
+            start_linear(model, view.linear_samples(), args.recency_half_life)
         if args.lora is not None:
             from lmctr.training.lora import add_lora
 

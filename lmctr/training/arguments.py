@@ -68,6 +68,10 @@ class CTRTrainingArguments(TrainingArguments):
         recency_half_life (`float`, *optional*):
             Days after which a training sample counts half: it gets the weight 2^(-age / half-life), age being the time to the newest
             training sample, multiplied with the data's own. Metrics are not weighted by it.
+        linear_start (`str`, defaults to `"logistic"`):
+            `lmctr train` starts a model that has a linear way from statistics (or numeric fields, with `use_numeric_skip`) to the logits
+            as the logistic regression on them, fitted on the training part like the baseline; the hidden layers add nothing yet.
+            `"zero"`: the linear way starts at zero, the rest as ever.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
@@ -107,6 +111,9 @@ class CTRTrainingArguments(TrainingArguments):
 
     ema_decay: float | None = _field(None, "Decay of the average of the weights that is evaluated and saved.")
     recency_half_life: float | None = _field(None, "Days after which a training sample counts half.")
+    linear_start: str = _field(
+        "logistic", "What the linear way from statistics to the logits starts as: logistic or zero."
+    )
     rolling_origin: int | None = _field(
         None, "Earlier cuts of the training part on which the best epoch is looked for."
     )
@@ -174,6 +181,8 @@ class CTRTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"recency_half_life must be a number of days above 0, got {self.recency_half_life}; None for equal weights"
             )
+        if self.linear_start not in ("logistic", "zero"):
+            raise ValueError(f"linear_start must be 'logistic' or 'zero', got {self.linear_start!r}")
         if self.train_sampling_strategy not in ("group_by_length", "random", "sequential"):
             raise ValueError(
                 f"train_sampling_strategy must be group_by_length, random or sequential, got "

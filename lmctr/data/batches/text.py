@@ -70,11 +70,11 @@ class TextView(LogBatches):
                 )
             feedback = log.feedback
         self.events = processor.event_table(log.item, log.time, feedback, log.feedback_values)
-        self._statistics = None
+        self.statistics = None
         if processor.statistics_reader is not None:
             events = np.unique(self.samples(samples))
             reader = processor.statistics_reader
-            self._statistics = EventStatistics(events, reader.scaled(reader.raw(log, events)))
+            self.statistics = EventStatistics(events, reader.scaled(reader.raw(log, events)))
 
     def batch(
         self, events: Sequence[int] | np.ndarray, pad_to_multiple_of: int | None = None
@@ -101,8 +101,8 @@ class TextView(LogBatches):
         targets = self.targets(events, filler)
         arrays = self._call(self.processor.assemble, events, pad_to_multiple_of=pad_to_multiple_of)
         del arrays["num_dropped"]
-        if self._statistics is not None:
-            arrays["statistics"] = self._statistics.of(events)
+        if self.statistics is not None:
+            arrays["statistics"] = self.statistics.of(events)
         return {key: torch.from_numpy(values) for key, values in (arrays | targets).items()}
 
     def samples(self, events: Sequence[int] | np.ndarray | None) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 __all__ = [
     "IGNORED_LABEL",
     "CTRPreTrainedModel",
+    "LinearPath",
     "WithHeadMixin",
     "count_items",
     "ctr_loss",
@@ -41,6 +42,24 @@ def count_items(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
     """The model inside a PEFT wrapper; another model as it is."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+class LinearPath(NamedTuple):
+    """What a model adds to its logits past all hidden layers, and what it adds that to.
+
+    Args:
+        skip: from statistics (.., Fs) straight to the logits (.., T), without a bias. last: the head's last layer, (.., W) to (.., T).
+    """
+
+    skip: nn.Linear
+    last: nn.Linear
+
+    @torch.no_grad()
+    def start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        """Make the logits `statistics @ weight.T + bias`, with weight (T, Fs) and bias (T,): the hidden layers add nothing yet."""
+        self.skip.weight.copy_(weight)
+        self.last.weight.zero_()
+        self.last.bias.copy_(bias)
 
 
 @contextmanager
@@ -133,6 +152,10 @@ class CTRPreTrainedModel(PreTrainedModel):
         """Places to look at representations, by label in the order of the computation; empty where the family names none."""
         return {}
 
+    def linear_path(self) -> LinearPath | None:
+        """The linear way from the statistics to the logits; None where the model has none."""
+        return None
+
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool = True, **kwargs) -> "CTRPreTrainedModel":
         """As `PreTrainedModel.from_pretrained`. Raises `ValueError` for `use_safetensors=False`."""
@@ -159,6 +182,10 @@ class WithHeadMixin:
     def make_parts(self, config: PreTrainedConfig) -> None:
         self.model = self.base_class(config)
         self.head = self.new_head(config)
+
+    def last_layer(self) -> nn.Linear:
+        """The layer of the head that gives the logits."""
+        return [layer for layer in self.head.modules() if isinstance(layer, nn.Linear)][-1]
 
     def new_head(self, config: PreTrainedConfig) -> nn.Module:
         """What turns the representation into logits; `self.model` is there already."""

@@ -268,6 +268,8 @@ class TabularCTRConfig(CTRConfig):
             Standard deviation of new weights w of numeric fields; biases b get twice as much, because numbers after `log1p` are
             about 2. Default: `initializer_range`, and at least 0.03 (b: 0.06) in DNN, DCNv2 and Wukong, 0.08 in FFM, which learn
             sooner so. In factorisation machines over all fields such numbers drown the other products.
+        use_numeric_skip (`bool`, defaults to `False`): a linear map from the numeric fields straight to the logit, beside the network
+            that reads them too. In families whose logit is a linear map of hidden states and nothing else: DNN, DCNv2, HiFormer, Wukong.
         processor_fingerprint (`str`, *optional*): the [`TabularFeatureProcessor`] whose ids the weights know.
     """
 
@@ -287,6 +289,7 @@ class TabularCTRConfig(CTRConfig):
     sparse_embedding_grad: bool = False
     initializer_range: float = 0.01
     numeric_initializer_range: float | None = None
+    use_numeric_skip: bool = False
     processor_fingerprint: str | None = None
 
     def __post_init__(self, **kwargs):

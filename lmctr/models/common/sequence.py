@@ -16,7 +16,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
-from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin, ctr_loss
+from .base import IGNORED_LABEL, CTRPreTrainedModel, LinearPath, WithHeadMixin, ctr_loss
 from .configuration import SequenceCTRConfig
 from .outputs import CTROutput
 
@@ -488,6 +488,9 @@ class SequenceForCTRMixin(WithHeadMixin):
     def new_head(self, config: SequenceCTRConfig) -> nn.Module:
         """From what `head_input` gives, (B, C, W), to logits (B, C, T)."""
         return nn.Linear(config.head_hidden_sizes[-1], config.num_tasks)
+
+    def linear_path(self) -> LinearPath | None:
+        return None if self.statistics_skip is None else LinearPath(self.statistics_skip, self.last_layer())
 
     def head_input(self, representation: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         """What the head reads of the base model's representation and of the inputs."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .base import CTRPreTrainedModel, WithHeadMixin, ctr_loss, row_weights
+from .base import CTRPreTrainedModel, LinearPath, WithHeadMixin, ctr_loss, row_weights
 from .configuration import TabularCTRConfig
 from .layers import MLP
 from .outputs import CTROutput, TabularModelOutput
@@ -19,6 +19,7 @@ from .outputs import CTROutput, TabularModelOutput
 __all__ = [
     "Encoded",
     "LogitHead",
+    "NumericSkip",
     "SumHead",
     "TabularForCTRMixin",
     "TabularInputs",
@@ -214,8 +215,32 @@ class SumHead(nn.Module):
         return representation.flatten(1).sum(1) + self.bias
 
 
+class NumericSkip(nn.Linear):
+    """A linear way past the network: numeric fields (B, Nn) straight to (B, 1) logits; it starts at zero."""
+
+    def __init__(self, config: TabularCTRConfig):
+        super().__init__(config.num_numeric, 1, bias=False)
+
+    def init_parameters(self, config: TabularCTRConfig) -> None:
+        init.zeros_(self.weight)
+
+
 class TabularForCTRMixin(WithHeadMixin):
-    """A family's model with the CTR head."""
+    """A family's model with the CTR head, and with `use_numeric_skip` a [`NumericSkip`] beside it."""
+
+    def make_parts(self, config: TabularCTRConfig) -> None:
+        super().make_parts(config)
+        self.numeric_skip = NumericSkip(config) if config.use_numeric_skip else None
+        if self.numeric_skip is not None and (
+            not config.num_numeric or not isinstance(self.head, LogitHead) or hasattr(self.model, "linear")
+        ):
+            raise ValueError(
+                f"use_numeric_skip=True is not accepted: {type(self).__name__} with {config.num_numeric} numeric fields has none to skip "
+                "from, or a linear term or a head of its own; leave it out, or use DNN, DCNv2, HiFormer or Wukong with numeric fields"
+            )
+
+    def linear_path(self) -> LinearPath | None:
+        return None if self.numeric_skip is None else LinearPath(self.numeric_skip, self.last_layer())
 
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
@@ -259,6 +284,8 @@ class TabularForCTRMixin(WithHeadMixin):
         logits = self.head(outputs.last_hidden_state).float()
         if outputs.partial_logit is not None:
             logits = logits + outputs.partial_logit.float()
+        if self.numeric_skip is not None:
+            logits = logits + self.numeric_skip(numeric_values.to(self.numeric_skip.weight.dtype))[:, 0].float()
         loss = None
         if labels is not None:
             loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)

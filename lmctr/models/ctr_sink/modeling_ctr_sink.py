@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
-from lmctr.models.common.base import CTRPreTrainedModel, ctr_loss
+from lmctr.models.common.base import CTRPreTrainedModel, LinearPath, ctr_loss
 from lmctr.models.common.outputs import CTROutput
 
 from .backbone import load_backbone, new_backbone, position_ids_from_mask
@@ -383,6 +383,10 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
                 if module is not None:
                     module.to(device=backbone.device, dtype=torch.float32)
         return model.eval()
+
+    def linear_path(self) -> LinearPath | None:
+        tower = self.head.statistics
+        return None if tower is None else LinearPath(tower.skip, self.head.out)
 
     def encode_fields(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """See `CTRSinkModel.encode_fields`."""

@@ -14,6 +14,7 @@ import numpy as np
 from lmctr.auto import AutoModelForCTR
 from lmctr.runs.inputs import config_class
 from lmctr.runs.inputs.keys import DataKeys
+from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.utils.values import Values
 
 PARTS = ("train", "validation", "test")
@@ -249,6 +250,10 @@ class InputKind(ABC):
     def model(self, processor: Any) -> Any:
         """The model with its initial weights; seed the random generators before."""
         return AutoModelForCTR.from_config(self.config(processor))
+
+    def linear_samples(self) -> LinearSamples:
+        """The opened training part as the linear way of a model, where it has one, reads it."""
+        raise NotImplementedError(f"{type(self).__name__} has no linear_samples")
 
     def describe_model(self, model: Any) -> str:
         """The model in words."""

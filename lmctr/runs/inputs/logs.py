@@ -20,6 +20,7 @@ from lmctr.data.registry import load_log
 from lmctr.data.synthetic.log import best_reader_auc
 from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext, check_labels, checksum
+from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, statistic
 
@@ -124,6 +125,12 @@ class LogInput(InputKind):
         other.log, other.splits = self.log, self.splits.earlier(count, self.log.time)
         other.whole_train = other.splits.train
         return other
+
+    def linear_samples(self) -> LinearSamples:
+        view, events = self.view, self.splits.train
+        return LinearSamples(
+            view.statistics.of(events), view.labels(events), view.sample_weight(events), self.log.time[events]
+        )
 
     def num_samples(self, part: str) -> int:
         return len(self.splits[part])

@@ -29,6 +29,7 @@ from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
 from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
+from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.runs.inputs.logs import check_statistics, log_columns
 from lmctr.runs.inputs.stored import StoredInput
@@ -252,6 +253,11 @@ class TabularInput(StoredInput):
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
     ) -> list[dict[str, Any]]:
         return [] if self.log is None else self.results.slices(part, events, logits, seed, **options)
+
+    def linear_samples(self) -> LinearSamples:
+        store, rows = self.store, self.rows("train")
+        numbers, times = store.numeric_values[rows], None if store.times is None else store.times[rows]
+        return LinearSamples(numbers, store.labels[rows], self.view.sample_weight(rows), times)
 
     # ---- model ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,62 @@
+"""The logistic regression that a model with a linear way from statistics to its logits starts as.
+
+S: samples, Fs: statistics, T: tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest, statistic_regression
+from lmctr.training.recency import recency_weights
+
+__all__ = ["LinearSamples", "start_linear"]
+
+
+class LinearSamples(NamedTuple):
+    """Training samples as the model's linear way reads them.
+
+    Args:
+        values: (S, Fs) scaled statistics. labels: (S,), or (S, T) for several tasks; below 0 where there is none.
+        weight: (S,) or None. times: (S,) unix seconds, or None.
+    """
+
+    values: np.ndarray
+    labels: np.ndarray
+    weight: np.ndarray | None
+    times: np.ndarray | None
+
+
+def start_linear(model: Any, samples: LinearSamples, half_life: float | None) -> None:
+    """Let a new model's logits be those of a logistic regression per task, with the settings of the baseline.
+
+    Args:
+        model: with a `linear_path`.
+        samples: the training part; of more than a million samples with times the newest million are fitted on.
+        half_life: days after which a sample counts half, as in the training that follows; None: equal weights.
+
+    Raises:
+        ValueError: a task whose labels are of one class.
+    """
+    values, labels, weight, times = samples
+    if half_life is not None and times is not None:
+        recent = recency_weights(times, half_life)
+        weight = recent if weight is None else weight * recent
+    if times is not None and len(values) > MAX_FITTED_EVENTS:
+        kept = newest(times, MAX_FITTED_EVENTS)
+        values, labels, weight = values[kept], labels[kept], None if weight is None else weight[kept]
+    found = []
+    for task, own in enumerate(labels.reshape(len(values), -1).T):
+        known = own >= 0
+        if len(np.unique(own[known])) < 2:
+            raise ValueError(
+                f"training.linear_start fits a logistic regression, but the {int(known.sum())} training labels of task {task} are of one "
+                "class; set training.linear_start to zero"
+            )
+        fitted = statistic_regression().fit(values[known], own[known], None if weight is None else weight[known])
+        found.append((fitted.coef_[0], fitted.intercept_[0]))
+    coefficients, intercepts = (torch.as_tensor(np.array(part), dtype=torch.float32) for part in zip(*found))
+    model.linear_path().start(coefficients, intercepts)
