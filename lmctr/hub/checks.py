@@ -11,7 +11,7 @@ import torch
 from lmctr.evaluation.comparison import read_predictions
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES
 from lmctr.hub.examples import example_batch
-from lmctr.runs.folder import METRICS, RunFolder, open_run
+from lmctr.runs.folder import MANIFEST, METRICS, RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 
@@ -31,7 +31,7 @@ class RunReport:
 def validate_run(run_dir: str | Path) -> RunReport:
     """Check that a run folder is complete, that it loads, and that it gives the logits and metrics of the run.
 
-    - the files are there, none is cut off, weights are safetensors and finite, no pickle file lies beside them;
+    - the files are there, none is cut off or another than the run wrote (where it kept checksums), weights are safetensors and finite, no pickle file lies beside them;
     - `AutoModelForCTR` and `AutoProcessor` load the folder, without a missing, surplus or misshapen tensor;
     - `config.json` and the processor agree on what both state;
     - the loaded model gives the run's own logits on its reference rows (`write_reference`); in a run without them,
@@ -45,9 +45,13 @@ def validate_run(run_dir: str | Path) -> RunReport:
         FileNotFoundError, ValueError: what is wrong, in which file, and what to do about it.
     """
     folder = open_run(run_dir, "model", refuse_pickles=True)
+    sealed = folder.verify()
     model, processor = load_folder(folder)
     total = sum(folder.num_parameters.values())
     lines = [
+        f"no {MANIFEST}: no file was compared with a checksum"
+        if sealed is None
+        else f"{sealed} files have the checksums of {MANIFEST}",
         f"{', '.join(folder.weight_files)}: {total:,} parameters in safetensors, all finite",
         f"AutoModelForCTR loads {type(model).__name__}, AutoProcessor loads {type(processor).__name__}",
     ]

@@ -14,7 +14,7 @@ from transformers.utils import logging
 from lmctr.hub.checks import validate_run
 from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
 from lmctr.hub.options import PushOptions
-from lmctr.runs.folder import is_shared
+from lmctr.runs.folder import MANIFEST, is_shared
 from lmctr.runs.reference import write_reference
 from lmctr.utils.hub_calls import HubError, ask_hub
 
@@ -123,7 +123,10 @@ def push_run(
     # A model.safetensors left beside new shards would be loaded in their place.
     there = ask_hub(what, lambda: api.list_repo_files(repo_id, revision=revision))
     stale = tuple(sorted(name for name in there if is_shared(name) and name not in _names(files)))
-    operations = [CommitOperationAdd(path.as_posix(), folder.path / path) for path in files]
+    operations = [
+        CommitOperationAdd(path.as_posix(), folder.shared_manifest() if path.name == MANIFEST else folder.path / path)
+        for path in files
+    ]
     operations += [CommitOperationDelete(name) for name in stale]
     commit = ask_hub(
         what,

@@ -16,7 +16,7 @@ from transformers.trainer_utils import PredictionOutput
 from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES, format_metrics
 from lmctr.evaluation.slices import slices_text
 from lmctr.runs.download import local_folder
-from lmctr.runs.folder import RECIPE, RunFolder, open_run
+from lmctr.runs.folder import RECIPE, RunFolder, open_run, rewriting
 from lmctr.runs.inputs import input_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.loading import load_run
@@ -191,5 +191,5 @@ def write_predictions(path: str | Path, view: InputKind, part: str, output: Pred
     if weight is not None:
         ordered["weight"] = weight
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with rewriting(path), replacing(path) as temporary:
         pq.write_table(pa.table(ordered), temporary)

@@ -3,6 +3,7 @@
 RUN/config.json model.safetensors processor_config.json tokenizer*   the best checkpoint
 RUN/recipe.yaml               every value of the recipe
 RUN/data.json                 origin, licence, counts, split, label rates, truncation
+RUN/lmctr_manifest.json       checksums of the files of the run; every load compares them
 RUN/metrics.json              metrics, baselines, seed, versions; written last: its presence means "finished"
 RUN/reference.safetensors     a few test samples and the model's logits; `lmctr push` compares with them
 RUN/predictions/*.parquet     event, user, item, time, label, logit of validation and test
@@ -15,11 +16,14 @@ RUN/analysis/                 what `lmctr analyze` wrote
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import math
 import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +31,13 @@ from typing import Any
 
 from lmctr.runs.recipe import compare_recipes
 from lmctr.training.checkpoints import list_checkpoints
-from lmctr.utils.files import read_json, read_yaml
+from lmctr.utils.files import read_json, read_yaml, write_json
+from lmctr.utils.integrity import check_files, checksums, read_sealed, sealed
+
+logger = logging.getLogger(__name__)
 
 RECIPE = "recipe.yaml"
+MANIFEST = "lmctr_manifest.json"
 METRICS = "metrics.json"
 DATA = "data.json"
 SLICES = "slices.csv"
@@ -42,6 +50,7 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 """Formats that are, or may hold, pickles. A folder with one of them at its top is not shared."""
 
 _UPLOADED = (
+    MANIFEST,
     "config.json",
     "generation_config.json",
     *PROCESSOR_FILES,
@@ -61,7 +70,7 @@ _RETRIEVER_FILES = ("retriever/retriever.json", "retriever/retriever.safetensors
 _ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _NEVER_UPLOADED = ("reference.safetensors",)
 _OWN = (  # what a run writes, the sign of a finished one first
-    *(METRICS, DATA, SLICES, RECIPE, "README.md", *_UPLOADED),
+    *(METRICS, MANIFEST, DATA, SLICES, RECIPE, "README.md", *_UPLOADED),
     *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", *_NEVER_UPLOADED),
     *(
         "*tabular_vocabularies.parquet",
@@ -72,6 +81,15 @@ _OWN = (  # what a run writes, the sign of a finished one first
     ),
     *("checkpoints", "predictions", "retriever", "adapter", "analysis", ".cache", ".refit"),
 )
+_UNSEALED = (
+    MANIFEST,
+    "README.md",
+    "checkpoints",
+    "analysis",
+    ".cache",
+    ".refit",
+)  # have marks of their own, or change
+_noted: set[Path] = set()  # folders without checksums that were spoken of
 
 
 @dataclass(frozen=True)
@@ -140,6 +158,57 @@ class RunFolder:
                     shutil.rmtree(path)
                 else:
                     path.unlink()
+
+    # ---- checksums ------------------------------------------------------------------------------------------------
+
+    def seal(self, pending: Mapping[str, str] | None = None) -> None:
+        """Write the checksums of all that the run wrote here; `pending` are the texts of files that are written next."""
+        found = {path for pattern in _OWN if pattern not in _UNSEALED for path in self.path.glob(pattern)}
+        found |= {inner for path in found for inner in path.rglob("*")}
+        names = {path.relative_to(self.path).as_posix() for path in found if path.is_file()}
+        texts = {name: text.encode() for name, text in (pending or {}).items()}
+        files = checksums(self.path, names - {MANIFEST, *texts})
+        files |= {
+            name: {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()} for name, text in texts.items()
+        }
+        write_json(self.path / MANIFEST, sealed({"files": files}))
+
+    def unseal(self) -> None:
+        """Forget the checksums, before files are changed: a kill in between leaves a folder without them."""
+        (self.path / MANIFEST).unlink(missing_ok=True)
+
+    def verify(self, chosen: Callable[[str], bool] = lambda name: True) -> int | None:
+        """Compare the files (of the chosen names) with their checksums; what only the run itself needs may be gone.
+
+        Returns:
+            How many were compared; None where the folder has no checksums: it was made elsewhere, or by an earlier version.
+
+        Raises:
+            FileNotFoundError, ValueError: a file is missing, or is not the one that the run wrote.
+        """
+        if not (self.path / MANIFEST).is_file():
+            return None
+        files = {name: entry for name, entry in read_sealed(self.path / MANIFEST)["files"].items() if chosen(name)}
+        missing = [name for name in files if is_shared(name) and not (self.path / name).is_file()]
+        if missing:
+            raise FileNotFoundError(f"{self.path} has no {missing[0]}, which {MANIFEST} lists; put the run's own back")
+        present = {name: entry for name, entry in files.items() if (self.path / name).is_file()}
+        for name, entry in present.items():
+            try:
+                check_files(self.path, {name: entry})
+            except ValueError as error:
+                reader = {".json": read_json, ".safetensors": _read_header}.get(Path(name).suffix, str)
+                reader(self.path / name)  # may know better what is wrong
+                raise ValueError(
+                    f"{self.path}/{error}; put the run's own file back, or delete {self.path / MANIFEST} if it was changed on purpose"
+                ) from error
+        return len(present)
+
+    def shared_manifest(self) -> bytes:
+        """The checksums of what is shared, as the file that goes with it."""
+        files = read_sealed(self.path / MANIFEST)["files"]
+        shared = {name: entry for name, entry in files.items() if is_shared(name)}
+        return json.dumps(sealed({"files": shared}), indent=2).encode()
 
     def metrics(self) -> dict[str, Any] | None:
         """`metrics.json`, or None."""
@@ -262,12 +331,38 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
                 "safetensors only: save the model with save_pretrained (which writes model.safetensors) and delete these files"
             )
         _ = run.num_parameters, run.processor
+        if run.verify(_is_loaded) is None and run.path not in _noted:
+            _noted.add(run.path)
+            logger.info("%s has no %s: its files were not compared with checksums", path, MANIFEST)
         return run
     if not run.started:
         raise FileNotFoundError(f"{path} is no run folder: it has no {RECIPE} (train one with `lmctr train RECIPE`)")
     if not run.finished:
         raise ValueError(f"the run in {path} is not finished; continue it with `lmctr train RECIPE --resume`")
+    run.verify(_is_loaded)
     return run
+
+
+def _is_loaded(name: str) -> bool:
+    """Whether a file is read wherever a run is: scores and reference rows are compared before a push, and by what reads them."""
+    return not name.startswith("predictions/") and name not in _NEVER_UPLOADED
+
+
+@contextmanager
+def rewriting(path: str | Path) -> Iterator[None]:
+    """The block in which a file is written anew that a run's checksums may list: it is taken from the list and put back."""
+    path = Path(path).resolve()
+    for folder in path.parents[:2]:
+        run, name = RunFolder(folder), path.relative_to(folder).as_posix()
+        if not run.started or not (folder / MANIFEST).is_file():
+            continue
+        files = read_sealed(folder / MANIFEST)["files"]
+        if files.pop(name, None) is not None:
+            write_json(folder / MANIFEST, sealed({"files": files}))
+            yield
+            write_json(folder / MANIFEST, sealed({"files": files | checksums(folder, [name])}))
+            return
+    yield
 
 
 def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwrite: bool) -> bool:

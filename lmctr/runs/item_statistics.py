@@ -7,7 +7,7 @@ from pathlib import Path
 from lmctr.data.inspection import inspect
 from lmctr.data.logs.log import InteractionLog
 from lmctr.runs.evaluation import recipe_of
-from lmctr.runs.folder import RunFolder
+from lmctr.runs.folder import RunFolder, rewriting
 from lmctr.runs.inputs import input_of
 from lmctr.runs.loading import load_run
 from lmctr.runs.options import StatisticsOptions
@@ -26,7 +26,8 @@ def write_item_statistics(options: StatisticsOptions) -> int:
         raise ValueError(f"--output {options.output}: give a file that ends in .parquet")
     folder = RunFolder(Path(options.name))
     table = _of_run(folder, options) if folder.path.joinpath("config.json").is_file() else _of_log(options)
-    table.save(options.output)
+    with rewriting(options.output):
+        table.save(options.output)
     print(f"{len(table):,} items, statistics up to second {table.time}: {options.output}")
     return 0
 

@@ -33,7 +33,7 @@ from lmctr.training.callbacks import StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.processes import leave_process_group
 from lmctr.training.trainer import CTRTrainer
-from lmctr.utils.files import read_json, write_json
+from lmctr.utils.files import json_text, read_json, write_json, write_text
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.tables import write_csv
 
@@ -225,6 +225,10 @@ class Training:
             view.load_shared(self.folder.cache)
         elif not self._loaded:  # a resumed run of one process
             view.load(self.folder.cache)
+        if self.is_first and self.folder.prepared:
+            self.folder.verify(lambda name: not name.startswith("model"))  # it is trained again
+            self.folder.unseal()  # what is opened below may be written again
+        self.wait()
         again = (
             self.folder.refit / CHOSEN
         ).is_file()  # the run folder may hold the second training's processor already
@@ -241,6 +245,7 @@ class Training:
                     )
             else:
                 write_json(self.folder.path / DATA, description)
+            self.folder.seal()
         self.wait()
         return processor
 
@@ -289,6 +294,8 @@ class Training:
         if checkpoint is not None or (self.resume and self.was_started):
             self.say(f"resuming from {checkpoint}" if checkpoint else "no complete checkpoint: starting from step 0")
         outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if self.is_first:
+            self.folder.unseal()  # until the last file of the run is written
         metrics = {}
         for name in parts:
             output = trainer.predict(view.dataset(name), metric_key_prefix=name)
@@ -439,7 +446,9 @@ class Training:
         if sliced:
             write_csv(self.folder.path / SLICES, sliced)
         self.say(results_table(result))
-        write_json(self.folder.path / METRICS, result)
+        text = json_text(result)
+        self.folder.seal({METRICS: text})
+        write_text(self.folder.path / METRICS, text)
 
     def _save_model(self, trainer: Any, samples: Any) -> None:
         """Write model and processor where `from_pretrained` reads them; adapters are merged into the weights.

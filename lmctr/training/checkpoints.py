@@ -6,7 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
-from lmctr.utils.files import read_json, write_json
+from lmctr.utils.files import write_json
+from lmctr.utils.integrity import check_files, checksums, read_sealed, sealed
 
 MARKER = "checkpoint_complete.json"
 _NAME = re.compile(r"^checkpoint-(\d+)$")
@@ -22,49 +23,43 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
 
 
 def mark_complete(checkpoint: str | Path, **facts: int) -> None:
-    """Declare a checkpoint complete: list its files with their sizes, in one atomic write.
+    """Declare a checkpoint complete: list its files with their checksums, in one atomic write, when all of them are on disk.
 
     Args:
         checkpoint: the folder.
         facts: numbers that a resumed run must agree with, for example `global_batch_size`.
     """
     checkpoint = Path(checkpoint)
-    files = {
-        path.relative_to(checkpoint).as_posix(): path.stat().st_size
-        for path in sorted(checkpoint.rglob("*"))
-        if path.is_file() and not path.name.startswith(MARKER)
-    }
-    write_json(checkpoint / MARKER, {"files": files, **facts})
+    names = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
+    files = checksums(checkpoint, (name for name in names if not name.startswith(MARKER)))
+    write_json(checkpoint / MARKER, sealed({"files": files, **facts}))
 
 
 def read_marker(checkpoint: str | Path) -> dict:
-    """The marker of a checkpoint.
+    """The marker of a checkpoint whose files are those that it lists. Markers of earlier versions list sizes alone.
 
     Raises:
-        ValueError: the checkpoint is not complete; the message says what is missing.
+        ValueError: the checkpoint is not complete, or was damaged since; the message names the file.
     """
     checkpoint = Path(checkpoint)
     try:
-        marker = read_json(checkpoint / MARKER)
-        files = dict(marker["files"])
+        marker = read_sealed(checkpoint / MARKER)
     except FileNotFoundError:
         raise ValueError(f"{checkpoint} is not complete: it has no {MARKER}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"{checkpoint} is not complete: its {MARKER} cannot be read ({error})") from error
-    for name, size in files.items():
-        path = checkpoint / name
-        if not path.is_file():
-            raise ValueError(f"{checkpoint} is not complete: {name} is missing")
-        if path.stat().st_size != size:
-            raise ValueError(f"{checkpoint} is not complete: {name} has {path.stat().st_size} bytes instead of {size}")
+    try:
+        check_files(checkpoint, marker["files"])
+    except ValueError as error:
+        raise ValueError(f"{checkpoint} is not complete: {error}") from error
     return marker
 
 
 def newest_complete_checkpoint(folder: str | Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is complete.
+    """The newest checkpoint that is complete and undamaged.
 
     Returns:
-        Its path, or None, and one message per newer checkpoint that was skipped because a kill cut it short.
+        Its path, or None, and one message per newer checkpoint that was skipped because a kill cut it short or a file was damaged.
     """
     skipped = []
     for checkpoint in reversed(list_checkpoints(folder)):

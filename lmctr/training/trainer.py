@@ -401,6 +401,9 @@ class CTRTrainer(Trainer):
                 self.average.load(self.model, checkpoint)
 
     def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        if best is not None and Path(best, MARKER).is_file():
+            read_marker(best)
         super()._load_best_model()
         if self.average is not None:
             self.average.clear()  # the checkpoint's weights are averaged ones

@@ -12,7 +12,18 @@ from typing import Any
 
 import yaml
 
-__all__ = ["check_file", "parse_json", "parse_yaml", "read_json", "read_yaml", "replacing", "write_json", "write_text"]
+__all__ = [
+    "check_file",
+    "json_text",
+    "parse_json",
+    "parse_yaml",
+    "read_json",
+    "read_yaml",
+    "replacing",
+    "sync",
+    "write_json",
+    "write_text",
+]
 
 _YAML_DEPTH, _YAML_VALUES = 50, 200_000  # an alias counts as often as what it stands for is met
 
@@ -69,27 +80,47 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 def write_json(path: str | Path, value: object) -> None:
     """Write JSON so that a reader sees the old file or the new one, never half of it."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: object) -> str:
+    """The text that `write_json` writes."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_text(path: str | Path, text: str) -> None:
     """Write text (UTF-8) so that a reader sees the old file or the new one, never half of it."""
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """The name of a new file beside `path`, which takes its place when the block ends well and is deleted when it does not."""
+    """The name of a new file beside `path`, which takes its place when the block ends well and is deleted when it does not.
+
+    The new file is on disk before it takes the place, and the folder's entry after, so that a power cut leaves one of the two whole.
+    """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
+        sync(temporary)
         os.replace(temporary, path)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on disk."""
+    is_folder = path.is_dir()
+    if is_folder and os.name == "nt":  # has no such call for folders
+        return
+    handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_yaml(path: str | Path) -> Any:

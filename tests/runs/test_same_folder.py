@@ -78,9 +78,13 @@ def content(path: Path) -> object:
             for entry in values["log_history"]
         ]
         return values
-    if path.name == "checkpoint_complete.json":  # lists sizes, those of files with times in them too
+    if path.name in (
+        "checkpoint_complete.json",
+        "lmctr_manifest.json",
+    ):  # checksums, those of files with times in them too
         values = json.loads(path.read_text())
-        varying = ("trainer_state.json", *PICKLED)
-        values["files"] = {name: size for name, size in values["files"].items() if name not in varying}
+        assert values.pop("seal")
+        varying = ("trainer_state.json", "metrics.json", *PICKLED)
+        values["files"] = {name: entry for name, entry in values["files"].items() if name not in varying}
         return values
     return path.read_bytes()

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from lmctr.training.checkpoints import (
@@ -79,3 +81,19 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path, limit, best, kept):
     write(tmp_path, 25, complete=False)
     rotate(tmp_path, limit, None if best is None else tmp_path / f"checkpoint-{best}")
     assert [path.name for path in list_checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in kept]
+
+
+def test_a_wrong_bit_in_a_checkpoint_sends_the_run_to_the_one_before(tmp_path):
+    good, bad = write(tmp_path, 10), write(tmp_path, 20)
+    (bad / "model.safetensors").write_bytes(b"x" * 99 + b"y")
+    found, skipped = newest_complete_checkpoint(tmp_path)
+    assert found == good
+    assert skipped[0].startswith(f"{bad} is not complete: model.safetensors is damaged: its 100 bytes")
+
+
+def test_markers_of_earlier_versions_list_sizes(tmp_path):
+    checkpoint = write(tmp_path, 10)
+    sizes = {name: entry["size"] for name, entry in read_marker(checkpoint)["files"].items()}
+    assert sizes == {"model.safetensors": 100, "trainer_state.json": 2}
+    (checkpoint / MARKER).write_text(json.dumps({"files": sizes, "global_batch_size": 8}))
+    assert read_marker(checkpoint)["files"] == sizes

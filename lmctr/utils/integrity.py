@@ -1,0 +1,90 @@
+"""Checksums of a folder's files: written when all of them are on disk, compared before any of them is used.
+
+A file of checksums is JSON: `files` gives each file's `size` and `sha256`, and `seal` the checksum of all the rest, so that a damaged
+list is not taken for damaged files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lmctr.utils.files import read_json, sync
+
+__all__ = ["check_files", "checksums", "read_sealed", "sealed", "sha256_of"]
+
+_SEAL = "seal"
+_SMALL = 1 << 20  # bytes; files below are read anew each time
+_SETTLED = 2.0  # seconds; a file changed since then may change again within one tick of the file system's clock
+_known: dict[tuple[int, ...], str] = {}
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file, in hex. That of a big file is remembered until its size, its times or its place change."""
+    found = os.stat(path)
+    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    if key in _known:
+        return _known[key]
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if found.st_size >= _SMALL and time.time() - max(found.st_mtime, found.st_ctime) > _SETTLED:
+        _known[key] = digest.hexdigest()
+    return digest.hexdigest()
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 of files, by their place in the folder, after they and the folders they lie in were written to disk."""
+    names = sorted(names)
+    for place in sorted({(folder / name).parent for name in names} | {folder}):
+        sync(place)
+    entries = {}
+    for name in names:
+        sync(folder / name)
+        entries[name] = {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
+    return entries
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with the checksum of itself."""
+    plain = {key: value for key, value in content.items() if key != _SEAL}
+    return {**plain, _SEAL: hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """The content of a file of checksums; one of an earlier version lists sizes alone, and has no seal.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is damaged, or was edited.
+    """
+    content = read_json(path)
+    files = content.get("files")
+    if not isinstance(files, dict):
+        raise ValueError(f"{path} lists no files")
+    is_early = _SEAL not in content and all(isinstance(entry, int) for entry in files.values())
+    if not is_early and sealed(content)[_SEAL] != content.get(_SEAL):
+        raise ValueError(f"{path} is damaged: it does not have the checksum that it names for itself")
+    return content
+
+
+def check_files(folder: Path, files: Mapping[str, Any]) -> None:
+    """Compare files, by their place in the folder, with `size` and `sha256`, or a size alone.
+
+    Raises:
+        ValueError: a file is missing or another than the one that was listed; starts with its place in the folder.
+    """
+    for name, entry in files.items():
+        path, size = folder / name, entry if isinstance(entry, int) else entry["size"]
+        if not path.is_file():
+            raise ValueError(f"{name} is missing")
+        if path.stat().st_size != size:
+            raise ValueError(f"{name} has {path.stat().st_size} bytes instead of {size}")
+        if not isinstance(entry, int) and sha256_of(path) != entry["sha256"]:
+            raise ValueError(f"{name} is damaged: its {size:,} bytes do not have the checksum that was written down")
