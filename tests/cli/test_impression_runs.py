@@ -209,6 +209,7 @@ def test_wrong_metrics_are_found(cascade_run, tmp_path):
     metrics = read(folder, "metrics.json")
     metrics["split metrics"]["test"]["recall"] += 0.01
     (folder / "metrics.json").write_text(json.dumps(metrics))
+    (folder / "lmctr_manifest.json").unlink()
     with pytest.raises(ValueError, match="test recall is"):
         validate_run(folder)
 
@@ -221,6 +222,7 @@ def test_vocabularies_of_another_run_are_refused(cascade_run, tmp_path):
     settings = read(folder, "preprocessor_config.json")
     settings["ad_fields"][-1]["transform"] = "raw"
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "lmctr_manifest.json").unlink()
     from lmctr.runs.loading import load_run
 
     with pytest.raises(ValueError, match="was trained with a processor of the fingerprint"):

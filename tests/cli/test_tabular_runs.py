@@ -171,6 +171,7 @@ def test_a_processor_of_another_run_is_refused(table_run, recipe_path, tmp_path,
     mixed = shutil.copytree(table_run, tmp_path / "mixed")
     for name in ("preprocessor_config.json", "tabular_vocabularies.parquet", "tabular_numbers.safetensors"):
         shutil.copy(other / name, mixed / name)
+    (mixed / "lmctr_manifest.json").unlink()
     wanted = read(mixed, "config.json")["processor_fingerprint"]
     found = read(other, "config.json")["processor_fingerprint"]
     for words in (("evaluate", mixed), ("predict", mixed, "--input", "x.csv"), ("push", mixed, "a/b", "--dry-run")):

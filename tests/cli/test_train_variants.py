@@ -35,6 +35,7 @@ def test_layout_split_from_training_to_prediction(recipe_file, tmp_path, capsys)
     np.testing.assert_allclose([answer["logit"] for answer in answers], table["logit"].to_numpy(), atol=1e-4)
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"layout": "split"', '"layout": "single"'))
+    (folder / "lmctr_manifest.json").unlink()
     with pytest.raises(ValueError, match=r"layout is 'single' in config\.json and 'split' in the processor's file"):
         load_run(folder)
 
