@@ -1,0 +1,164 @@
+"""The batcher, kept states, and candidates of several users in one pass."""
+
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
+
+from lmctr.serving import Batcher, KeptStates, UserState, scorer_for
+from lmctr.serving.batching import DeadlinePassed, Draining, QueueFull
+
+
+class Recorder:
+    """Works whose first batch waits until it is let go."""
+
+    def __init__(self):
+        self.batches, self.began, self.go = [], threading.Event(), threading.Event()
+
+    def __call__(self, works):
+        self.batches.append(list(works))
+        self.began.set()
+        assert self.go.wait(20)
+        return [ValueError(f"no {work}") if work < 0 else work * 10 for work in works]
+
+
+def test_what_waits_is_taken_together_in_order_up_to_the_bound():
+    run = Recorder()
+    batcher = Batcher(run, max_positions=10, max_wait=0.0)
+    first = batcher.submit(1)
+    assert run.began.wait(20)
+    futures = [batcher.submit(work, positions) for work, positions in ((2, 4), (-3, 4), (4, 4), (5, 30), (6, 1))]
+    assert batcher.num_waiting == 5
+    run.go.set()
+    assert [first.result(), futures[0].result(), futures[2].result()] == [10, 20, 40]
+    with pytest.raises(ValueError, match="no -3"):
+        futures[1].result()
+    batcher.close()
+    assert futures[4].result() == 60  # what waits is done before the end
+    assert run.batches == [[1], [2, -3], [4], [5], [6]]  # 30 positions go alone
+    with pytest.raises(Draining):
+        batcher.submit(7)
+
+
+def test_a_batch_waits_for_company_only_so_long():
+    batches = []
+    with_time = Batcher(lambda works: batches.append(len(works)) or works, max_wait=0.3)
+    futures = []
+    for work in range(3):
+        futures.append(with_time.submit(work))
+        time.sleep(0.02)
+    began = time.monotonic()
+    assert [future.result() for future in futures] == [0, 1, 2]
+    assert time.monotonic() - began < 5
+    with_time.close()
+    assert batches == [3]
+
+
+def test_deadlines_full_queues_and_callers_who_left():
+    run = Recorder()
+    batcher = Batcher(run, max_wait=0.0, max_queue=3)
+    first = batcher.submit(1)
+    assert run.began.wait(20)
+    late = batcher.submit(2, deadline=time.monotonic() + 0.05)
+    left = batcher.submit(3)
+    good = batcher.submit(4, deadline=time.monotonic() + 60)
+    with pytest.raises(QueueFull) as full:
+        batcher.submit(5)
+    assert full.value.retry_after >= 1
+    ahead = batcher.submit(6, first=True)
+    assert left.cancel()
+    time.sleep(0.1)
+    run.go.set()
+    with pytest.raises(DeadlinePassed):
+        late.result()
+    assert (first.result(), good.result(), ahead.result()) == (10, 40, 60)
+    batcher.close()
+    assert run.batches == [[1], [6, 4]]
+
+
+def test_a_run_that_fails_does_not_end_the_thread():
+    def run(works):
+        if 0 in works:
+            raise RuntimeError("broken")
+        return works
+
+    batcher = Batcher(run, max_wait=0.0)
+    with pytest.raises(RuntimeError, match="broken"):
+        batcher.submit(0).result()
+    assert batcher.submit(1, deadline=math.inf).result() == 1
+    assert batcher.is_alive
+    batcher.close()
+
+
+def test_kept_states_are_bounded_by_memory_and_time():
+    model, processor = make(sink_signal="feedback", feedback="inline")
+    now = [0.0]
+    one = UserState(model, processor, history_of(6)).num_bytes
+    layers, heads, width = 3, 2, 8  # of the keys and values that are held, float32
+    assert one > 6 * 2 * 4 * layers * heads * width
+    states = KeptStates(int(2.5 * one), time_to_live=100, clock=lambda: now[0])
+    for user in ("a", "b"):
+        assert states.put(user, UserState(model, processor, history_of(6)))
+        now[0] += 1
+    assert states.get("a") is not None  # so that b is the least recently used
+    assert states.put("c", UserState(model, processor, history_of(6)))
+    assert (states.get("b"), len(states)) == (None, 2)
+    assert states.num_bytes == sum(states.get(user).num_bytes for user in ("a", "c")) <= states.max_bytes
+    now[0] += 101
+    assert states.get("a") is None
+    assert (len(states), states.num_bytes) == (0, 0)
+    assert dict(states.counts) == {"hits": 3, "misses": 2, "memory": 1, "expired": 2, "model": 0}
+    small = KeptStates(one // 2)
+    assert not small.put("a", UserState(model, processor, history_of(6)))
+    assert (len(small), small.num_bytes) == (0, 0)
+
+
+def test_a_state_that_grows_in_use_counts_as_it_is():
+    """With elapsed times nothing is encoded before the first request."""
+    model, processor = make(sink_signal="elapsed")
+    states = KeptStates(1 << 30)
+    states.put("a", UserState(model, processor, history_of(6)))
+    before = states.num_bytes
+    states.get("a").score(candidates_of(2), 10**6)
+    assert states.grown("a")
+    assert states.num_bytes > before + 1000
+    assert not states.grown("nobody")
+
+
+@pytest.mark.parametrize("settings", [{}, {"sink_signal": "recency", "max_length": 60}, {"sink_kind": "none"}])
+@pytest.mark.parametrize("attn", ["eager", "sdpa"])
+def test_several_users_in_one_pass_get_the_scores_of_each_alone(settings, attn):
+    """Prefixes and candidates of many lengths, an empty history and a long list among them."""
+    model, processor = make(attn=attn, **settings)
+    users = [(history_of(length, seed=length), candidates_of(count, seed=count)) for length, count in _USERS]
+    states = [UserState(model, processor, history) for history, _ in users]
+    time_ = 10**6
+    passes = []
+    hook = model.model.language_model.register_forward_pre_hook(
+        lambda module, args, kwargs: passes.append(kwargs["inputs_embeds"].shape), with_kwargs=True
+    )
+    scorer = scorer_for(model, processor)
+    found = scorer.score_many([state.request(own, time_) for state, (_, own) in zip(states, users)])
+    hook.remove()
+    assert max(shape[0] for shape in passes) > 2  # rows of several users
+    for (logits, encoded, reencoded), state, (history, candidates) in zip(found, states, users):
+        assert_equal_or_single(logits, row_by_row(model, processor, history, candidates, time_))
+        torch.testing.assert_close(
+            logits, UserState(model, processor, history).score(candidates, time_), atol=1e-5, rtol=0
+        )
+        state.keep(encoded, reencoded)
+        np.testing.assert_allclose(state.score(candidates, time_), logits, atol=1e-5, rtol=0)
+
+
+_USERS = [(5, 4), (6, 3), (0, 3), (3, 2), (5, 60), (2, 1), (6, 5)]
+
+
+def assert_equal_or_single(found, expected):
+    if len(expected) > 1:
+        assert_equal(found, expected)
+    else:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
