@@ -1,4 +1,4 @@
-"""A client of `lmctr serve`: standard library only; one connection, kept open; a busy server is asked again when it says."""
+"""A client of `lmctr serve`: standard library only; a busy server is asked again when it says."""
 
 import json
 import time
@@ -14,6 +14,7 @@ class Scores:
             self.connection.request("POST", route, json.dumps(body), {"Content-Type": "application/json"})
             response = self.connection.getresponse()
             answer = json.loads(response.read())
+            self.connection.close()  # an idle one may be cut, and then it is not known what became of a request
             if response.status not in (429, 503):
                 break
             time.sleep(float(response.headers.get("Retry-After", 1)))

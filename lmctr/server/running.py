@@ -56,7 +56,13 @@ def serve(options: ServeOptions) -> int:
         gc.collect()
         gc.freeze()
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=options.drain_seconds)
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=options.drain_seconds,
+                timeout_keep_alive=75,
+            )
         )
         if hasattr(signal, "SIGHUP"):
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine, options)).start())

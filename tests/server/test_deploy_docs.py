@@ -37,7 +37,6 @@ def test_the_client(tmp_path, client):
         assert found == pytest.approx((1 / (1 + pow(2.718281828, -expected))).tolist(), abs=1e-5)
         with pytest.raises(RuntimeError, match="404: no state is kept"):
             scores.score(user_id="8", **rest)
-        scores.connection.close()
 
 
 def test_the_client_asks_a_busy_server_again(client, monkeypatch):
@@ -55,6 +54,9 @@ def test_the_client_asks_a_busy_server_again(client, monkeypatch):
 
         def read(self):
             return json.dumps(self.body)
+
+        def close(self):
+            pass
 
     scores = client.Scores()
     scores.connection = Busy()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from lmctr.serving.registry import Request
 from lmctr.utils.measure import usable_device
 from lmctr.utils.suggest import unknown_key_message
 
+from .base import grid_batches
 from .predict import answers_for, load_item_statistics, load_retriever
 from .requests import answer_of
 from .tables import table_logits
@@ -79,7 +79,8 @@ class ServedModel:
         self.name = str(run)
         self.version, self.fingerprint = model_fingerprint(model), processor_fingerprint(self.processor)
         self.model = model.to(usable_device(device)).eval()
-        self.probe = self._probe(folder.path)
+        known = (folder.path / REFERENCE_FILE).is_file()
+        self.probe = compare_with_reference(folder.path, self.model) if known else None
         self.kind = self.processor.request_kind
         self.batch_size = batch_size
         self.items = load_item_statistics(folder.path, self.processor)
@@ -98,9 +99,6 @@ class ServedModel:
     @property
     def reads_histories(self) -> bool:
         return self.kind in ("text", "events")
-
-    def _probe(self, path: Path) -> tuple[int, float] | None:
-        return compare_with_reference(path, self.model) if (path / REFERENCE_FILE).is_file() else None
 
     # ---- in the caller's thread ---------------------------------------------------------------------------------------
 
@@ -153,12 +151,12 @@ class ServedModel:
 
     def score(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[Scored | Exception]:
         """Scores of checked requests, or why one has none; what is wrong with a request touches no other."""
-        if self.kind == "table":
-            found = _isolated(lambda some: self._table([request for request, _ in some]), asked)
-        elif self.kind == "impressions":
-            found = _isolated(lambda some: self._impressions([request for request, _ in some]), asked)
-        else:
+        if self.reads_histories:
             found = self._histories(asked)
+        else:
+            way = self._table if self.kind == "table" else self._impressions
+            with torch.inference_mode():
+                found = _isolated(way, [request for request, _ in asked])
         return [one if isinstance(one, Exception) else _finite(one) for one in found]
 
     def _table(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
@@ -167,36 +165,33 @@ class ServedModel:
             inputs.append(self.processor(request["rows"], return_tensors="np"))
             counts.append(self.processor.oov_counts)
         joined = {key: torch.from_numpy(np.concatenate([one[key] for one in inputs])) for key in inputs[0]}
-        logits = np.split(
-            table_logits(self.model, joined, self.batch_size), _ends([len(one["rows"]) for one in requests])
-        )
+        ends = np.cumsum([len(one["rows"]) for one in requests])[:-1]
+        logits = np.split(table_logits(self.model, joined, self.batch_size), ends)
         return [Scored(*one, *_totals(count), self) for *one, count in zip(requests, logits, counts)]
 
     def _impressions(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
-        before, self.answers.unknown = self.answers.unknown, {}
-        try:
-            own, counts = [], []
-            for request in requests:
-                self.answers.unknown = {}
-                own.append(self.answers.process([("request", request, request["ads"])]))
-                counts.append(self.answers.unknown)
-        finally:
-            self.answers.unknown = before
-        sizes = np.array([len(request["ads"]) for request in requests])
-        flat = {
-            key: np.concatenate([one[key][0].numpy() if key.startswith("ad_") else one[key].numpy() for one in own])
-            for key in own[0]
-            if key != "ad_mask"
-        }
-        grids, mask = pad_ads({key: values for key, values in flat.items() if key.startswith("ad_")}, sizes)
-        batch = {key: values for key, values in flat.items() if not key.startswith("ad_")} | grids | {"ad_mask": mask}
-        with torch.inference_mode():
-            inputs = {key: torch.from_numpy(batch[key]).to(self.model.device) for key in own[0]}
-            logits = self.model(**inputs).logits.float().cpu().numpy()
-        return [
-            Scored(request, values[:size], *_totals(count), self)
-            for request, values, size, count in zip(requests, logits, sizes, counts)
-        ]
+        own, counts = [], []
+        for request in requests:
+            self.answers.unknown = {}
+            own.append(self.answers.process([("request", request, request["ads"])]))
+            counts.append(self.answers.unknown)
+        found: list[Any] = [None] * len(requests)
+        sizes = [len(request["ads"]) for request in requests]
+        order = sorted(range(len(requests)), key=lambda place: -sizes[place])
+        for places in grid_batches(order, lambda place: sizes[place], self.answers.batch_size):
+            logits = self.model(**self._joined([own[place] for place in places])).logits.float().cpu().numpy()
+            for place, values in zip(places, logits):
+                found[place] = Scored(requests[place], values[: sizes[place]], *_totals(counts[place]), self)
+        return found
+
+    def _joined(self, own: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """Impressions of one user each as one batch, ads padded."""
+        sizes = np.array([one["ad_mask"].shape[1] for one in own])
+        users = {key: torch.cat([one[key] for one in own]) for key in own[0] if not key.startswith("ad_")}
+        names = [key for key in own[0] if key.startswith("ad_") and key != "ad_mask"]
+        ads, mask = pad_ads({key: torch.cat([one[key][0] for one in own]).numpy() for key in names}, sizes)
+        batch = users | {key: torch.from_numpy(values) for key, values in (ads | {"ad_mask": mask}).items()}
+        return {key: values.to(self.model.device) for key, values in batch.items()}
 
     def _histories(self, asked: Sequence[tuple[dict[str, Any], UserState | None]]) -> list[Scored | Exception]:
         ready = _isolated(lambda some: [self._prepared(*one) for one in some], asked)
@@ -208,10 +203,13 @@ class ServedModel:
         for run, places in ((self._together, together), (self._shared, shared)):
             for place, logits in zip(places, _isolated(run, [(ready[place], asked[place][1]) for place in places])):
                 found[place] = logits
-        return [
-            one if isinstance(one, Exception) else Scored(request, one, *self._unknown(request), self)
-            for one, (request, _) in zip(found, asked)
-        ]
+        scored = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
+        counted = _isolated(lambda some: [self._unknown(asked[place][0]) for place in some], scored)
+        for place, count in zip(scored, counted):
+            found[place] = (
+                count if isinstance(count, Exception) else Scored(asked[place][0], found[place], *count, self)
+            )
+        return found
 
     def _is_shared(self, request: Mapping[str, Any]) -> bool:
         return self._keeps and len(request["candidates"]) >= self.answers.many()
@@ -286,10 +284,6 @@ def _totals(counts: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
     """Values that were there, and the unknown among them, over all fields."""
     there = sum(own["values"] - own.get("missing", 0) for own in counts.values())
     return there, sum(own["unknown"] for own in counts.values())
-
-
-def _ends(sizes: Sequence[int]) -> np.ndarray:
-    return np.cumsum(sizes)[:-1]
 
 
 def _length(entry: Mapping[str, Any]) -> int:
