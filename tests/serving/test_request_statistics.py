@@ -1,5 +1,6 @@
 """Statistics at serving time: counted from behaviours and a table of items, they are those that a training saw."""
 
+import copy
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import torch
 from serving_models import assert_equal, make
 
 from lmctr.data.batches.text import TextView
+from lmctr.runs.answers.engine import Engine
+from lmctr.runs.answers.served import ServedModel
+from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.statistics import RequestStatistics
 from lmctr.statistics import ItemStatistics, StatisticsReader
@@ -154,3 +158,42 @@ def test_what_is_missing_is_told(log, reader, tmp_path):
     _, vague = make("qwen2", statistics_reader=reader, feedback="inline")
     with pytest.raises(ValueError, match=r"history\[0\] has no 'label'"):
         RequestStatistics(vague, items).extend(history)
+
+
+@pytest.mark.parametrize("kind", ["packed", "rows"])
+def test_kept_states_of_several_users_move_to_other_weights_and_are_served(kind, log, reader, tmp_path):
+    """What a state has counted goes over to a model of other weights; in a server it scores as the whole history does."""
+    model, processor = made(kind, reader)
+    newer = copy.deepcopy(model)
+    with torch.no_grad():
+        newer.head.dense.weight.add_(0.3 * torch.randn_like(newer.head.dense.weight))
+    starts, ends = log.history_bounds(log.sample_events())
+    long = log.sample_events()[np.argsort(starts - ends, kind="stable")[:4]]
+    time = int(log.time.max()) + 100
+    items = ItemStatistics.from_log(log, reader, time)
+    asked = [request_of(log, processor, event)[:2] for event in long]
+    candidates = [target for _, target in asked]
+    states = [UserState(model, processor, history, items=items) for history, _ in asked]
+    assert any(state.num_kept < state.num_seen for state in states)
+    found = scorer_for(model, processor).score_many([state.request(candidates, time) for state in states])
+    for (logits, *_), state, (history, _) in zip(found, states, asked):
+        assert_equal(logits, score(model, processor, history, candidates, time, items=items))
+        moved = state.moved_to(newer, processor, items)
+        assert moved.num_seen == len(history)
+        assert_equal(moved.score(candidates, time), score(newer, processor, history, candidates, time, items=items))
+        assert (moved.score(candidates, time) - logits).abs().max() > 1e-3
+
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    items.save(tmp_path / ITEM_STATISTICS)
+    engine = Engine(ServedModel(str(tmp_path)), max_wait=0.2)
+    for user, (history, _) in enumerate(asked):
+        assert engine.add_events(str(user), {"events": history, "start": True}).result().num_seen == len(history)
+    body = {"candidates": candidates, "time": time}
+    kept = [engine.score({**body, "user_id": user}) for user in range(len(asked))]
+    inline = [engine.score({**body, "history": history}) for history, _ in asked]
+    for (history, _), *futures in zip(asked, kept, inline):
+        expected = score(model, processor, history, candidates, time, items=items)
+        for future in futures:
+            np.testing.assert_allclose(future.result().logits, expected, atol=1e-5, rtol=0)
+    engine.close()
