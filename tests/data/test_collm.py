@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from lmctr.data import load_log, split_log, validate_log
+from lmctr.data.builders.collm_levels import NAMES, levels_without_the_user
 from lmctr.statistics import StatisticsReader
 
 TITLES = {1: "Alpha (1990)", 2: "Beta, The (2001)", 3: "Gamma", 4: "Delta (1955)", 9: "Omega (1970)"}
@@ -195,3 +196,89 @@ def test_missing_and_wrong_files(tmp_path):
 def test_wrong_frames_are_refused(tmp_path, made, message):
     with pytest.raises(ValueError, match=message):
         load_log("collm_ml1m", path=folder_of(tmp_path, test_ood2=made))
+
+
+@pytest.mark.parametrize("labels_seen", ["train", "train_and_validation"])
+def test_levels_are_those_of_the_other_users(tmp_path, labels_seen):
+    log = load_log("collm_ml1m", path=folder_of(tmp_path), labels_seen=labels_seen)
+    labelled = [e for e in range(log.num_events) if log.label[e] >= 0 and not log.hidden[e]]
+    likes = [
+        e for e in range(log.num_events) if not log.hidden[e] and log.feedback_names[log.feedback[e]] == "positive"
+    ]
+    last = max(log.time[e] for e in labelled)
+    share = np.mean([log.label[e] for e in labelled])
+
+    def mean_of(user):
+        own = [log.label[e] for e in labelled if log.user[e] == user]
+        return (sum(own) + 5 * share) / (len(own) + 5)
+
+    def film(user, item):
+        rows = [e for e in labelled if log.item[e] == item and log.user[e] != user]
+        return sum(log.label[e] - mean_of(log.user[e]) for e in rows) / (len(rows) + 5), np.log1p(len(rows))
+
+    def logit(rate):
+        return np.log(rate / (1 - rate))
+
+    def lift(user, liked, item):
+        fans = {log.user[e] for e in likes if log.item[e] == liked and log.user[e] != user and log.time[e] <= last}
+        rows = [log.label[e] for e in labelled if log.item[e] == item and log.user[e] in fans]
+        rate = min(max(share + film(user, item)[0], 0.02), 0.98)
+        return logit((sum(rows) + 20 * rate) / (len(rows) + 20)) - logit(rate)
+
+    for event in range(log.num_events):
+        user, item = log.user[event], log.item[event]
+        level, count = film(user, item)
+        wanted = {"film_level": level, "film_rows": count}
+        before = [log.item[e] for e in likes if log.user[e] == user and log.time[e] < log.time[event]]
+        if before:
+            levels, counts = zip(*(film(user, liked) for liked in before))
+            pairs = sorted(lift(user, liked, item) for liked in before)
+            wanted |= {
+                "liked_level": np.mean(levels),
+                "liked_level_10": np.mean(levels[-10:]),
+                "liked_rows": np.mean(counts),
+            }
+            wanted |= {"co_liked": np.mean(pairs), "co_liked_10": np.mean(pairs[-10:])}
+        for name in NAMES:
+            found = log.context[name][event].as_py()
+            assert found == (pytest.approx(wanted[name], abs=1e-6) if name in wanted else None), (name, event)
+
+
+def test_levels_of_many_liked_films(tmp_path):
+    """More likes than the last ten, on drawn rows: against plain loops over them."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(6), 30)
+    item = np.concatenate([rng.permutation(40)[:30] for _ in range(6)])
+    time = np.concatenate([np.sort(rng.integers(0, 60, 30)) for _ in range(6)])
+    label = rng.integers(0, 2, 180)
+    found = levels_without_the_user(user, item, time, label, label == 1, 40)
+    rate = {u: (label[user == u].sum() + 5 * label.mean()) / (30 + 5) for u in range(6)}
+
+    def level(own, film):
+        rows = [e for e in range(180) if item[e] == film and user[e] != own]
+        return sum(label[e] - rate[user[e]] for e in rows) / (len(rows) + 5)
+
+    def lift(own, liked, film):
+        fans = {user[e] for e in range(180) if item[e] == liked and label[e] == 1 and user[e] != own}
+        rows = [label[e] for e in range(180) if item[e] == film and user[e] in fans]
+        q = min(max(label.mean() + level(own, film), 0.02), 0.98)
+        shrunk = (sum(rows) + 20 * q) / (len(rows) + 20)
+        return np.log(shrunk / (1 - shrunk)) - np.log(q / (1 - q))
+
+    for event in range(0, 180, 7):
+        before = [e for e in range(180) if user[e] == user[event] and time[e] < time[event] and label[e] == 1]
+        if before:
+            levels = [level(user[event], item[e]) for e in before]
+            assert found["liked_level"][event] == pytest.approx(np.mean(levels), abs=1e-6)
+            assert found["liked_level_10"][event] == pytest.approx(np.mean(levels[-10:]), abs=1e-6)
+            lifts = sorted(lift(user[event], item[e], item[event]) for e in before)
+            assert found["co_liked"][event] == pytest.approx(np.mean(lifts), abs=1e-5)
+            assert found["co_liked_10"][event] == pytest.approx(np.mean(lifts[-10:]), abs=1e-5)
+    assert np.nanstd(found["co_liked"]) > 0.01
+    changed = label.copy()
+    changed[user == 3] = 1 - changed[user == 3]
+    again = levels_without_the_user(user, item, time, np.where(user == 3, changed, label), label == 1, 40)
+    prior = (
+        again["film_level"][user == 3] - found["film_level"][user == 3]
+    )  # only the share of all rows, which the others shrink to, moves
+    assert np.abs(prior).max() < 0.05

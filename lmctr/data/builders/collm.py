@@ -22,6 +22,7 @@ from lmctr.data.logs.splits import PARTS
 from lmctr.data.reading import check_columns
 from lmctr.utils.ragged import offsets_from_lengths
 
+from .collm_levels import levels_without_the_user
 from .files import Published
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
         Catalogue: `item_id`, `title`, `year` (from the title). Context of each event, of the films that the user liked before its second:
         `likes` and `likes_120`, `likes_600`, `likes_3600`, `likes_86400`, `likes_604800`, how many in all and in the last so many
         seconds; `last_like`, `third_last_like`, `first_like`, seconds since then; `liked_year`, their mean year; `year_distance`, the
-        film's year less it. Logarithms log(1 + x) of counts and seconds; missing where there is none.
+        film's year less it. Logarithms log(1 + x) of counts and seconds; missing where there is none. `film_level`, `film_rows`,
+        `liked_level`, `liked_level_10`, `liked_rows`, `co_liked`, `co_liked_10`, what the seen labels of other users tell, whenever they
+        were given: see [`~lmctr.data.builders.collm_levels.levels_without_the_user`].
 
     Raises:
         FileNotFoundError: a file is absent; the message says where it is published.
@@ -173,6 +176,9 @@ def _context(log: InteractionLog) -> pa.Table:
     total, count = (values[end] - values[first] for values in sums)
     columns_["liked_year"] = np.divide(total, count, out=np.full(len(year), np.nan), where=count > 0)
     columns_["year_distance"] = year - columns_["liked_year"]
+    seen = np.where(log.hidden, -1, log.label)
+    likes = ~log.hidden & (log.feedback == 2)
+    columns_ |= levels_without_the_user(log.user, log.item, log.time, seen, likes, log.num_items)
     return pa.table({name: pa.array(values, from_pandas=True) for name, values in columns_.items()})
 
 
