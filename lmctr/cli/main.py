@@ -21,6 +21,7 @@ VERBS = {
     "evaluate": "lmctr.cli.evaluate",
     "predict": "lmctr.cli.predict",
     "serve": "lmctr.cli.serve",
+    "report": "lmctr.cli.report",
     "push": "lmctr.cli.push",
     "card": "lmctr.cli.card",
     "benchmark": "lmctr.cli.benchmark",

@@ -20,6 +20,7 @@ __all__ = [
     "RankingMetrics",
     "UndefinedMetricError",
     "auc",
+    "calibration_curve",
     "expected_calibration_error",
     "grouped_auc",
     "log_loss",
@@ -151,6 +152,38 @@ def expected_calibration_error(
     Raises:
         ValueError: as `log_loss`, and for an unknown strategy or fewer than one bin.
     """
+    labels, values, weight, bins = _in_bins(labels, probabilities, num_bins, strategy, from_logits, sample_weight)
+    gaps = np.bincount(bins, weights=weight * (labels - values), minlength=num_bins)
+    return float(np.abs(gaps).sum() / weight.sum())
+
+
+def calibration_curve(
+    labels: ArrayLike,
+    probabilities: ArrayLike,
+    num_bins: int = 10,
+    strategy: str = "quantile",
+    from_logits: bool = False,
+    sample_weight: ArrayLike | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `expected_calibration_error` compares, with its arguments: mean probability (B,), positive rate (B,) and number of samples
+    (B,) of the bins that hold any weight, in the order of the probabilities."""
+    labels, values, weight, bins = _in_bins(labels, probabilities, num_bins, strategy, from_logits, sample_weight)
+    total = np.bincount(bins, weights=weight, minlength=num_bins)
+    kept = total > 0
+    sums = (np.bincount(bins, weights=weight * column, minlength=num_bins)[kept] for column in (values, labels))
+    mean, rate = (column / total[kept] for column in sums)
+    return mean, rate, np.bincount(bins, weights=weight > 0, minlength=num_bins)[kept].astype(np.int64)
+
+
+def _in_bins(
+    labels: ArrayLike,
+    probabilities: ArrayLike,
+    num_bins: int,
+    strategy: str,
+    from_logits: bool,
+    sample_weight: ArrayLike | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, probabilities, weights and the bin of each sample, see `expected_calibration_error`."""
     if not isinstance(num_bins, (int, np.integer)) or num_bins < 1:
         raise ValueError(f"num_bins must be an integer of at least 1, got {num_bins!r}")
     if strategy not in ("uniform", "quantile"):
@@ -163,9 +196,7 @@ def expected_calibration_error(
         bins = np.searchsorted(edges, values, side="right")
     else:
         bins = _quantile_bins(values, num_bins, weight)
-    weight = np.ones(len(values)) if weight is None else weight
-    gaps = np.bincount(bins, weights=weight * (labels - values), minlength=num_bins)
-    return float(np.abs(gaps).sum() / weight.sum())
+    return labels, values, np.ones(len(values)) if weight is None else weight, bins
 
 
 def _auc_per_group(

@@ -8,10 +8,10 @@ from dataclasses import fields
 from typing import Any, ClassVar
 
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.hub.card_data import shown
 from lmctr.hub.examples import example_rows
 from lmctr.models.common.configuration import CTRConfig, SequenceCTRConfig, TabularCTRConfig
 from lmctr.models.families import Family, families
+from lmctr.runs.about import shown
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 
 __all__ = ["CardFamily", "card_family"]

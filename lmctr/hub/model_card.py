@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from lmctr.hub.card_data import data_lines, dataset_info, shown, without_paths
 from lmctr.hub.card_families import CardFamily, card_family
 from lmctr.hub.card_results import (
     METRICS,
@@ -27,6 +26,7 @@ from lmctr.hub.card_results import (
 )
 from lmctr.hub.examples import example_call
 from lmctr.hub.options import CardOptions
+from lmctr.runs.about import data_lines, dataset_info, shown, without_paths
 from lmctr.runs.download import is_hub_id, local_folder
 from lmctr.runs.folder import open_run
 from lmctr.utils.resources import find_resource

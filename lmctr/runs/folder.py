@@ -11,7 +11,7 @@ RUN/checkpoints/              the trainer's checkpoints
 RUN/item_statistics.parquet   only with statistics: the items' at the end of the log, for requests
 RUN/retriever/                only where histories are retrieved
 RUN/adapter/                  only with LoRA: what was trained, without the language model
-RUN/analysis/                 what `lmctr analyze` wrote
+RUN/analysis/                 what `lmctr analyze` and `lmctr report` wrote
 """
 
 from __future__ import annotations

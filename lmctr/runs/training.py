@@ -317,6 +317,7 @@ class Training:
                 for entry in state.log_history
                 if "eval_auc" in entry or "eval_revenue_ratio" in entry
             ],
+            "losses": _thinned([entry for entry in state.log_history if "loss" in entry]),
         }
 
     def _chosen(self, processor: Any) -> dict[str, Any]:
@@ -477,6 +478,15 @@ class Training:
             for folder in (self.folder.cache, self.folder.refit):
                 shutil.rmtree(folder, ignore_errors=True)
         leave_process_group()
+
+
+def _thinned(entries: list[dict[str, Any]], most: int = 200) -> list[dict[str, float]]:
+    """Step and training loss of log entries; of more than `most`, the last step and the mean loss of as many neighbours as it takes."""
+    size = max(-(-len(entries) // most), 1)
+    blocks = (entries[start : start + size] for start in range(0, len(entries), size))
+    return [
+        {"step": block[-1]["step"], "loss": sum(entry["loss"] for entry in block) / len(block)} for block in blocks
+    ]
 
 
 def results_table(result: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a model card says of a run's data, and texts without the folders of the machine that the run was made on."""
+"""What is said of a run's data in cards and reports, and texts without the folders of the machine that the run was made on."""
 
 from __future__ import annotations
 

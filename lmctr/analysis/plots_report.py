@@ -1,0 +1,104 @@
+"""Pictures of reports: training curves, calibration, AUC by slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmctr.analysis.plots import new_figure, plain_axes, run_colours, save_figure
+
+__all__ = ["plot_calibration", "plot_curves", "plot_slices"]
+
+_Z = 1.959964  # of a 95 % interval
+
+
+def plot_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: str | Path, title: str) -> Path:
+    """Steps and values, a curve per run, as an image file.
+
+    Args:
+        runs: name of each run -> steps (N,) and values (N,).
+        path: image file; the suffix decides the format. Folders are made.
+        title: what the values are.
+
+    Raises:
+        ValueError: no runs. MissingExtraError: matplotlib is missing.
+    """
+    colours = run_colours(runs)
+    figure = new_figure(6.4, 3.6)
+    axes = figure.subplots()
+    for name, (steps, values) in runs.items():
+        axes.plot(steps, values, color=colours[name], linewidth=1.5, marker="o" if len(steps) < 40 else "", label=name)
+    axes.set_xlabel("step")
+    axes.set_ylabel(title)
+    plain_axes(axes)
+    if len(runs) > 1:
+        axes.legend(fontsize=8, frameon=False)
+    return save_figure(figure, path)
+
+
+def plot_calibration(runs: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], path: str | Path) -> Path:
+    """Positive rate by mean probability, a curve per run, as an image file; bars are 95 % intervals of the rate (Wilson), which take the
+    samples of a bin as independent. A calibrated model lies on the dotted line.
+
+    Args:
+        runs: name of each run -> what [`calibration_curve`] gives.
+        path: image file; the suffix decides the format. Folders are made.
+
+    Raises:
+        ValueError: no runs. MissingExtraError: matplotlib is missing.
+    """
+    colours = run_colours(runs)
+    figure = new_figure(4.6, 4.6)
+    axes = figure.subplots()
+    top = 1.05 * max(float(np.maximum(mean, rate).max()) for mean, rate, _ in runs.values())
+    axes.plot([0, top], [0, top], color="0.4", linestyle=":", linewidth=1.0)
+    for name, (mean, rate, count) in runs.items():
+        low, high = wilson_interval(rate, count)
+        bars = np.maximum([rate - low, high - rate], 0.0)
+        style = {"marker": "o", "markersize": 4, "linewidth": 1.3, "elinewidth": 0.9, "capsize": 2}
+        axes.errorbar(mean, rate, bars, color=colours[name], label=name, **style)
+    axes.set_xlim(0, top)
+    axes.set_ylim(0, top)
+    axes.set_xlabel("predicted probability, mean of the bin")
+    axes.set_ylabel("share of positives in the bin")
+    plain_axes(axes)
+    if len(runs) > 1:
+        axes.legend(fontsize=8, frameon=False)
+    return save_figure(figure, path)
+
+
+def wilson_interval(rate: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """95 % interval of a rate by the score test (Wilson 1927)."""
+    share = _Z**2 / count
+    middle = (rate + share / 2) / (1 + share)
+    half = np.sqrt(share * (rate * (1 - rate) + share / 4)) / (1 + share)
+    return middle - half, middle + half
+
+
+def plot_slices(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: str | Path) -> Path:
+    """AUC by slice, points of a colour per prediction, as an image file.
+
+    Args:
+        rows: those of `slice_metrics`: `slice`, `value` and `NAME_auc` (None where not defined). names: of the predictions.
+        path: image file; the suffix decides the format. Folders are made.
+
+    Raises:
+        ValueError: no names. MissingExtraError: matplotlib is missing.
+    """
+    colours = run_colours(dict.fromkeys(names))
+    figure = new_figure(6.4, 0.9 + 0.26 * len(rows))
+    axes = figure.subplots()
+    places = np.arange(len(rows))
+    for name in names:
+        values = [np.nan if row[f"{name}_auc"] is None else row[f"{name}_auc"] for row in rows]
+        axes.plot(values, places, "o", color=colours[name], markersize=5, label=name.replace("_", " "))
+    axes.axvline(0.5, color="0.4", linestyle=":", linewidth=1.0)
+    axes.set_yticks(places, [f"{row['slice']}: {row['value']}" for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("AUC")
+    plain_axes(axes)
+    axes.legend(fontsize=8, frameon=False)
+    return save_figure(figure, path)
