@@ -27,11 +27,14 @@ def plot_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], pat
         ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
     colours = run_colours(runs)
+    from matplotlib.ticker import MaxNLocator
+
     figure = new_figure(6.4, 3.6)
     axes = figure.subplots()
     for name, (steps, values) in runs.items():
         axes.plot(steps, values, color=colours[name], linewidth=1.5, marker="o" if len(steps) < 40 else "", label=name)
     axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(title)
     plain_axes(axes)
     if len(runs) > 1:

@@ -28,6 +28,7 @@ VERBS = {
     "analyze": "lmctr.cli.analyze",
     "data": "lmctr.cli.data",
     "grid": "lmctr.cli.grid",
+    "search": "lmctr.cli.search",
     "scaling": "lmctr.cli.scaling",
 }
 

@@ -137,7 +137,16 @@ class Training:
     In a launch of several processes the first one prepares the data and writes files; the others wait and read.
     """
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, resume: bool | str, overwrite: bool, command: str):
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        resume: bool | str,
+        overwrite: bool,
+        command: str,
+        quiet: bool = False,
+    ):
+        self.quiet = quiet
         transformers.utils.logging.disable_progress_bar()
         self.recipe, self.folder, self.resume, self.overwrite = recipe, folder, resume, overwrite
         self.command, self.was_started = command, False
@@ -153,7 +162,7 @@ class Training:
 
     def say(self, line: str) -> None:
         """Print a line, from the first process only."""
-        if self.is_first:
+        if self.is_first and not self.quiet:
             print(line, flush=True)
 
     def wait(self) -> None:
@@ -186,6 +195,17 @@ class Training:
         if trials:
             found["rolling_origin"] = self._best_epoch([*trials, found["evaluations"]])
         self._finish(view, trainer, found)
+
+    def evaluations(self, *callbacks: TrainerCallback) -> list[dict[str, Any]]:
+        """Train, and return the evaluations on validation, oldest first; nothing else is measured or kept, as a search wants it."""
+        try:
+            self._open_folder()
+            trainer = self._trainer(self.view, self._open_data(), self.args)
+            for callback in callbacks:
+                trainer.add_callback(callback)
+            return self._fit(self.view, trainer, ())["evaluations"]
+        finally:
+            self._close()
 
     # ---- before training ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,231 @@
+"""`lmctr search`: what is chosen, that nothing but validation chooses it, and that a killed search goes on as it would have."""
+
+import json
+
+import pytest
+import yaml
+
+from lmctr.cli.main import main
+from lmctr.runs.recipe import load_recipe
+from lmctr.runs.training import Training
+from lmctr.studies.options import SearchOptions
+from lmctr.studies.search import Search
+from lmctr.studies.search_space import read_space
+from lmctr.utils.files import read_yaml
+from lmctr.utils.tables import read_csv
+
+optuna = pytest.importorskip("optuna")
+
+RECIPE = {
+    "data": {
+        "name": "synthetic_table",
+        "options": {"num_rows": 1200, "num_categorical": 3, "num_numeric": 1, "num_pairs": 2, "vocab_size": 60},
+    },
+    "model": {"family": "dnn", "embedding_dim": 4, "hidden_units": [8]},
+    "training": {
+        "epochs": 1,
+        "learning_rate": 1e-5,
+        "per_device_train_batch_size": 128,
+        "use_cpu": True,
+        "seed": 0,
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 3,
+        "save_steps": 3,
+    },
+}
+SPACE = {
+    "training.learning_rate": {"low": 1e-5, "high": 1e-1, "log": True},
+    "model.hidden_units": [[8], [16, 8]],
+    "training.per_device_train_batch_size": {"low": 64, "high": 192, "step": 64},
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, content in (("recipe", RECIPE), ("space", SPACE)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path
+
+
+def options(files, folder="search", **more):
+    more = {"trials": 4, "no_compare": True, **more}
+    return SearchOptions(str(files / "recipe.yaml"), str(files / "space.yaml"), output_dir=str(files / folder), **more)
+
+
+def evaluation_of(values):
+    """What a trial gives: a pure function of its values, so that a search takes no time."""
+    rate, width, size = (values[key] for key in SPACE)
+    return 0.6 + 0.1 * (width == [16, 8]) - abs(rate - 1e-2) - size / 1e5
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Trials that report three evaluations of a formula; returns the list of what was tried."""
+    tried = []
+
+    def evaluations(self, watch):
+        recipe = self.recipe.resolved()
+        values = {key: recipe[key.split(".")[0]][key.split(".")[1]] for key in SPACE}
+        tried.append((values, recipe))
+        for step in range(3):
+            state = type("State", (), {"epoch": 1.0})
+            watch.on_evaluate(None, state, None, {"eval_auc": evaluation_of(values) - 0.1 + 0.05 * step})
+
+    monkeypatch.setattr(Training, "evaluations", evaluations)
+    return tried
+
+
+def test_a_real_search_trains_compares_and_writes(files, capsys):
+    words = [str(files / "recipe.yaml"), "--space", str(files / "space.yaml"), "--trials", "3", "--seeds", "1", "2"]
+    assert main(["search", *words, "--output-dir", str(files / "out"), "--data.baselines", "false"]) == 0
+    printed = capsys.readouterr().out
+    trials = read_csv(files / "out" / "trials.csv", text=["state", "model.hidden_units"], numbers=["auc", "seconds"])
+    assert len(trials) == 3
+    best = load_recipe(files / "out" / "best.yaml")
+    line = next(line for line in printed.splitlines() if line.startswith("best "))
+    assert f"{best.training['learning_rate']:.4g}" in line
+    assert f"{max(trial['auc'] for trial in trials):.4f}" in line
+    comparison = json.loads((files / "out" / "comparison.json").read_text())
+    assert [run["seed"] for run in comparison["groups"]["best"]["runs"]] == [1, 2]
+    assert comparison["groups"]["best"]["mean"]["auc"] > comparison["groups"]["start"]["mean"]["auc"]
+    assert "training.learning_rate" in comparison["recipe_differences"]
+    stored = read_yaml(files / "out" / "best" / "seed-1" / "recipe.yaml")
+    assert stored["training"]["save_strategy"] != "no"
+    assert not (files / "out" / "trial").exists()
+    again = main(["search", *words, "--output-dir", str(files / "out"), "--data.baselines", "false"])
+    assert again == 0
+    assert "trial 1 of" not in capsys.readouterr().out
+
+
+def test_the_best_on_validation_is_written(files, quick):
+    result = Search(options(files, trials=12)).run()
+    values, _ = max((evaluation_of(values), number) for number, (values, _) in enumerate(quick))
+    assert result.score == pytest.approx(values)
+    best = load_recipe(result.recipe).resolved()
+    assert evaluation_of({key: best[key.split(".")[0]][key.split(".")[1]] for key in SPACE}) == pytest.approx(values)
+    assert best["data"]["baselines"] is True
+    assert best["training"]["save_strategy"] == "steps"  # the search's own settings of trials are not kept
+    assert quick[0][0]["training.learning_rate"] == 1e-5  # the start comes first
+    for _, recipe in quick:
+        assert recipe["data"]["baselines"] is False
+        assert recipe["training"]["save_strategy"] == "no"
+
+
+def test_a_killed_search_makes_the_trials_that_it_would_have_made(files, quick, monkeypatch):
+    Search(options(files, "whole", trials=9)).run()
+    whole = [values for values, _ in quick]
+    quick.clear()
+    inner = Training.evaluations
+
+    def killed(self, watch):
+        if len(quick) == 5:
+            raise KeyboardInterrupt
+        return inner(self, watch)
+
+    monkeypatch.setattr(Training, "evaluations", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Search(options(files, "cut", trials=9)).run()
+    monkeypatch.setattr(Training, "evaluations", inner)
+    Search(options(files, "cut", trials=9)).run()
+    assert [values for values, _ in quick] == whole
+    tables = [(files / name / "trials.csv").read_text().splitlines() for name in ("whole", "cut")]
+    assert len(tables[0]) == len(tables[1]) == 10
+
+
+def test_trials_below_the_median_end_early(files, quick, capsys):
+    Search(options(files, trials=14)).run()
+    rows = read_csv(files / "search" / "trials.csv", text=["state"], numbers=["evaluations"])
+    pruned = [row for row in rows if row["state"] == "pruned"]
+    assert pruned
+    assert all(row["evaluations"] < 3 for row in pruned)
+    assert "ended early" in capsys.readouterr().out
+    Search(options(files, "all", trials=14, no_pruning=True)).run()
+    rows = read_csv(files / "all" / "trials.csv", text=["state"], numbers=["evaluations"])
+    assert {row["state"] for row in rows} == {"complete"}
+
+
+def test_values_that_cannot_be_trained_do_not_end_the_search(files, quick, monkeypatch, capsys):
+    inner = Training.evaluations
+
+    def broken(self, watch):
+        if len(quick) == 1:
+            quick.append(({}, {}))
+            raise ValueError("logits hold NaN")
+        return inner(self, watch)
+
+    monkeypatch.setattr(Training, "evaluations", broken)
+    Search(options(files)).run()
+    assert "failed: logits hold NaN" in capsys.readouterr().out
+    assert "logits hold NaN" in (files / "search" / "trials.csv").read_text()
+    assert len(quick) == 4
+    monkeypatch.setattr(Training, "evaluations", lambda self, watch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # nothing was ever trained: an error of the start
+        Search(options(files, "other")).run()
+
+
+def test_another_start_or_space_is_refused(files, quick):
+    Search(options(files)).run()
+    Search(options(files, trials=5)).run()
+    assert len(quick) == 5
+    with pytest.raises(ValueError, match="holds a search with another start"):
+        Search(options(files, overrides=[("training.epochs", "2")])).run()
+    (files / "space.yaml").write_text(yaml.safe_dump(SPACE | {"model.embedding_dim": [4, 8]}))
+    with pytest.raises(ValueError, match="holds a search with another space"):
+        Search(options(files)).run()
+    Search(options(files, overwrite=True, trials=1)).run()
+    assert len(quick) == 6
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({}, "must map recipe keys to values"),
+        ({"learning_rate": [1, 2]}, "'learning_rate' is no dotted recipe key"),
+        ({"training.learning_rate": [1e-3]}, "accepted: a list of two or more different values"),
+        ({"training.learning_rate": {"low": 1, "high": 1}}, "low must be below high"),
+        ({"training.learning_rate": {"low": 0, "high": 1, "log": True}}, "needs a low above 0"),
+        ({"training.learning_rate": {"low": 0, "hihg": 1}}, "hihg"),
+        ({"training.seed": [0, 1]}, "the comparison those of --seeds"),
+        ({"data.max_eval_samples": [10, 20]}, "it decides what trials are measured on"),
+        ({"data.options.num_rows": [10, 20]}, "it decides what trials are measured on"),
+    ],
+)
+def test_spaces_that_are_refused(tmp_path, space, message):
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
+    with pytest.raises(ValueError, match=message):
+        read_space(tmp_path / "space.yaml", ("max_eval_samples", "options"))
+
+
+def test_values_are_checked_before_anything_is_trained(files, quick, capsys):
+    (files / "space.yaml").write_text(yaml.safe_dump({"model.hidden_unit": [[8], [16]]}))
+    words = ["search", str(files / "recipe.yaml"), "--space", str(files / "space.yaml")]
+    assert main([*words, "--output-dir", str(files / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "hidden_units" in error
+    assert "space.yaml" in error
+    assert not (files / "out").exists()
+
+
+def test_the_start_is_checked_as_it_is(files, quick):
+    (files / "recipe.yaml").write_text(yaml.safe_dump(RECIPE | {"training": RECIPE["training"] | {"save_steps": 2}}))
+    with pytest.raises(ValueError, match=r"eval_steps=3.* and save_steps=2.* must be equal"):
+        Search(options(files))
+    assert quick == []
+
+
+def test_ranges_are_whole_where_both_ends_are(tmp_path):
+    (tmp_path / "space.yaml").write_text("a: 1")
+    path = tmp_path / "space.yaml"
+    path.write_text("training.epochs: {low: 1, high: 5, step: 2}\ntraining.weight_decay: {low: 0, high: 0.5}\n")
+    whole, real = read_space(path)
+    assert (whole.is_whole, real.is_whole) == (True, False)
+    assert (whole.encode(3), whole.encode(2), whole.encode(1.5), real.encode(0.25), real.encode(1)) == (
+        3,
+        None,
+        None,
+        0.25,
+        None,
+    )
+    fixed = optuna.trial.FixedTrial({"training.epochs": 3, "training.weight_decay": 0.25})
+    assert (whole.suggest(fixed), real.suggest(fixed)) == (3, 0.25)
