@@ -54,7 +54,7 @@ class Picture:
 
 
 @dataclass
-class Section:
+class PageSection:
     """Shown in this order; texts are (name, text as it is)."""
 
     title: str
@@ -158,9 +158,9 @@ def _groups(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
     return groups
 
 
-def _results(groups: list[list[ReportedRun]]) -> Section:
+def _results(groups: list[list[ReportedRun]]) -> PageSection:
     parts = [part for part in ("test", "validation") if part in groups[0][0].metrics["split metrics"]]
-    section = Section("Results", [_RESULTS_NOTE])
+    section = PageSection("Results", [_RESULTS_NOTE])
     for part in parts:
         own = [[run.metrics["split metrics"].get(part, {}) for run in group] for group in groups]
         keys = [key for key in METRIC_TITLES if any(key in values for group in own for values in group)]
@@ -198,8 +198,8 @@ def _group_name(group: Sequence[ReportedRun]) -> str:
     return group[0].name if len(group) == 1 else f"{group[0].name} to {group[-1].name}"
 
 
-def _significance(groups: list[list[ReportedRun]], split: str, num_resamples: int) -> Section:
-    section = Section("Significance")
+def _significance(groups: list[list[ReportedRun]], split: str, num_resamples: int) -> PageSection:
+    section = PageSection("Significance")
     if len(groups) == 1:
         section.notes.append(
             "Runs of one recipe: nothing to test against. Give runs of another recipe with the same seeds."
@@ -249,8 +249,8 @@ def _drawer() -> Callable[..., Picture]:
     return draw
 
 
-def _curves(runs: Sequence[ReportedRun], draw: Callable[..., Picture] | None) -> Section:
-    section = Section("Training")
+def _curves(runs: Sequence[ReportedRun], draw: Callable[..., Picture] | None) -> PageSection:
+    section = PageSection("Training")
     found = [key for key in _MAIN if any(key in entry for run in runs for entry in run.metrics.get("evaluations", ()))]
     wanted = [*((f"validation {METRIC_TITLES[key]}", "evaluations", key) for key in found[:1])]
     wanted.append(("training loss", "losses", "loss"))
@@ -288,8 +288,8 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def _calibration(runs: Sequence[ReportedRun], split: str, draw: Callable[..., Picture] | None) -> Section:
-    section = Section("Calibration")
+def _calibration(runs: Sequence[ReportedRun], split: str, draw: Callable[..., Picture] | None) -> PageSection:
+    section = PageSection("Calibration")
     curves = {
         run.name: calibration_curve(
             run.scores.columns["label"], run.scores.columns["logit"], from_logits=True, sample_weight=run.scores.weight
@@ -319,7 +319,7 @@ def _calibration(runs: Sequence[ReportedRun], split: str, draw: Callable[..., Pi
     return section
 
 
-def _slices(run: ReportedRun, split: str, draw: Callable[..., Picture] | None) -> Section | None:
+def _slices(run: ReportedRun, split: str, draw: Callable[..., Picture] | None) -> PageSection | None:
     path = run.folder.path / SLICES
     if not path.is_file():
         return None
@@ -331,7 +331,7 @@ def _slices(run: ReportedRun, split: str, draw: Callable[..., Picture] | None) -
     for row in rows:
         row |= {key: float(row[key]) if row[key] else None for key in numbers}
     names = [key.removesuffix("_auc") for key in numbers if key.endswith("_auc") and not key.endswith("_grouped_auc")]
-    section = Section(f"Slices of {run.name}")
+    section = PageSection(f"Slices of {run.name}")
     if draw is not None:
         first = names[0]
         known = [row for row in rows if row[f"{first}_auc"] is not None]
@@ -355,8 +355,8 @@ def _column(key: str) -> str:
 # ---- what was trained on, and how -------------------------------------------------------------------------------------
 
 
-def _data(groups: list[list[ReportedRun]]) -> Section:
-    section = Section("Data")
+def _data(groups: list[list[ReportedRun]]) -> PageSection:
+    section = PageSection("Data")
     texts = {_group_name(group): "\n".join(data_lines(group[0].folder.data())) for group in groups}
     if len(set(texts.values())) == 1:
         texts = {"all runs" if len(groups) > 1 else name: text for name, text in texts.items()}
@@ -364,8 +364,8 @@ def _data(groups: list[list[ReportedRun]]) -> Section:
     return section
 
 
-def _settings(groups: list[list[ReportedRun]], command: str) -> Section:
-    section = Section("Settings")
+def _settings(groups: list[list[ReportedRun]], command: str) -> PageSection:
+    section = PageSection("Settings")
     for group in groups[1:]:
         differing = differing_keys(groups[0][0].recipe, group[0].recipe)
         pairs = (groups[0][0].recipe, group[0].recipe)

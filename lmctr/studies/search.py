@@ -4,7 +4,7 @@ OUTPUT/search.yaml      the start, the space and the seed; a search that goes on
 OUTPUT/study.journal    Optuna's study
 OUTPUT/trials.csv       every trial: state, value, seconds, parameters
 OUTPUT/best.yaml        the best recipe
-OUTPUT/start, best/     seed-S: runs of the comparison
+OUTPUT/start-S, best-S  runs of the comparison, by seed
 OUTPUT/comparison.md    its table, and .json
 """
 
@@ -32,7 +32,7 @@ from lmctr.utils.files import read_yaml, write_text
 from lmctr.utils.tables import text_table, write_csv
 
 _OWN = ("search.yaml", "study.journal", "trials.csv", "best.yaml", "comparison.md", "comparison.json")
-_FOLDERS = ("trial", "start", "best")
+_FOLDERS = ("trial", "start-*", "best-*")
 # Trials are measured on validation while they train, and leave nothing.
 _OF_TRIALS = {
     "data.baselines": False,
@@ -122,8 +122,8 @@ class Search:
         if self.options.overwrite and about.is_file():
             for name in _OWN:
                 (self.folder / name).unlink(missing_ok=True)
-            for name in _FOLDERS:
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+            for path in (path for pattern in _FOLDERS for path in self.folder.glob(pattern)):
+                shutil.rmtree(path, ignore_errors=True)
         space = read_yaml(self.options.space)
         mine = {"start": self.start.resolved(), "space": space, "pruning": not self.options.no_pruning}
         if about.is_file():
@@ -250,7 +250,7 @@ class Search:
         runs: dict[str, list[str]] = {}
         for name, recipe in (("best", best), ("start", self.start)):
             for seed in self.options.seeds:
-                path = self.folder / name / f"seed-{seed}"
+                path = self.folder / f"{name}-{seed}"
                 self.say(f"\n{name}, seed {seed}")
                 train_recipe(recipe, path, {"training.seed": seed}, "auto", False, self.options.command)
                 runs.setdefault(name, []).append(str(path))

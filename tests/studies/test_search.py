@@ -90,7 +90,7 @@ def test_a_real_search_trains_compares_and_writes(files, capsys):
     assert [run["seed"] for run in comparison["groups"]["best"]["runs"]] == [1, 2]
     assert comparison["groups"]["best"]["mean"]["auc"] > comparison["groups"]["start"]["mean"]["auc"]
     assert "training.learning_rate" in comparison["recipe_differences"]
-    stored = read_yaml(files / "out" / "best" / "seed-1" / "recipe.yaml")
+    stored = read_yaml(files / "out" / "best-1" / "recipe.yaml")
     assert stored["training"]["save_strategy"] != "no"
     assert not (files / "out" / "trial").exists()
     again = main(["search", *words, "--output-dir", str(files / "out"), "--data.baselines", "false"])
