@@ -103,6 +103,8 @@ class CTRSinkConfig(CTRConfig):
         num_statistics (`int`, defaults to 0): float columns that describe a sample (rates, counts, times since), which an MLP
             and a linear skip bring into the head beside the pooled state.
         statistics_hidden_sizes (`list[int]`, *optional*): hidden layers of that MLP; default: `[64, 32]`.
+        statistics_knots (`list[float]`, *optional*): the MLP also reads max(0, x - k) of each scaled statistic x for each of these knots k,
+            so that its first layer finds thresholds as trees do; default: none.
         statistics_dropout (`float`, defaults to 0.0): dropout after each of them.
         initializer_range (`float`, *optional*): standard deviation of new weights; default: the backbone's.
 
@@ -137,6 +139,7 @@ class CTRSinkConfig(CTRConfig):
     head_hidden_size: int = 32
     num_statistics: int = 0
     statistics_hidden_sizes: list[int] | None = None
+    statistics_knots: list[float | int] | None = None
     statistics_dropout: float = 0.0
     initializer_range: float | None = None
 
@@ -156,6 +159,7 @@ class CTRSinkConfig(CTRConfig):
             self.sink_signal = "recency" if self.sink_kind == "sink" else "none"
         if self.statistics_hidden_sizes is None:
             self.statistics_hidden_sizes = [64, 32]
+        self.statistics_knots = list(self.statistics_knots or [])
         if self.initializer_range is None:
             self.initializer_range = float(getattr(self.text_config, "initializer_range", None) or 0.02)
         super().__post_init__(**kwargs)
@@ -210,6 +214,8 @@ class CTRSinkConfig(CTRConfig):
         self._require_whole("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
         self._require_whole("num_statistics", least=0)
         self._require_widths("statistics_hidden_sizes")
+        knots = all(abs(knot) < float("inf") for knot in self.statistics_knots)
+        self._require(knots, "statistics_knots", "a list of finite numbers, in standard deviations of a statistic")
         self._require_share("sink_bias_dropout", "statistics_dropout")
         self._validate_sink_bias_layers()
 

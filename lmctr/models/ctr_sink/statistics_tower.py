@@ -52,17 +52,18 @@ class StatisticsTower(nn.Module):
 
     def __init__(self, config: CTRSinkConfig):
         super().__init__()
-        sizes = [config.num_statistics, *config.statistics_hidden_sizes]
+        self.knots = config.statistics_knots
+        sizes = [config.num_statistics * (1 + len(self.knots)), *config.statistics_hidden_sizes]
         self.layers = nn.ModuleList([StatisticsLinear(*pair, gain=2**0.5) for pair in pairwise(sizes)])
         self.activation = nn.LeakyReLU()
         self.dropout = config.statistics_dropout
         self.join = StatisticsLinear(sizes[-1], config.head_hidden_size, gain=1.0, bias=False)
-        self.skip = StatisticsLinear(sizes[0], 1, gain=0.0, bias=False)
+        self.skip = StatisticsLinear(config.num_statistics, 1, gain=0.0, bias=False)
 
     def forward(self, statistics: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, Fs) scaled statistics to their part of the head's hidden layer (B, head_hidden_size) and of the logit (B, 1)."""
         statistics = statistics.to(self.skip.weight.dtype)
-        states = statistics
+        states = torch.cat([statistics, *[(statistics - knot).relu() for knot in self.knots]], -1)
         for layer in self.layers:
             states = F.dropout(self.activation(layer(states)), self.dropout, self.training)
         return self.join(states), self.skip(statistics)

@@ -38,9 +38,12 @@ def leaky(x):
     return torch.where(x > 0, x, 0.01 * x)
 
 
-def reference(head, hidden, statistics):
+def reference(head, hidden, statistics, knots):
     """A row's logit from its text's part (n,) of the hidden layer, in float64."""
-    tower, states = head.statistics, statistics
+    tower, states = head.statistics, list(statistics)
+    for knot in knots:
+        states += [max(x - knot, 0.0) for x in statistics]
+    states = torch.stack([torch.as_tensor(x, dtype=torch.float64) for x in states])
     for layer in tower.layers:
         states = leaky(layer.weight @ states + layer.bias)
     # The head's first layer on [pooled state, MLP's output], side by side.
@@ -48,9 +51,10 @@ def reference(head, hidden, statistics):
     return (head.out.weight @ hidden + head.out.bias + tower.skip.weight @ statistics).item()
 
 
+@pytest.mark.parametrize("knots", [[], [-0.5, 1]])
 @pytest.mark.parametrize("layout", ["single", "split"])
-def test_logits_equal_a_plain_reference(layout):
-    values = {"num_statistics": FS, "statistics_hidden_sizes": [7, 6]}
+def test_logits_equal_a_plain_reference(layout, knots):
+    values = {"num_statistics": FS, "statistics_hidden_sizes": [7, 6], "statistics_knots": knots}
     maker, tester = (
         (model_of, TestBertWithStatistics)
         if layout == "single"
@@ -66,7 +70,9 @@ def test_logits_equal_a_plain_reference(layout):
     read = []
     model.head.dense.register_forward_hook(lambda module, args, output: read.append(output.detach()))
     found = score(model, batch)
-    expected = [reference(model.head, hidden, row.double()) for hidden, row in zip(read[0], batch["statistics"])]
+    expected = [
+        reference(model.head, hidden, row.double(), knots) for hidden, row in zip(read[0], batch["statistics"])
+    ]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float32), atol=1e-6, rtol=1e-6)
     changed = batch["statistics"].clone()
     changed[1] += 1.0
