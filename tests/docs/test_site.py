@@ -1,0 +1,86 @@
+"""The documentation site: it builds without a warning, and its pages name only what there is."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmctr.cli.main import VERBS, build_parser, split_overrides
+from lmctr.models.families import families
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "docs" / "index.md", ROOT / "docs" / "concepts.md", *sorted((ROOT / "docs" / "tasks").glob("*.md"))]
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "site" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package)
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_site_has_every_verb_family_and_class(site):
+    for verb in VERBS:
+        assert (site / "reference" / "cli" / verb / "index.html").is_file()
+    for family in families():
+        keys = (site / "reference" / "recipes" / family.model_type / "index.html").read_text()
+        assert "model." in keys
+        names = (site / "reference" / "python" / f"lmctr.models.{family.model_type}" / "index.html").read_text()
+        assert f"{family.stem}Config" in names
+        assert f"{family.stem}ForCTR" in names
+    assert "rank_collapse" in (site / "examples" / "index.html").read_text()
+    assert not list(site.rglob("*.py"))
+
+
+@pytest.mark.slow
+def test_undocumented_name_is_refused(monkeypatch):
+    pytest.importorskip("mkdocs")
+    hooks = load("hooks")
+    hooks.classes()
+
+    class Silent:
+        pass
+
+    monkeypatch.setattr(hooks, "public_names", lambda: {"lmctr": {"Silent": Silent}})
+    with pytest.raises(hooks.UndocumentedError, match=r"lmctr\.Silent"):
+        hooks.classes()
+
+
+@pytest.mark.parametrize("name", ["views", "sinks", "sumi", "ladder"])
+def test_pictures_are_those_of_the_script(name):
+    assert (ROOT / "docs" / "concepts" / f"{name}.svg").read_text() == load("pictures").PICTURES[name]()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_of_a_page_are_understood(page):
+    parser, _ = build_parser()
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(), flags=re.S):
+        for text in block.splitlines():
+            words, _ = split_overrides(shlex.split(text))
+            if words[:1] == ["lmctr"]:
+                parser.parse_args(words[1:])
+                for word in words:
+                    if word.startswith("recipes/"):
+                        assert (ROOT / word).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_of_a_page_compiles(page):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
+        compile(block, str(page), "exec")
