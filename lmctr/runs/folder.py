@@ -11,6 +11,7 @@ RUN/checkpoints/              the trainer's checkpoints
 RUN/item_statistics.parquet   only with statistics: the items' at the end of the log, for requests
 RUN/retriever/                only where histories are retrieved
 RUN/adapter/                  only with LoRA: what was trained, without the language model
+RUN/tensorboard/              only with training.report_to: tensorboard
 RUN/analysis/                 what `lmctr analyze` and `lmctr report` wrote
 """
 
@@ -79,7 +80,7 @@ _OWN = (  # what a run writes, the sign of a finished one first
         ITEM_STATISTICS,
         LOG_STATISTICS,
     ),
-    *("checkpoints", "predictions", "retriever", "adapter", "analysis", ".cache", ".refit"),
+    *("checkpoints", "predictions", "retriever", "adapter", "analysis", "tensorboard", ".cache", ".refit"),
 )
 _UNSEALED = (
     MANIFEST,

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
@@ -152,7 +153,12 @@ class Training:
         self.command, self.was_started = command, False
         self.view: InputKind = input_of(recipe)
         self._loaded = False
-        self.values = {"disable_tqdm": True, **recipe.training, "output_dir": str(folder.checkpoints)}
+        self.values = {
+            "disable_tqdm": True,
+            "run_name": folder.path.name,
+            **recipe.training,
+            "output_dir": str(folder.checkpoints),
+        }
         self.args: CTRTrainingArguments = CTRTrainingArguments(**self.values)
         self.is_first = self.args.process_index == 0
         if self.args.lora is not None:
@@ -293,6 +299,9 @@ class Training:
                 "launch with recipes/accelerate/ddp.yaml, which suits the little that LoRA trains"
             )
         trainer.remove_callback(PrinterCallback)
+        for callback in trainer.callback_handler.callbacks:  # beside the checkpoints, which may be deleted
+            if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+                callback.logging_dir = str(Path(args.output_dir).parent / "tensorboard")
         trainer.add_callback(ProgressLines(lambda: trainer.stages.stage, self.say))
         trainer.add_callback(_FirstStep(self.folder))
         total = sum(parameter.numel() for parameter in model.parameters())

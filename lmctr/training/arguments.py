@@ -139,6 +139,7 @@ class CTRTrainingArguments(TrainingArguments):
     metric_for_best_model: str | None = _field("eval_auc", "What decides the best.")
     logging_steps: float = _field(50, "Steps between two log lines.")
     report_to: str | list[str] | None = field(default="none", metadata={"help": "Trackers to report to."})
+    trackio_space_id: str | None = _field(None, "Space that Trackio reports to; None: it stays on this machine.")
     remove_unused_columns: bool = _field(False, "Samples are indices: nothing to remove.")
     train_sampling_strategy: str = _field("group_by_length", "group_by_length, random or sequential.")
     ddp_find_unused_parameters: bool | None = _field(False, "The families use every parameter in every step.")
@@ -236,7 +237,8 @@ class CTRTrainingArguments(TrainingArguments):
     def _check_trackers(self) -> None:
         missing = set(self.report_to) & (set(_TRACKERS) - set(get_available_reporting_integrations()))
         if missing:
-            packages = " ".join(sorted(missing)).replace("_", "-")
+            in_extra = missing <= {"tensorboard", "trackio"}
+            packages = "'lmctr[track]'" if in_extra else " ".join(sorted(missing)).replace("_", "-")
             raise ValueError(
                 f"report_to names {', '.join(sorted(missing))}, which is not installed; pip install {packages}, or leave report_to "
                 "(training.report_to in a recipe) out"
