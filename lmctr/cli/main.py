@@ -62,7 +62,9 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if is_debugging() or not _is_for_users(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        is_full = any(part in str(error) for part in _NOT_WRITTEN)
+        hint = "; is the disk full? Free some space and give the same command again (train: with --resume)"
+        print(f"error: {error}{hint if is_full else ''}", file=sys.stderr)
         return 2
 
 
@@ -83,8 +85,14 @@ _NOT_THERE = (
 )
 
 
+# Of errors of any kind when a file cannot be written whole; the last one is torch's own.
+_NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")
+
+
 def _is_for_users(error: Exception) -> bool:
     """Whether an error speaks of what the user gave or lacks, and not of a fault of the program."""
+    if any(part in str(error) for part in _NOT_WRITTEN):
+        return True
     if isinstance(error, ImportError):  # a package that is wanted only where it is used
         return not (error.name or "").startswith("lmctr") and "cannot import name" not in str(error)
     if isinstance(error, (RuntimeError, AssertionError)):

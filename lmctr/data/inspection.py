@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable
@@ -30,6 +30,8 @@ from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import Loader, find
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
+from lmctr.utils.files import write_json
+from lmctr.utils.lock import LOCK, owned
 from lmctr.utils.tables import text_table
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 REPORT_FILE = "report.json"
+_UNFINISHED = ".unfinished"
 _LENGTH_STEPS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 _ODD = {"empty": "without ads, left out", "single": "with one ad", "no_revenue": "without an eCPM above 0"}
 
@@ -87,32 +90,60 @@ def prepare_data(options: PrepareOptions, say: Callable[[str], None] = print) ->
     output = Path(options.output)
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output {output}: a file of this name exists.")
+    with owned(output, "`lmctr data prepare`"):
+        return _prepare(options, output, say)
+
+
+def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Writes into a folder in the output and moves what is there when all of it is, so that a kill at any moment leaves the old
+    data, or the sign by which the same command goes on."""
     kind = find(options.name, options.kind).kind
     store_class = {"table": TabularStore, "impressions": ImpressionStore}.get(kind)
     what = "log" if store_class is None else store_class.kind
-    if output.is_dir() and any(output.iterdir()):
-        pattern = LOG_FILE if store_class is None else f"*/{store_class.header_file}"
-        if not any(file.is_file() for file in output.glob(pattern)):
-            raise ValueError(f"--output {output}: the folder is not empty and holds no {what}; name another one.")
-        if not options.overwrite:
-            raise ValueError(
-                f"--output {output}: the folder holds a {what} already; name another one, or pass --overwrite."
-            )
+    work = output / _UNFINISHED
+    new, sign = work / "new", work / "first"  # the sign: there were no data before
+    pattern = LOG_FILE if store_class is None else f"[!.]*/{store_class.header_file}"
+    is_there = any(file.is_file() for file in output.glob(pattern))
+    if not is_there and not work.is_dir() and any(path.name != LOCK for path in output.iterdir()):
+        raise ValueError(f"--output {output}: the folder is not empty and holds no {what}; name another one.")
+    if is_there and not options.overwrite and not sign.is_file():
+        raise ValueError(
+            f"--output {output}: the folder holds a {what} already; name another one, or pass --overwrite."
+        )
+    is_new = not work.is_dir()
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        new.mkdir(parents=True)
+        if not is_there:
+            sign.touch()
+        if store_class is None:
+            found = inspect(options)
+            _step("write", options)
+            found.data.save(new)
+            figures, rows, use, last = found.figures, found.data.num_events, "event", LOG_FILE
+        else:
+            source = _read(options)
+            _step("write", options)
+            store: ArrayStore = store_class.build(source, directory=new)
+            figures = (describe_table if kind == "table" else describe_impressions)(source, store.processor)
+            rows, last = len(store), store.directory.name
+            use = f"{'row' if kind == 'table' else 'impression'}\na recipe reads it with data.cache_dir: {output}"
+        size = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
+        write_json(new / REPORT_FILE, figures)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(work, ignore_errors=True)
+        raise
     if store_class is None:
-        found = inspect(options)
-        _step("write", options)
-        found.data.save(output)
-        figures, folder, rows, use = found.figures, output, found.data.num_events, "event"
-    else:
-        source = _read(options)
-        _step("write", options)
-        store: ArrayStore = store_class.build(source, directory=output, rebuild=options.overwrite)
-        figures = (describe_table if kind == "table" else describe_impressions)(source, store.processor)
-        folder, rows = store.directory, len(store)
-        use = f"{'row' if kind == 'table' else 'impression'}\na recipe reads it with data.cache_dir: {output}"
-    report = json.dumps(figures, indent=2, ensure_ascii=False) + "\n"
-    (output / REPORT_FILE).write_text(report, encoding="utf-8")
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        (output / LOG_FILE).unlink(missing_ok=True)  # no longer whole from here on
+        if is_there:
+            sign.touch()
+    for path in sorted(new.iterdir(), key=lambda path: path.name == last):  # what makes it whole comes last
+        target = output / path.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        path.replace(target)
+    shutil.rmtree(work)
     say("\n".join(lines_of(figures)))
     say(f"\nwritten to {output}: {size / 1e6:,.1f} MB, {size / max(rows, 1):.0f} bytes per {use}")
     return figures

@@ -34,6 +34,7 @@ from lmctr.runs.recipe import compare_recipes
 from lmctr.training.checkpoints import list_checkpoints
 from lmctr.utils.files import read_json, read_yaml, write_json
 from lmctr.utils.integrity import check_files, checksums, read_sealed, sealed
+from lmctr.utils.lock import LOCK
 
 logger = logging.getLogger(__name__)
 
@@ -404,7 +405,7 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
         run.clear()
         return False
     shutil.rmtree(run.cache, ignore_errors=True)  # all that is left when the data of a first try were wrong
-    if run.path.is_dir() and any(run.path.iterdir()):
+    if run.path.is_dir() and any(path.name != LOCK for path in run.path.iterdir()):
         raise ValueError(f"output_dir {run.path} is not empty and holds no run; give another folder")
     return False
 

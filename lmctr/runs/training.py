@@ -6,6 +6,7 @@ import copy
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.processes import leave_process_group
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import json_text, read_json, write_json, write_text
+from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.tables import write_csv
 
@@ -176,7 +178,13 @@ class Training:
         self.args.distributed_state.wait_for_everyone()
 
     def run(self) -> Run:
-        """All steps."""
+        """All steps, while no other process writes in the folder."""
+        if self.folder.path.exists() and not self.folder.path.is_dir():
+            raise ValueError(f"output_dir {self.folder.path} is a file; give a folder")
+        with owned(self.folder.path, "`lmctr train`") if self.is_first else nullcontext():
+            return self._run()
+
+    def _run(self) -> Run:
         began = time.monotonic()
         if self.is_first:
             self._open_folder()

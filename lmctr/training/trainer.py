@@ -191,13 +191,18 @@ class CTRTrainer(Trainer):
                 )
             dataset = WeightedDataset(dataset, recency_weights(times, args.recency_half_life))
             collator = WeightedCollator(collator)
+        persistent = args.dataloader_persistent_workers and args.dataloader_num_workers > 0
+        # An iterator draws a seed when it is made: once with persistent workers, and once more when a run goes on. From the global
+        # generator that would shift every dropout mask after it.
+        own = torch.Generator().manual_seed(args.seed) if is_training and persistent else None
         return (EpochDataLoader if is_training else DataLoader)(
             FillerDataset(dataset),
             batch_sampler=sampler,
             collate_fn=FillerCollator(collator, dataset),
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
-            persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
+            persistent_workers=persistent,
+            generator=own,
             prefetch_factor=args.dataloader_prefetch_factor,
         )
 

@@ -30,6 +30,7 @@ from lmctr.studies.grids.baselines import baselines_file, compute_baselines, mis
 from lmctr.studies.grids.file import Grid, check_recipes, load_grid
 from lmctr.studies.grids.options import GridRunOptions, RunnerOptions
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
+from lmctr.utils.lock import owned
 
 # What a training imports on its way; the server holds it all, before the first fork.
 PRELOADED = (
@@ -106,7 +107,7 @@ class GridRunner:
             f"{self.grid.output_dir}; {len(runs) - len(todo)} done, {len(todo)} to go"
         )
         began = time.monotonic()
-        with _locked(self.grid.output_dir), _stopped_by_term():
+        with owned(self.grid.output_dir, "`lmctr grid run`", ".grid.lock"), _stopped_by_term():
             self._baselines()
             for number, run in enumerate(todo):
                 if self.options.max_minutes is not None and time.monotonic() - began > self.options.max_minutes * 60:
@@ -231,6 +232,7 @@ def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) ->
     """Train in this process, with its output in the run's log, and return the exit code that `lmctr train` would."""
     _redirect(str(run.log))
     print(f"$ lmctr {shlex.join(words)}", flush=True)
+    threading.Thread(target=_end_with_the_grid, daemon=True).start()
     try:
         train_recipe(recipe, run.folder.path, (), "auto" if resume else False, False, "lmctr " + " ".join(words))
     except (ValueError, OSError) as error:
@@ -243,6 +245,14 @@ def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) ->
         traceback.print_exc()
         return 1
     return 0
+
+
+def _end_with_the_grid() -> None:
+    """A run whose grid was killed ends too, so that the next `grid run` finds its folder free."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _baselines_here(output_dir: Path, recipe: Recipe, seeds: list[int], log: str) -> int:
@@ -298,20 +308,3 @@ def _stopped_by_term() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep a second `grid run` out of the folder; the system lifts the lock when this process ends, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # no such lock on this platform
-        yield
-        return
-    with open(folder / ".grid.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another `lmctr grid run` is at work in {folder}; wait for it, or stop it") from None
-        yield

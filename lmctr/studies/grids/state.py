@@ -14,6 +14,7 @@ from lmctr.runs.folder import METRICS, RECIPE, RunFolder
 from lmctr.runs.recipe import Recipe, RecipeError, compare_recipes, load_recipe
 from lmctr.studies.grids.file import Grid
 from lmctr.utils.files import read_json, read_yaml
+from lmctr.utils.lock import LOCK
 
 DONE, BEGUN, NEW, DIFFERENT = "done", "begun", "not started", "another recipe"
 # Where the data lie (what they are is checked by their fingerprint), and what the grid computes itself.
@@ -67,7 +68,7 @@ def inspect_run(grid: Grid, point: str, seed: int, recipe: Recipe) -> GridRun:
     """The state of one run: its folder's recipe against the wanted one."""
     folder = RunFolder(grid.output_dir / point / f"seed-{seed}")
     if not folder.started:
-        if folder.path.is_dir() and any(folder.path.iterdir()):
+        if folder.path.is_dir() and any(path.name != LOCK for path in folder.path.iterdir()):
             return GridRun(point, seed, folder, DIFFERENT, (f"{folder.path} holds files, but no run",))
         return GridRun(point, seed, folder, NEW)
     differences = recipe_differences(folder.path / RECIPE, recipe)
