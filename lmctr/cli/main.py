@@ -62,9 +62,8 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if is_debugging() or not _is_for_users(error):
             raise
-        is_full = any(part in str(error) for part in _NOT_WRITTEN)
-        hint = "; is the disk full? Free some space and give the same command again (train: with --resume)"
-        print(f"error: {error}{hint if is_full else ''}", file=sys.stderr)
+        hint = "; is the disk full? Free some and give the same command again (train: with --resume)"
+        print(f"error: {error}{hint if any(part in str(error) for part in _NOT_WRITTEN) else ''}", file=sys.stderr)
         return 2
 
 
@@ -73,6 +72,7 @@ def is_debugging() -> bool:
     return os.environ.get("LMCTR_DEBUG", "") not in ("", "0")
 
 
+_NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
 _NOT_THERE = (
     "to be installed",
@@ -83,10 +83,6 @@ _NOT_THERE = (
     "no NVIDIA",
     "device string",
 )
-
-
-# Of errors of any kind when a file cannot be written whole; the last one is torch's own.
-_NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")
 
 
 def _is_for_users(error: Exception) -> bool:
