@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import SchedulerType
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
 from lmctr.training.optim import EMBEDDING_OPTIMIZERS
+from lmctr.utils.lazy import load_target
 
 _TRACKERS = [
     "clearml",
@@ -82,6 +83,9 @@ class CTRTrainingArguments(TrainingArguments):
         effective_rank_samples (`int`, *optional*):
             Measure the effective rank of a tabular model's representations on so many validation samples after each evaluation
             ([`~lmctr.training.diagnostics.EffectiveRankCallback`]); written to `effective_rank.jsonl` in `output_dir`.
+        callbacks (`list[str]`, *optional*):
+            `["module:Class"]`: callbacks of your own, subclasses of transformers' `TrainerCallback` that are made without arguments;
+            the module must be importable (installed, in the current folder of `python -m lmctr`, or on PYTHONPATH).
         lora (`dict`, *optional*):
             `{r, alpha, dropout}`: adapt the language model by LoRA instead of training it whole; `lmctr train` applies
             it with [`~lmctr.training.lora.add_lora`] and saves the merged model.
@@ -122,6 +126,7 @@ class CTRTrainingArguments(TrainingArguments):
     effective_rank_samples: int | None = _field(
         None, "Measure effective rank on so many samples after each evaluation."
     )
+    callbacks: list[str] | None = field(default=None, metadata={"help": "Callbacks of your own: module:Class."})
     lora: dict | None = field(default=None, metadata={"help": "LoRA of the language model: {r, alpha, dropout}."})
 
     # Defaults that differ from the parent's.
@@ -215,9 +220,26 @@ class CTRTrainingArguments(TrainingArguments):
         self._rename_checkpointing()
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = not self.metric_for_best_model.endswith(_LOWER_IS_BETTER)
+        self.load_callbacks()  # an error in a name comes before the training
         super().__post_init__()
         self._check_trackers()
         self._set_plateau_mode()
+
+    def load_callbacks(self) -> list[type[TrainerCallback]]:
+        """The classes that `callbacks` names; raises `ValueError` for what names none."""
+        found = []
+        for target in self.callbacks or ():
+            try:
+                callback = load_target(target)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise ValueError(
+                    f"callbacks: {target!r} cannot be loaded: {error}; give module:Class of a module that Python can import here "
+                    "(its folder may have to be on PYTHONPATH)"
+                ) from error
+            if not (isinstance(callback, type) and issubclass(callback, TrainerCallback)):
+                raise ValueError(f"callbacks: {target!r} is no subclass of transformers.TrainerCallback")
+            found.append(callback)
+        return found
 
     def _check_embedding_optimizer(self) -> None:
         if self.embedding_optimizer not in EMBEDDING_OPTIMIZERS:

@@ -122,6 +122,7 @@ class CTRTrainer(Trainer):
                 StageTwoEarlyStopping(),
                 *averaging,
                 *_diagnostics(model, args),
+                *(callback() for callback in args.load_callbacks()),
                 *(callbacks or []),
             ],
             **kwargs,

@@ -6,6 +6,7 @@ import inspect
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from transformers import TrainerCallback
 
 import lmctr
 import lmctr.data
@@ -249,3 +250,31 @@ def test_statistics_are_learnt_kept_and_asked_for(tmp_path):
         lmctr.runs.train(
             recipe | {"data": recipe["data"] | {"statistics": ["user_rat"]}}, output_dir=tmp_path / "other"
         )
+
+
+class CountedSteps(TrainerCallback):
+    """A callback of a user's own, named in a recipe."""
+
+    seen = 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        type(self).seen += 1
+
+
+def test_callbacks_that_a_recipe_names(table, tmp_path):
+    recipe = {
+        "data": {"name": str(table), "split": "random", "baselines": False},
+        "model": {"family": "deepfm"},
+        "training": {"epochs": 1, "use_cpu": True, "callbacks": [f"{__name__}:CountedSteps"]},
+    }
+    before = CountedSteps.seen
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    assert CountedSteps.seen > before
+    assert run.recipe.training["callbacks"] == [f"{__name__}:CountedSteps"]
+    for wrong, message in (
+        ("no_such_module:A", "callbacks: 'no_such_module:A' cannot be loaded: No module named"),
+        (f"{__name__}:Nothing", "callbacks: .* cannot be loaded: .*Nothing"),
+        ("collections:OrderedDict", "is no subclass of transformers.TrainerCallback"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lmctr.CTRTrainingArguments(tmp_path, callbacks=[wrong], use_cpu=True)
