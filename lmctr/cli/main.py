@@ -22,6 +22,7 @@ VERBS = {
     "predict": "lmctr.cli.predict",
     "serve": "lmctr.cli.serve",
     "report": "lmctr.cli.report",
+    "export": "lmctr.cli.export",
     "push": "lmctr.cli.push",
     "card": "lmctr.cli.card",
     "benchmark": "lmctr.cli.benchmark",

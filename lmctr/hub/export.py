@@ -1,38 +1,68 @@
-"""A text model as one graph without Python: ONNX or torch.export, with batch and length dynamic."""
+"""A model as one graph without Python: ONNX or torch.export, with rows, lengths and candidates dynamic."""
 
 from __future__ import annotations
 
 import copy
 from importlib.util import find_spec
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
+from lmctr.hub.examples import example_batch
+from lmctr.hub.export_inputs import input_shapes, random_inputs
+from lmctr.hub.options import EXPORT_FILES, ExportOptions
+from lmctr.models.common.base import CTRPreTrainedModel
+from lmctr.runs.download import local_folder
+from lmctr.runs.folder import open_run
+from lmctr.runs.loading import load_folder
 from lmctr.utils.files import write_json
 
-__all__ = ["EXPORT_FILES", "export_model"]
+__all__ = ["EXPORT_FILES", "export_model", "run_export"]
 
-EXPORT_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-4  # relative to 1 or the largest logit
+_SIZES = ((3, 13, 4), (1, 7, 1), (2, 2, 3), (5, 24, 2), (8, 16, 6))
+"""Rows, length and candidates of the random requests; the first are those that are traced."""
 
 
-def export_model(model: CTRSinkForCTR, processor: Any, path: str | Path, format: str = "onnx") -> Path:
+def run_export(options: ExportOptions) -> int:
+    """`lmctr export RUN --format onnx`: write the graph, and say how far it is from the model. Returns the exit code."""
+    folder = open_run(local_folder(options.run), "model")
+    model, processor = load_folder(folder)
+    target = Path(options.output or folder.path / f"export-{options.format}")
+    file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
+    print(f"wrote {file}; the processor, export.json and parity.json stand beside it")
+    return 0
+
+
+def export_model(
+    model: CTRPreTrainedModel,
+    processor: Any,
+    path: str | Path,
+    format: str = "onnx",
+    example: dict[str, torch.Tensor] | None = None,
+) -> Path:
     """Write a model's forward pass as a graph, with the processor beside it.
 
-    The graph takes `input_ids`, `attention_mask` (B, N) and, unless `sink_kind="none"`, `sink_buckets` (B, N) or (B, N, S), all
-    int64, and `statistics` (B, Fs) float32 of a model that reads them, as the processor makes them (`return_tensors="np"` for ONNX),
-    any B from 1 and N up to the backbone's positions, and gives `logits` (B,) float32 of evaluation (all tokens pooled). It holds the weights in float32, and the sinks and their bias as
-    the model has them; it checks no values: ids or buckets outside their tables are not noticed.
+    The graph takes what the processor makes (`return_tensors="np"` for ONNX), under the same names and of the same types, except what
+    evaluation does not read; `export.json` lists its inputs. Rows (B), lengths of histories and texts, and candidates (C) are as in
+    the request: any number from 1 (texts: from 2, up to the backbone's positions). It gives `logits` float32 in evaluation mode, of the shape
+    that the model gives for batches with a candidate axis: (B,), or (B, C) of the sequence and retrieval families, with a task axis
+    behind for several tasks. Text models give the logits of all tokens pooled, encoded from the start: no kept states. The graph holds
+    the weights in float32; FAT's matrices stand in it ready made (`model.bake()`). It checks no values: ids outside their tables are
+    not noticed.
 
     Args:
-        model: stays as it is. `layout="single"`, without adapters (`lmctr.training.lora.merge_lora`) and not quantised.
+        model: stays as it is. Without adapters (`lmctr.training.lora.merge_lora`), not quantised; text: `layout="single"`.
         processor: the processor saved with the model.
-        path: folder; gets `model.onnx` or `model.pt2`, `export.json` (names of inputs, largest length) and the processor's files.
+        path: folder; gets `model.onnx` or `model.pt2`, the processor's files, `export.json` (inputs with types and axes, output) and
+            `parity.json` (the largest difference to the model's logits over random requests, and who ran the graph).
         format: "onnx" (needs the packages onnx and onnxscript) or "torch" (`torch.export.load` reads it).
+        example: a batch of the processor to compare on as well.
 
     Returns:
         Path of the graph.
@@ -40,7 +70,7 @@ def export_model(model: CTRSinkForCTR, processor: Any, path: str | Path, format:
     Raises:
         ValueError: another format or kind of model.
         ImportError: onnx or onnxscript is not installed.
-        RuntimeError: the graph gives other logits than the model for a batch of another shape (more than 1e-4 apart).
+        RuntimeError: the graph gives other logits than the model: more than 1e-4 apart, of the largest logit where that is above 1.
 
     Example:
 
@@ -51,13 +81,46 @@ def export_model(model: CTRSinkForCTR, processor: Any, path: str | Path, format:
     >>> logits = session.run(["logits"], {entry.name: batch[entry.name] for entry in session.get_inputs()})[0]
     ```
     """
+    _check(model, format)
+    plain = copy.deepcopy(model).to(device="cpu", dtype=torch.float32).eval().requires_grad_(False).bake()
+    batches = [random_inputs(plain.config, *sizes, seed=seed) for seed, sizes in enumerate(_SIZES)]
+    names = list(batches[0])
+    if example is not None:
+        batches.append({name: _with_candidates(name, example[name], batches[0][name]) for name in names})
+    limit = getattr(plain.base_model, "max_positions", None)
+    if getattr(plain.config, "num_positions", None) is not None:  # of the events, behind which the graph puts padding
+        limit = plain.config.num_positions - _padding(plain)
+    axes = input_shapes(plain.config)
+    program = _trace(_Logits(plain, names), batches[0], axes, limit)
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / EXPORT_FILES[format]
+    if format == "torch":
+        torch.export.save(program, file)
+    else:
+        graph = torch.onnx.export(program, input_names=names, output_names=["logits"], dynamo=True, verbose=False)
+        _name_axes(graph, axes)
+        graph.save(str(file))
+    parity = _parity(plain, file, format, program, batches, limit)
+    processor.save_pretrained(folder)
+    types = {name: str(batches[0][name].dtype).removeprefix("torch.") for name in names}
+    # The inputs' names stay a plain list: programs that serve graphs of earlier versions read it.
+    details = {name: {"dtype": types[name], "axes": list(axes[name])} for name in names}
+    write_json(
+        folder / "export.json", {"inputs": names, "output": "logits", "max_length": limit, "input_details": details}
+    )
+    write_json(folder / "parity.json", parity)
+    return file
+
+
+def _check(model: Any, format: str) -> None:
     if format not in EXPORT_FILES:
         raise ValueError(f"format={format!r} is not accepted; use one of {', '.join(EXPORT_FILES)}")
-    if not isinstance(model, CTRSinkForCTR):
+    if not isinstance(model, CTRPreTrainedModel) or model.base_model is model:
         raise ValueError(
-            f"model: CTRSinkForCTR can be exported, got {type(model).__name__}; merge adapters with merge_lora first"
+            f"model: a family's XForCTR can be exported, got {type(model).__name__}; merge adapters with merge_lora first"
         )
-    if model.config.layout != "single":
+    if getattr(model.config, "layout", "single") != "single":
         raise ValueError(f'model: only layout="single" can be exported, got {model.config.layout!r}')
     if getattr(model, "is_quantized", False):
         raise ValueError("model: its backbone is quantised; load it without quantization_config to export it")
@@ -67,67 +130,95 @@ def export_model(model: CTRSinkForCTR, processor: Any, path: str | Path, format:
             f'format="onnx" needs {" and ".join(missing)}: pip install onnx onnxscript, or use format="torch"'
         )
 
-    plain = copy.deepcopy(model).to(device="cpu", dtype=torch.float32).eval().requires_grad_(False)
-    names = ["input_ids", "attention_mask"]
-    names += ["sink_buckets"] if model.config.sink_kind != "none" else []
-    names += ["statistics"] if model.config.num_statistics else []
-    program = _trace(_Logits(plain), names)
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / EXPORT_FILES[format]
-    if format == "torch":
-        torch.export.save(program, file)
-    else:
-        graph = torch.onnx.export(program, output_names=["logits"], dynamo=True, verbose=False)
-        batch, length = graph.model.graph.inputs[0].shape
-        graph.rename_axes({batch: "batch", length: "length"})
-        graph.save(str(file))
-    processor.save_pretrained(folder)
-    write_json(folder / "export.json", {"inputs": names, "output": "logits", "max_length": plain.model.max_positions})
-    return file
-
 
 class _Logits(nn.Module):
-    """The forward pass from tensors to a tensor."""
+    """The forward pass from tensors of these names to a tensor."""
 
-    def __init__(self, model: CTRSinkForCTR):
+    def __init__(self, model: CTRPreTrainedModel, names: list[str]):
         super().__init__()
         self.model = model
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        sink_buckets: torch.Tensor | None = None,
-        statistics: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "statistics": statistics}
-        return self.model(**inputs, sink_buckets=sink_buckets).logits
+        # Places of padding behind a history: slices are then never empty, and two-stage attention always has enough to choose from.
+        more = _padding(model)
+
+        def forward(**inputs: torch.Tensor) -> torch.Tensor:
+            for name, values in inputs.items():
+                if name.startswith("history"):
+                    inputs[name] = F.pad(values, (0, more) if values.dim() == 2 else (0, 0, 0, more))
+            return model(**inputs).logits
+
+        # torch.export names inputs, and lays out their axes, by the parameters of `forward`.
+        forward.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
+        self.forward = forward
 
 
-def _trace(module: _Logits, names: list[str]) -> ExportedProgram:
-    limit = module.model.model.max_positions
-    batch, length = Dim("batch", min=1), Dim("length", min=2, max=limit)
-    inputs = _inputs(module.model, 3, 13 if limit is None else min(13, limit - 1), names)
-    shapes = {name: {0: batch} if name == "statistics" else {0: batch, 1: length} for name in names}
-    program = torch.export.export(module, (), inputs, dynamic_shapes=shapes, strict=False)
-    other = _inputs(module.model, 2, 7 if limit is None else min(7, limit - 1), names)
-    difference = float((program.module()(**other) - module(**other)).abs().max())
-    if not difference <= _TOLERANCE:
-        raise RuntimeError(f"the exported graph gives other logits than the model: largest difference {difference:g}")
-    return program
+def _padding(model: CTRPreTrainedModel) -> int:
+    return max(2, getattr(model.config, "num_selected", 2))
 
 
-def _inputs(model: CTRSinkForCTR, rows: int, length: int, names: list[str]) -> dict[str, torch.Tensor]:
-    """A batch with padding and, where the model has them, sinks; only its shapes matter."""
-    generator = torch.Generator().manual_seed(rows)
-    config = model.config
-    mask = torch.ones(rows, length, dtype=torch.long)
-    mask[1:, length - 2 :] = 0
-    shape = (rows, length) if len(config.signals) == 1 else (rows, length, len(config.signals))
-    buckets = torch.full(shape, -1, dtype=torch.long)
-    buckets[:, 1 : length - 2 : 2] = 0
-    ids = torch.randint(0, config.text_config.vocab_size, (rows, length), generator=generator)
-    statistics = torch.randn(rows, config.num_statistics, generator=generator)
-    values = {"input_ids": ids, "attention_mask": mask, "sink_buckets": buckets, "statistics": statistics}
-    return {name: values[name] for name in names}
+def _trace(
+    module: nn.Module, inputs: dict[str, torch.Tensor], axes: dict[str, tuple], limit: int | None
+) -> ExportedProgram:
+    dims = {
+        "batch": Dim("batch", min=1),
+        "length": Dim("length", min=2 if "attention_mask" in inputs else 1, max=limit),
+    }
+    dims |= {"candidates": Dim("candidates", min=1)}
+    shapes = {
+        name: {place: dims[axis] for place, axis in enumerate(axes[name]) if isinstance(axis, str)} for name in inputs
+    }
+    # With gradients on, families score all candidates in one piece, whatever their number.
+    with torch.enable_grad():
+        return torch.export.export(module, (), inputs, dynamic_shapes=shapes, strict=False)
+
+
+def _name_axes(graph: Any, axes: dict[str, tuple]) -> None:
+    names = {}
+    for entry in graph.model.graph.inputs:
+        names |= {found: axis for found, axis in zip(entry.shape, axes[entry.name]) if isinstance(axis, str)}
+    graph.rename_axes(names)
+
+
+def _with_candidates(name: str, given: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if given.dim() != like.dim() or given.dtype != like.dtype:
+        raise RuntimeError(
+            f"the processor's {name} has {given.dim()} axes of {given.dtype}, the graph takes {like.dim()} of {like.dtype}"
+        )
+    return given
+
+
+def _parity(
+    model: nn.Module, file: Path, format: str, program: ExportedProgram, batches: list, limit: int | None
+) -> dict[str, Any]:
+    """What `parity.json` holds; ONNX is run by onnxruntime where there is one, else the program that it was written from is."""
+    if format == "onnx" and find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        taken, ran = [entry.name for entry in session.get_inputs()], f"onnxruntime {onnxruntime.__version__}"
+
+        def run(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            return torch.from_numpy(session.run(["logits"], {name: batch[name].numpy() for name in taken})[0])
+    else:
+        loaded = torch.export.load(file).module() if format == "torch" else program.module()
+        ran = f"torch {torch.__version__}"
+
+        def run(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            return loaded(**batch)
+
+    worst, largest, count = 0.0, 0.0, 0
+    for batch in batches:
+        if limit is not None and next(iter(batch.values())).shape[1] > limit:
+            continue
+        with torch.inference_mode():
+            expected = model(**batch).logits
+        found = run(batch)
+        if found.shape != expected.shape:
+            raise RuntimeError(
+                f"the exported graph gives logits {tuple(found.shape)}, the model {tuple(expected.shape)}"
+            )
+        worst = max(worst, float((found - expected).abs().max()))
+        largest, count = max(largest, float(expected.abs().max())), count + expected.numel()
+    if not worst <= _TOLERANCE * max(1.0, largest):
+        raise RuntimeError(f"the exported graph gives other logits than the model: largest difference {worst:g}")
+    return {"largest_difference": worst, "largest_logit": largest, "logits": count, "run_by": ran}

@@ -1,10 +1,12 @@
-"""Options of the verbs `card` and `push`."""
+"""Options of the verbs `card`, `push` and `export`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from lmctr.utils.options import option
+
+EXPORT_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 
 
 @dataclass(kw_only=True)
@@ -40,3 +42,17 @@ class PushOptions(_CardContent):
     revision: str | None = option("branch to commit to; made where it does not exist", None, metavar="BRANCH")
     commit_message: str | None = option("message of the commit", None, metavar="TEXT")
     dry_run: bool = option("make every check, write and upload nothing", False)
+
+
+@dataclass
+class ExportOptions:
+    """Write a model as one graph without Python, with its processor, the names and axes of its inputs (export.json) and the largest
+    difference to the model's logits over random requests (parity.json). Every family can be exported."""
+
+    run: str = option(
+        "run folder, another folder that from_pretrained loads, or a Hub id", positional=True, metavar="RUN"
+    )
+    format: str = option("onnx (needs lmctr[export]), or torch for torch.export", "onnx", choices=tuple(EXPORT_FILES))
+    output: str | None = option(
+        "folder to write (default RUN/export-onnx or RUN/export-torch)", None, metavar="FOLDER"
+    )

@@ -180,7 +180,7 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
                 is saved.
         """
         width = slots.index.shape[-1]
-        if width > HISTORY_CHUNK and not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and width > HISTORY_CHUNK:
             for start in range(0, width, HISTORY_CHUNK):
                 part = Slots(*(tensor[..., start : start + HISTORY_CHUNK] for tensor in slots))
                 past = self.encode_history(inputs, part, past, blocks, short_circuit)

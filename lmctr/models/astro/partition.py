@@ -98,11 +98,13 @@ def block_starts(
     """
     later = matches.flip(-1).cumsum(-1).flip(-1)  # matches from here on
     starts = (later > block_length).sum(-1)[..., None].expand(-1, -1, num_scenarios)
-    same = _same(strategies, matches.device)
-    if same.any():
+    same = _same(strategies)
+    if same:
         by_scenario = matches[same][..., None] & F.one_hot(scenarios, num_scenarios).bool()
         later = by_scenario.flip(2).cumsum(2).flip(2)
-        starts = starts.contiguous().index_put((same,), (later > block_length).sum(2))
+        starts = starts.contiguous().index_put(
+            (torch.tensor(same, device=matches.device),), (later > block_length).sum(2)
+        )
     return starts.transpose(0, 1)
 
 
@@ -123,22 +125,25 @@ def take_slots(
     own_start = starts.transpose(0, 1).gather(-1, scenarios.expand(blocks, -1, -1))
     kept = matches & (place >= own_start)
     counts = kept.sum(-1)
-    width = max(int(counts.max()), 1)
+    # An exported graph has room for every event: no size in it follows from values.
+    width = events if torch.compiler.is_exporting() else max(int(counts.max()), 1)
     rank = kept.cumsum(-1) - 1
     target = torch.where(kept, rank, width)  # the column `width` takes what is not kept
     index = place.new_zeros(blocks, rows, width + 1).scatter(-1, target, place.expand(blocks, rows, -1))[..., :width]
-    same = _same(strategies, matches.device)
-    if same.any():
+    same = _same(strategies)
+    if same:
         by_scenario = (kept[same][..., None] & F.one_hot(scenarios, starts.shape[-1]).bool()).cumsum(2)
         rank = rank.index_put(
-            (same,), by_scenario.gather(-1, scenarios.expand(len(by_scenario), -1, -1)[..., None])[..., 0] - 1
+            (torch.tensor(same, device=matches.device),),
+            by_scenario.gather(-1, scenarios.expand(len(by_scenario), -1, -1)[..., None])[..., 0] - 1,
         )
     time, scenario, position = (x.expand(blocks, -1, -1).gather(-1, index) for x in (times, scenarios, rank))
     return Slots(index, position, time, scenario, torch.arange(width, device=matches.device) < counts[..., None])
 
 
-def _same(strategies: Sequence[Strategy], device: torch.device) -> torch.Tensor:
-    return torch.tensor([strategy.scenarios == SAME for strategy in strategies], device=device)
+def _same(strategies: Sequence[Strategy]) -> list[int]:
+    """The places of the strategies that read the candidate's own scenario only."""
+    return [place for place, strategy in enumerate(strategies) if strategy.scenarios == SAME]
 
 
 def history_pairs(strategies: Sequence[Strategy], queries: Slots, keys: Slots, bias: BucketSizes) -> PairContext:
@@ -170,9 +175,9 @@ def candidate_pairs(
 def _in_scenario(
     strategies: Sequence[Strategy], visible: torch.Tensor, scenarios: torch.Tensor, keys: Slots
 ) -> torch.Tensor:
-    same = _same(strategies, visible.device)
-    if not same.any():
+    if not _same(strategies):
         return visible
+    same = torch.tensor([strategy.scenarios == SAME for strategy in strategies], device=visible.device)
     return visible & (~same[:, None, None, None] | (scenarios[..., None] == keys.scenario[..., None, :]))
 
 

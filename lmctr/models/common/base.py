@@ -148,6 +148,10 @@ class CTRPreTrainedModel(PreTrainedModel):
         """() float32, what a batch counts in its loss: its part of `num_items_in_batch`."""
         return count_items(batch)
 
+    def bake(self) -> "CTRPreTrainedModel":
+        """Make once what depends on nothing but parameters, for scoring: the model itself, changed in place. Here nothing does."""
+        return self
+
     def diagnostic_points(self) -> dict[str, torch.nn.Module]:
         """Places to look at representations, by label in the order of the computation; empty where the family names none."""
         return {}

@@ -374,7 +374,7 @@ def check_shape(
 
 def check_ids(key: str, ids: torch.Tensor, limits: torch.Tensor, names: Sequence[str]) -> None:
     """(B, F) or (B, F, L) ids below each field's limit (F). ValueError on the CPU, an assertion on other devices and in compiled graphs."""
-    if not ids.numel():
+    if torch.compiler.is_exporting() or not ids.numel():
         return
     low, high = ids.aminmax(dim=0) if ids.dim() == 2 else ids.transpose(0, 1).flatten(1).aminmax(dim=1)
     good = (low >= 0) & (high < limits)
@@ -391,6 +391,8 @@ def check_ids(key: str, ids: torch.Tensor, limits: torch.Tensor, names: Sequence
 
 def check_finite(key: str, values: torch.Tensor, names: Sequence[str]) -> None:
     """(B, F) numbers; errors as those of `check_ids`."""
+    if torch.compiler.is_exporting():
+        return
     good = values.sum().isfinite()  # one pass; infinities and NaN survive a sum
     if not good.is_cpu or torch.compiler.is_compiling():
         torch._assert_async(good, f"{key}: a value is not finite; the CPU names field and value")

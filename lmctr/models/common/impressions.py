@@ -42,7 +42,9 @@ class PackedRows(NamedTuple):
 
     @classmethod
     def of(cls, mask: torch.Tensor) -> PackedRows:
-        """The places where `mask` is true."""
+        """The places where `mask` is true; in an exported graph all of them, see `RetrievalModelMixin.forward`."""
+        if torch.compiler.is_exporting():
+            return cls(torch.arange(mask.numel(), device=mask.device), tuple(mask.shape))
         return cls(mask.flatten().nonzero().squeeze(1), tuple(mask.shape))
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
@@ -281,6 +283,10 @@ class RetrievalModelMixin:
             "user_sequence_ids": user_sequence_ids,
         }
         mask = _impression_mask(users, ads, ad_mask)
+        if (
+            torch.compiler.is_exporting()
+        ):  # no size in a graph follows from values: padding is read too, and its logits are dropped
+            mask = torch.ones_like(mask)
         present = mask.any(1)
         # Padding is left out before anything reads it: no statistics, no checks, no FLOPs.
         user_rows, ad_rows = PackedRows.of(present), PackedRows.of(mask)
@@ -318,7 +324,7 @@ def _impression_mask(
     if shape is None:
         raise ValueError("ad_input_ids: no ads; give ad_input_ids or ad_numeric_values (B, n, fields)")
     for key, values in users.items():
-        if values is not None and len(values) != shape[0]:
+        if values is not None and values.shape[0] != shape[0]:
             raise ValueError(f"{key}: {len(values)} users for {shape[0]} impressions; give one per impression")
     return torch.ones(shape, dtype=torch.bool, device=device) if ad_mask is None else ad_mask
 

@@ -88,7 +88,7 @@ def in_blocks(function: Callable[[torch.Tensor], torch.Tensor], states: torch.Te
     Several tensors per field and row, of thousands of rows, are written to memory and read back by each operation of a
     layer; those of a block stay in the cache. The result is the same.
     """
-    if not states.is_cpu or len(states) <= rows or torch.compiler.is_compiling():
+    if not states.is_cpu or torch.compiler.is_compiling() or len(states) <= rows:
         return function(states)
     return torch.cat([function(block) for block in states.split(rows)])
 

@@ -123,7 +123,7 @@ def sequence_inputs(
     """
     if history_items.dim() != 2:
         raise ValueError(f"history_items: expected shape (B, N), got {tuple(history_items.shape)}")
-    if candidate_items.dim() not in (1, 2) or len(candidate_items) != len(history_items):
+    if candidate_items.dim() not in (1, 2) or candidate_items.shape[0] != history_items.shape[0]:
         raise ValueError(
             f"candidate_items: shape {tuple(candidate_items.shape)} does not fit history_items of shape "
             f"{tuple(history_items.shape)}; expected (B,) or (B, C) with the same B"
@@ -167,7 +167,7 @@ def sequence_inputs(
     _check("history_times", falls.any(1), "has times that fall; events go from the oldest to the latest")
 
     item_sizes, user_sizes = config.item_feature_vocab_sizes, config.user_feature_vocab_sizes
-    batch, tail = len(history_items), tuple(candidate_items.shape)
+    batch, tail = history_items.shape[0], tuple(candidate_items.shape)
     extras = (
         ("history_features", history_features, (*history_items.shape, len(item_sizes)), item_sizes),
         ("candidate_features", candidate_features, (*tail, len(item_sizes)), item_sizes),
@@ -211,6 +211,8 @@ def _check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> Non
 
 
 def _check_range(name: str, ids: torch.Tensor, size: int) -> None:
+    if torch.compiler.is_exporting():  # a graph checks no values
+        return
     wrong = (ids < 0) | (ids >= size)
     if ids.device.type != "cpu":
         torch._assert_async(~wrong.any(), f"{name}: an id is outside 0 to {size - 1}")
@@ -220,6 +222,8 @@ def _check_range(name: str, ids: torch.Tensor, size: int) -> None:
 
 
 def _check(name: str, wrong_rows: torch.Tensor, what: str) -> None:
+    if torch.compiler.is_exporting():
+        return
     if wrong_rows.device.type != "cpu":
         torch._assert_async(~wrong_rows.any(), f"{name}: a row {what}")
     elif wrong_rows.any():

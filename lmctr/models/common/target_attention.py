@@ -180,7 +180,7 @@ class TwinEncoder(nn.Module):
         visible = visible_events(inputs)
         size = queries.shape[1] if torch.is_grad_enabled() else self.micro_batch_size
         found = []
-        for start in range(0, queries.shape[1], size):
+        for start in [0] if torch.compiler.is_exporting() else range(0, queries.shape[1], size):
             part = slice(start, start + size)
             elapsed = inputs.candidate_times[:, part, None] - inputs.history_times[:, None]
             bucket = time_bucket(elapsed, self.num_time_buckets)

@@ -232,6 +232,8 @@ class DINModel(SequenceModelMixin, DINPreTrainedModel):
     def _parts(self, queries: torch.Tensor, keys: torch.Tensor) -> list[tuple[int, int]]:
         """Ranges of candidates that are read at once."""
         rows, candidates, _, width = queries.shape
+        if torch.compiler.is_exporting():  # a graph has no loop over candidates
+            return [(0, candidates)]
         size = candidates
         if not self.training and not torch.is_grad_enabled():
             per_candidate = rows * max(keys.shape[1], width) * max(self.config.attention_hidden_sizes)

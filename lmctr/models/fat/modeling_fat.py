@@ -248,6 +248,24 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
                     f"field_ids: {low if low < 0 else high} is no field; fields go from 0 to {self.config.num_fields - 1}"
                 )
 
+    @torch.no_grad()
+    def bake(self) -> "FATModel":
+        """Store the matrices that the hypernetwork makes (`projection="full"`): the same logits, nothing made anew for a request.
+
+        The model itself is changed; it is saved and loaded as such. One without a hypernetwork stays as it is.
+        """
+        if self.meta_embedding is None:
+            return self
+        self.config.projection = "full"
+        for layer in self.layers:
+            matrices = layer.attention.projection(self.meta_embedding.weight)
+            stored = build_projection(self.config).to(matrices)
+            stored.weight.copy_(matrices)
+            layer.attention.projection, layer.attention.kind = stored.train(self.training), "full"
+            stored.requires_grad_(self.meta_embedding.weight.requires_grad)
+        self.meta_embedding = None
+        return self
+
     def field_interactions(self) -> torch.Tensor:
         """w of all layers, (L, H, F, F): [layer, head, field of the query, field of the key].
 
@@ -281,6 +299,11 @@ class FATForCTR(TabularForCTRMixin, FATPreTrainedModel):
 
     def new_head(self, config: FATConfig) -> nn.Module:
         return FATHead(config)
+
+    def bake(self) -> "FATForCTR":
+        """Plain matrices in place of the hypernetwork; see [`FATModel.bake`]."""
+        self.model.bake()
+        return self
 
     def field_interactions(self) -> torch.Tensor:
         """w of all layers (L, H, F, F); see [`FATModel.field_interactions`]."""

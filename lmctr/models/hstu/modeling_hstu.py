@@ -214,7 +214,7 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
         actions = self.behavior_embedding(new.history_behaviors)
         states = torch.stack([items, actions], dim=2).flatten(1, 2)  # x_0, a_0, x_1, a_1, ...
         times = self._token_times(inputs)
-        positions = torch.arange(known, times.shape[1], device=states.device).expand(len(states), -1)
+        positions = torch.arange(known, times.shape[1], device=states.device).expand(states.shape[0], -1)
         return states, positions, times[:, known:], times[:, :known], True
 
     def embed_candidates(self, inputs: SequenceInputs) -> tuple[torch.Tensor | bool, ...]:

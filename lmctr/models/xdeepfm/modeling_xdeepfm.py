@@ -91,6 +91,8 @@ class CINLayer(GradientCheckpointingLayer):
         if torch.is_autocast_enabled(maps.device.type):
             dtype = torch.get_autocast_dtype(maps.device.type)
             maps, fields, weight = maps.to(dtype), fields.to(dtype), weight.to(dtype)
+        if torch.compiler.is_exporting():  # in one piece: a graph has no loop over blocks
+            return self.activation((maps.unsqueeze(3) * fields.unsqueeze(2)).flatten(2) @ weight.T)
         product = CompressedProduct.apply(maps.flatten(0, 1), fields.flatten(0, 1), weight)
         return self.activation(product.unflatten(0, fields.shape[:2]))
 

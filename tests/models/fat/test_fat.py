@@ -339,3 +339,20 @@ def test_a_trained_modulation_is_not_symmetric_and_survives_a_copy():
     weight = model.field_interactions()
     assert (weight - weight.transpose(-1, -2)).abs().max() > 0.05
     assert torch.equal(copy.deepcopy(model).field_interactions(), weight)
+
+
+def test_baked_matrices_are_those_of_the_hypernetwork(tmp_path):
+    model = make_model().eval()
+    batch = make_batch(model.config)
+    before = logits_of(model, batch)
+    made = [layer.attention.projection(model.model.meta_embedding.weight).clone() for layer in model.model.layers]
+    assert model.bake() is model
+    np.testing.assert_allclose(logits_of(model, batch), before, atol=1e-6)
+    for layer, matrices in zip(model.model.layers, made):
+        assert torch.equal(layer.attention.projection.weight, matrices)
+    assert not any("bases" in name or "router" in name or "meta" in name for name, _ in model.named_parameters())
+    assert model.bake() is model
+    model.save_pretrained(tmp_path)
+    again = FATForCTR.from_pretrained(tmp_path).eval()
+    assert again.config.projection == "full"
+    np.testing.assert_allclose(logits_of(again, batch), before, atol=1e-6)

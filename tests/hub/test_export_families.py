@@ -1,0 +1,129 @@
+"""Graphs of every family that reads no text, run by onnxruntime and by torch, against the model at shapes that were not traced."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lmctr.cli.main import main
+from lmctr.hub.export import export_model
+from lmctr.hub.export_inputs import input_shapes, random_inputs
+from lmctr.models.families import families, family_of
+
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+
+from retrieval_tester import FIELDS as OF_IMPRESSIONS
+from tabular_inputs import FIELDS as OF_TABLES
+
+OF_SEQUENCES = {
+    "item_vocab_size": 30,
+    "behavior_names": ["unknown", "full-play", "like"],
+    "num_scenarios": 3,
+    "scenario_names": ["home", "search", "radio"],
+    "initializer_range": 0.3,
+    "item_feature_vocab_sizes": [5],
+    "user_feature_vocab_sizes": [3],
+    "num_statistics": 2,
+}
+VALUES = {"tabular": OF_TABLES, "sequence": OF_SEQUENCES, "impressions": OF_IMPRESSIONS}
+SMALL = {
+    "dnn": {"hidden_units": [8]},
+    "deepfm": {"hidden_units": [8]},
+    "xdeepfm": {"hidden_units": [8], "cin_units": [6]},
+    "autoint": {"num_hidden_layers": 1},
+    "dcnv2": {"hidden_units": [8]},
+    "hiformer": {"num_hidden_layers": 1},
+    "fat": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_bases": 4, "meta_dim": 8},
+    "rank_mixer": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
+    "rank_elastor": {"num_tokens": 4, "token_dim": 8, "num_hidden_layers": 1},
+    "astro": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "sequence_length": 20},
+    "din": {"embedding_dim": 8},
+    "twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
+    "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
+    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1},
+    "hstu": {"hidden_size": 16, "num_hidden_layers": 1},
+}
+FAST = ("deepfm", "fat")
+NAMES = [family.model_type for family in families() if family.input != "text"]
+NOT_IN_ONNX = pytest.mark.xfail(
+    reason="the ONNX exporter cannot convert ASTRO's partition; torch.export can", strict=True
+)
+ALL = [
+    name if name in FAST else pytest.param(name, marks=[pytest.mark.slow, *([NOT_IN_ONNX] if name == "astro" else [])])
+    for name in NAMES
+]
+
+
+class Processor:
+    """Only what is saved matters here."""
+
+    def save_pretrained(self, folder):
+        (folder / "processor_config.json").write_text("{}")
+
+
+def model_of(name):
+    family = family_of(name)
+    torch.manual_seed(0)
+    model = family.load("ForCTR")(family.load("Config")(**(VALUES[family.input] | SMALL.get(name, {}))))
+    with torch.no_grad():  # so that logits differ visibly, and what starts at zero counts
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_onnx_of_every_family(name, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = model_of(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    session = onnxruntime.InferenceSession(export_model(model, Processor(), tmp_path))
+    assert {key: bool((value == before[key]).all()) for key, value in model.state_dict().items()} == dict.fromkeys(
+        before, True
+    )
+    taken = [entry.name for entry in session.get_inputs()]
+    assert taken == list(input_shapes(model.config))
+    for sizes in ((4, 9, 5), (1, 1, 1)):
+        batch = random_inputs(model.config, *sizes, seed=9)
+        found = session.run(["logits"], {key: batch[key].numpy() for key in taken})[0]
+        with torch.no_grad():
+            expected = model(**batch).logits.numpy()
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
+        assert expected.size == 1 or np.ptp(expected) > 1e-3
+    parity = json.loads((tmp_path / "parity.json").read_text())
+    assert parity["largest_difference"] <= 1e-4 * max(1, parity["largest_logit"])
+    assert parity["run_by"].startswith("onnxruntime")
+    details = json.loads((tmp_path / "export.json").read_text())
+    assert details["inputs"] == taken
+
+
+def test_a_run_by_the_command_line(finished_run, tmp_path, capsys):
+    path, model, processor = finished_run
+    assert main(["export", str(path), "--format", "torch", "--output", str(tmp_path / "graph")]) == 0
+    assert "model.pt2" in capsys.readouterr().out
+    program = torch.export.load(tmp_path / "graph" / "model.pt2").module()
+    history = [{"text": "Heat (Crime)", "time": 10, "feedback": "liked"}]
+    batch = processor(histories=[history, []], targets=[{"text": "Casino"}, {"text": "Heat"}], times=[20, 20])
+    names = json.loads((tmp_path / "graph" / "export.json").read_text())["inputs"]
+    with torch.no_grad():
+        expected = model(**batch).logits
+    torch.testing.assert_close(program(**{name: batch[name] for name in names}), expected, atol=1e-5, rtol=1e-5)
+    parity = json.loads((tmp_path / "graph" / "parity.json").read_text())
+    assert parity["logits"] > 10
+    assert parity["largest_difference"] < 1e-4
+
+
+def test_another_graph_is_noticed(tmp_path, monkeypatch):
+    model = model_of("dnn")
+    monkeypatch.setattr(type(model), "bake", lambda self: self.apply(lambda part: part.register_forward_hook(off)))
+    with pytest.raises(RuntimeError, match="other logits than the model: largest difference"):
+        export_model(model, Processor(), tmp_path, format="torch")
+
+
+def off(module, inputs, output):
+    """Adds to a part's output only where a graph is traced."""
+    return output + 1.0 if torch.compiler.is_exporting() and isinstance(module, torch.nn.Linear) else None
