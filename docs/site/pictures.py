@@ -59,9 +59,15 @@ def sinks() -> str:
         for place, token in enumerate(tokens)
     ]
     for sink, words in ((2, (0, 1)), (4, (3,))):
-        parts += [line(54 + 95 * word, 90, 44 + 95 * sink, 60) for word in words]
-        parts.append(label(54 + 95 * sink, 50, "recent? liked?"))
-    parts += [line(54 + 95 * 6, 126, 54 + 95 * sink, 160) for sink in (2, 4)]
+        parts += [
+            f'<path d="M{54 + 95 * word} 90 Q{54 + 47.5 * (word + sink):g} 50 {54 + 95 * sink} 88" fill="none" stroke="#455a64" marker-end="url(#tip)"/>'
+            for word in words
+        ]
+        parts.append(label(54 + 95 * sink, 40, "recent? liked?"))
+    parts += [
+        f'<path d="M624 126 Q{339 + 47 * sink} 190 {54 + 95 * sink} 128" fill="none" stroke="#455a64" marker-end="url(#tip)"/>'
+        for sink in (2, 4)
+    ]
     parts.append(label(54 + 95 * 3, 180, "attention of the prediction gathers at the sinks"))
     return svg(680, 195, "A sink after each behaviour", *parts)
 
