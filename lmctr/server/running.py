@@ -69,6 +69,7 @@ def serve(options: ServeOptions) -> int:
         # uvicorn raises the signal again when it has stopped; by then all is done.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
+        address.listen(2048)  # before the line below: who reads it may ask at once, and waits until uvicorn takes over
         host, port = address.getsockname()[:2]
         version = f"{engine.served.kind}, version {engine.served.version}"
         print(f"serving {options.run} ({version}) at http://{host}:{port}", flush=True)
