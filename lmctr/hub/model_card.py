@@ -24,9 +24,10 @@ from lmctr.hub.card_results import (
     results_table,
     seed_metrics,
 )
+from lmctr.hub.contents import folder_contents
 from lmctr.hub.examples import example_call
 from lmctr.hub.options import CardOptions
-from lmctr.runs.about import data_lines, dataset_info, shown, without_paths
+from lmctr.runs.about import as_text, data_lines, dataset_info, shown, without_paths
 from lmctr.runs.download import is_hub_id, local_folder
 from lmctr.runs.folder import open_run
 from lmctr.utils.resources import find_resource
@@ -40,6 +41,10 @@ _MARK = re.compile(r"\n<!-- written by lmctr, content ([0-9a-f]{16}) -->\n\Z")
 def run_card(options: CardOptions) -> int:
     """`lmctr card RUN`: write or print the card. Returns the exit code."""
     content = {"repo_id": options.repo_id, "licence": options.licence, "seed_runs": options.seeds}
+    if options.check:
+        lines, problems = folder_contents(local_folder(options.run))
+        print("\n".join([*lines, *(f"problem: {problem}" for problem in problems)]))
+        return 1 if problems else 0
     if options.print or is_hub_id(options.run):  # a download has no place for a card
         print(build_card(options.run, **content), end="")
         return 0
@@ -79,7 +84,7 @@ def build_card(
     text = ModelCard.from_template(
         card_data=_header(family, info, runs, repo_id, licence),
         template_path=str(find_resource("model_cards", "template")),
-        title=repo_id.split("/")[-1] if repo_id else f"{family.row.title} on {info.get('name', 'a CTR log')}",
+        title=repo_id.split("/")[-1] if repo_id else f"{family.row.title} on {as_text(info.get('name', 'a CTR log'))}",
         kind=family.row.input,
         row=family.row,
         config=folder.config,
@@ -89,15 +94,15 @@ def build_card(
         fitted=runs[0]["training_samples"] if runs else {},
         behind=better_baselines(runs),
         metric=METRICS[main_metric(runs)][0],
-        facts=family.facts(),
+        facts=[tuple(as_text(cell).replace("|", "\\|") for cell in fact) for fact in family.facts()],
         results=results_table(runs),
         repo_id=repo_id,
         example=example_call(folder),
         output=family.output,
         data_lines=data_lines(data),
         training_note=_training_note(metrics),
-        recipe=yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True).strip() if recipe else None,
-        citations=[citation for citation in citations if citation],
+        recipe=_fenced(yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True)) if recipe else None,
+        citations=[as_text(citation) for citation in citations if citation],
         **family.words(),
     ).content.strip()
     return f"{text}\n\n<!-- written by lmctr, content {_digest(text)} -->\n"
@@ -177,14 +182,22 @@ def _hub_backbone(backbone: Any) -> str | None:
     return backbone if is_name and not Path(backbone).exists() else None
 
 
+def _fenced(text: str) -> str:
+    """Text for a block of code, which it cannot end."""
+    return text.strip().replace("```", "` ` `")
+
+
 def _training_note(metrics: dict[str, Any] | None) -> str:
     metrics, parts = metrics or {}, []
     if metrics.get("command"):  # without folders of the machine that it ran on
-        parts.append(f"Command: `{' '.join(shown(word) for word in metrics['command'].split())}`.")
+        words = " ".join(shown(word) for word in str(metrics["command"]).split())
+        parts.append(f"Command: `{words.replace('`', '')}`.")
     if metrics.get("machine"):
-        parts.append(f"Machine: {metrics['machine']}.")
+        parts.append(f"Machine: {as_text(metrics['machine'])}.")
     if isinstance(metrics.get("samples_per_second"), (int, float)):
         parts.append(f"Training speed: {metrics['samples_per_second']:,.1f} samples/s.")
     if isinstance(metrics.get("versions"), dict):
-        parts.append("Versions: " + ", ".join(f"{name} {value}" for name, value in metrics["versions"].items()) + ".")
+        parts.append(
+            "Versions: " + as_text(", ".join(f"{name} {value}" for name, value in metrics["versions"].items())) + "."
+        )
     return " ".join(parts) or "Trained with lmctr."

@@ -29,6 +29,9 @@ class CardOptions(_CardContent):
     )
     repo_id: str | None = option("repository that the loading example names", None, metavar="USER/NAME")
     print: bool = option("print the card instead of writing it", False)
+    check: bool = option(
+        "write no card; say what the folder holds, and whether it may be loaded, without loading it", False
+    )
 
 
 @dataclass

@@ -6,7 +6,12 @@ import re
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["data_lines", "dataset_info", "shown", "without_paths"]
+__all__ = ["as_text", "data_lines", "dataset_info", "shown", "without_paths"]
+
+
+def as_text(value: Any) -> str:
+    """What a run's files say, as text of a card: one line, in which neither a tag nor a link under another name stands."""
+    return " ".join(str(value).split()).replace("<", "&lt;").replace("](", "]&#40;")
 
 
 def dataset_info(data: dict[str, Any] | None) -> dict[str, Any]:
@@ -21,7 +26,7 @@ def data_lines(data: dict[str, Any] | None) -> list[str]:
         return []
     info = dataset_info(data)
     lines = [
-        f"{title}: {info[key]}"
+        f"{title}: {as_text(info[key])}"
         for key, title in (
             ("name", "Data set"),
             ("url", "Source"),
@@ -35,10 +40,12 @@ def data_lines(data: dict[str, Any] | None) -> list[str]:
     ]
     known = {*_INFO_KEYS, "info", "truncation"}
     lines += [
-        f"{_words(key).capitalize()}: {_value(value)}" for key, value in data.items() if key not in known and value
+        f"{as_text(_words(key)).capitalize()}: {as_text(_value(value))}"
+        for key, value in data.items()
+        if key not in known and value
     ]
     if data.get("truncation"):
-        lines.append(f"Length of texts: {_truncation(data['truncation'])}")
+        lines.append(f"Length of texts: {as_text(_truncation(data['truncation']))}")
     return lines
 
 

@@ -21,6 +21,7 @@ import hashlib
 import json
 import logging
 import math
+import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.runs.recipe import compare_recipes
+from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
-from lmctr.utils.files import read_json, read_yaml, write_json
+from lmctr.utils.files import parse_json, read_json, read_yaml, write_json
 from lmctr.utils.integrity import check_files, checksums, read_sealed, sealed
 from lmctr.utils.lock import LOCK
 
@@ -71,6 +73,7 @@ _UPLOADED_SUFFIXES = (".safetensors", ".model", ".parquet")
 _RETRIEVER_FILES = ("retriever/retriever.json", "retriever/retriever.safetensors")
 _ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _NEVER_UPLOADED = ("reference.safetensors",)
+_LONGEST_HEADER = 25_000_000  # bytes of JSON; about 200,000 tensors
 _OWN = (  # what a run writes, the sign of a finished one first
     *(METRICS, MANIFEST, DATA, SLICES, RECIPE, "README.md", *_UPLOADED),
     *("tokenizer*", "vocab*", "chat_template*", "model*.safetensors*", *_NEVER_UPLOADED),
@@ -266,6 +269,9 @@ class RunFolder:
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError(f"{index} has no weight_map")
+        for name in weight_map.values():
+            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+                raise ValueError(f"{index}: weight_map names {name!r}; accepted: safetensors files in the same folder")
         names = tuple(sorted(set(weight_map.values())))
         missing = [name for name in names if not (path / name).is_file()]
         if missing:
@@ -325,6 +331,7 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
     if not run.path.is_dir():
         raise FileNotFoundError(f"run folder {str(path)!r} does not exist; give the folder that `lmctr train` wrote")
     if state == "model":
+        check_links(run.path)
         _ = run.config
         found = sorted(entry.name for entry in run.path.iterdir() if entry.suffix.lower() in PICKLE_SUFFIXES)
         if refuse_pickles and found:
@@ -425,13 +432,20 @@ def _read_header(path: Path) -> dict[str, int]:
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if 8 + length > size:
             raise ValueError(f"{path} is cut off or no safetensors file: {size:,} bytes do not hold its header")
+        if length > _LONGEST_HEADER:
+            raise ValueError(
+                f"{path}: a header of {length:,} bytes, accepted: up to {_LONGEST_HEADER:,}; it is damaged or no safetensors file"
+            )
         try:
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
             tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
             end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
             counts = {name: math.prod(entry["shape"]) for name, entry in tensors.items()}
-        except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError, IndexError) as error:
+            wrong = [name for name, entry in tensors.items() if not _fits(entry, counts[name])]
+        except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
             raise ValueError(f"{path} is no safetensors file: its header cannot be read ({error})") from error
+    if wrong:
+        raise ValueError(f"{path} is damaged: the shape and the place of {wrong[0]} in its header do not agree")
     if 8 + length + end != size:
         state = "cut off" if size < 8 + length + end else "damaged"
         raise ValueError(
@@ -439,3 +453,10 @@ def _read_header(path: Path) -> dict[str, int]:
             "copy it again or save the model again"
         )
     return counts
+
+
+def _fits(entry: Mapping[str, Any], count: int) -> bool:
+    """Whether a tensor has a shape, and the bytes that its values take; types that are not known here may be packed."""
+    (start, end), bits = entry["data_offsets"], re.fullmatch(r"(?:BF|[FIUC])(8|16|32|64)(?:_.*)?", entry["dtype"])
+    size = {"BOOL": 1}.get(entry["dtype"]) or (int(bits[1]) // 8 if bits else None)
+    return min(entry["shape"], default=0) >= 0 and 0 <= start <= end and (size is None or size * count == end - start)

@@ -13,6 +13,7 @@ from lmctr import __version__
 from lmctr.auto import AutoModelForCTR, list_models
 from lmctr.models.common.configuration import CTRConfig
 from lmctr.runs.folder import RunFolder, open_run
+from lmctr.runs.trust import check_classes, check_size
 from lmctr.utils.files import read_json
 from lmctr.utils.load_report import held_load_report
 
@@ -30,8 +31,10 @@ def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
 
 def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     """`load_run` of a folder whose small files were read."""
+    check_classes(folder.path, folder.model_type)
     config = _load_config(folder)
     _check_agreement(folder, config)
+    check_size(folder.path, config, folder.num_parameters)
     model = _load_model(folder)
     if config.has_tokenizer:
         check_tokenizer_files(folder.path)
@@ -42,7 +45,7 @@ def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
 
 def load_bare_model(folder: RunFolder) -> torch.nn.Module:
     """The model of a folder that may lack a processor, checked as `load_folder` does."""
-    _load_config(folder)
+    check_size(folder.path, _load_config(folder), folder.num_parameters)
     return _load_model(folder)
 
 
@@ -55,8 +58,8 @@ def _load_config(folder: RunFolder) -> CTRConfig:
             f"{__version__}; its models are {', '.join(list_models())}"
         )
     try:
-        return AutoConfig.from_pretrained(folder.path)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
+    except Exception as error:  # configurations of transformers raise of every kind
         raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error}") from error
 
 
@@ -84,7 +87,7 @@ def _load_model(folder: RunFolder) -> torch.nn.Module:
     try:
         with held_load_report():  # the errors below say what matters
             model, info = AutoModelForCTR.from_pretrained(
-                folder.path, output_loading_info=True, ignore_mismatched_sizes=True
+                folder.path, output_loading_info=True, ignore_mismatched_sizes=True, trust_remote_code=False
             )
     except Exception as error:  # whatever a damaged file leads to, the user needs the folder's name
         raise ValueError(f"{folder.path}: AutoModelForCTR cannot load the model: {error}") from error
@@ -109,7 +112,7 @@ def _load_model(folder: RunFolder) -> torch.nn.Module:
 
 def _load_processor(folder: RunFolder) -> Any:
     try:
-        return AutoProcessor.from_pretrained(folder.path)
+        return AutoProcessor.from_pretrained(folder.path, trust_remote_code=False)
     except Exception as error:
         raise ValueError(
             f"{folder.path}: AutoProcessor cannot load the processor: {error}; save it with processor.save_pretrained"

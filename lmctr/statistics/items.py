@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmctr.utils.files import replacing
+from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import offsets_from_lengths
 
 from .reader import EventRows, StatisticsReader, described_numbers, side_rows, side_signals
@@ -195,12 +196,7 @@ class ItemStatistics:
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: there is no table of item statistics; lmctr data statistics writes one")
-        try:
-            table = pq.read_table(path)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(
-                f"{path}: no Parquet file can be read ({error}); write it again with lmctr data statistics"
-            ) from None
+        table = read_parquet(path)
         facts = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
         if facts.get("version") != FORMAT_VERSION:
             raise ValueError(

@@ -147,7 +147,7 @@ def test_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="lmctr data statistics writes one"):
         ItemStatistics.load(path)
     path.write_text("no parquet")
-    with pytest.raises(ValueError, match="no Parquet file can be read"):
+    with pytest.raises(ValueError, match="cannot be read as parquet"):
         ItemStatistics.load(path)
     pa.parquet.write_table(pa.table({"a": [1]}), path)
     with pytest.raises(ValueError, match="version None, accepted: 1"):

@@ -13,6 +13,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from transformers.utils import cached_file
 
+from lmctr.utils.parquet import row_groups
+
 from .fields import FIRST_ID
 from .fit import FittedState
 from .vocabulary import Vocabulary
@@ -100,14 +102,9 @@ def read_state(
 
 def _read_values(path: str) -> dict[str, pa.Array]:
     parts: dict[str, list[pa.Array]] = {}
-    try:
-        with pq.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                table = file.read_row_group(group)
-                names = table["field"].unique().to_pylist()
-                if len(names) != 1:
-                    raise ValueError(f"{path}: row group {group} mixes fields {names}; the file is damaged.")
-                parts.setdefault(names[0], []).append(table["value"].combine_chunks().cast(pa.large_string()))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path}: cannot be read as parquet: {error}") from error
+    for group, table in enumerate(row_groups(path)):
+        names = table["field"].unique().to_pylist()
+        if len(names) != 1:
+            raise ValueError(f"{path}: row group {group} mixes fields {names}; the file is damaged.")
+        parts.setdefault(names[0], []).append(table["value"].combine_chunks().cast(pa.large_string()))
     return {name: pa.concat_arrays(arrays) for name, arrays in parts.items()}

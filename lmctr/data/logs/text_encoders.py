@@ -22,6 +22,10 @@ Vectors = np.ndarray | sp.csr_matrix
 
 _CONFIG, _WEIGHTS, _ENCODER = "retriever.json", "retriever.safetensors", "encoder"
 _FORMAT_VERSION = 1
+_MODULES = (
+    *("Transformer", "Pooling", "Normalize", "Dense", "Dropout", "LayerNorm", "WeightedLayerPooling", "WordWeights"),
+    *("WordEmbeddings", "StaticEmbedding", "BoW", "CNN", "LSTM", "Router"),
+)
 # A word, or one character of Chinese, Japanese or Korean (these have no blanks between words).
 _CJK = r"぀-ヿ㐀-鿿가-힯"
 _TOKEN_PATTERN = rf"(?u)[{_CJK}]|[^\W{_CJK}]+"
@@ -150,7 +154,7 @@ class TextRetriever:
             config |= {"max_features": self.max_features, "terms": self._terms()}
             save_file({"idf": np.asarray(self._vectorizer.idf_, dtype=np.float64)}, folder / _WEIGHTS)
         elif Path(self.encoder).is_dir():
-            shutil.copytree(self.encoder, folder / _ENCODER, dirs_exist_ok=True)
+            shutil.copytree(self.encoder, folder / _ENCODER, dirs_exist_ok=True, ignore=_code_and_pickles)
             config["encoder"] = None
         else:
             config["encoder"] = self.encoder
@@ -175,7 +179,12 @@ class TextRetriever:
         if version != _FORMAT_VERSION or kind not in ("tfidf", "sentence-transformers"):
             raise ValueError(f"{path}: format {version} of kind {kind!r} is not known to this version of lmctr")
         if kind == "sentence-transformers":
-            return cls(config["encoder"] or folder / _ENCODER, batch_size=config["batch_size"])
+            encoder = config["encoder"] or folder / _ENCODER
+            if config["encoder"] and (encoder[0] in "/~." or "\\" in encoder or Path(encoder).exists()):
+                raise ValueError(
+                    f"{path}: encoder is {encoder!r}, a place outside the folder; accepted: a name on the Hub, or null"
+                )
+            return cls(encoder, batch_size=config["batch_size"])
         path = folder / _WEIGHTS
         if not path.is_file():
             raise FileNotFoundError(f"{path} is missing")
@@ -203,14 +212,54 @@ def _tfidf(**options: Any) -> Any:
 
 
 def _sentence_transformer(name: str) -> Any:
+    if Path(name).is_dir():
+        check_encoder(Path(name))
     try:
-        from sentence_transformers import SentenceTransformer
+        from sentence_transformers import SentenceTransformer, __version__
     except ImportError as error:
         raise MissingExtraError(
             f"the encoder {name!r} needs sentence-transformers; install it with: pip install 'lmctr[retrieval]' "
             f"(or use encoder='tfidf', which needs nothing more)"
         ) from error
-    return SentenceTransformer(name, model_kwargs={"use_safetensors": True})
+    if int(__version__.partition(".")[0]) < 6:
+        raise MissingExtraError(
+            f"the encoder {name!r} needs sentence-transformers 6 or later, found {__version__}: earlier ones run code that a model's "
+            "folder names; pip install 'lmctr[retrieval]'"
+        )
+    return SentenceTransformer(name, model_kwargs={"use_safetensors": True}, trust_remote_code=False)
+
+
+def check_encoder(folder: Path) -> None:
+    """Raise `ValueError` where a folder of sentence-transformers names other code than that library's own modules."""
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            text = path.read_text(encoding="utf-8")
+            found = json.loads(text) if path.name == "modules.json" or '"auto_map"' in text else None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        if isinstance(found, dict) and "auto_map" in found:
+            raise ValueError(
+                f"{path}: auto_map asks for code from the folder; only the modules of the libraries are loaded"
+            )
+        if path.name != "modules.json":
+            continue
+        for entry in found if isinstance(found, list) else [found]:
+            kind = entry.get("type") if isinstance(entry, dict) else None
+            inner = entry.get("path", "") if isinstance(entry, dict) else None
+            package, _, name = str(kind).rpartition(".")
+            if package.partition(".")[0] != "sentence_transformers" or name not in _MODULES:
+                raise ValueError(
+                    f"{path}: a module of the type {kind!r}; accepted: {', '.join(_MODULES)} of sentence_transformers"
+                )
+            if not isinstance(inner, str) or not (path.parent / inner).resolve().is_relative_to(folder.resolve()):
+                raise ValueError(f"{path}: the path {inner!r} of a module leaves the folder")
+
+
+def _code_and_pickles(folder: str, names: list[str]) -> list[str]:
+    """What is not copied of an encoder: nothing here reads it, and who is given the run may."""
+    return [
+        name for name in names if name.endswith((".py", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib"))
+    ]
 
 
 def cached_vectors(

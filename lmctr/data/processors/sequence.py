@@ -25,6 +25,7 @@ from lmctr.data.features.canonical import neutral_text
 from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.parquet import read_parquet
 from lmctr.utils.rows import check_list, plain_id, whole_seconds
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
@@ -550,10 +551,7 @@ class SequenceProcessor(FittedExtractor):
             path = cached_file(place, name, _raise_exceptions_for_missing_entries=False, **hub)
             if path is None:
                 raise ValueError(f"{place}: no {name}; the processor was not saved whole.")
-            try:
-                tables[name] = pq.read_table(path)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise ValueError(f"{path}: damaged ({error}); save the processor again.") from None
+            tables[name] = read_parquet(path)
         names = (*values.get("item_feature_names", ()), *values.get("user_feature_names", ()))
         features: dict[str, list[str]] = {name: [] for name in names}
         for name, value in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", "value"))):
