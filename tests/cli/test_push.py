@@ -1,5 +1,7 @@
 """`lmctr card` and `lmctr push --dry-run` through the command line; real pushes are in tests/hub."""
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -72,3 +74,30 @@ def test_wrong_arguments(run_dir, capsys):
         main(["push", str(run_dir)])
     with pytest.raises(SystemExit):
         main(["push", str(run_dir), "tester/tiny", "--priv"])
+
+
+def test_check_says_what_a_folder_holds_without_loading_it(run_dir, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("lmctr.runs.loading.load_folder", None)
+    assert main(["card", str(run_dir), "--check"]) == 0
+    out = capsys.readouterr().out
+    assert "model: 'ctr_sink' (CTR-Sink, reads text), text_config 'bert'" in out
+    assert "processor: CTRSinkProcessor" in out
+    assert re.search(r"weights: [0-9,]+ values in [0-9]+ tensors of model.safetensors", out)
+    assert not (run_dir / "README.md").exists()
+    config = json.loads((run_dir / "config.json").read_text())
+    (run_dir / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "evil.Evil"}}))
+    (run_dir / "evil.py").write_text("")
+    (run_dir / "extra.bin").write_bytes(b"x")
+    (run_dir / "vocab.txt").unlink(missing_ok=True)
+    (run_dir / "vocab.txt").symlink_to(tmp_path)
+    (run_dir / "model.safetensors").write_bytes(bytes(20))
+    assert main(["card", str(run_dir), "--check"]) == 1
+    problems = [line for line in capsys.readouterr().out.splitlines() if line.startswith("problem: ")]
+    for word in (
+        "auto_map",
+        "evil.py can run code",
+        "extra.bin can run code",
+        "vocab.txt is a link",
+        "model.safetensors",
+    ):
+        assert sum(word in line for line in problems) == 1, (word, problems)

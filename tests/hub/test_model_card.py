@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -214,3 +215,21 @@ def test_an_edited_card_is_kept(run_dir):
     assert "midnight" not in path.read_text()
     path.write_text("# Written by hand\n")
     assert not write_card(run_dir)[1]
+
+
+def test_what_files_say_is_text_in_the_card(finished_run, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(finished_run[0], path)
+    data, metrics = read(path, "data.json"), read(path, "metrics.json")
+    evil = "<script>x</script>\n\n# Title\n[here](http://evil)\n```"
+    info = {**data["info"], "notes": evil, "name": evil, "licence": evil, "citation": evil}
+    write_json(path / "data.json", {**data, "info": info, evil: evil})
+    write_json(
+        path / "metrics.json", {**metrics, "command": f"lmctr `{evil}", "machine": evil, "versions": {evil: evil}}
+    )
+    (path / "recipe.yaml").write_text(yaml.safe_dump({"data": {"name": "a\n\n```\n<script>"}}))
+    text = ModelCard(build_card(path)).text
+    prose = "".join(re.split(r"```[a-z]+\n.*?\n```", text, flags=re.DOTALL))
+    assert "Notes: &lt;script>x&lt;/script> # Title [here]&#40;http://evil)" in prose
+    for mark in ("<script", "](http://evil", "\n# Title", "\n```"):
+        assert mark not in prose
