@@ -89,7 +89,7 @@ def build_card(
         row=family.row,
         config=folder.config,
         processor=folder.processor,
-        info=info,
+        info={key: as_text(value) for key, value in info.items() if value is not None},
         runs=runs,
         fitted=runs[0]["training_samples"] if runs else {},
         behind=better_baselines(runs),

@@ -135,6 +135,8 @@ def load_recipe(
         RecipeError: unknown or missing key, wrong type, YAML that cannot be read.
         FileNotFoundError: no such file and no such shipped recipe.
     """
+    if not isinstance(name, str | Path | Mapping):
+        raise RecipeError(f"recipe: expected the groups, a file or a name, got {show(name)}")
     in_python, source = isinstance(overrides, Mapping), "recipe" if isinstance(name, Mapping) else str(name)
     if isinstance(name, Mapping):
         groups = _over_base(_plain(name), source, Path("recipe"), _check_groups)

@@ -61,7 +61,7 @@ NASTY = [
         "\ud800",
         "a\udfffb",
         "😀" * 50,
-        "é" * 5000,
+        "é" * 900,
         "ca\u0301",
     ),
     *(
@@ -130,7 +130,7 @@ def mutated(value, draw, nasty):
         new = (
             copy.deepcopy(nasty[draw.integers(len(nasty))])
             if draw.random() < 0.98
-            else nested(int(draw.integers(20, 5000)))
+            else nested(int(draw.integers(20, 120)))
         )
         if not path:
             if draw.random() < 0.05:
@@ -187,7 +187,7 @@ def table_case():
         {"name": "ad", "type": "categorical"},
         {"name": "price", "type": "numeric"},
         {"name": "tags", "type": "multi_value", "max_length": 3},
-        {"name": "hour", "type": "categorical", "source": "at", "extract": "hour"},
+        {"name": "hour", "type": "categorical", "column": "at", "extract": "hour"},
     ]
     processor = lmctr.TabularFeatureProcessor(fields, label=None)
     processor.fit(
@@ -209,9 +209,8 @@ def check(call, value, accepted=None):
     try:
         found = call(value)
     except (ValueError, FileNotFoundError) as error:
-        assert not isinstance(error, (UnicodeError, pa.ArrowException)), f"{type(error).__name__}: {error}"
-        assert len(str(error)) > 15, repr(error)
-        assert len(str(error)) < 3000, str(error)[:500]
+        if isinstance(error, (UnicodeError, pa.ArrowException)) or not 15 < len(str(error)) < 3000:
+            raise RuntimeError(f"an unclear refusal: {error!r:.500}") from error
         return str(error)
     if accepted is not None:
         accepted(found)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.utils.files import read_yaml
+from lmctr.utils.outside import check_text
 from lmctr.utils.resources import find_resource
 from lmctr.utils.suggest import unknown_key_message
 
@@ -168,6 +169,7 @@ class Prompt:
             value = getattr(self, key)
             if not isinstance(value, str):
                 raise ValueError(f"prompt {self.name!r}: {key} must be a text, got {value!r}")
+            check_text(value, f"prompt {self.name!a}: {key}")
         if self.target.count(_TARGET_FIELD) != 1:
             raise ValueError(f"prompt {self.name!r}: target must hold {{item}} once, got {self.target!r}")
         names = [entry.name for entry in self.feedback]
@@ -238,7 +240,7 @@ class Prompt:
         missing = [key for key in known[:6] if key not in values]
         if missing:
             raise ValueError(f"{where} lacks {', '.join(missing)}; needed: {', '.join(known[:6])}")
-        values["feedback"] = _feedback_from(values.get("feedback") or (), where)
+        values["feedback"] = _feedback_from(values.get("feedback"), where)
         return cls(**values)
 
     @classmethod
@@ -260,9 +262,11 @@ class Prompt:
         return cls.from_dict(read_yaml(path), f"the prompt file {path}")
 
 
-def _feedback_from(entries: Sequence[Any], where: str) -> tuple[FeedbackText, ...]:
+def _feedback_from(entries: Any, where: str) -> tuple[FeedbackText, ...]:
+    if not isinstance(entries, list | tuple | None):
+        raise ValueError(f"{where}: feedback must be a list of the feedback codes' texts, got {entries!r:.80}")
     out = []
-    for number, entry in enumerate(entries, start=1):
+    for number, entry in enumerate(entries or (), start=1):
         if isinstance(entry, FeedbackText):
             out.append(entry)
             continue
