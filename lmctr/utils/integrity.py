@@ -68,6 +68,12 @@ def read_sealed(path: Path) -> dict[str, Any]:
     files = content.get("files")
     if not isinstance(files, dict):
         raise ValueError(f"{path} lists no files")
+    for name, entry in files.items():
+        whole = isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
+        if not (whole or isinstance(entry, int)) or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(
+                f"{path} lists {name!r} as {entry!r:.80}; expected a file of the folder with size and sha256"
+            )
     is_early = _SEAL not in content and all(isinstance(entry, int) for entry in files.values())
     if not is_early and sealed(content)[_SEAL] != content.get(_SEAL):
         raise ValueError(f"{path} is damaged: it does not have the checksum that it names for itself")

@@ -248,7 +248,7 @@ def test_requests(cases, kind, seed):
     call, base = cases[kind]
     assert campaign(call, base, seed, 250, NASTY + PYTHON) < 250
     control = call(base)
-    np.testing.assert_array_equal(call([*base, *base])[: len(control)], control)
+    np.testing.assert_allclose(call([*base, *base])[: len(control)], control, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", blocks(250, 15_000))
@@ -280,14 +280,15 @@ def test_rows_of_tables(seed):
         if isinstance(rows, list) and rows and all(isinstance(row, dict) and set(row) == set(base[0]) for row in rows):
             columns = {key: [row[key] for row in rows] for key in base[0]}
             verdicts["columns"] = check(lambda given: predict_rows(model, processor, given), columns, finite)
-            try:
-                table = pa.table(columns)
-            except Exception:  # no table of Arrow's
-                table = None
-            if table is not None:
-                verdicts["arrow"] = check(lambda given: predict_rows(model, processor, given), table, finite)
+            for form, make in (("arrow", pa.table), ("frame", pd.DataFrame)):
+                try:
+                    table = make(columns)
+                except Exception:  # no such table can be made
+                    continue
+                verdict = check(lambda given: predict_rows(model, processor, given), table, finite)
+                if form == "arrow":  # a frame's NaN is missing, its columns may have taken other types
+                    verdicts[form] = verdict
             assert len({verdict is None for verdict in verdicts.values()}) == 1, (seed, number, rows, verdicts)
-            check(lambda given: predict_rows(model, processor, given), pd.DataFrame(columns), finite)
     assert refused > 5
 
 

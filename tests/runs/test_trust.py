@@ -15,6 +15,7 @@ from lmctr.data.logs.text_encoders import TextRetriever
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_run
 from lmctr.utils.files import read_json, write_json
+from lmctr.utils.integrity import sealed
 from lmctr.utils.parquet import read_parquet
 
 
@@ -127,6 +128,15 @@ def test_headers_are_bounded_and_agree(run):
             load_run(run)
     save_file({"w": np.zeros((0, 3), np.float16), "b": np.zeros(3, bool), "i": np.int64(3)[None]}, file)
     assert open_run(run, "model").num_parameters == {"w": 0, "b": 3, "i": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"), [("../x", {"size": 1, "sha256": "0"}), ("/etc/passwd", 5), ("config.json", [])]
+)
+def test_lists_of_files_name_files_of_the_folder(run, name, entry):
+    write_json(run / "lmctr_manifest.json", sealed({"files": {name: entry}}))
+    with pytest.raises(ValueError, match=r"lmctr_manifest.json lists .*a file of the folder"):
+        load_run(run)
 
 
 def test_parquet_is_read_within_a_budget(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,18 +36,34 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
         array = pa.array(values, from_pandas=True) if of_frame else pa.array(values)
         if kind != "text" or isinstance(values, np.ndarray) or not _has_bools(array, values):
             return array
+    except UnicodeEncodeError:
+        raise _no_text(values, name) from None
     except _ERRORS as error:
         problem = error
     of_value = {"text": _text, "number": _number}.get(kind)
     try:
         if of_value is not None:
             return pa.array([of_value(value) for value in values], from_pandas=True)
+    except UnicodeEncodeError:
+        raise _no_text(values, name) from None
     except (*_ERRORS, TypeError) as error:
         problem = problem if isinstance(problem, pa.ArrowException) else error
     raise ValueError(
         f"column {name!r}: the values have no common type: {problem}. Accepted: values of one type in a column; of categorical "
         "fields also texts, numbers and booleans mixed."
     ) from None
+
+
+def _no_text(values: Any, name: str) -> ValueError:
+    """The refusal of a column that holds half of a surrogate pair, with its first row."""
+
+    def broken(value: Any) -> bool:
+        if isinstance(value, (list, tuple, np.ndarray, Mapping)):
+            return any(map(broken, [*value, *value.values()] if isinstance(value, Mapping) else value))
+        return isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value)
+
+    row, value = next(((row, value) for row, value in enumerate(values, 1) if broken(value)), ("?", None))
+    return ValueError(f"column {name!r}, row {row}: {value!a:.80} holds half of a surrogate pair, which is no text")
 
 
 def _has_bools(array: pa.Array, values: Any) -> bool:
@@ -72,4 +89,4 @@ def _text(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if isinstance(value, (list, tuple, np.ndarray)):
         return [_number(entry) for entry in value]
-    return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+    return float(value) if isinstance(value, int) and abs(value) > 2**53 else value
