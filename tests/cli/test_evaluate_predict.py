@@ -95,6 +95,9 @@ def test_damaged_run_is_a_clear_error(tiny_run, tmp_path, capsys):
     weights.pop("head.out.weight")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert main(["predict", str(folder), "--input", str(request)]) == 2
+    assert "instead of" in capsys.readouterr().err
+    (folder / "lmctr_manifest.json").unlink()
+    assert main(["predict", str(folder), "--input", str(request)]) == 2
     assert "model.safetensors lacks weights of the model: head.out.weight" in capsys.readouterr().err
     for name in ("model.safetensors", "processor_config.json", "config.json"):
         (folder / name).rename(folder / "away")
@@ -239,9 +242,9 @@ def test_a_file_that_is_no_text(tiny_run, tmp_path, capsys):
 
 def test_a_table_for_a_run_that_reads_json_lines(tiny_run, tmp_path, capsys):
     source = tmp_path / "rows.csv"
-    source.write_text("user,item\n1,2\n")
+    source.write_text("user,item\n1,2\n")  # rows are joined with the run's log, by user, item and time
     assert main(["predict", str(tiny_run), "--input", str(source)]) == 2
-    assert f"--input {source}: this run reads JSON lines" in capsys.readouterr().err
+    assert f"{source}: no column 'time'; its columns are ['user', 'item']" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("before", [None, "an earlier answer\n"])

@@ -126,7 +126,7 @@ def test_statistics_of_users_and_items(tmp_path, capsys):
     for event in stored["event"].to_pylist():
         before = (log.time < log.time[event]) & (log.label >= 0)
         mine = np.flatnonzero(before & (log.user == log.user[event]))
-        rate = (log.label[mine].sum() + 10 * stated["prior"]) / (len(mine) + 10)
+        rate = (log.label[mine].sum() + 3 * stated["prior"]) / (len(mine) + 3)
         shown = (before & (log.item == log.item[event])).sum()
         last = log.label[mine[-5:]].mean() if len(mine) else None
         request = event_request(log, event)

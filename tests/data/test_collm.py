@@ -123,7 +123,7 @@ def test_statistics_see_the_same_labels(tmp_path, labels_seen):
         rate, user_count, item_count = reader.raw(log, np.array([samples(log, "test")[row[0], row[1]]]))[0]
         assert user_count == len(own)
         assert item_count == sum(other[1] == row[1] for other in seen)
-        assert rate == pytest.approx((sum(own) + 10 * prior) / (len(own) + 10))
+        assert rate == pytest.approx((sum(own) + reader.strength * prior) / (len(own) + reader.strength))
 
 
 def test_context_tells_the_likes_before(tmp_path):
