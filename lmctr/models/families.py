@@ -62,6 +62,7 @@ class Family:
         scorer: "module:class" of its request scorer; default that of the kind of input.
         module: the module that holds its classes; default `lmctr.models.<model_type>.modeling_<model_type>`, with the configuration
             in `configuration_<model_type>`.
+        starts: whether `lmctr init` writes a first recipe of it.
         benchmark: configuration values that `lmctr benchmark tabular` measures it with; its other keys have their defaults.
     """
 
@@ -73,6 +74,7 @@ class Family:
     title: str = ""
     scorer: str | None = None
     module: str | None = None
+    starts: bool = False
     benchmark: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,6 +119,7 @@ _FAMILIES = [
         "a language model that reads a user's history as text, with attention sinks between behaviours",
         "CTR-Sink: Behavior-Level Attention Sink for Language Models in Click-Through Rate Prediction. https://arxiv.org/abs/2508.03668",
         title="CTR-Sink",
+        starts=True,
     ),
     Family(
         "dnn",
@@ -140,6 +143,7 @@ _FAMILIES = [
         "tabular",
         "a factorisation machine and an MLP on shared embeddings",
         "Guo et al.: DeepFM: A Factorization-Machine based Neural Network for CTR Prediction. https://arxiv.org/abs/1703.04247",
+        starts=True,
         benchmark=_MLP,
     ),
     Family(
@@ -220,6 +224,7 @@ _FAMILIES = [
         "sequence",
         "local activation units between the candidate and each event",
         "Zhou et al.: Deep Interest Network for Click-Through Rate Prediction. https://arxiv.org/abs/1706.06978",
+        starts=True,
     ),
     Family(
         "twin",

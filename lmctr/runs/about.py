@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -20,8 +21,8 @@ def dataset_info(data: dict[str, Any] | None) -> dict[str, Any]:
     return data["info"] if isinstance(data.get("info"), dict) else data
 
 
-def data_lines(data: dict[str, Any] | None) -> list[str]:
-    """One line per thing that `data.json` says; keys that are not known here are shown as they are."""
+def data_lines(data: dict[str, Any] | None, as_text: Callable[[Any], str] = as_text) -> list[str]:
+    """One line per thing that `data.json` says, written by `as_text`; keys that are not known here are shown as they are."""
     if not data:
         return []
     info = dataset_info(data)

@@ -14,14 +14,14 @@ import yaml
 from lmctr.data.guess import Ask, LogGuess, guess_log, sample_file
 from lmctr.data.logs.splits import split_log
 from lmctr.data.registry import load_log
-from lmctr.models.families import family_of
+from lmctr.models.families import families, family_of
 from lmctr.runs.find import GROUPS
 from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
 from lmctr.utils.files import write_text
 
 __all__ = ["init", "recipe_for_file", "starting_recipe"]
 
-FAMILIES = ("ctr_sink", "din", "deepfm")
+FAMILIES = tuple(family.model_type for family in families() if family.starts)
 LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
 _BACKBONE = {
     "model_type": "bert",

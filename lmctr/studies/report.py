@@ -357,7 +357,7 @@ def _column(key: str) -> str:
 
 def _data(groups: list[list[ReportedRun]]) -> PageSection:
     section = PageSection("Data")
-    texts = {_group_name(group): "\n".join(data_lines(group[0].folder.data())) for group in groups}
+    texts = {_group_name(group): "\n".join(data_lines(group[0].folder.data(), str)) for group in groups}
     if len(set(texts.values())) == 1:
         texts = {"all runs" if len(groups) > 1 else name: text for name, text in texts.items()}
     section.texts = [(name, text or "the run keeps no data.json") for name, text in texts.items()]

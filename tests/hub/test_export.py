@@ -60,7 +60,12 @@ AHEAD = {"sink_bias_causal": False, "sink_signal": "recency"}
 def test_torch_programs_give_the_models_logits(backbone, values, tmp_path):
     model = model_of(backbone, **values)
     file = export_model(model, Processor(), tmp_path, format="torch")
-    assert {path.name for path in tmp_path.iterdir()} == {"model.pt2", "export.json", "processor_config.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "model.pt2",
+        "export.json",
+        "parity.json",
+        "processor_config.json",
+    }
     program = torch.export.load(file).module()
     for batch in batches(model):
         np.testing.assert_allclose(program(**batch).numpy(), expected(model, batch), atol=1e-5)

@@ -116,7 +116,7 @@ def test_unknown_items_have_no_events_and_no_description():
     assert row["item_rate"] == pytest.approx(reader.prior)
     assert row["item_count"] == 0
     assert row["user_count"] == 2
-    assert row["user_value_residual"] == pytest.approx((5.0 - reader.value_prior) / 11)
+    assert row["user_value_residual"] == pytest.approx((5.0 - reader.value_prior) / (1 + reader.strength))
     for name in ("genre_rate_mean", "release_year", "item_age", "kind_rate_mean"):
         assert np.isnan(row[name])
 

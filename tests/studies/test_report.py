@@ -157,6 +157,7 @@ def test_what_a_run_says_is_text(runs, tmp_path):
     metrics = json.loads((folder / "metrics.json").read_text())
     evil = "<script>alert('x')</script>"
     (folder / "metrics.json").write_text(json.dumps(metrics | {"verdict": evil, "command": f"lmctr train {evil}"}))
+    (folder / "lmctr_manifest.json").unlink()
     page = page_of(folder, "--output", tmp_path / "page.html", "--no-plots")
     assert not [tag for tag, _ in page.tags if tag in ("script", "b", "img")]
     assert page.text.count(evil) == 2
