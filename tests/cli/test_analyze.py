@@ -86,6 +86,7 @@ def test_runs_side_by_side(copy_of, tmp_path, capsys):
     for name in [name for name in weights if name.endswith(".scale")]:
         weights[name] = np.zeros_like(weights[name])
     save_file(weights, second / "model.safetensors", metadata={"format": "pt"})
+    (second / "lmctr_manifest.json").unlink()  # changed on purpose
     output = tmp_path / "both"
     assert analyze(first, second, "--num-samples", 6, "--output", output) == 0
     content = json.loads((output / "attention_comparison.json").read_text())

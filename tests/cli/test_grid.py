@@ -203,7 +203,7 @@ def test_baselines_once_per_data(finished):
     written = json.loads(path.read_text())
     assert written["seeds"].keys() == {"0", "1"}
     assert written["training_samples"] == 640
-    assert written["seeds"]["0"].keys() == {"counting", "gradient_boosting"}
+    assert written["seeds"]["0"].keys() == {"counting", "logistic_regression", "gradient_boosting"}
     assert read(runs / "plain" / "seed-0", "metrics.json")["baselines"] == {}
 
 
@@ -388,7 +388,11 @@ def test_report(finished, tmp_path, capsys):
         ("sink", "1"),
     ]
     assert float(rows[2]["auc"]) == pytest.approx(values["sink", 0], abs=1e-5)
-    assert {row["point"] for row in rows[4:]} == {"baseline:counting", "baseline:gradient_boosting"}
+    assert {row["point"] for row in rows[4:]} == {
+        "baseline:counting",
+        "baseline:logistic_regression",
+        "baseline:gradient_boosting",
+    }
     with open(tmp_path / "small_tests.csv") as file:
         tests = list(csv.DictReader(file))
     labels, first = scores(runs, "sink", 0)

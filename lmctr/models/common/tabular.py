@@ -228,6 +228,8 @@ class NumericSkip(nn.Linear):
 class TabularForCTRMixin(WithHeadMixin):
     """A family's model with the CTR head, and with `use_numeric_skip` a [`NumericSkip`] beside it."""
 
+    numeric_skip: NumericSkip | None = None  # families with an __init__ of their own have none
+
     def make_parts(self, config: TabularCTRConfig) -> None:
         super().make_parts(config)
         self.numeric_skip = NumericSkip(config) if config.use_numeric_skip else None
