@@ -228,8 +228,6 @@ class NumericSkip(nn.Linear):
 class TabularForCTRMixin(WithHeadMixin):
     """A family's model with the CTR head, and with `use_numeric_skip` a [`NumericSkip`] beside it."""
 
-    numeric_skip: NumericSkip | None = None  # families with an __init__ of their own have none
-
     def make_parts(self, config: TabularCTRConfig) -> None:
         super().make_parts(config)
         self.numeric_skip = NumericSkip(config) if config.use_numeric_skip else None
@@ -242,7 +240,8 @@ class TabularForCTRMixin(WithHeadMixin):
             )
 
     def linear_path(self) -> LinearPath | None:
-        return None if self.numeric_skip is None else LinearPath(self.numeric_skip, self.last_layer())
+        skip = getattr(self, "numeric_skip", None)  # families that make their parts themselves have none
+        return None if skip is None else LinearPath(skip, self.last_layer())
 
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
@@ -286,8 +285,9 @@ class TabularForCTRMixin(WithHeadMixin):
         logits = self.head(outputs.last_hidden_state).float()
         if outputs.partial_logit is not None:
             logits = logits + outputs.partial_logit.float()
-        if self.numeric_skip is not None:
-            logits = logits + self.numeric_skip(numeric_values.to(self.numeric_skip.weight.dtype))[:, 0].float()
+        skip = getattr(self, "numeric_skip", None)
+        if skip is not None:
+            logits = logits + skip(numeric_values.to(skip.weight.dtype))[:, 0].float()
         loss = None
         if labels is not None:
             loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)
