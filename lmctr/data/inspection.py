@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lmctr.data.features.columns import labels_of, seconds_of
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
+from lmctr.data.impressions.validation import impression_findings
 from lmctr.data.logs.columns import is_text
 from lmctr.data.logs.log import LOG_FILE, InteractionLog
 from lmctr.data.logs.splits import PARTS, RULES, Splits, split_log
@@ -29,7 +31,8 @@ from lmctr.data.options import DataOptions, PrepareOptions
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import Loader, find
 from lmctr.data.tables.source import TableSource
-from lmctr.data.tables.store import TabularStore, processor_arguments
+from lmctr.data.tables.store import TabularStore
+from lmctr.data.tables.validation import table_findings
 from lmctr.utils.files import write_json
 from lmctr.utils.lock import LOCK, owned
 from lmctr.utils.tables import text_table
@@ -71,11 +74,14 @@ def inspect(options: DataOptions) -> Inspected:
     if isinstance(data, InteractionLog):
         splits, report, problem = _split_and_check(data, options)
         return Inspected(data, splits, describe_log(data, splits, report, problem, options.num_behaviors or 50))
-    if isinstance(data, TableSource):
-        processor = TabularFeatureProcessor(**processor_arguments(data)).fit(data, progress=_shows_bars(options))
-        return Inspected(data, None, describe_table(data, processor))
-    processor = ImpressionProcessor(data.user_fields, data.ad_fields).fit(data)
-    return Inspected(data, None, describe_impressions(data, processor))
+    with tempfile.TemporaryDirectory(
+        prefix="lmctr-"
+    ) as folder:  # leaks are looked for in processed rows, of tables of any size
+        if isinstance(data, TableSource):
+            store = TabularStore.build(data, directory=folder, progress=_shows_bars(options))
+        else:
+            store = ImpressionStore.build(data, directory=folder)
+        return Inspected(data, None, _describe_store(data, store))
 
 
 def prepare_data(options: PrepareOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -125,7 +131,7 @@ def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) 
             source = _read(options)
             _step("write", options)
             store: ArrayStore = store_class.build(source, directory=new)
-            figures = (describe_table if kind == "table" else describe_impressions)(source, store.processor)
+            figures = _describe_store(source, store)
             rows, last = len(store), store.directory.name
             use = f"{'row' if kind == 'table' else 'impression'}\na recipe reads it with data.cache_dir: {output}"
         size = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
@@ -147,6 +153,15 @@ def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) 
     say("\n".join(lines_of(figures)))
     say(f"\nwritten to {output}: {size / 1e6:,.1f} MB, {size / max(rows, 1):.0f} bytes per {use}")
     return figures
+
+
+def _describe_store(source: TableSource | ImpressionSource, store: TabularStore | ImpressionStore) -> dict[str, Any]:
+    """The figures of a table or of impressions, with what looks like a leak in their processed rows."""
+    if isinstance(store, TabularStore):
+        figures, findings = describe_table(source, store.processor), table_findings(store, source)
+    else:
+        figures, findings = describe_impressions(source, store.processor), impression_findings(store)
+    return figures | {"leaks": {finding.key: finding.text for finding in findings}}
 
 
 def _read(options: DataOptions) -> InteractionLog | TableSource | ImpressionSource:
@@ -387,7 +402,20 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
     lines += ["", "counts"]
     lines += [f"  {name.replace('_', ' '):<22}{count:>14,}" for name, count in figures["counts"].items()]
     own = {"log": _log_lines, "table": _table_lines, "impressions": _impression_lines}[figures["kind"]]
-    return lines + own(figures)
+    return lines + own(figures) + _leak_lines(figures.get("leaks"))
+
+
+def _leak_lines(leaks: dict[str, str] | None) -> list[str]:
+    """What looks like a leak; a log that leaks is refused, with the same words."""
+    if leaks is None:
+        return []
+    allow = ", ".join(f"{key!r}: <why>" for key in leaks)
+    found = [f"  {text}" for text in leaks.values()]
+    advice = [
+        "  a training refuses this: mend the data, or say why it is no leak:",
+        f"    data.allow_leaks: {{{allow}}}",
+    ]
+    return ["", "leaks", *(found + advice if leaks else ["  none found"])]
 
 
 def _table_lines(figures: dict[str, Any]) -> list[str]:

@@ -472,7 +472,7 @@ class Training:
             "machine": machine_line(self.args.device.type),
             "command": self.command,
         }
-        result["verdict"] = verdict(result, self.recipe.data)
+        result["verdict"] = verdict(result, self.recipe.data, view.log is not None)
         options = {"with_baseline": bool(baselines), "refit": self.args.refit}
         sliced = []
         for part in found["split metrics"]:

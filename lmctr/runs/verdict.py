@@ -14,11 +14,12 @@ def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation") -
     return max(measured, key=lambda name: measured[name]) if measured else None
 
 
-def verdict(result: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
+def verdict(result: Mapping[str, Any], data: Mapping[str, Any], has_log: bool = True) -> str | None:
     """The sentence, or None where there is no baseline by AUC.
 
     Args:
-        result: the content of `metrics.json`. data: the recipe's data group.
+        result: the content of `metrics.json`. data: the recipe's data group. has_log: whether the samples are events of a log; the
+            statistics of a plain table cannot be counted.
     """
     baselines, test = result["baselines"], result["split metrics"].get("test", {})
     name = strongest_baseline(baselines)
@@ -28,7 +29,7 @@ def verdict(result: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
     called = name.replace("_", " ")
     if gap >= 0:
         return f"above {called}, the strongest baseline, by {gap:.3f} AUC"
-    return f"below {called} by {-gap:.3f} AUC: try {_next_thing(result, data)}"
+    return f"below {called} by {-gap:.3f} AUC: try {_next_thing(result, data if has_log else {})}"
 
 
 def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any]) -> str:

@@ -244,6 +244,32 @@ def test_impressions_are_inspected_and_prepared_like_logs(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "out" / "report.json").read_text())
 
 
+def test_what_gives_the_label_away_is_said(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 3000)
+    told = labels + rng.normal(0, 0.1, 3000)
+    rows = "\n".join(f"{label},{rng.normal():.3f},{copy:.3f}" for label, copy in zip(labels, told))
+    (tmp_path / "rows.csv").write_text(f"label,x,paid\n{rows}\n")
+    arguments = ["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]
+    arguments += ["--split", "rows", "--fractions", "0.6", "0.2", "0.2"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"leaks\n  the field 'paid' alone", out)
+    assert "data.allow_leaks: {'field:paid': <why>}" in out
+    assert main([*arguments, "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["leaks"]) == ["field:paid"]
+    assert main(["data", "inspect", "synthetic_table", *TABLE, "--quiet"]) == 0
+    assert re.search(r"leaks\n  none found", capsys.readouterr().out)
+
+
+def test_leaks_of_impressions_are_said(monkeypatch, capsys):
+    from lmctr.data.impressions import validation
+
+    monkeypatch.setattr(validation, "_SURE", 0.0)  # from here on any number of an ad is too telling
+    assert main(["data", "inspect", "synthetic_cascade", *CASCADE, "--quiet", "--json"]) == 0
+    assert any(key.startswith("field:ad.") for key in json.loads(capsys.readouterr().out)["leaks"])
+
+
 def test_a_data_file_is_a_table(tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("label,color,x\n" + "0,red,1.5\n1,,2\n" * 50)
     arguments = ["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]

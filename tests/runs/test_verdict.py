@@ -42,6 +42,12 @@ def test_what_to_try_next(data, evaluations, expected):
     assert f": try {expected}" in verdict(result(0.7, evaluations, gradient_boosting=0.8), data)
 
 
+def test_a_plain_table_has_no_statistics_to_try():
+    found = result(0.7, field_counting=0.8)
+    assert "statistics" not in verdict(found, {"statistics": []}, has_log=False)
+    assert "statistics" in verdict(found, {"statistics": []}, has_log=True)
+
+
 def test_without_a_baseline_by_auc_there_is_none():
     assert verdict(result(0.7), {}) is None
     impressions = {

@@ -58,12 +58,14 @@ class InputKind(ABC):
         free_data_keys: data keys that an evaluation may set anew: where the data lie and how they are parted.
         training_defaults: training arguments whose default is another one for this kind.
         has_stages: whether trainings have two stages, each with its number of epochs.
+        log: the interaction log whose events the samples are, once it is read; None where they come from elsewhere.
     """
 
     data_keys: ClassVar[type[DataKeys]]
     free_data_keys: ClassVar[tuple[str, ...]]
     training_defaults: ClassVar[dict[str, Any]] = {}
     has_stages: ClassVar[bool] = False
+    log: Any = None
 
     def __init__(self, data: dict[str, Any], model: dict[str, Any]):
         self.data = data
