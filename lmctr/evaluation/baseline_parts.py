@@ -18,7 +18,6 @@ __all__ = [
     "boosted_trees",
     "check_classes",
     "fitted_probabilities",
-    "log_odds",
     "metrics_by_part",
     "newest",
     "statistic_regression",
@@ -49,11 +48,6 @@ class FoldSums:
     def without(self, fold: np.ndarray, ids: np.ndarray) -> list[np.ndarray]:
         """Per column the sums over the other folds."""
         return [total[ids] - own[fold, ids] for total, own in zip(self.totals, self._by_fold)]
-
-
-def log_odds(probability: np.ndarray | float) -> np.ndarray:
-    """log(p / (1 - p))."""
-    return np.log(probability) - np.log1p(-np.asarray(probability))
 
 
 def check_classes(labels: np.ndarray, part: str, rows: str) -> None:

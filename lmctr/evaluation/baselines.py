@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, logit
 
 from lmctr.evaluation import baseline_parts as shared
 from lmctr.statistics.history_features import HISTORY_FEATURES, HistoryFeatures, history_features
@@ -58,8 +59,8 @@ def counting_baseline(log: Any, splits: Any, strength: float = 10.0) -> dict[str
     rates = StatisticsReader(("user_rate", "item_rate"), prior, strength=strength)
     probabilities = {}
     for name in SPLIT_NAMES:
-        odds = shared.log_odds(rates.raw(log, _events_of(log, splits, name))).sum(1)
-        probabilities[name] = 1.0 / (1.0 + np.exp(shared.log_odds(prior) - odds))
+        odds = logit(rates.raw(log, _events_of(log, splits, name))).sum(1)
+        probabilities[name] = expit(odds - logit(prior))
     return probabilities
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
 from .errors import UndefinedMetricError
 from .ranking_metrics import RankingMetrics, ndcg, ordered_pair_accuracy, recall_at, revenue_ratio
@@ -190,7 +191,7 @@ def _in_bins(
         raise ValueError(f"strategy must be 'uniform' or 'quantile', got {strategy!r}")
     labels, values, weight = _check_predictions(labels, probabilities, from_logits, sample_weight)
     if from_logits:
-        values = np.exp(-np.logaddexp(0.0, -values))
+        values = expit(values)
     if strategy == "uniform":
         edges = np.linspace(0.0, 1.0, num_bins + 1)[1:-1]
         bins = np.searchsorted(edges, values, side="right")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import logit
 from sklearn.linear_model import LogisticRegression
 
 from lmctr.evaluation import baseline_parts as shared
@@ -214,11 +215,11 @@ class _RateEncoder:
 
     def _log_odds(self, positives: np.ndarray, totals: np.ndarray) -> np.ndarray:
         rate = (positives + self.strength * self.prior) / (np.maximum(totals, 0) + self.strength)
-        return shared.log_odds(np.clip(rate, 1e-9, 1 - 1e-9))  # differences of sums may leave the interval by rounding
+        return logit(np.clip(rate, 1e-9, 1 - 1e-9))  # differences of sums may leave the interval by rounding
 
     def _mean(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         count = mask.sum(1)
-        return np.where(count > 0, (values * mask).sum(1) / np.maximum(count, 1), shared.log_odds(self.prior))
+        return np.where(count > 0, (values * mask).sum(1) / np.maximum(count, 1), logit(self.prior))
 
 
 def _probabilities(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 from transformers import AutoProcessor, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
@@ -153,7 +154,7 @@ class ClickPredictionPipeline(Pipeline):
 
 def _answer(logits: np.ndarray, tasks: tuple[str, ...]) -> dict[str, Any]:
     """() or (T,) logits of a candidate in words."""
-    scores = 1 / (1 + np.exp(-logits))
+    scores = expit(logits)
     if logits.ndim == 0 or (logits.size == 1 and len(tasks) == 1):
         return {"score": float(scores.reshape(())), "logit": float(logits.reshape(()))}
     return {"score": dict(zip(tasks, scores.tolist())), "logit": dict(zip(tasks, logits.tolist()))}

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from scipy.special import logit
 
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.suggest import unknown_key_message
@@ -138,8 +139,7 @@ class StatisticsReader:
             if row.transform == "log1p":
                 result[..., place] = np.log1p(column)
             elif row.transform == "logit":
-                rate = np.clip(column, _CLIP, 1 - _CLIP)
-                result[..., place] = np.log(rate) - np.log1p(-rate)
+                result[..., place] = logit(np.clip(column, _CLIP, 1 - _CLIP))
         return result
 
     def scaled(self, raw: np.ndarray) -> np.ndarray:

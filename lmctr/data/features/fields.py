@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import logit
 
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
@@ -121,8 +122,7 @@ class Field:
         if self.before == "log1p":
             return np.sign(values) * np.log1p(np.abs(values))
         if self.before == "logit":
-            rates = np.clip(values, SMALLEST_RATE, 1 - SMALLEST_RATE)
-            return np.log(rates) - np.log1p(-rates)
+            return logit(np.clip(values, SMALLEST_RATE, 1 - SMALLEST_RATE))
         return values
 
     def columns(self) -> list[str]:

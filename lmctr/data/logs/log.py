@@ -246,6 +246,16 @@ class InteractionLog:
         start, end = self.history_bounds(events)
         return end - start
 
+    def seen_events(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
+        """(E,) bool: the given events and the events of their full histories."""
+        start, end = self.history_bounds(events)
+        change = np.zeros(self.num_events + 1, dtype=np.int64)
+        np.add.at(change, start, 1)
+        np.add.at(change, end, -1)
+        seen = np.cumsum(change[:-1]) > 0
+        seen[events] = True
+        return seen
+
     def sample_events(self) -> np.ndarray:
         """Positions (int64) of the events that are samples: those with a label."""
         return np.flatnonzero(self.label >= 0)

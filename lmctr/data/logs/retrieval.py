@@ -210,7 +210,7 @@ def build_retrieval(
             raise ValueError(
                 "TF-IDF is fitted on the training part only: give train_events=splits.train (or a fitted TextRetriever)"
             )
-        retriever.fit([item_texts[item] for item in _items_seen(log, train_events)])
+        retriever.fit([item_texts[item] for item in np.unique(log.item[log.seen_events(train_events)])])
     vectors = cached_vectors(retriever, item_texts, cache_dir, progress)
     name = retriever.encoder if isinstance(retriever.encoder, str) else "callable"
     fingerprint = log_fingerprint(log)
@@ -368,18 +368,6 @@ def _wanted_by(processor: Any) -> dict[str, Any]:
         "selection": "recent" if processor.sink_order == "recent" else "similar",
         "per_feedback": processor.feedback == "groups",
     }
-
-
-def _items_seen(log: InteractionLog, train_events: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Catalogue rows of the training samples and of the behaviours in their histories."""
-    train_events = np.asarray(train_events, dtype=np.int64)
-    start, end = log.history_bounds(train_events)
-    change = np.zeros(log.num_events + 1, dtype=np.int64)
-    np.add.at(change, start, 1)
-    np.add.at(change, end, -1)
-    seen = np.cumsum(change[:-1]) > 0
-    seen[train_events] = True
-    return np.unique(log.item[seen])
 
 
 def _catalogue_texts(catalogue: pa.Table) -> list[str]:

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import IO, Any
 
 import numpy as np
+from scipy.special import expit
 
 from lmctr.utils.files import parse_json
 from lmctr.utils.suggest import unknown_key_message
@@ -150,7 +151,7 @@ def answer_of(request: Mapping[str, Any], logits: np.ndarray, tasks: Iterable[st
         return answer | {"scores": logits.tolist()}
     for single, several, found in (
         ("logit", "logits", values),
-        ("probability", "probabilities", 1.0 / (1.0 + np.exp(-values))),
+        ("probability", "probabilities", expit(values)),
     ):
         rows = found.tolist()
         if values.ndim == 1:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from scipy.special import expit
 
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.unknown import UnknownValues
@@ -116,7 +117,7 @@ class ScoreWriter:
         columns = dict(ids)
         for task, values in zip(self.tasks, logits.T.astype(np.float64)):
             end = "" if task == self.tasks[0] else f"_{task}"
-            for name, found in (("logit", values), ("probability", 1 / (1 + np.exp(-values)))):
+            for name, found in (("logit", values), ("probability", expit(values))):
                 columns[f"{name}{end}"] = [None if value != value else value for value in found.tolist()]
         if reasons is not None:
             columns["error"] = list(reasons)

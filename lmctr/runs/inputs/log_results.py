@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
@@ -52,7 +53,7 @@ class LogResults:
         log = self.log
         labelled = log.label[events] >= 0
         events, logits = events[labelled], np.asarray(logits, dtype=np.float64)[labelled]
-        predictions = {"model": 0.5 * (1 + np.tanh(logits / 2))}
+        predictions = {"model": expit(logits)}
         if with_baseline:
             name = strongest_baseline(
                 self.baselines(seed, refit)[0], "validation" if len(self.splits.validation) else part

@@ -176,17 +176,6 @@ class TextInput(LogInput):
             )
         return tokenizer
 
-    def _training_events(self) -> np.ndarray:
-        """(E,) bool, the training samples and the events of their histories."""
-        log, train = self.log, self.splits.train
-        start, end = log.history_bounds(train)
-        change = np.zeros(log.num_events + 1, dtype=np.int64)
-        np.add.at(change, start, 1)
-        np.add.at(change, end, -1)
-        seen = np.cumsum(change[:-1]) > 0
-        seen[train] = True
-        return seen
-
     def _value_levels(self) -> list[float] | None:
         """What stands for graded feedback, from what training shows of it; None where neither sinks nor words carry it."""
         log, model, prompt = self.log, self.model_group, Prompt.load(self.data["prompt"])
@@ -197,7 +186,10 @@ class TextInput(LogInput):
             key = f"data.prompt: a feedback word of {prompt.name!r} holds {{value}}"
         else:
             return None
-        if log.feedback_values is None or np.isnan(known := log.feedback_values[self._training_events()]).all():
+        if (
+            log.feedback_values is None
+            or np.isnan(known := log.feedback_values[log.seen_events(self.splits.train)]).all()
+        ):
             raise ValueError(
                 f"{key}, but {log.info.name!r} has no graded feedback in its training part; name a column of numbers (stars, watched "
                 "share) as columns.feedback_values of its schema, or use the feedback alone"
@@ -208,7 +200,7 @@ class TextInput(LogInput):
         """Texts that a tokenizer from scratch may learn from: the items of the training samples and of their histories,
         and the prompt's own texts."""
         log, prompt = self.log, Prompt.load(self.data["prompt"])
-        catalogue = log.catalogue.take(np.unique(log.item[self._training_events()]))
+        catalogue = log.catalogue.take(np.unique(log.item[log.seen_events(self.splits.train)]))
         texts = prompt.item_texts(catalogue)
         if prompt.behavior_item is not None:
             texts += prompt.behavior_texts(catalogue)
