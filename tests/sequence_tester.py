@@ -7,6 +7,14 @@ from sequence_rows import random_batch, sequence_log, sequence_view, single_rows
 
 from lmctr.data import SequenceDataset
 
+CONFIG = {
+    "item_vocab_size": 30,
+    "behavior_names": ["unknown", "full-play", "like"],
+    "num_scenarios": 3,
+    "scenario_names": ["home", "search", "radio"],
+    "initializer_range": 0.3,
+}
+
 
 class SequenceModelTesterMixin(CTRModelTesterMixin):
     """Subclasses give `tiny` (config values) and `switches`; `attention_heads(config)` is the second axis of the attentions."""
@@ -16,14 +24,7 @@ class SequenceModelTesterMixin(CTRModelTesterMixin):
     processor_options: dict = {}  # of the processor for the features in `switches`
 
     def make_config(self, **values):
-        shared = {
-            "item_vocab_size": 30,
-            "behavior_names": ["unknown", "full-play", "like"],
-            "num_scenarios": 3,
-            "scenario_names": ["home", "search", "radio"],
-            "initializer_range": 0.3,
-        }
-        return self.config_class(**(shared | self.tiny | self.switches | values))
+        return self.config_class(**(CONFIG | self.tiny | self.switches | values))
 
     def make_batch(self, config, seed=0):
         batch = random_batch(config, seed)

@@ -15,15 +15,12 @@ from lmctr.models.families import families, family_of
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 
+import sequence_tester
 from retrieval_tester import FIELDS as OF_IMPRESSIONS
 from tabular_inputs import FIELDS as OF_TABLES
 
 OF_SEQUENCES = {
-    "item_vocab_size": 30,
-    "behavior_names": ["unknown", "full-play", "like"],
-    "num_scenarios": 3,
-    "scenario_names": ["home", "search", "radio"],
-    "initializer_range": 0.3,
+    **sequence_tester.CONFIG,
     "item_feature_vocab_sizes": [5],
     "user_feature_vocab_sizes": [3],
     "num_statistics": 2,

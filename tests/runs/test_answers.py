@@ -12,16 +12,6 @@ from lmctr.runs.answers.files import whole_output
 from lmctr.runs.answers.predict import answers_for
 
 
-@pytest.fixture(scope="module")
-def tabular():
-    fields = [{"name": "ad", "type": "categorical"}, {"name": "price", "type": "numeric"}]
-    processor = lmctr.TabularFeatureProcessor(fields, label=None)
-    processor.fit([{"ad": f"a{number % 5}", "price": number} for number in range(50)])
-    torch.manual_seed(0)
-    config = lmctr.DeepFMConfig(**processor.model_config_values(), embedding_dim=4, hidden_units=[8])
-    return lmctr.DeepFMForCTR(config), processor
-
-
 def test_tables_of_all_kinds_and_the_mode_stays(tabular):
     model, processor = tabular
     rows = [{"ad": "a1", "price": 2.0, "other": "x"}, {"ad": "nobody", "price": None, "other": "y"}]

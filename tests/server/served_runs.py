@@ -2,12 +2,13 @@
 
 import contextlib
 import socket
+import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import numpy as np
-import text_tokenizers
 import torch
 import uvicorn
 from sequence_rows import BEHAVIORS, SCENARIOS, sequence_log
@@ -21,7 +22,9 @@ from lmctr.runs.reference import write_reference
 from lmctr.server.app import create_app
 from lmctr.server.metrics import ServerMetrics
 
-WORDS = ["Heat", "Casino", "Toy Story", "Alien (1979)", "Crime, Drama", "Comedy", "Horror, Sci-Fi", "Babe"]
+sys.path.append(str(Path(__file__).parents[1] / "serving"))
+import serving_models
+from serving_models import WORDS
 
 
 def save(path, model, processor, batch):
@@ -32,25 +35,8 @@ def save(path, model, processor, batch):
 
 
 def text_run(path, model_type="qwen2", seed=0, **values):
-    settings = {"num_behaviors": 6, "num_sink_buckets": 8, "feedback": "inline", "sink_signal": "feedback"} | values
-    processor = lmctr.CTRSinkProcessor(
-        text_tokenizers.make("qwen" if model_type == "qwen2" else model_type), max_length=None, **settings
-    )
-    text = {
-        "model_type": model_type,
-        "vocab_size": len(processor.tokenizer) + 2,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 512,
-        "initializer_range": 0.3,
-    }
-    if model_type == "qwen2":
-        text["num_key_value_heads"] = 2
-    kept = {key: getattr(processor, key) for key in ("sink_signal", "feedback", "num_sink_buckets")}
-    torch.manual_seed(seed)
-    model = lmctr.CTRSinkForCTR(lmctr.CTRSinkConfig(text_config=text, sink_embedding_dim=16, **kept))
+    settings = {"feedback": "inline", "sink_signal": "feedback"} | values
+    model, processor = serving_models.make(model_type, seed=seed, **settings)
     one = text_request(seed)
     batch = processor(histories=[one["history"]], targets=one["candidates"][:1], times=[one["time"]])
     return save(path, model, processor, batch)
