@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 import lmctr
+from lmctr.models.common.table_bank import TableBank
 
 ROW_TOLERANCE = 1e-5
 
@@ -135,6 +136,23 @@ class CTRModelTesterMixin:
         model(**self.make_batch(model.config)).loss.backward()
         without = [n for n, p in model.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all()]
         assert without == []
+
+    def test_tables_are_read_by_their_bank_alone(self, monkeypatch):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        expected = self.logits(model, batch)
+        kept = {}
+        for name, module in model.named_modules():
+            if isinstance(module, TableBank):
+                kept[module] = module.weight
+                module.weight = torch.nn.Parameter(module.weight[:0])  # who reads a row past the bank finds none
+            elif isinstance(module, torch.nn.Embedding):
+                assert not {"table", "items", "features", "user_features"} & set(name.split("."))
+        assert bool(kept) != hasattr(model.config, "text_config")
+        monkeypatch.setattr(
+            TableBank, "_look_up", lambda bank, rows, padding: torch.nn.functional.embedding(rows, kept[bank])
+        )
+        torch.testing.assert_close(self.logits(model, batch), expected, atol=0, rtol=0)
 
     def test_overfits_one_batch(self):
         model = self.make_model().train()

@@ -32,6 +32,7 @@ from lmctr.models.common.sequence import (
     SequenceInputs,
     SequenceModelMixin,
 )
+from lmctr.models.common.table_bank import TableBank
 
 from .configuration_astro import ASTROConfig
 from .layers import ALL, AdaptiveLayer, BlockLinear, BlockNorm, GatingFusion, RelativeBias, Temperature
@@ -295,7 +296,7 @@ class ASTROForCTR(SequenceForCTRMixin, ASTROPreTrainedModel):
     def new_head(self, config: ASTROConfig) -> nn.Module:
         dim = config.hidden_size
         self.user_features = nn.ModuleList(
-            [nn.Embedding(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
+            [TableBank(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
         )
         width = config.num_blocks * dim + len(self.user_features) * dim + config.num_statistics
         sizes = [width, *config.head_hidden_sizes]

@@ -3,19 +3,18 @@
 Shapes: B batch, F fields (categorical, then numeric, then sequences), C categorical fields, Nn numeric fields, S sequences,
 L longest sequence, d vector width.
 
-`FieldEmbedding` is the one place that holds large tables, so that an engine for tables that do not fit one device can
-replace it: anything with its `forward`, `penalty`, `dims`, `is_uniform` and `output_size` will do.
+The tables themselves are [`~lmctr.models.common.table_bank.TableBank`]s, whose rows may lie on several processes.
 """
 
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from .configuration import TabularCTRConfig
+from .table_bank import TableBank
 
 __all__ = [
     "FieldEmbedding",
@@ -26,6 +25,8 @@ __all__ = [
     "MeanPooling",
     "project_fields",
 ]
+
+FieldTable = TableBank  # its earlier name
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -48,25 +49,6 @@ class DerivedBuffers(nn.Module):
     def init_parameters(self, config: PreTrainedConfig) -> None:
         for name, values in self.derived().items():
             init.copy_(getattr(self, name), values)
-
-
-class FieldTable(nn.Embedding):
-    """The rows of all fields with vectors of one width, one field after the other.
-
-    Row 0 of a field belongs to missing values and is learned like any other: that a value is missing is information.
-    Padding inside sequences never reads it, see `sequence_vectors`.
-    """
-
-    def init_parameters(self, config: PreTrainedConfig) -> None:
-        init.normal_(self.weight, std=config.initializer_range)
-
-    def sequence_vectors(self, ids: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, n, L) ids of sequences and the (n, 1) first rows of their vocabularies to vectors (B, n, L, d) and a bool mask (B, n, L)."""
-        mask = ids != 0
-        # Padding reads the first row of the table, which no id of a sequence can mean: ids from 1 lie above it. Its
-        # vectors are masked; `padding_idx` keeps the row out of the gradient.
-        rows = (ids.to(starts.dtype) + starts) * mask
-        return F.embedding(rows, self.weight, padding_idx=0, sparse=self.sparse), mask
 
 
 class LinearNumericEncoding(nn.Module):
@@ -157,7 +139,7 @@ class FieldGroup(DerivedBuffers):
         # The position of each sequence's categorical field among the group's, -1 for an own vocabulary.
         self.target_fields = [categorical.index(table) if table in categorical else -1 for table in tables]
         self.id_dtype = torch.int32 if rows < 2**31 else torch.int64
-        self.table = FieldTable(rows, dim, sparse=config.sparse_embedding_grad) if vocabularies else None
+        self.table = TableBank(rows, dim, sparse=config.sparse_embedding_grad) if vocabularies else None
         self.numeric = numeric_encoder(config, dim, numeric) if numeric else None
         self.pooling = sequence_encoder(config, dim, sequences) if sequences else None
         self.register_derived()

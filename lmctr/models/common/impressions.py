@@ -19,9 +19,10 @@ from torch import nn
 
 from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin
 from .configuration import RetrievalConfig
-from .embeddings import DerivedBuffers, FieldTable, MeanPooling, check_finite, check_given, check_ids, check_shape
+from .embeddings import DerivedBuffers, MeanPooling, check_finite, check_given, check_ids, check_shape
 from .outputs import CTROutput
 from .ranking_losses import ARFLoss, list_softmax_loss, pairwise_logistic_loss, pointwise_loss
+from .table_bank import TableBank
 
 __all__ = [
     "ImpressionEmbedding",
@@ -108,7 +109,7 @@ class ImpressionEmbedding(DerivedBuffers):
         self.sequence_sizes = [sizes[table] for table in tables]
         self.dim, self.user_size, self.ad_size = config.embedding_dim, config.user_size, config.ad_size
         self.table = (
-            FieldTable(sum(sizes), config.embedding_dim, sparse=config.sparse_embedding_grad) if sizes else None
+            TableBank(sum(sizes), config.embedding_dim, sparse=config.sparse_embedding_grad) if sizes else None
         )
         self.pooling = MeanPooling()
         self.register_derived()

@@ -19,6 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from .base import IGNORED_LABEL, CTRPreTrainedModel, LinearPath, WithHeadMixin, ctr_loss
 from .configuration import SequenceCTRConfig
 from .outputs import CTROutput
+from .table_bank import TableBank
 
 __all__ = [
     "CachedHistoryMixin",
@@ -235,9 +236,9 @@ class ItemEmbedding(nn.Module):
 
     def __init__(self, config: SequenceCTRConfig, dim: int):
         super().__init__()
-        self.items = nn.Embedding(config.item_vocab_size, dim, padding_idx=0)
+        self.items = TableBank(config.item_vocab_size, dim, padding_idx=0)
         self.features = nn.ModuleList(
-            [nn.Embedding(size, dim, padding_idx=0) for size in config.item_feature_vocab_sizes]
+            [TableBank(size, dim, padding_idx=0) for size in config.item_feature_vocab_sizes]
         )
 
     def forward(self, items: torch.Tensor, features: torch.Tensor | None = None) -> torch.Tensor:
@@ -311,7 +312,7 @@ class CandidateContext(nn.Module):
         super().__init__()
         self.scenarios = nn.Embedding(config.num_scenarios, dim)
         self.user_features = nn.ModuleList(
-            [nn.Embedding(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
+            [TableBank(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
         )
         self.use_statistics = use_statistics and config.num_statistics > 0
         self.out_size = (1 + len(self.user_features)) * dim + self.use_statistics * config.num_statistics
