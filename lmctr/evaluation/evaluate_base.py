@@ -31,6 +31,7 @@ _INPUTS = {
 _OPTIONS = {
     "from_logits": "predictions are logits, default False.",
     "sample_weight": "one non-negative weight per sample; optional.",
+    "ties": 'of equal scores: "expected" (default), the mean over their orders, or "worst".',
 }
 
 

@@ -25,22 +25,25 @@ class RankingSettings:
     Args:
         m: ads that go on (R/R*, Recall@m@k). k: wanted ads of Recall@m@k; None takes m. ndcg_k: places of NDCG; None counts all.
         ideal: what the denominator of R/R* sorts by, "v" (Eq. 5 as written) or "ecpm".
+        ties: what ads of equal scores count as: the mean over their orders ("expected") or the "worst" one.
     """
 
     m: int = 10
     k: int | None = None
     ndcg_k: int | None = 10
     ideal: str = "v"
+    ties: str = "expected"
 
     def titles(self) -> dict[str, str]:
         """What the metrics are called with these settings: {"ndcg": "NDCG@10", ...}."""
         k = self.m if self.k is None else self.k
         bound = "" if self.ideal == "v" else " (bounded)"
+        worst = "" if self.ties == "expected" else " (ties: worst)"
         return {
-            "revenue_ratio": f"R/R*@{self.m}{bound}",
+            "revenue_ratio": f"R/R*@{self.m}{bound}{worst}",
             "ordered_pair_accuracy": "OPA",
-            "ndcg": "NDCG" if self.ndcg_k is None else f"NDCG@{self.ndcg_k}",
-            "recall": f"Recall@{self.m}@{k}",
+            "ndcg": ("NDCG" if self.ndcg_k is None else f"NDCG@{self.ndcg_k}") + worst,
+            "recall": f"Recall@{self.m}@{k}{worst}",
         }
 
 

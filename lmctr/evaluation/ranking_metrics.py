@@ -5,8 +5,12 @@ ARF ("Adaptive Neural Ranking Framework", WWW 2024); NDCG is Jarvelin and Kekala
 
 Every metric takes (B, n) arrays, lists or CPU tensors, or lists of B lists of different lengths, and a `mask` (B, n) that is True where
 there is an ad (default: every place, or every place of the ragged lists). One impression may come as (n,). What stands in masked
-places is never read. Sorting is descending and stable: of equal values the ad that comes first in the impression comes first. An
-impression that a metric has no value for (its denominator is 0) is left out of the mean; [`RankingMetrics`] counts them. Sums in float64.
+places is never read. An impression that a metric has no value for (its denominator is 0) is left out of the mean; [`RankingMetrics`] counts
+them. Sums in float64.
+
+**Ties.** Ads of equal scores have no order. With `ties="expected"` a metric is its mean over all their orders, with "worst" its value in
+the order that is worst for the model; so no metric depends on the order in which ads are given, and a model that scores all alike gets
+no perfect value. Equal ranks v are equally good: R/R* compares with the mean over their orders, Recall wants any of them.
 
 B: impressions, n: ads per impression, v: ground-truth rank index, higher is better.
 """
@@ -33,7 +37,7 @@ __all__ = [
     "revenue_ratio_per_impression",
 ]
 
-_WORDS = {"ideal": ("v", "ecpm"), "gain": ("linear", "exp2")}
+_WORDS = {"ideal": ("v", "ecpm"), "gain": ("linear", "exp2"), "ties": ("expected", "worst")}
 _PAIRS_AT_ONCE = 1 << 22  # entries of the (b, n, n) comparisons held at a time
 
 
@@ -44,6 +48,7 @@ def revenue_ratio(
     m: int | ArrayLike,
     mask: ArrayLike | None = None,
     ideal: str = "v",
+    ties: str = "expected",
 ) -> float:
     """R/R*: eCPM of the m best ads by score over that of the m best by ground truth, averaged over impressions (Eq. 5).
 
@@ -55,19 +60,22 @@ def revenue_ratio(
         mask: (B, n) bool, True where there is an ad.
         ideal: what the denominator sorts by. "v" is Eq. 5 as written: the value can exceed 1 where v does not follow the eCPM.
             "ecpm" sorts by the eCPM itself, which bounds the value by 1.
+        ties: of equal scores, "expected" or "worst"; see above.
 
     Returns:
         The mean over impressions whose denominator is above 0.
 
     Raises:
         UndefinedMetricError: no impression has a denominator above 0.
-        ValueError: shapes that differ, NaN scores, ranks or eCPM, a negative or infinite eCPM, an m below 1, an unknown `ideal`.
+        ValueError: shapes that differ, NaN scores, ranks or eCPM, a negative or infinite eCPM, an m below 1, an unknown `ideal` or `ties`.
 
     Example:
         >>> revenue_ratio(ranks=[[3, 2, 1]], scores=[[0.1, 0.9, 0.5]], ecpm=[[10.0, 5.0, 0.0]], m=1)
         0.5
     """
-    return _mean(revenue_ratio_per_impression(ranks, scores, ecpm, m, mask, ideal), "revenue_ratio", "eCPM above 0")
+    return _mean(
+        revenue_ratio_per_impression(ranks, scores, ecpm, m, mask, ideal, ties), "revenue_ratio", "eCPM above 0"
+    )
 
 
 def revenue_ratio_per_impression(
@@ -77,14 +85,15 @@ def revenue_ratio_per_impression(
     m: int | ArrayLike,
     mask: ArrayLike | None = None,
     ideal: str = "v",
+    ties: str = "expected",
 ) -> np.ndarray:
     """(B,) `revenue_ratio` of each impression, NaN where the denominator is 0. Arguments and errors as there."""
-    _check_words(ideal=ideal)
+    _check_words(ideal=ideal, ties=ties)
     (ranks, scores, ecpm), mask = _grids({"ranks": ranks, "scores": scores, "ecpm": ecpm}, mask)
     _require(mask & ~(np.isfinite(ecpm) & (ecpm >= 0)), ecpm, "ecpm", "finite and not negative")
     m = _counts(m, len(scores), "m")
     ecpm = np.where(mask, ecpm, 0.0)
-    got = _top_sum(ecpm, scores, mask, m)
+    got = _top_sum(ecpm, scores, mask, m, ties)
     best = _top_sum(ecpm, ranks if ideal == "v" else ecpm, mask, m)
     ratio = _ratio(got, best)
     # The same ads summed in another order may differ by an ulp; the bound is exact.
@@ -128,7 +137,12 @@ def ordered_pair_accuracy_per_impression(
 
 
 def ndcg(
-    ranks: ArrayLike, scores: ArrayLike, k: int | None = None, mask: ArrayLike | None = None, gain: str = "linear"
+    ranks: ArrayLike,
+    scores: ArrayLike,
+    k: int | None = None,
+    mask: ArrayLike | None = None,
+    gain: str = "linear",
+    ties: str = "expected",
 ) -> float:
     """NDCG@k: discounted gain of the k best ads by score over the best possible one, averaged over impressions.
 
@@ -138,21 +152,27 @@ def ndcg(
         k: places that count; None counts all.
         mask: (B, n) bool.
         gain: "linear": the relevance. "exp2": 2^relevance - 1, for grades (a rank index of 1,500 ads would overflow).
+        ties: of equal scores, "expected" (as scikit-learn's default) or "worst"; see above.
 
-    Place p from 1 is discounted by log2(p + 1). Equal scores are sorted stably, not averaged as scikit-learn does by default.
+    Place p from 1 is discounted by log2(p + 1).
 
     Raises:
         UndefinedMetricError: no impression has an ad with a relevance above 0.
-        ValueError: shapes that differ, NaN, negative or infinite relevance, a k below 1, an unknown gain.
+        ValueError: shapes that differ, NaN, negative or infinite relevance, a k below 1, an unknown gain or `ties`.
     """
-    return _mean(ndcg_per_impression(ranks, scores, k, mask, gain), "ndcg", "rank above 0")
+    return _mean(ndcg_per_impression(ranks, scores, k, mask, gain, ties), "ndcg", "rank above 0")
 
 
 def ndcg_per_impression(
-    ranks: ArrayLike, scores: ArrayLike, k: int | None = None, mask: ArrayLike | None = None, gain: str = "linear"
+    ranks: ArrayLike,
+    scores: ArrayLike,
+    k: int | None = None,
+    mask: ArrayLike | None = None,
+    gain: str = "linear",
+    ties: str = "expected",
 ) -> np.ndarray:
     """(B,) `ndcg` of each impression, NaN where all relevances are 0. Arguments and errors as there."""
-    _check_words(gain=gain)
+    _check_words(gain=gain, ties=ties)
     (ranks, scores), mask = _grids({"ranks": ranks, "scores": scores}, mask)
     accepted = "finite and not negative" if gain == "linear" else "between 0 and 1000 for gain='exp2'"
     limit = np.inf if gain == "linear" else 1000
@@ -161,11 +181,17 @@ def ndcg_per_impression(
     relevance = np.where(mask, ranks, 0.0)
     gains = relevance if gain == "linear" else np.exp2(relevance) - 1.0
     discount = 1.0 / np.log2(np.arange(2, scores.shape[1] + 2))
-    return _ratio(_top_sum(gains, scores, mask, k, discount), _top_sum(gains, gains, mask, k, discount))
+    best = _top_sum(gains, gains, mask, k, discount=discount)
+    return _ratio(_top_sum(gains, scores, mask, k, ties, discount), best)
 
 
 def recall_at(
-    ranks: ArrayLike, scores: ArrayLike, m: int | ArrayLike, k: int | ArrayLike, mask: ArrayLike | None = None
+    ranks: ArrayLike,
+    scores: ArrayLike,
+    m: int | ArrayLike,
+    k: int | ArrayLike,
+    mask: ArrayLike | None = None,
+    ties: str = "expected",
 ) -> float:
     """Recall@m@k: the share of the k best ads by v that are among the m best by score, averaged over impressions.
 
@@ -174,25 +200,40 @@ def recall_at(
     Args:
         ranks: (B, n) v. scores: (B, n).
         m, k: numbers from 1, or (B,) one per impression.
-        mask: (B, n) bool.
+        mask: (B, n) bool. ties: of equal scores, "expected" or "worst"; see above.
 
     Raises:
-        UndefinedMetricError: no impression has an ad. ValueError: shapes that differ, NaN, m or k below 1.
+        UndefinedMetricError: no impression has an ad. ValueError: shapes that differ, NaN, m or k below 1, an unknown `ties`.
     """
-    return _mean(recall_at_per_impression(ranks, scores, m, k, mask), "recall_at", "an ad and a k above 0")
+    return _mean(recall_at_per_impression(ranks, scores, m, k, mask, ties), "recall_at", "an ad and a k above 0")
 
 
 def recall_at_per_impression(
-    ranks: ArrayLike, scores: ArrayLike, m: int | ArrayLike, k: int | ArrayLike, mask: ArrayLike | None = None
+    ranks: ArrayLike,
+    scores: ArrayLike,
+    m: int | ArrayLike,
+    k: int | ArrayLike,
+    mask: ArrayLike | None = None,
+    ties: str = "expected",
 ) -> np.ndarray:
     """(B,) `recall_at` of each impression, NaN where there is no ad. Arguments and errors as there."""
+    _check_words(ties=ties)
     (ranks, scores), mask = _grids({"ranks": ranks, "scores": scores}, mask)
     m, k = _counts(m, len(scores), "m"), _counts(k, len(scores), "k")
-    wanted = np.zeros(scores.shape, dtype=np.float64)
-    places = np.arange(scores.shape[1])
-    np.put_along_axis(wanted, _order(ranks, mask), (places < k[:, None]).astype(np.float64), axis=1)
-    wanted = np.where(mask, wanted, 0.0)
-    return _ratio(_top_sum(wanted, scores, mask, m), wanted.sum(axis=1))
+    k = np.minimum(k, mask.sum(axis=1))
+    if not scores.size:
+        return np.full(len(scores), np.nan)
+    by_rank = np.take_along_axis(ranks, _order(ranks, mask), axis=1)
+    last = np.take_along_axis(by_rank, np.maximum(k - 1, 0)[:, None], axis=1)  # the lowest v that is wanted
+    above, equal = (np.where(mask, found, False).astype(np.float64) for found in (ranks > last, ranks == last))
+    room = k - above.sum(axis=1)  # of the ads with the lowest v, so many are wanted, whichever
+    if ties == "worst":
+        order = _order(scores, mask, ranks)
+        passed = np.arange(scores.shape[1]) < m[:, None]
+        above, equal = ((np.take_along_axis(column, order, axis=1) * passed).sum(axis=1) for column in (above, equal))
+        return _ratio(above + np.minimum(equal, room), k)
+    got = _top_sum(above, scores, mask, m) + _expected_least(equal, scores, mask, m, room)
+    return _ratio(got, k)
 
 
 def metrics_per_impression(
@@ -200,13 +241,14 @@ def metrics_per_impression(
 ) -> dict[str, np.ndarray]:
     """(B,) values of all four metrics, by name; without `ecpm` there is no R/R*. `settings`: those of [`RankingMetrics`]."""
     m, k, gain = settings["m"], settings["k"], settings.get("gain", "linear")
+    ties = settings.get("ties", "expected")
     values = {
         "ordered_pair_accuracy": ordered_pair_accuracy_per_impression(ranks, scores, mask),
-        "ndcg": ndcg_per_impression(ranks, scores, settings["ndcg_k"], mask, gain),
-        "recall": recall_at_per_impression(ranks, scores, m, m if k is None else k, mask),
+        "ndcg": ndcg_per_impression(ranks, scores, settings["ndcg_k"], mask, gain, ties),
+        "recall": recall_at_per_impression(ranks, scores, m, m if k is None else k, mask, ties),
     }
     if ecpm is not None:
-        values["revenue_ratio"] = revenue_ratio_per_impression(ranks, scores, ecpm, m, mask, settings["ideal"])
+        values["revenue_ratio"] = revenue_ratio_per_impression(ranks, scores, ecpm, m, mask, settings["ideal"], ties)
     return values
 
 
@@ -217,7 +259,7 @@ class RankingMetrics:
         m: ads that go on (R/R*, Recall); None: one per impression, given to each `update`.
         k: wanted ads of Recall@m@k; None takes m.
         ndcg_k: places of NDCG; None counts all.
-        ideal: see `revenue_ratio`. gain: see `ndcg`.
+        ideal: see `revenue_ratio`. gain: see `ndcg`. ties: of equal scores, "expected" or "worst"; see above.
 
     Example:
         >>> stream = RankingMetrics(m=1)
@@ -235,12 +277,13 @@ class RankingMetrics:
         ndcg_k: int | None = None,
         ideal: str = "v",
         gain: str = "linear",
+        ties: str = "expected",
     ):
-        _check_words(ideal=ideal, gain=gain)
+        _check_words(ideal=ideal, gain=gain, ties=ties)
         for name, value in (("m", m), ("k", k), ("ndcg_k", ndcg_k)):
             if value is not None:
                 _counts(value, 1, name)
-        self.settings = {"m": m, "k": k, "ndcg_k": ndcg_k, "ideal": ideal, "gain": gain}
+        self.settings = {"m": m, "k": k, "ndcg_k": ndcg_k, "ideal": ideal, "gain": gain, "ties": ties}
         self.reset()
 
     def reset(self) -> None:
@@ -334,19 +377,68 @@ def _ratio(got: np.ndarray, best: np.ndarray) -> np.ndarray:
     return np.divide(got, best, out=np.full(len(best), np.nan), where=best > 0)
 
 
-def _order(keys: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """(B, n) positions by descending key, stable, masked places last."""
-    return np.lexsort((-np.where(mask, keys, 0.0), ~mask), axis=-1)
+def _order(keys: np.ndarray, mask: np.ndarray, worth: np.ndarray | None = None) -> np.ndarray:
+    """(B, n) positions by descending key, of equal keys those of less worth first, else stable; masked places last."""
+    tied = () if worth is None else (np.where(mask, worth, 0.0),)
+    return np.lexsort((*tied, -np.where(mask, keys, 0.0), ~mask), axis=-1)
+
+
+def _groups(keys: np.ndarray, mask: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """(B, n) number of the group of equal keys that each place of the order belongs to, counted over all rows."""
+    keys, mask = np.take_along_axis(np.where(mask, keys, 0.0), order, axis=1), np.take_along_axis(mask, order, axis=1)
+    first = np.ones(keys.shape, dtype=bool)
+    first[:, 1:] = (keys[:, 1:] != keys[:, :-1]) | (mask[:, 1:] != mask[:, :-1])
+    return first.ravel().cumsum().reshape(keys.shape) - 1
 
 
 def _top_sum(
-    values: np.ndarray, keys: np.ndarray, mask: np.ndarray, count: np.ndarray, discount: np.ndarray | None = None
+    values: np.ndarray,
+    keys: np.ndarray,
+    mask: np.ndarray,
+    count: np.ndarray,
+    ties: str = "expected",
+    discount: np.ndarray | None = None,
 ) -> np.ndarray:
     """(B,) sum of the values of the `count` best ads by key, each place times its discount. Masked values are 0."""
-    ordered = np.take_along_axis(values, _order(keys, mask), axis=1)
+    order = _order(keys, mask, values if ties == "worst" else None)
+    ordered = np.take_along_axis(values, order, axis=1)
+    if ties == "expected":  # each of the places that equal keys share holds each of their values equally often
+        groups = _groups(keys, mask, order)
+        sizes = np.bincount(groups.ravel())
+        ordered = (np.bincount(groups.ravel(), ordered.ravel()) / sizes)[groups]
     if discount is not None:
         ordered = ordered * discount
     return np.where(np.arange(values.shape[1]) < count[:, None], ordered, 0.0).sum(axis=1)
+
+
+def _expected_least(
+    marked: np.ndarray, keys: np.ndarray, mask: np.ndarray, count: np.ndarray, most: np.ndarray
+) -> np.ndarray:
+    """(B,) mean over the orders of equal keys of min(marked ads among the `count` best by key, `most`).
+
+    Of the g ads that share the key of the last place, t are drawn; b of the g are marked. So many marked ones are drawn as the hypergeometric
+    distribution says, beside the marked ads of higher keys.
+    """
+    order = _order(keys, mask)
+    groups, marked = _groups(keys, mask, order), np.take_along_axis(marked, order, axis=1)
+    count = np.minimum(count, mask.sum(axis=1))
+    last = np.take_along_axis(groups, np.maximum(count - 1, 0)[:, None], axis=1)
+    surely = (marked * (groups < last)).sum(axis=1)
+    b, g = (marked * (groups == last)).sum(axis=1).astype(np.int64), (groups == last).sum(axis=1)
+    t = count - (groups < last).sum(axis=1)
+    factorial = np.concatenate(([0.0], np.log(np.arange(1, marked.shape[1] + 1)).cumsum()))  # log of each
+
+    def ways(of: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        """Log of the number of ways to draw."""
+        return factorial[of] - factorial[drawn] - factorial[of - drawn]
+
+    total = np.zeros(len(keys))
+    for x in range(int(np.minimum(b, t).max(initial=0)) + 1):
+        possible = (count > 0) & (x <= np.minimum(b, t)) & (t - x <= g - b)
+        of, drawn, ads = b[possible], t[possible], g[possible]
+        share = np.exp(ways(of, np.full_like(of, x)) + ways(ads - of, drawn - x) - ways(ads, drawn))
+        total[possible] += share * np.minimum(surely[possible] + x, most[possible])
+    return total
 
 
 def _grids(columns: dict[str, ArrayLike], mask: ArrayLike | None) -> tuple[list[np.ndarray], np.ndarray]:

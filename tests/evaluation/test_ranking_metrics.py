@@ -1,11 +1,14 @@
 """Metrics on impressions against loops, and their properties."""
 
+import itertools
+
 import evaluate
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import ndcg_score
 
 from lmctr.evaluation import evaluate_module_path, metrics
 from lmctr.evaluation.ranking_metrics import (
@@ -16,14 +19,24 @@ from lmctr.evaluation.ranking_metrics import (
 )
 
 
-def best(keys, count):
-    """Positions of the `count` largest keys, the earlier of equals first."""
-    return sorted(range(len(keys)), key=lambda i: (-keys[i], i))[:count]
+def orders(keys):
+    """Every order of positions by descending key: all permutations of those with equal keys."""
+    equals = [[i for i in range(len(keys)) if keys[i] == key] for key in sorted(set(keys), reverse=True)]
+    for parts in itertools.product(*map(itertools.permutations, equals)):
+        yield list(itertools.chain(*parts))
 
 
-def loop_revenue_ratio(v, s, ecpm, m, ideal="v"):
-    below = sum(ecpm[i] for i in best(v if ideal == "v" else ecpm, m))
-    return sum(ecpm[i] for i in best(s, m)) / below if below else float("nan")
+def over_orders(keys, value, ties):
+    found = [value(order) for order in orders(keys)]
+    return sum(found) / len(found) if ties == "expected" else min(found)
+
+
+def loop_revenue_ratio(v, s, ecpm, m, ideal="v", ties="expected"):
+    def revenue(order):
+        return sum(ecpm[i] for i in order[:m])
+
+    below = over_orders(v if ideal == "v" else ecpm, revenue, "expected")
+    return over_orders(s, revenue, ties) / below if below else float("nan")
 
 
 def loop_opa(v, s):
@@ -36,22 +49,31 @@ def loop_opa(v, s):
     return right / total if total else float("nan")
 
 
-def loop_ndcg(v, s, k, gain):
-    gains = [x if gain == "linear" else 2.0**x - 1 for x in v]
-    got = sum(gains[i] / np.log2(place + 2) for place, i in enumerate(best(s, k)))
-    top = sum(gains[i] / np.log2(place + 2) for place, i in enumerate(best(v, k)))
-    return got / top if top else float("nan")
+def loop_ndcg(v, s, k, gain, ties="expected"):
+    def gained(order):
+        gains = [v[i] if gain == "linear" else 2.0 ** v[i] - 1 for i in order]
+        return sum(x / np.log2(place + 2) for place, x in enumerate(gains[:k]))
+
+    top = over_orders(v, gained, "expected")
+    return over_orders(s, gained, ties) / top if top else float("nan")
 
 
-def loop_recall(v, s, m, k):
-    wanted = best(v, k)
-    return len(set(wanted) & set(best(s, m))) / len(wanted) if wanted else float("nan")
+def loop_recall(v, s, m, k, ties="expected"):
+    wanted = {frozenset(order[:k]) for order in orders(v)}  # any of equal ads is as good
+
+    def found(order):
+        return max(len(chosen & set(order[:m])) for chosen in wanted)
+
+    return over_orders(s, found, ties) / min(k, len(v)) if v else float("nan")
+
+
+TIES = ["expected", "worst"]
 
 
 @st.composite
 def impressions(draw):
-    lengths = draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
-    small = st.integers(0, 4)  # many ties
+    lengths = draw(st.lists(st.integers(0, 5), min_size=1, max_size=5))
+    small = st.integers(0, 3)  # many ties
 
     def column(values):
         return [[float(draw(values)) for _ in range(length)] for length in lengths]
@@ -65,8 +87,8 @@ def padded(rows, fill):
 
 
 @settings(max_examples=80, deadline=None)
-@given(impressions(), st.sampled_from(["v", "ecpm"]), st.sampled_from(["linear", "exp2"]))
-def test_against_loops(sample, ideal, gain):
+@given(impressions(), st.sampled_from(["v", "ecpm"]), st.sampled_from(["linear", "exp2"]), st.sampled_from(TIES))
+def test_against_loops(sample, ideal, gain, ties):
     v, s, ecpm, m, k = sample
     mask = padded([[True] * len(row) for row in v], False).astype(bool)
     junk = [padded(x, np.nan) for x in (v, s, ecpm)]  # what stands in masked places is never read
@@ -76,15 +98,21 @@ def test_against_loops(sample, ideal, gain):
         ranks, scores, money = columns
         pairs = [
             (
-                revenue_ratio_per_impression(ranks, scores, money, m, real, ideal),
-                [loop_revenue_ratio(*row, m, ideal) for row in zip(v, s, ecpm)],
+                revenue_ratio_per_impression(ranks, scores, money, m, real, ideal, ties),
+                [loop_revenue_ratio(*row, m, ideal, ties) for row in zip(v, s, ecpm)],
             ),
             (ordered_pair_accuracy_per_impression(ranks, scores, real), [loop_opa(*row) for row in zip(v, s)]),
-            (ndcg_per_impression(ranks, scores, k, real, gain), [loop_ndcg(*row, k, gain) for row in zip(v, s)]),
-            (recall_at_per_impression(ranks, scores, m, k, real), [loop_recall(*row, m, k) for row in zip(v, s)]),
+            (
+                ndcg_per_impression(ranks, scores, k, real, gain, ties),
+                [loop_ndcg(*row, k, gain, ties) for row in zip(v, s)],
+            ),
+            (
+                recall_at_per_impression(ranks, scores, m, k, real, ties),
+                [loop_recall(*row, m, k, ties) for row in zip(v, s)],
+            ),
         ]
         for value, expected in pairs:
-            np.testing.assert_allclose(value, expected, rtol=1e-12, atol=0)
+            np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-300)
 
 
 @settings(max_examples=60, deadline=None)
@@ -116,10 +144,37 @@ def test_r_ratio_by_hand():
     # v that does not follow the eCPM: above 1 as written, 1 at most for ideal="ecpm"
     assert metrics.revenue_ratio([[2, 1]], [[0, 1]], [[1.0, 4.0]], m=1) == 4
     assert metrics.revenue_ratio([[2, 1]], [[0, 1]], [[1.0, 4.0]], m=1, ideal="ecpm") == 1
-    # ties: the first of equals goes on
-    assert metrics.revenue_ratio([[2, 1]], [[0.5, 0.5]], [[3.0, 1.0]], m=1) == 1
-    assert metrics.revenue_ratio([[1, 2]], [[0.5, 0.5]], [[1.0, 4.0]], m=1) == 0.25
+    # ties: one of the equals goes on, each equally often
+    assert metrics.revenue_ratio([[2, 1]], [[0.5, 0.5]], [[3.0, 1.0]], m=1) == 2 / 3
+    assert metrics.revenue_ratio([[1, 2]], [[0.5, 0.5]], [[1.0, 4.0]], m=1) == 2.5 / 4
+    assert metrics.revenue_ratio([[1, 2]], [[0.5, 0.5]], [[1.0, 4.0]], m=1, ties="worst") == 0.25
     assert metrics.revenue_ratio(torch.tensor(ranks), torch.tensor(scores).bfloat16(), torch.tensor(ecpm), m=1) == 0.75
+
+
+def test_a_constant_score_is_never_perfect():
+    """However the ads of an impression are sorted in the file."""
+    v, ecpm = np.arange(12.0)[::-1] + 1, np.arange(12.0)[::-1]
+    for order in (np.arange(12), np.arange(12)[::-1], np.random.default_rng(0).permutation(12)):
+        one = {"ranks": v[order], "scores": np.zeros(12)}
+        for ties, expected in (("expected", ecpm.mean() / 10.5), ("worst", 0.5 / 10.5)):
+            assert metrics.revenue_ratio(**one, ecpm=ecpm[order], m=2, ties=ties) == pytest.approx(expected, rel=1e-12)
+        assert metrics.recall_at(**one, m=3, k=3) == pytest.approx(0.25, rel=1e-12)
+        assert metrics.recall_at(**one, m=3, k=3, ties="worst") == 0
+        assert metrics.ndcg(**one, ties="worst") < metrics.ndcg(**one) < 0.9
+        assert metrics.ndcg(**one, k=5) == pytest.approx(ndcg_score([v], [np.zeros(12)], k=5), rel=1e-12)
+        stream = metrics.RankingMetrics(m=3, ties="worst")
+        stream.update([one["ranks"]], [one["scores"]])
+        assert stream.compute()["recall"] == 0
+
+
+def test_ties_of_many_ads_against_draws():
+    """Recall where few of many equal scores go on: the mean of 4,000 random orders, within four standard errors."""
+    rng = np.random.default_rng(3)
+    ranks, scores = rng.integers(0, 9, 300).astype(float), rng.integers(0, 3, 300).astype(float)
+    rows = np.tile(ranks, (4_000, 1))
+    draws = recall_at_per_impression(rows, scores + rng.random((4_000, 300)) / 2, 40, 50)
+    error = np.std(draws) / len(draws) ** 0.5
+    assert abs(metrics.recall_at(ranks, scores, 40, 50) - np.mean(draws)) < 4 * error < 0.01
 
 
 def test_opa_of_binary_ranks_is_the_auc():
@@ -195,6 +250,7 @@ def test_a_bad_batch_adds_nothing():
         ({"m": [1, 2]}, r"m must be a number or have shape \(1,\)"),
         ({"m": [-1]}, "m must not be negative"),
         ({"ideal": "best"}, "ideal must be one of 'v', 'ecpm'"),
+        ({"ties": "first"}, "ties must be one of 'expected', 'worst'"),
         ({"scores": [["a", "b"]]}, "scores must be numbers"),
         ({"scores": [[[1.0]]]}, "scores must have shape"),
     ],
@@ -223,7 +279,7 @@ def test_more_bad_input():
 @pytest.mark.parametrize(
     ("name", "extra", "options"),
     [
-        ("revenue_ratio", {"ecpm": [[10.0, 5.0, 0.0], [1.0, 4.0]]}, {"m": 1, "ideal": "ecpm"}),
+        ("revenue_ratio", {"ecpm": [[10.0, 5.0, 0.0], [1.0, 4.0]]}, {"m": 1, "ideal": "ecpm", "ties": "worst"}),
         ("ordered_pair_accuracy", {}, {}),
         ("ndcg", {}, {"k": 2, "gain": "exp2"}),
         ("recall_at", {}, {"m": 2, "k": 1}),

@@ -181,6 +181,9 @@ class RankingKeys(Values):
     k: int | None = Field(None, ge=1, description="Wanted ads of Recall@m@k; null: m.")
     ndcg_k: int | None = Field(10, ge=1, description="Ads that NDCG looks at; null: all.")
     ideal: Literal["v", "ecpm"] = Field("v", description="What the denominator of R/R* sorts by.")
+    ties: Literal["expected", "worst"] = Field(
+        "expected", description="Ads of equal scores: the mean over their orders, or the worst."
+    )
 
 
 class ImpressionDataKeys(StoredDataKeys):

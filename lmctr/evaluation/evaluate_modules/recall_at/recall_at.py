@@ -10,6 +10,7 @@ class RecallAt(evaluate_base.MetricModule):
     options = {
         "m": "ads that the model passes on, a number or one per impression.",
         "k": "ads that are wanted, a number or one per impression.",
+        "ties": None,
     }
     example = "predictions=[[0.1, 0.9, 0.5]], references=[[3, 2, 1]], m=2, k=2"
     value = 0.5

@@ -16,6 +16,7 @@ class RevenueRatio(evaluate_base.MetricModule):
     options = {
         "m": "ads that go on, a number or one per impression.",
         "ideal": '"v" (as written, default) or "ecpm" (bounded by 1).',
+        "ties": None,
     }
     example = "predictions=[[0.1, 0.9, 0.5]], references=[[3, 2, 1]], ecpm=[[10.0, 5.0, 0.0]], m=1"
     value = 0.5
