@@ -1,5 +1,6 @@
 """The feature processor against a plain reference written here, and its saving, loading and serving."""
 
+import copy
 import math
 import shutil
 from collections import Counter
@@ -195,6 +196,29 @@ def test_fingerprint_changes_with_what_the_arrays_depend_on(fitted):
     fields = [dict(field) for field in FIELDS]
     fields[2]["transform"] = "raw"
     assert TabularFeatureProcessor(fields).fit(columns_of(rows)).fingerprint != fitted.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("part", "name"), [("bounds", "depth"), ("moments", "age"), ("vocabularies", "site"), ("value_types", "site")]
+)
+def test_fingerprint_covers_each_fitted_value(fitted, part, name):
+    """One bound, moment, value or type apart, all else alike: arrays of the two must not be mixed."""
+    state = copy.deepcopy(fitted.state)
+    values = getattr(state, part)
+    if part == "bounds":
+        values[name][-1] = np.nextafter(values[name][-1], np.inf)
+    elif part == "moments":
+        values[name] = (values[name][0], np.nextafter(values[name][1], np.inf))
+    elif part == "vocabularies":
+        values[name] = state.vocabularies["ad"]
+    else:
+        values[name] = "another"
+    other = TabularFeatureProcessor(FIELDS)
+    other._set_state(state)
+    assert other.fingerprint != fitted.fingerprint
+    same = TabularFeatureProcessor(FIELDS)
+    same._set_state(copy.deepcopy(fitted.state))
+    assert same.fingerprint == fitted.fingerprint
 
 
 def test_side_files_of_another_processor_are_an_error(fitted, tmp_path):

@@ -51,28 +51,30 @@ def own(module, tokens):
     return [tokens[i] @ array(module.weight)[i] + array(module.bias)[i, 0] for i in range(len(tokens))]
 
 
-def keys(module, tokens, heads, size):
-    """(heads, tokens) of vectors: keys or values."""
-    if hasattr(module, "linear"):
+def keys(config, rank, module, tokens, heads, size):
+    """(heads, tokens) of vectors: keys or values, by what the configuration (not the module) says."""
+    if config.projection == "heterogeneous":
         projected = own(module.linear, tokens)
         return [[row[h * size : (h + 1) * size] for row in projected] for h in range(heads)]
     flat = np.concatenate(tokens)
     result = []
     down = array(module.down.weight)
-    per_head = len(down) // heads
+    per_head = len(tokens) * size if rank is None else rank
+    assert len(down) == heads * per_head
     for h in range(heads):  # the composite projection
         row = down[h * per_head : (h + 1) * per_head] @ flat
-        if module.up is not None:
+        if rank is not None:
             row = row @ array(module.up)[h]
         result.append([row[i * size : (i + 1) * size] for i in range(len(tokens))])
     return result
 
 
-def hiformer_layer(layer, tokens):
+def hiformer_layer(config, layer, tokens):
     heads, size = layer.num_heads, len(tokens[0]) // layer.num_heads
     asking = tokens[: layer.num_queries]
     queries = own(layer.query, asking)
-    key, value = keys(layer.key, tokens, heads, size), keys(layer.value, tokens, heads, size)
+    key = keys(config, config.key_rank, layer.key, tokens, heads, size)
+    value = keys(config, config.value_rank, layer.value, tokens, heads, size)
     mixed, maps = [], []
     for i in range(len(asking)):
         parts = []
@@ -99,7 +101,7 @@ def test_equations(values, embedding_dim):
     for vectors in reference_vectors(model, batch):
         tokens = [array(model.model.task.embedding)[0, 0], *project(model.model.projection, vectors)]
         for layer in model.model.layers:
-            tokens, last = hiformer_layer(layer, tokens)
+            tokens, last = hiformer_layer(model.config, layer, tokens)
         maps.append(last)
         assert len(tokens) == 1
         expected.append(linear(model.head, mlp(model.model.mlp, tokens[0]))[0])
@@ -108,6 +110,20 @@ def test_equations(values, embedding_dim):
         output = model(**batch, output_attentions=True)
     np.testing.assert_allclose(output.attentions[-1].numpy(), maps, atol=1e-5)
     assert output.attentions[0].shape == (6, 2, 8, 8)
+
+
+@pytest.mark.parametrize("rank", [3, None])
+@pytest.mark.parametrize("kind", ["composite", "heterogeneous"])
+def test_whose_tokens_a_key_is_made_of(kind, rank):
+    """Composite keys and values of each token read every token; heterogeneous ones that token alone."""
+    config = HiFormerConfig(**FIELDS | TINY | {"projection": kind, "key_rank": rank, "value_rank": rank})
+    layer = HiFormerModel(config).double().layers[0]
+    tokens = torch.randn(1, config.num_fields + 1, config.hidden_size, dtype=torch.float64)
+    for projection in (layer.key, layer.value):
+        gradient = torch.autograd.functional.jacobian(projection, tokens)  # (1, H, T, d_h, 1, T, d)
+        reads = gradient.abs().amax(dim=(0, 1, 3, 4, 6)) > 0
+        own = torch.eye(len(reads), dtype=torch.bool)
+        assert torch.equal(reads, torch.ones_like(own) if kind == "composite" else own)
 
 
 def test_heads_that_do_not_divide():
