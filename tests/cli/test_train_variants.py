@@ -28,6 +28,7 @@ def test_layout_split_from_training_to_prediction(recipe_file, tmp_path, capsys)
     train(recipe_file, folder, "--model.layout", "split", "--model.field_projection_size", "8")
     model, processor = load_run(folder)
     assert model.config.layout == processor.layout == "split"
+    assert model.config.max_sinks == processor.num_behaviors
     assert model.config.field_projection_size == 8
     assert main(["push", str(folder), "user/name", "--dry-run"]) == 0
     log, table = tiny_log(), pq.read_table(folder / "predictions" / "test.parquet").slice(0, 4)

@@ -85,6 +85,9 @@ class CTRSinkConfig(CTRConfig):
             How the text gives feedback: `"none"`, `"groups"`, `"inline"`, `"sink"`. Kept beside the weights as a record.
         num_sink_buckets (`int`, defaults to 100): rows of each signal's embedding table (Eq. 4).
         sink_embedding_dim (`int`, defaults to 128): width e of that table; the paper takes 128 (RoBERTa), 256 (Qwen).
+        max_sinks (`int`, *optional*): most sinks of a row, as many as the processor makes (`CTRSinkProcessor.max_sinks`). With it no
+            forward on an accelerator waits for the host, and a compiled one makes room for so many; `None`: each batch's own
+            number, counted on the host (compiled: as many as tokens).
         sink_bias_layers (`list[int]`, `"all"` or `None`):
             Layers with sink-bias attention (Eq. 9-11). `None`: the backbone's default (first half for Qwen2, first third
             for Qwen3, first two for BERT and RoBERTa) when `sink_kind="sink"`, no layer otherwise. `[]`: none.
@@ -130,6 +133,7 @@ class CTRSinkConfig(CTRConfig):
     feedback: str = "none"
     num_sink_buckets: int = 100
     sink_embedding_dim: int = 128
+    max_sinks: int | None = None
     sink_bias_layers: str | list[int] | None = None
     sink_bias_causal: bool = True
     sink_bias_scale_init: float | None = None
@@ -213,6 +217,8 @@ class CTRSinkConfig(CTRConfig):
             self._require(known, "layout", needs)
         self._require_whole("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
         self._require_whole("num_statistics", least=0)
+        if self.max_sinks is not None:
+            self._require_whole("max_sinks")
         self._require_widths("statistics_hidden_sizes")
         knots = all(abs(knot) < float("inf") for knot in self.statistics_knots)
         self._require(knots, "statistics_knots", "a list of finite numbers, in standard deviations of a statistic")

@@ -164,7 +164,18 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             torch._check(most >= 1)
             torch._check(most <= is_sink.shape[1])
             return sink_buckets, locate_sinks(is_sink, most)
-        most, highest = torch.stack([is_sink.sum(1).amax(), sink_buckets.amax()]).tolist()
+        counted, highest = is_sink.sum(1).amax(), sink_buckets.amax()
+        bound = self.config.max_sinks
+        if torch.compiler.is_compiling() or (bound is not None and sink_buckets.device.type != "cpu"):
+            # Without a look from the host: room for as many as there may be, and checks where the batch is.
+            most = min(bound or is_sink.shape[1], is_sink.shape[1])
+            allowed = 0 if self.config.sink_kind == "none" else most
+            torch._assert_async(
+                counted <= allowed, f"sink_buckets: a row has more than {allowed} sinks (config.max_sinks)"
+            )
+            torch._assert_async(highest < self.config.num_sink_buckets, "sink_buckets: a bucket is out of range")
+            return sink_buckets, locate_sinks(is_sink, most)
+        most, highest = torch.stack([counted, highest]).tolist()
         if most and self.config.sink_kind == "none":
             raise ValueError(
                 'sink_buckets: the text holds sinks, but the model has sink_kind="none"; use the processor saved with it'
@@ -172,6 +183,11 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         if highest >= self.config.num_sink_buckets:
             raise ValueError(
                 f"sink_buckets: bucket {highest} is out of range; the model has num_sink_buckets={self.config.num_sink_buckets}"
+            )
+        if bound is not None and most > bound:
+            raise ValueError(
+                f"sink_buckets: a row has {most} sinks, but the model has max_sinks={bound}; use the processor saved with it, "
+                "or a model with a larger max_sinks"
             )
         # At least one (empty) place, so that every parameter takes part in every step of distributed training.
         return sink_buckets, locate_sinks(is_sink, max(most, 1))

@@ -172,6 +172,12 @@ class CTRSinkProcessor(ProcessorMixin):
     # settings
 
     @property
+    def max_sinks(self) -> int | None:
+        """Most sinks of a row, for the model's `max_sinks`; None without sinks."""
+        lists = len(self.prompt.feedback) if self.feedback == "groups" else 1
+        return None if self.sink_kind == "none" else self.num_behaviors * lists
+
+    @property
     def signals(self) -> tuple[str, ...]:
         """The sink signals, always as a tuple."""
         return (self.sink_signal,) if isinstance(self.sink_signal, str) else tuple(self.sink_signal)

@@ -38,6 +38,7 @@ _SET_BY_DATA = {
     "sink_order": "order",
     "feedback": "feedback",
     "num_behaviors": "num_behaviors",
+    "max_sinks": "num_behaviors",
     "num_statistics": "statistics",
 }
 
@@ -285,7 +286,11 @@ class TextInput(LogInput):
     def model(self, processor: Any) -> CTRSinkForCTR:
         model, backbone = self.model_group, self.model_group["backbone"]
         values = {key: value for key, value in model.items() if key not in TextModelKeys.model_fields}
-        values |= {"sink_order": self.data["order"], "feedback": self.data["feedback"]}
+        values |= {
+            "sink_order": self.data["order"],
+            "feedback": self.data["feedback"],
+            "max_sinks": processor.max_sinks,
+        }
         reader = processor.statistics_reader
         values["num_statistics"] = 0 if reader is None else len(reader.names)
         if isinstance(backbone, str):

@@ -113,6 +113,8 @@ VARIANTS = [
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_equals_the_plain_reference(tokenizers, kind, options, side):
     processor = CTRSinkProcessor(tokenizers[kind], num_behaviors=4, **options)
+    no_sinks = options.get("sink_kind") == "none"
+    assert processor.max_sinks == (None if no_sinks else 8 if options.get("feedback") == "groups" else 4)
     processor.tokenizer.padding_side = side
     rng = np.random.default_rng(0)
     histories = [history_of(rng, n, processor.feedback == "groups") for n in (0, 1, 3, 4, 5, 12)]

@@ -1,0 +1,58 @@
+"""The forward pass as one graph, and without a look from the host."""
+
+import pytest
+import torch
+from tiny_models import batch_of, rows, sink_config
+from transformers import masking_utils
+
+from lmctr import CTRSinkForCTR
+
+LABELS = torch.tensor([1.0, 0.0, 1.0])
+
+
+def model_of(backbone, **values):
+    torch.manual_seed(0)
+    return CTRSinkForCTR(sink_config(backbone, sink_bias_layers="all", **values)).eval()
+
+
+@pytest.mark.parametrize(("backbone", "values"), [
+    ("bert", {"max_sinks": None, "sink_signal": ["recency", "feedback"]}), ("qwen2", {"max_sinks": 7}),
+])  # fmt: skip
+def test_forward_is_one_graph_with_the_same_numbers(backbone, values):
+    """With room for more sinks than there are: what is padded changes no number and no gradient."""
+    torch._dynamo.reset()
+    model = model_of(backbone, **values)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for seed in (0, 1):
+        batch = {**batch_of(model.config, seed=seed), "labels": LABELS}
+        results = []
+        for run in (model, compiled):
+            model.zero_grad()
+            out = run(**batch)
+            out.loss.backward()
+            grads = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None])
+            results.append((out.logits.detach(), grads))
+        torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backbone", ["bert", "qwen2"])
+def test_forward_on_an_accelerator_reads_nothing_back(backbone, monkeypatch):
+    """Tensors on "meta" have no values: whatever asks for one fails. (transformers' own look for padding is left out.)"""
+    monkeypatch.setattr(masking_utils, "is_tracing", lambda *args: True)
+    batch = {name: value.to("meta") for name, value in batch_of(sink_config(backbone)).items()}
+    assert model_of(backbone, max_sinks=7).to("meta")(**batch).logits.shape == (3,)
+    with pytest.raises(NotImplementedError, match="meta"):
+        model_of(backbone).to("meta")(**batch)
+
+
+def test_more_sinks_than_the_model_makes_room_for_are_an_error():
+    batch = batch_of(sink_config())
+    assert max(int((buckets >= 0).sum()) for _, buckets, _ in rows()) == 3
+    with pytest.raises(ValueError, match=r"a row has 3 sinks, but the model has max_sinks=2"):
+        model_of("bert", max_sinks=2)(**batch)
+    torch._dynamo.reset()
+    compiled = torch.compile(model_of("bert", max_sinks=2), fullgraph=True, backend="eager")
+    with pytest.raises(RuntimeError, match="more than 2 sinks"):
+        compiled(**batch)
+    with pytest.raises(ValueError, match=r"max_sinks=0.*a whole number of at least 1"):
+        sink_config(max_sinks=0)
