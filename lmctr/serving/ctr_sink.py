@@ -31,13 +31,15 @@ __all__ = ["CTRSinkScorer"]
 
 
 class _Rows(NamedTuple):
-    """A user's behaviours and candidates as the processor's array functions take them; C candidates, n behaviours."""
+    """A user's behaviours and candidates as the processor's array functions take them; C different candidates, n behaviours."""
 
     pieces: Pieces
     events: EventTable
     target: np.ndarray  # (C,)
     time: int
     similarity: np.ndarray | None  # (C, n)
+    statistics: np.ndarray | None  # (C, Fs)
+    number: np.ndarray  # (C,) of the first candidate that reads so in the request
 
     def rows(self, chosen: np.ndarray) -> dict[str, Any]:
         """Keywords of `CTRSinkProcessor.assemble` for some candidates."""
@@ -58,7 +60,7 @@ class _Rows(NamedTuple):
         """What the texts of all candidates hold."""
         rows = self.rows(np.arange(len(self.target)))
         similarity = rows.pop("candidates", None)
-        with _named_errors():
+        with _named_errors(self.number):
             return make_plan(settings, self.pieces, self.events, Samples(**rows), similarity)
 
 
@@ -124,7 +126,7 @@ class CTRSinkScorer(RequestScorer):
                 return encoded, 0  # at the first request, when the time is known
             time = whole_seconds(history[-1]["time"], "time") + 1
         # How much of the history fits beside a target depends on its length; the last behaviour stands in for one here.
-        rows = self._read(Request(history, [history[-1]["text"]], time))
+        rows, _ = self._read(Request(history, [history[-1]["text"]], time), with_statistics=False)
         if not rows.pieces.item_length[rows.target[0]]:
             return encoded, 0
         plan = rows.plan(self.processor.settings)
@@ -140,32 +142,27 @@ class CTRSinkScorer(RequestScorer):
         found, shared = [], []
         with self.inference():
             for request, encoded in asked:
-                rows = self._read(request)
-                if not len(rows.target):
-                    found.append((torch.zeros(0), encoded, 0))
+                rows, places = self._read(request)
+                if not len(places):
+                    found.append((torch.zeros(0), places, encoded, 0))
                     continue
                 plan = rows.plan(self.processor.settings)
-                statistics = None
-                if self.processor.statistics_reader is not None:
-                    with _named_errors():
-                        scaled = self.processor.scaled_statistics(request.candidates)
-                    statistics = torch.from_numpy(scaled).to(self.model.device)
                 if not self.shares_prefix:
-                    found.append((self._score_rows(rows, plan, statistics, request.max_tokens), encoded, 0))
+                    found.append((self._score_rows(rows, plan, request.max_tokens), places, encoded, 0))
                     continue
-                parts, kept, reencoded = self._shared_parts(rows, plan, statistics, encoded)
+                parts, kept, reencoded = self._shared_parts(rows, plan, encoded)
                 logits = torch.empty(len(rows.target))
-                shared += [(logits, places, pack) for places, pack in parts]
-                found.append((logits, kept, reencoded))
+                shared += [(logits, chosen, pack) for chosen, pack in parts]
+                found.append((logits, places, kept, reencoded))
             most = min((request.max_tokens for request, _ in asked), default=1)
-            for (logits, places, _), values in zip(
+            for (logits, chosen, _), values in zip(
                 shared, score_packs(self.model, [pack for _, _, pack in shared], most)
             ):
-                logits[torch.from_numpy(places)] = values
-        return found
+                logits[torch.from_numpy(chosen)] = values
+        return [(logits[torch.from_numpy(places)], kept, again) for logits, places, kept, again in found]
 
     def _shared_parts(
-        self, rows: _Rows, plan: Plan, statistics: torch.Tensor | None, encoded: EncodedPrefix | None
+        self, rows: _Rows, plan: Plan, encoded: EncodedPrefix | None
     ) -> tuple[list[tuple[np.ndarray, Pack]], EncodedPrefix, int]:
         """Numbers of the candidates that begin alike, and what is to run of them; then what `encode` returns."""
         _check_positions(self.model, int(plan.length.max()))
@@ -184,7 +181,9 @@ class CTRSinkScorer(RequestScorer):
                 np.concatenate([rest, pieces.values[start : start + length], suffix])
                 for start, length in zip(starts, lengths)
             ]
-            beside = None if statistics is None else statistics[torch.from_numpy(alike)]
+            beside = (
+                None if rows.statistics is None else torch.from_numpy(rows.statistics[alike]).to(self.model.device)
+            )
             parts.append((alike, Pack(prefix, own, beside)))
         return parts, kept, reencoded
 
@@ -195,7 +194,7 @@ class CTRSinkScorer(RequestScorer):
         pieces = rows.pieces
         own = pieces.item_length[rows.target[chosen]] + pieces.suffix[1]
         shortest = chosen[np.argmin(own)]  # fails where the text of a target and the prompt around it are empty
-        with _named_errors(int(shortest)):
+        with _named_errors(rows.number[shortest[None]]):
             batch = self.processor.assemble(pieces, rows.events, **rows.rows(shortest[None]))
         ids, buckets = batch["input_ids"][0], batch["sink_buckets"][0]
         shared = len(ids) - int(own.min())
@@ -206,7 +205,7 @@ class CTRSinkScorer(RequestScorer):
         prefix, again = encode_prefix(self.model, ids[:length], buckets, min(body, length), encoded)
         return prefix, again, ids[length:shared]
 
-    def _score_rows(self, rows: _Rows, plan: Plan, statistics: torch.Tensor | None, max_tokens: int) -> torch.Tensor:
+    def _score_rows(self, rows: _Rows, plan: Plan, max_tokens: int) -> torch.Tensor:
         """Rows of like length together, each batch padded to its longest."""
         device = next(self.model.parameters()).device
         # The layout "split" has vectors of behaviours that do not depend on the row: each is computed once per request.
@@ -218,24 +217,37 @@ class CTRSinkScorer(RequestScorer):
             count = max(1, max_tokens // max(int(plan.length[order[begin]]), 1))
             chosen = order[begin : begin + count]
             begin += count
-            with _named_errors():
+            with _named_errors(rows.number[chosen]):
                 batch = self.processor.assemble(rows.pieces, rows.events, **rows.rows(chosen))
             names = [key for key in self.processor.model_input_names if key != "statistics"]
             inputs = {key: torch.from_numpy(batch[key]).to(device) for key in names}
-            if statistics is not None:
-                inputs["statistics"] = statistics[torch.from_numpy(chosen)]
+            if rows.statistics is not None:
+                inputs["statistics"] = torch.from_numpy(rows.statistics[chosen]).to(device)
             if fields is not None:
                 inputs = fields(**inputs)
             logits[torch.from_numpy(chosen)] = self.model(**inputs).logits.float().cpu()
         return logits
 
-    def _read(self, request: Request) -> _Rows:
-        """Checked and tokenised; each different text once."""
+    def _read(self, request: Request, with_statistics: bool = True) -> tuple[_Rows, np.ndarray]:
+        """Checked and tokenised, each different text once; and the place of each candidate among the different ones."""
         with _named_errors():
             pieces, events, _, target, times = self.processor.read_rows(
                 [request.history], request.candidates, [request.time]
             )
-            return _Rows(pieces, events, target, int(times[0]), self._similarity(request))
+            similarity, statistics = self._similarity(request), None
+            if with_statistics and self.processor.statistics_reader is not None:
+                statistics = self.processor.scaled_statistics(request.candidates)
+        # Equal are candidates of the same text with the same similarities and statistics, which are compared as bits.
+        known = [[values.tobytes() for values in column] for column in (similarity, statistics) if column is not None]
+        first: dict[tuple, int] = {}
+        keys = list(zip(target.tolist(), *known))
+        for candidate, key in enumerate(keys):
+            first.setdefault(key, candidate)
+        number = np.array(list(first.values()), dtype=np.int64)
+        place = {key: row for row, key in enumerate(first)}
+        places = np.array([place[key] for key in keys], dtype=np.int64)
+        similarity, statistics = (None if column is None else column[number] for column in (similarity, statistics))
+        return _Rows(pieces, events, target[number], int(times[0]), similarity, statistics, number), places
 
     def _similarity(self, request: Request) -> np.ndarray | None:
         if not self.processor.needs_similarity:
@@ -287,17 +299,17 @@ def _check_positions(model: torch.nn.Module, longest: int) -> None:
 
 
 @contextmanager
-def _named_errors(row: int | None = None, history: str = "history") -> Iterator[None]:
+def _named_errors(number: np.ndarray | None = None, history: str = "history") -> Iterator[None]:
     """Errors of batches name row and history. Here there is one history, and the rows are candidates.
 
     Args:
-        row: number of the candidate in a batch of one. history: what the caller names the history.
+        number: (B,) number of the candidate in each row. history: what the caller names the history.
     """
     try:
         yield
     except RowError as error:
         about_history = error.reason.startswith("behaviour ")
-        place = history if about_history else f"candidates[{error.row if row is None else row}]"
+        place = history if about_history else f"candidates[{error.row if number is None else number[error.row]}]"
         raise ValueError(f"{place}: {error.reason}") from error
     except ValueError as error:
         text = (

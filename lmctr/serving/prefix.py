@@ -19,8 +19,8 @@ from .registry import EncodedHistory
 
 __all__ = ["EncodedPrefix", "Pack", "encode_prefix", "score_packs"]
 
-_PACK = 512  # positions of one pack; each of them is also compared with the pack's other candidates, in vain
-_PASS = 1024  # positions of the packs of a forward pass
+_PACK = 256  # positions of one pack; each of them is also compared with the pack's other candidates, in vain
+_PASS = 2048  # positions of the packs of a forward pass
 
 
 @dataclass(frozen=True, eq=False)

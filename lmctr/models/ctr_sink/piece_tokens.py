@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -11,7 +11,7 @@ from lmctr.utils.ragged import Ragged, offsets_from_lengths
 
 from .prompt import Prompt
 
-__all__ = ["drop_special", "encode_prompt", "piece_blanks", "special_layout", "tokenize"]
+__all__ = ["TokenCache", "drop_special", "encode_prompt", "piece_blanks", "special_layout", "tokenize"]
 
 
 def tokenize(
@@ -30,6 +30,46 @@ def tokenize(
         truncation=False,
         verbose=False,
     )["input_ids"]
+
+
+class TokenCache:
+    """Token ids of texts that were tokenised before. Bounded: of two generations the older goes when the newer is full.
+
+    Args:
+        max_tokens: of a generation. A text counts as 32 more, about what it takes beside its ids.
+    """
+
+    def __init__(self, max_tokens: int = 2**20):
+        self.max_tokens, self._count = max_tokens, 0
+        self._newer: dict[str | None, np.ndarray] = {}
+        self._older: dict[str | None, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return len(self._newer) + len(self._older)
+
+    def __reduce__(self) -> tuple:
+        return TokenCache, (
+            self.max_tokens,
+        )  # copies begin empty: a processor that is copied, saved or sent holds no texts
+
+    def rows(self, texts: Iterable[str | None], encode: Callable[[list[str | None]], Ragged]) -> Ragged:
+        """Ids of different texts; `encode` gives those of texts that are not known."""
+        found = {text: self._newer.get(text, self._older.get(text)) for text in texts}
+        new = [text for text, ids in found.items() if ids is None]
+        if new:
+            made = encode(new)
+            found |= {text: made[number].copy() for number, text in enumerate(new)}
+        for text, ids in found.items():
+            if text in self._newer:
+                continue
+            if self._count + len(ids) + 32 > self.max_tokens:
+                self._newer, self._older, self._count = {}, self._newer, 0
+            self._newer[text] = ids
+            self._count += len(ids) + 32
+        rows = list(found.values())
+        return Ragged(
+            np.concatenate([np.zeros(0, np.int32), *rows]), offsets_from_lengths(np.array([*map(len, rows)]))
+        )
 
 
 def drop_special(tokenizer: PreTrainedTokenizerBase, rows: Ragged, sink_token_id: int | None) -> Ragged:

@@ -24,7 +24,7 @@ from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
 from .configuration_ctr_sink import check_sink_settings
-from .piece_tokens import drop_special, encode_prompt, piece_blanks, special_layout, tokenize
+from .piece_tokens import TokenCache, drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
 from .raw_rows import (
     check_behavior,
@@ -356,17 +356,23 @@ class CTRSinkProcessor(ProcessorMixin):
         Returns:
             The items' and the prompt's token ids, as `assemble` and `plan_lengths` take them.
         """
+        return self._pieces(self._item_tokens(texts))
+
+    def _item_tokens(self, texts: Sequence[str | None]) -> Ragged:
         blank = " " if self._blanks["item"] else ""
         clean = [str(text).strip() if text is not None else "" for text in texts]
         clean = [blank + text if text else "" for text in clean]
         rows: list[list[int]] = []
         for begin in range(0, len(clean), _CHUNK):
             rows.extend(tokenize(self.tokenizer, clean[begin : begin + _CHUNK]))
+        return drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id)
+
+    def _pieces(self, items: Ragged) -> Pieces:
         tail = [*self._prompt_ids["separator"], *([] if self.settings.sink_id is None else [self.settings.sink_id])]
         prefix, suffix = self._special_layout
         codes, told = range(len(self.prompt.feedback)), range(self._words_per_code)
         return Pieces.build(
-            drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id),
+            items,
             head=[*prefix, *self._prompt_ids["head"]],
             empty=self._prompt_ids["empty_history"],
             prefix=self._prompt_ids["target_prefix"],
@@ -383,6 +389,10 @@ class CTRSinkProcessor(ProcessorMixin):
     @cached_property
     def _special_layout(self) -> tuple[list[int], list[int]]:
         return special_layout(self.tokenizer)
+
+    @cached_property
+    def _known_tokens(self) -> TokenCache:
+        return TokenCache()
 
     @cached_property
     def _blanks(self) -> dict[str, bool]:
@@ -452,7 +462,7 @@ class CTRSinkProcessor(ProcessorMixin):
         targets: Sequence[Mapping[str, Any] | str],
         times: Sequence[int | float],
     ) -> tuple[Pieces, EventTable, np.ndarray, np.ndarray, np.ndarray]:
-        """Check raw rows as `__call__` takes them, and tokenise each different text once.
+        """Check raw rows as `__call__` takes them, and tokenise each different text once; texts of earlier rows are known.
 
         Args:
             histories: H histories. targets: T targets, of which there may be another number. times: H times of targets.
@@ -482,7 +492,8 @@ class CTRSinkProcessor(ProcessorMixin):
             names = self.prompt.feedback_names
             feedback = np.array([feedback_code(e, names, b, i) for b, i, e in flat], dtype=np.int64)
         events = self.event_table(item[: len(flat)], time, feedback, value)
-        return self.encode_items(list(unique)), events, offsets, item[len(flat) :], target_time
+        pieces = self._pieces(self._known_tokens.rows(unique, self._item_tokens))
+        return pieces, events, offsets, item[len(flat) :], target_time
 
     @staticmethod
     def as_target(text: Any) -> dict[str, Any]:

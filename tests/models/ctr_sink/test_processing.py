@@ -1,6 +1,8 @@
 """The processor against a plain-Python reference, and its handling of odd input."""
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -10,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from text_tokenizers import KINDS, make, plain_fast, roberta, wordpiece
 
+from lmctr.models.ctr_sink import processing_ctr_sink
+from lmctr.models.ctr_sink.piece_tokens import TokenCache
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.utils.ragged import Ragged
 
 TEXTS = ["Heat (1995)", "Casino (Crime, Drama)", "Alien", "", "[SINK] [SEP] <s>", "  Toy  Story ", "星战", "a"]
 
@@ -483,3 +488,30 @@ def test_a_target_without_any_text_is_an_error(tokenizers):
     processor = CTRSinkProcessor(tokenizers["bert"], prompt=prompt)
     with pytest.raises(ValueError, match="row 1: the target's text is empty"):
         processor(histories=[[], []], targets=["a", None], times=[1, 1])
+
+
+def test_texts_are_tokenised_once_and_forgotten_in_bounds(monkeypatch):
+    processor, fresh = (CTRSinkProcessor(make("bert")) for _ in range(2))
+    asked = []
+    original = processing_ctr_sink.tokenize
+    monkeypatch.setattr(
+        processing_ctr_sink, "tokenize", lambda tokenizer, texts: asked.extend(texts) or original(tokenizer, texts)
+    )
+    history = [{"text": "Heat", "time": 1}, {"text": None, "time": 2}, {"text": "Toy Story", "time": 3}]
+    processor([history], ["Casino"], [9])
+    assert len(asked) == 4
+    again = processor([history], ["Alien (1979)"], [9])
+    assert len(asked) == 5
+    monkeypatch.undo()
+    wanted = fresh([history], ["Alien (1979)"], [9])
+    assert all(torch.equal(again[key], wanted[key]) for key in wanted)
+
+    cache = TokenCache(max_tokens=100)
+    for number in range(50):
+        rows = cache.rows(
+            [str(number), "kept"], lambda texts: Ragged.from_rows([[len(text), ord(text[0])] for text in texts])
+        )
+        assert rows.values.tolist() == [len(str(number)), ord(str(number)[0]), 4, ord("k")]
+        assert len(cache) <= 4
+    assert len(copy.deepcopy(cache)) == len(pickle.loads(pickle.dumps(cache))) == 0
+    assert len(cache.rows([], None)) == 0
