@@ -19,7 +19,7 @@ from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 
 __all__ = ["AttentionMap", "SinkAttention", "attention_map", "sink_attention", "token_labels"]
 
-_INPUTS = ("input_ids", "attention_mask", "sink_buckets", "position_ids")
+_INPUTS = ("input_ids", "attention_mask", "sink_buckets", "position_ids", "target_mask")
 
 
 @dataclass(frozen=True, eq=False)

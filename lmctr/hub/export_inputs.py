@@ -35,6 +35,8 @@ def _text(config: CTRConfig) -> Axes:
     axes: Axes = {"input_ids": tokens, "attention_mask": tokens}
     if config.sink_kind != "none":
         axes["sink_buckets"] = tokens if len(config.signals) == 1 else (*tokens, len(config.signals))
+    if config.encoder_prefix:
+        axes["target_mask"] = tokens
     return _kept(axes | {"statistics": ("batch", config.num_statistics)})
 
 
@@ -110,6 +112,8 @@ def random_inputs(
             found["sink_buckets"] = torch.full(shapes["sink_buckets"], -1)
             found["sink_buckets"][:, 1 : max(length - 2, 2) : 2] = 0
             found["sink_buckets"][~inside] = -1
+        if "target_mask" in shapes:  # the last place
+            found["target_mask"] = torch.arange(length) == lengths[:, None] - 1
     if "ad_mask" in shapes:
         found["ad_mask"] = torch.arange(candidates) < (candidates - torch.arange(batch)).clamp_min(1)[:, None]
     if "history_items" in shapes:

@@ -119,6 +119,12 @@ def _text(config: Any, shape: RequestShape, requests: int, generator: torch.Gene
             buckets = torch.zeros_like(buckets)
         buckets = buckets.masked_fill(~is_sink[None, :, None], -1)
         inputs["sink_buckets"] = buckets[..., 0] if len(signals) == 1 else buckets
+    if config.encoder_prefix:
+        inputs["target_mask"] = (
+            (place >= _TOKENS_PER_BEHAVIOUR * ((length - 1) // _TOKENS_PER_BEHAVIOUR))
+            .expand(rows, length)
+            .contiguous()
+        )
     if config.layout == "split":  # each behaviour, each sink and the target are an element
         behaviours = place // _TOKENS_PER_BEHAVIOUR
         fields = 2 * behaviours + is_sink.long() if has_sinks else behaviours

@@ -70,14 +70,11 @@ class CTRSinkScorer(RequestScorer):
     def __init__(self, model: torch.nn.Module, processor: Any):
         super().__init__(model, processor)
         against = _why_not_shared(model, processor)
-        self.shares_prefix, self.reason = (
-            against is None,
-            against
-            or (
-                f"{model.config.text_config.model_type} is causal and order 'recent' does not depend on the candidate: "
-                "the history is encoded once"
-            ),
-        )
+        self.shares_prefix, kind = against is None, model.config.text_config.model_type
+        why = f"{kind} is causal and order 'recent' does not depend on the candidate: the history is encoded once"
+        if model.config.encoder_prefix:
+            why = f"the history does not see the candidate in this {kind} (encoder_prefix): it is encoded once"
+        self.reason = against or why
         self.encoded_class = EncodedPrefix if self.shares_prefix else None
 
     def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
@@ -168,23 +165,25 @@ class CTRSinkScorer(RequestScorer):
         _check_positions(self.model, int(plan.length.max()))
         pieces = rows.pieces
         suffix = pieces.values[pieces.suffix[0] : pieces.suffix[0] + pieces.suffix[1]]
-        # Rows that lost the same number of behaviours to max_length begin alike. The largest part stays in the state.
-        values, counts = np.unique(plan.dropped, return_counts=True)
+        # Rows that lost the same number of behaviours to max_length begin alike. The largest part stays in the state. Where a target
+        # has no text, the prompt's own tokens around it are the target, which the history of an encoder does not see.
+        alike = plan.dropped * 2 + (self.model.config.encoder_prefix & (rows.pieces.item_length[rows.target] == 0))
+        values, counts = np.unique(alike, return_counts=True)
         parts, kept, reencoded = [], encoded, 0
         for place in np.argsort(-counts, kind="stable"):
-            alike = np.flatnonzero(plan.dropped == values[place])
-            prefix, again, rest = self._encode(rows, plan, alike, kept)
+            chosen = np.flatnonzero(alike == values[place])
+            prefix, again, rest = self._encode(rows, plan, chosen, kept)
             if place == np.argmax(counts):
                 kept, reencoded = prefix, again
-            starts, lengths = pieces.item_start[rows.target[alike]], pieces.item_length[rows.target[alike]]
+            starts, lengths = pieces.item_start[rows.target[chosen]], pieces.item_length[rows.target[chosen]]
             own = [
                 np.concatenate([rest, pieces.values[start : start + length], suffix])
                 for start, length in zip(starts, lengths)
             ]
             beside = (
-                None if rows.statistics is None else torch.from_numpy(rows.statistics[alike]).to(self.model.device)
+                None if rows.statistics is None else torch.from_numpy(rows.statistics[chosen]).to(self.model.device)
             )
-            parts.append((alike, Pack(prefix, own, beside)))
+            parts.append((chosen, Pack(prefix, own, beside)))
         return parts, kept, reencoded
 
     def _encode(
@@ -199,8 +198,10 @@ class CTRSinkScorer(RequestScorer):
         ids, buckets = batch["input_ids"][0], batch["sink_buckets"][0]
         shared = len(ids) - int(own.min())
         body = shared - pieces.prefix[1] - pieces.empty[1] * bool(plan.is_empty[shortest])
-        # One position at least is each candidate's own, so that there is something to run.
-        length = min(shared, len(ids) - 1)
+        if self.model.config.encoder_prefix and not pieces.item_length[rows.target[shortest]]:
+            length = shared - pieces.prefix[1]
+        else:  # one position at least is each candidate's own, so that there is something to run
+            length = min(shared, len(ids) - 1)
         buckets = buckets.reshape(len(ids), -1)[:length]
         prefix, again = encode_prefix(self.model, ids[:length], buckets, min(body, length), encoded)
         return prefix, again, ids[length:shared]
@@ -277,8 +278,11 @@ def _why_not_shared(model: torch.nn.Module, processor: Any) -> str | None:
         return f"layout {config.layout!r} {once}; rows of vectors are short and are batched"
     if spec is None:
         return f"it is not known of {kind} whether its histories are independent of what follows them"
-    if not spec.is_causal:
-        return f"every position of {kind} sees the candidate, so its history has other states for each candidate"
+    if not (spec.is_causal or config.encoder_prefix):
+        return (
+            f"every position of {kind} sees the candidate, so its history has other states for each candidate (a model trained with "
+            "encoder_prefix shares it)"
+        )
     if processor.sink_order != "recent":
         return f"order {processor.sink_order!r} retrieves other behaviours for each candidate"
     if dependent:
@@ -291,7 +295,7 @@ def _why_not_shared(model: torch.nn.Module, processor: Any) -> str | None:
 
 
 def _check_positions(model: torch.nn.Module, longest: int) -> None:
-    limit = getattr(model.config.text_config, "max_position_embeddings", None)
+    limit = model.model.max_positions
     if limit is not None and longest > limit:
         raise ValueError(
             f"a row has {longest} tokens, but the backbone has positions for {limit}; give the processor max_length={limit}"

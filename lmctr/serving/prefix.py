@@ -1,4 +1,4 @@
-"""Shared prefixes of decoders: a history encoded once, going on from what was encoded, and candidates packed behind it.
+"""Shared prefixes of decoders, and of encoders whose history does not see the target: a history encoded once, going on from what was encoded, and candidates packed behind it.
 
 Shapes: P positions of the prefix, N positions of a pack of candidates, C candidates, S signals, H hidden size.
 """
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from lmctr.models.ctr_sink.backbone import position_ids_from_mask
 from lmctr.models.ctr_sink.sink_attention import SinkCache
 
 from .registry import EncodedHistory
@@ -25,13 +26,13 @@ _PASS = 2048  # positions of the packs of a forward pass
 
 @dataclass(frozen=True, eq=False)
 class EncodedPrefix(EncodedHistory):
-    """The beginning of a row and what a decoder computed of it.
+    """The beginning of a row and what a language model computed of it.
 
     Args:
         ids: (P,) int64 token ids. buckets: (P, S) int64 sink buckets, -1 where the position is no sink.
         body: positions of the prompt's head and the behaviours; the target's prompt follows them.
         keys, values: per layer (1, key heads, P, d). hidden: (P, H) last hidden states.
-        sink_keys: per enhanced layer (1, A, M, d), keys of the sink bias (Eq. 10) of the M sinks.
+        sink_keys: per enhanced layer (1, A, M, d), keys of the sink bias (Eq. 10) of the M sinks; none in encoders.
     """
 
     ids: np.ndarray
@@ -76,17 +77,19 @@ def encode_prefix(
     """Encode the beginning of a row; what it has in common with an encoded one is taken from there.
 
     Exact in causal models: a position depends on earlier tokens, positions and sinks only, and those of a common beginning
-    are the same. A bias that looks ahead (`sink_bias_causal=False`) makes it depend on every sink of the prefix.
+    are the same. A bias that looks ahead (`sink_bias_causal=False`) makes it depend on every sink of the prefix, and in encoders
+    (`encoder_prefix`) every position of it depends on all others: it is then kept as a whole or not at all.
 
     Args:
-        model: a [`CTRSinkForCTR`] with a decoder. ids, buckets, body: see [`EncodedPrefix`].
+        model: a [`CTRSinkForCTR`] with a decoder, or with `encoder_prefix`. ids, buckets, body: see [`EncodedPrefix`].
         before: an encoded prefix of the same user.
 
     Returns:
         The encoded prefix, and how many positions of the body of `before` could not be kept.
     """
     common = 0 if before is None else _common(before, ids, buckets)
-    looks_ahead = bool(model.config.resolved_sink_bias_layers) and not model.config.sink_bias_causal
+    is_encoder = model.config.encoder_prefix
+    looks_ahead = is_encoder or (bool(model.config.resolved_sink_bias_layers) and not model.config.sink_bias_causal)
     if before is not None and looks_ahead and not common == len(ids) == before.num_positions:
         common = 0
     lost = 0 if before is None else max(0, before.body - common)
@@ -95,26 +98,28 @@ def encode_prefix(
 
     device = next(model.parameters()).device
     sinks = np.flatnonzero(buckets[:common, 0] >= 0)
-    sink_cache = SinkCache()
+    sink_cache = None if is_encoder else SinkCache()
     past = DynamicCache(config=model.config.text_config)
     if common:
         for layer, (key, value) in enumerate(zip(before.keys, before.values, strict=True)):
             past.update(key[:, :, :common], value[:, :, :common], layer)
         kept = {slot: key[:, :, : len(sinks)] for slot, key in before.sink_keys.items()}
         sink_cache = SinkCache(kept, torch.from_numpy(sinks)[None].to(device), common)
-    if common == len(ids):  # shorter than before
-        return _prefix(ids, buckets, body, past, before.hidden[:common], sink_cache), lost
+    if common == len(ids):  # shorter than before, or nothing at all
+        empty = torch.zeros(0, model.config.text_config.hidden_size, device=device)
+        hidden = empty if before is None else before.hidden[:common]
+        return _prefix(ids, buckets, body, past, hidden, sink_cache), lost
     new_ids = torch.from_numpy(ids[common:])[None].to(device)
     position = torch.arange(common, len(ids), device=device)
-    later = torch.arange(len(ids), device=device) > position[:, None]
-    mask = torch.zeros(later.shape, dtype=_dtype(model), device=device).masked_fill(
-        later, torch.finfo(_dtype(model)).min
-    )
+    mask = torch.zeros(len(position), len(ids), dtype=_dtype(model), device=device)
+    if not is_encoder:
+        later = torch.arange(len(ids), device=device) > position[:, None]
+        mask = mask.masked_fill(later, torch.finfo(_dtype(model)).min)
     hidden = model.model(
         input_ids=new_ids,
         attention_mask=mask[None, None],
         sink_buckets=torch.from_numpy(buckets[common:])[None].to(device),
-        position_ids=position[None],
+        position_ids=position[None] + _first_position(model),
         past_key_values=past,
         use_cache=True,
         sink_cache=sink_cache,
@@ -125,10 +130,10 @@ def encode_prefix(
 
 
 def _prefix(
-    ids: np.ndarray, buckets: np.ndarray, body: int, past: DynamicCache, hidden: torch.Tensor, sinks: SinkCache
+    ids: np.ndarray, buckets: np.ndarray, body: int, past: DynamicCache, hidden: torch.Tensor, sinks: SinkCache | None
 ) -> EncodedPrefix:
     keys, values = [layer.keys for layer in past.layers], [layer.values for layer in past.layers]
-    return EncodedPrefix(ids.copy(), buckets.copy(), body, keys, values, hidden, sinks.keys)
+    return EncodedPrefix(ids.copy(), buckets.copy(), body, keys, values, hidden, {} if sinks is None else sinks.keys)
 
 
 def _common(before: EncodedPrefix, ids: np.ndarray, buckets: np.ndarray) -> int:
@@ -159,7 +164,7 @@ def score_packs(model: torch.nn.Module, asked: Sequence[Pack], max_tokens: int) 
     only, is zero in their rows: what it did to the prefix is in the cache.
 
     Args:
-        model: a [`CTRSinkForCTR`] with a decoder. asked: candidates of each user.
+        model: as `encode_prefix` takes it. asked: candidates of each user.
         max_tokens: most positions of a pass (bounded by an own limit, above which they only get slower).
 
     Returns:
@@ -205,7 +210,8 @@ def _score_rows(model: torch.nn.Module, rows: Sequence[tuple[Pack, np.ndarray]])
         position[row, :size] = before[row] + np.arange(size) - np.repeat(np.cumsum(own) - own, own)
     ids, segment, position = (torch.from_numpy(values).to(device) for values in (ids, segment, position))
     hidden_keys = torch.zeros(len(rows), 1, width, first + width, dtype=torch.bool, device=device)
-    hidden_keys[:, 0, :, first:] = ~(segment[:, :, None] == segment[:, None, :]).tril()
+    alike = segment[:, :, None] == segment[:, None, :]
+    hidden_keys[:, 0, :, first:] = ~(alike if model.config.encoder_prefix else alike.tril())
     for row, count in enumerate(before):
         hidden_keys[row, :, :, : first - count] = True
     mask = torch.zeros(hidden_keys.shape, dtype=dtype, device=device)
@@ -218,7 +224,7 @@ def _score_rows(model: torch.nn.Module, rows: Sequence[tuple[Pack, np.ndarray]])
     hidden = language_model(
         inputs_embeds=language_model.get_input_embeddings()(ids),
         attention_mask=mask,
-        position_ids=position,
+        position_ids=position + _first_position(model),
         past_key_values=past,
         use_cache=True,
     ).last_hidden_state
@@ -256,6 +262,11 @@ def packs(lengths: np.ndarray, most: int) -> Iterator[np.ndarray]:
         total += int(length)
     if begin < len(lengths):
         yield np.arange(begin, len(lengths))
+
+
+def _first_position(model: torch.nn.Module) -> int:
+    """Number of a row's first position; RoBERTa counts from its padding id on."""
+    return int(position_ids_from_mask(torch.ones(1, 1), model.config.text_config))
 
 
 def _dtype(model: torch.nn.Module) -> torch.dtype:

@@ -48,6 +48,9 @@ BACKBONES = {
     "qwen3": BackboneSpec("self_attn", "layers", True, 1 / 3),
 }
 
+# Encoders whose attention takes the keys and values of earlier positions.
+PREFIX_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
+
 
 def check_sink_settings(settings: Any, require: Callable[[bool, str, str], None]) -> None:
     """Check the keys that the configuration and the processor share.
@@ -96,6 +99,9 @@ class CTRSinkConfig(CTRConfig):
             code, whose bias looks ahead.
         sink_bias_scale_init (`float`, *optional*): initial scale s of the bias; default 1.0 (causal), 10.0 (encoders).
         sink_bias_dropout (`float`, defaults to 0.1): dropout on the bias.
+        encoder_prefix (`bool`, defaults to `False`): the history does not see the target, which sees all, in training and after: an
+            encoder's states of a history then are the same for every candidate, and requests encode it once, as with decoders.
+            For encoders of BERT's kind with `layout="single"`; the history is all that stands before the target's own tokens.
         layout (`str`, defaults to `"single"`): `"single"`: one text for history and target (the paper). `"split"`: each
             behaviour's text and the target's pass the lower half of the layers (the first `num_hidden_layers // 2`) on their
             own; their mean vectors and the sinks pass the upper half together, see `split_layout.py`. No sink passes the
@@ -138,6 +144,7 @@ class CTRSinkConfig(CTRConfig):
     sink_bias_causal: bool = True
     sink_bias_scale_init: float | None = None
     sink_bias_dropout: float = 0.1
+    encoder_prefix: bool = False
     layout: str = "single"
     field_projection_size: int = 128
     head_hidden_size: int = 32
@@ -215,6 +222,10 @@ class CTRSinkConfig(CTRConfig):
             types = ", ".join(sorted(BACKBONES))
             needs = f'"single"; "split" needs a backbone of two layers or more of type {types}'
             self._require(known, "layout", needs)
+        if self.encoder_prefix:
+            able = self.layout == "single" and self.text_config.model_type in PREFIX_ENCODERS
+            needs = f'false; true needs layout="single" and a backbone of type {", ".join(PREFIX_ENCODERS)}'
+            self._require(able, "encoder_prefix", needs)
         self._require_whole("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
         self._require_whole("num_statistics", least=0)
         if self.max_sinks is not None:

@@ -30,6 +30,7 @@ from .sink_attention import (
     SinkTable,
     add_bias_to_mask,
     locate_sinks,
+    prefix_mask,
 )
 from .split_layout import SplitHead, SplitOutput, check_split, forward_split, mean_over, run_layers
 from .statistics_tower import StatisticsTower, check_statistics
@@ -138,11 +139,12 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             raise ValueError(
                 f"{what} {length} {unit}, but the backbone has positions for {limit}; give the processor max_length={limit}"
             )
-        if self.sink_bias is not None:
+        if self.sink_bias is not None or self.config.encoder_prefix:
             used = self.language_model.config._attn_implementation
             if used not in ("eager", "sdpa"):
                 raise ValueError(
-                    f"attn_implementation={used!r} cannot carry the sink bias; use 'sdpa' or 'eager', or sink_bias_layers=[]"
+                    f"attn_implementation={used!r} cannot carry the sink bias or encoder_prefix; use 'sdpa' or 'eager', or "
+                    "sink_bias_layers=[] and encoder_prefix=False"
                 )
 
     def locate(self, places: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, SinkContext]:
@@ -226,6 +228,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         sink_cache: SinkCache | None = None,
         field_ids: torch.Tensor | None = None,
         field_vectors: torch.Tensor | None = None,
+        target_mask: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutput:
         """Encode a batch.
@@ -241,6 +244,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             field_vectors: (B, P, H), in place of `input_ids` and `field_ids`: vectors of `encode_fields`, element by element,
                 padded on the right; then `attention_mask` (B, P) and `sink_buckets` (B, P) or (B, P, S) go by elements, too.
                 The vectors at [SINK] elements are not read.
+            target_mask: (B, N) bool, the target item's tokens; read with `encoder_prefix` and a two-dimensional `attention_mask`.
             kwargs: passed to the backbone (`output_hidden_states`, `output_attentions`).
 
         Returns:
@@ -274,6 +278,10 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             inputs_embeds = embeddings(input_ids.masked_fill(is_sink[..., 0], 0))
             sink_embeds = self.sink_embedding(sink_buckets.clamp_min(0)).to(inputs_embeds.dtype)
             inputs_embeds = torch.where(is_sink, sink_embeds, inputs_embeds)
+        if self.config.encoder_prefix and attention_mask.dim() == 2:
+            if target_mask is None:
+                raise ValueError("target_mask is needed with encoder_prefix: what stands before it does not see it")
+            attention_mask = prefix_mask(attention_mask, target_mask, inputs_embeds.dtype)
         if self.sink_bias is not None:
             kwargs["sink_context"] = sinks._replace(cache=sink_cache)
         if self.is_causal:
@@ -428,7 +436,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
 
         Args:
             input_ids, attention_mask, sink_buckets, position_ids, field_ids, field_vectors: see `CTRSinkModel.forward`.
-            target_mask: (B, N) bool, the target item's tokens; needed with `pooling="sinks"`. Not read with
+            target_mask: (B, N) bool, the target item's tokens; needed with `pooling="sinks"` and `encoder_prefix`. Not read with
                 `layout="split"`, where the target is the last element.
             pooling: "all" (stage 2 and evaluation, Eq. 5) or "sinks" (stage 1, Eq. 6).
             statistics: (B, Fs) float, scaled as the processor scales them; given exactly where `num_statistics` is above 0.
@@ -456,6 +464,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             position_ids=position_ids,
             field_ids=field_ids,
             field_vectors=field_vectors,
+            target_mask=target_mask,
             **kwargs,
         )
         read = (outputs, pooling) if isinstance(outputs, SplitOutput) else (outputs.last_hidden_state, tokens)

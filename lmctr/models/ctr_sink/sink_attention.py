@@ -21,6 +21,7 @@ __all__ = [
     "SinkTable",
     "add_bias_to_mask",
     "locate_sinks",
+    "prefix_mask",
 ]
 
 
@@ -200,6 +201,18 @@ class SinkBias(nn.Module):
     def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, layer_idx: int) -> torch.Tensor:
         slot = self.slots[layer_idx]
         return self.layers[slot](hidden_states, sinks, slot)
+
+
+def prefix_mask(attention_mask: torch.Tensor, target_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Float mask (B, 1, N, N) by which what stands before the first target token does not see what comes from there on.
+
+    Args:
+        attention_mask: (B, N), 1 for real tokens. target_mask: (B, N) bool, the target's tokens.
+    """
+    own = target_mask.long().cumsum(1) > 0
+    seen = attention_mask.bool()[:, None, :] & (own[:, :, None] | ~own[:, None, :])
+    mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
 def add_bias_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> torch.Tensor:
