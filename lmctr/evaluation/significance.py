@@ -50,6 +50,11 @@ class PairedTest:
     confidence: float
     num_pairs: int
 
+    @property
+    def detectable(self) -> float:
+        """The least difference, up or down, that such a test calls significant: half of the interval."""
+        return (self.confidence_interval[1] - self.confidence_interval[0]) / 2
+
     def __str__(self) -> str:
         low, high = self.confidence_interval
         return (

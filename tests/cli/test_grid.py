@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from cli_helpers import TINY, error_of, read
+from scipy import stats
 
 from lmctr.cli.main import main
 from lmctr.evaluation.metrics import auc
@@ -371,7 +372,8 @@ def test_report(finished, tmp_path, capsys):
     over = paired_t_test(sink, [values["plain", 0], values["plain", 1]])
     row = next(line for line in text.splitlines() if line.startswith("| sinks |"))
     assert f"| 2/2 | {np.mean(sink):.4f} ± {np.std(sink, ddof=1):.4f} |" in row
-    assert f"| {gap.mean():+.4f} (no sinks) | {over.p_value:.2g} |" in row
+    least = stats.t.ppf(0.975, 1) * np.std(gap, ddof=1) / np.sqrt(2)
+    assert f"| {gap.mean():+.4f} (no sinks) | {least:.4f} | {over.p_value:.2g} |" in row
     baseline = json.loads(next((runs / "baselines").glob("*.json")).read_text())["seeds"]["0"]["counting"]["test"][
         "auc"
     ]
@@ -401,6 +403,28 @@ def test_report(finished, tmp_path, capsys):
     assert float(found["p_value"]) == pytest.approx(delong.p_value, rel=1e-4)
     assert {t["point"] for t in tests} == {"sink"}
     assert {t["metric"] for t in tests} == {"auc", "log_loss"}
+
+
+def test_contrasts(finished, tmp_path, capsys):
+    path, runs = finished
+    beside = path.with_name("contrasts.yaml")
+    beside.write_text("base: grid.yaml\ncompare_to: null\ncontrasts: [[plain, sink]]\n")
+    words = ["grid", "report", str(beside), "--output_dir", str(runs), "--output", str(tmp_path), "--resamples", "100"]
+    assert main(words) == 0
+    values = {p: [auc(*scores(runs, p, s)) for s in (0, 1)] for p in ("plain", "sink")}
+    gap = np.subtract(values["plain"], values["sink"])
+    over = paired_t_test(values["plain"], values["sink"])
+    least = stats.t.ppf(0.975, 1) * np.std(gap, ddof=1) / np.sqrt(2)
+    text = capsys.readouterr().out
+    assert f"| no sinks | 2 | {gap.mean():+.4f} (sinks) | {least:.4f} | {over.p_value:.2g} |" in text
+    with open(tmp_path / "small_tests.csv") as file:
+        assert {(row["point"], row["compare_to"]) for row in csv.DictReader(file)} == {("plain", "sink")}
+    assert load_grid(beside).select(["plain"]).contrasts == []
+    axes = {"k": [{"name": "k4", "set": {"data.num_behaviors": 4}}, {"name": "k5", "set": {"data.num_behaviors": 5}}]}
+    crossed = load_grid(write_grid(tmp_path, axes=axes, contrasts=[["plain", "sink"], ["k4-sink", "k5-sink"]]))
+    assert crossed.contrasts == [("k4-plain", "k4-sink"), ("k4-sink", "k5-sink"), ("k5-plain", "k5-sink")]
+    with pytest.raises(ValueError, match="contrasts names 'sinks', which is no point; did you mean 'sink'"):
+        load_grid(write_grid(tmp_path, contrasts=[["plain", "sinks"]]))
 
 
 def test_a_report_invents_nothing(finished, tmp_path, capsys):

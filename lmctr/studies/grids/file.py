@@ -5,6 +5,7 @@
     output_dir: runs/table1                     # default: runs/<name>
     seeds: [0, 1, 2]
     compare_to: lm_ctr                          # the point that the others are tested against
+    contrasts: [[two_stage, double]]            # further pairs to test, first - second
     set: {data.num_behaviors: 20}               # values of every point
     axes:                                       # crossed with each other and with the points
       backbone:
@@ -14,8 +15,8 @@
       - {name: lm_ctr, label: LM-CTR, set: {model.sink_kind: none}}
       - {name: sink, label: "w [SINK]", set: {model.sink_kind: sink}}
 
-With axes a combination's name joins its parts (`roberta-lm_ctr`), and `compare_to: lm_ctr` means the point of the same axis
-values. An axis value or a point may have its own `recipe`, a point its own `compare_to` (null: none). Values are applied in the
+With axes a combination's name joins its parts (`roberta-lm_ctr`); `compare_to: lm_ctr` and the names in `contrasts` mean the points of
+the same axis values. An axis value or a point may have its own `recipe`, a point its own `compare_to` (null: none). Values are applied in the
 order grid, axes, point, command line.
 
 A grid may start from another one, its `base` (a file beside it, or a shipped name), and state only what differs: mappings are merged key
@@ -92,6 +93,7 @@ class GridKeys(Values):
     output_dir: Text | None = None
     seeds: list[int] = Field([0], min_length=1)
     compare_to: Text | None = None
+    contrasts: list[Annotated[list[Text], Field(min_length=2, max_length=2)]] | None = None
     set: Changes | None = None
     axes: dict[str, Annotated[list[AxisKeys], Field(min_length=1)]] | None = None
     points: Annotated[list[PointKeys], Field(min_length=1)] | None = None
@@ -151,6 +153,7 @@ class Grid:
     output_dir: Path
     seeds: list[int]
     points: list[Point]
+    contrasts: list[tuple[str, str]] = field(default_factory=list)
 
     def point(self, name: str) -> Point:
         """The point of this name."""
@@ -169,7 +172,8 @@ class Grid:
                     f"{', '.join(point.name for point in self.points)}"
                 )
         chosen = [p for p in self.points if not patterns or any(fnmatchcase(p.name, pattern) for pattern in patterns)]
-        return replace(self, points=chosen)
+        names = {point.name for point in chosen}
+        return replace(self, points=chosen, contrasts=[pair for pair in self.contrasts if names.issuperset(pair)])
 
 
 def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
@@ -190,18 +194,16 @@ def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
     known = [point.name for point in points]
     if len(set(known)) < len(known):
         raise ValueError(f"{name}: two points are named {_first_double(known)!r}")
-    for point in points:
-        if point.compare_to is not None and point.compare_to not in known:
-            names = [*known, *(entry.name for entry in keys.points or ())]
-            hint = did_you_mean(point.compare_to, names, "did you mean")
-            raise ValueError(
-                f"{name}: compare_to of point {point.name!r} is {point.compare_to!r}, which is no point;{hint} "
-                f"points: {', '.join(known)}"
-            )
+    contrasts = list(dict.fromkeys(_contrasts(keys)))
+    named = [(f"compare_to of point {point.name!r} is", point.compare_to) for point in points if point.compare_to]
+    for what, other in [*named, *(("contrasts names", end) for pair in contrasts for end in pair)]:
+        if other not in known:
+            hint = did_you_mean(other, [*known, *(entry.name for entry in keys.points or ())], "did you mean")
+            raise ValueError(f"{name}: {what} {other!r}, which is no point;{hint} points: {', '.join(known)}")
     # A point is not tested against itself.
     points = [replace(point, compare_to=None) if point.compare_to == point.name else point for point in points]
     folder = Path(output_dir or keys.output_dir or f"runs/{title}")
-    return Grid(path, title, keys.description or "", folder, keys.seeds, points)
+    return Grid(path, title, keys.description or "", folder, keys.seeds, points, contrasts)
 
 
 def check_recipes(grid: Grid, more: Sequence[tuple[str, str]] = ()) -> dict[tuple[str, int], Recipe]:
@@ -242,19 +244,30 @@ def _cross(path: Path, where: str, keys: GridKeys) -> Iterator[Point]:
             for part in parts:
                 values |= part.set or {}
             against = entry.compare_to if entry and "compare_to" in entry.model_fields_set else keys.compare_to
-            if (
-                against in names and prefix
-            ):  # the point of the same axis values; a combination's whole name stays as it is
-                against = f"{prefix}-{against}"
             yield Point(
                 "-".join(part.name for part in parts),
                 " ".join(labels),
                 labels[-1],
                 find_base(path, recipe),
                 values,
-                against,
+                _beside(prefix, against, names),
                 {axis: value.name for axis, value in zip(keys.axes or {}, choice)},
             )
+
+
+def _contrasts(keys: GridKeys) -> Iterator[tuple[str, str]]:
+    """The pairs to test, at every combination of axis values."""
+    names = [entry.name for entry in keys.points or ()]
+    for choice in itertools.product(*(keys.axes or {}).values()):
+        prefix = "-".join(value.name for value in choice)
+        yield from (
+            (_beside(prefix, one, names), _beside(prefix, other, names)) for one, other in keys.contrasts or ()
+        )
+
+
+def _beside(prefix: str, name: str | None, names: Sequence[str]) -> str | None:
+    """The point of this name at the same axis values; a combination's whole name stays as it is."""
+    return f"{prefix}-{name}" if prefix and name in names else name
 
 
 def find_base(grid: Path, recipe: str) -> Path:

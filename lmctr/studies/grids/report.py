@@ -37,15 +37,26 @@ _NOTES = (
     "Mean ± sample standard deviation over the seeds that are done (done/wanted). AUC is exact (ties count half), gAUC the "
     "impression-weighted mean of the AUC per user, ECE has 10 uniform bins. Differences are to the row named in brackets, on equal "
     "seeds; p values are two-sided and not corrected for the number of tests.",
-    "t test: paired over seeds, the test samples as given. DeLong: test samples independent, one p per seed. Bootstrap: draws of users "
+    "t test: paired over seeds, the test samples as given; detectable: the least difference that it would call significant (p < 0.05), "
+    "with the spread between seeds as it is. DeLong: test samples independent, one p per seed. Bootstrap: draws of users "
     "(of samples, where there are no users), one p per seed.",
 )
 _RANKING_NOTE = (
     "Mean ± sample standard deviation over the seeds that are done (done/wanted). R/R* is the eCPM of the ads passed on relative to the "
     "ground truth's, OPA the share of pairs of ads in the right order, as means over impressions that have a value. Differences are to the row "
-    "named in brackets, on equal seeds; p values are two-sided and not corrected for the number of tests. t test: paired over seeds. "
-    "Bootstrap: draws of impressions, one p per seed."
+    "named in brackets, on equal seeds; p values are two-sided and not corrected for the number of tests. t test: paired over seeds; "
+    "detectable: the least difference that it would call significant (p < 0.05). Bootstrap: draws of impressions, one p per seed."
 )
+
+
+@dataclasses.dataclass
+class Comparison:
+    """Paired tests of one point against another; empty where nothing can be compared, and `note` says why."""
+
+    point: Point
+    other: Point | None
+    tests: list[SeedTest]
+    note: str = ""
 
 
 @dataclasses.dataclass
@@ -56,18 +67,14 @@ class PointResult:
         runs: stored scores by seed, of finished runs only.
         written: `metrics.json` by seed.
         missing: the other runs.
-        compared: label of the point that it is tested against.
-        tests: paired tests against the point's `compare_to`; empty without one, or where nothing can be compared.
-        note: why there are no tests, where there should be.
+        compared: the tests against the point's `compare_to`; None without one.
     """
 
     point: Point
     runs: dict[int, RunPredictions]
     written: dict[int, dict[str, Any]]
     missing: list[GridRun]
-    compared: str = ""
-    tests: list[SeedTest] = dataclasses.field(default_factory=list)
-    note: str = ""
+    compared: Comparison | None = None
 
     @property
     def num_wanted(self) -> int:
@@ -81,10 +88,11 @@ class PointResult:
 
 @dataclasses.dataclass
 class Section:
-    """Points on the same data, with the baselines of these data."""
+    """Points on the same data, with the tests that the grid asks for beside those against `compare_to`, and the baselines of these data."""
 
     title: str
     points: list[PointResult]
+    contrasts: list[Comparison]
     baselines: dict[str, dict[int, dict[str, Any]]]
     best_auc: float | None = None
     num_fitted: int | None = None
@@ -121,6 +129,12 @@ class GridReport:
         """The points of all sections."""
         return [result for section in self.sections for result in section.points]
 
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """All tests, with those that could not be made."""
+        against = [result.compared for result in self.results if result.compared]
+        return against + [contrast for section in self.sections for contrast in section.contrasts]
+
     def write(self, folder: str | Path) -> None:
         """Write `<name>.md`, `<name>.csv` and `<name>_tests.csv`."""
         path = Path(folder) / self.grid.name
@@ -136,6 +150,8 @@ class GridReport:
             lines.append(self.grid.description)
         for section in self.sections:
             lines += [f"## {section.title}", _table(section)]
+            if section.contrasts:
+                lines += ["Contrasts:", _contrast_table(section)]
             if section.best_auc is not None and self.split == "test":
                 lines.append(f"Best reachable test AUC: {section.best_auc:.4f}.")
             if section.num_fitted is not None:
@@ -144,7 +160,7 @@ class GridReport:
                 shown = " or ".join(f"{number:,}" for number in sorted(trained)) or "-"
                 lines.append(f"Training samples: models {shown}, baselines {section.num_fitted:,}.")
         missing = [run for result in self.results for run in result.missing]
-        notes = [f"{result.point.name}: {result.note}" for result in self.results if result.note]
+        notes = [f"{one.point.name}: {one.note}" for one in self.comparisons if one.note]
         if missing:
             lines += [
                 f"Missing ({len(missing)} of {sum(result.num_wanted for result in self.results)} runs):",
@@ -193,8 +209,8 @@ class GridReport:
         """One row per paired test; `seed` is empty for tests over seeds."""
         return [
             {
-                "point": result.point.name,
-                "compare_to": result.point.compare_to,
+                "point": one.point.name,
+                "compare_to": one.other.name,
                 "split": self.split,
                 "metric": entry.metric,
                 "seed": entry.seed,
@@ -207,8 +223,8 @@ class GridReport:
                 "test": entry.test.method,
                 "num_pairs": entry.test.num_pairs,
             }
-            for result in self.results
-            for entry in result.tests
+            for one in self.comparisons
+            for entry in one.tests
         ]
 
 
@@ -248,7 +264,9 @@ def collect(
             [run for run in mine if run.state != DONE],
         )
     for result in results.values():
-        _test(result, results, num_resamples)
+        if result.point.compare_to is not None and result.runs:
+            result.compared = _compare(results, result.point.name, result.point.compare_to, num_resamples)
+    contrasts = [_compare(results, *pair, num_resamples) for pair in grid.contrasts]
     sections: dict[Path, Section] = {}
     for result in results.values():
         recipe = recipes[result.point.name, grid.seeds[0]]
@@ -260,36 +278,35 @@ def collect(
                 for name, seeds in kept.items()
             }
             written = read_baselines(grid.output_dir, recipe)
-            sections[path] = Section("", [], parts, written.get("best_auc"), written.get("training_samples"))
+            sections[path] = Section("", [], [], parts, written.get("best_auc"), written.get("training_samples"))
         sections[path].points.append(result)
+        sections[path].contrasts += [contrast for contrast in contrasts if contrast.point is result.point]
     for section in sections.values():
         section.title = _title(section, recipes, split)
     return list(sections.values())
 
 
-def _test(result: PointResult, results: dict[str, PointResult], num_resamples: int) -> None:
-    """Fill in the paired tests of one point, over the seeds that both sides have."""
-    against = result.point.compare_to
-    if against is None or not result.runs:
-        return
-    if against not in results:
-        result.note = f"{against} is not among the chosen points"
-        return
-    other = results[against]
-    result.compared = other.point.own_label
-    seeds = sorted(result.runs.keys() & other.runs.keys())
+def _compare(results: dict[str, PointResult], name: str, other: str, num_resamples: int) -> Comparison:
+    """Paired tests of one point against another, over the seeds that both sides have."""
+    found = Comparison(results[name].point, results[other].point if other in results else None, [])
+    if found.other is None:
+        found.note = f"{other} is not among the chosen points"
+        return found
+    runs, others = results[name].runs, results[other].runs
+    seeds = sorted(runs.keys() & others.keys())
     if not seeds:
-        result.note = f"no seed of {against} to compare with is done"
-        return
+        found.note = f"no seed of {other} to compare with is done"
+        return found
     try:
-        result.tests = compare_groups(
-            [result.runs[seed] for seed in seeds],
-            [other.runs[seed] for seed in seeds],
+        found.tests = compare_groups(
+            [runs[seed] for seed in seeds],
+            [others[seed] for seed in seeds],
             num_resamples,
-            RANKING_TESTED if result.runs[seeds[0]].ranking is not None else TESTED,
+            RANKING_TESTED if runs[seeds[0]].ranking is not None else TESTED,
         )
     except ValueError as error:  # other samples: a difference of means would compare nothing
-        result.note = f"not comparable with {against}: {error}"
+        found.note = f"not comparable with {other}: {error}"
+    return found
 
 
 def _title(section: Section, recipes: dict[tuple[str, int], Recipe], split: str) -> str:
@@ -311,8 +328,7 @@ def _title(section: Section, recipes: dict[tuple[str, int], Recipe], split: str)
 def _table(section: Section) -> str:
     names = section.names
     metrics = [METRIC_TITLES[name] for name in names]
-    delong = [] if section.is_ranking else ["DeLong"]
-    tests = [f"{METRIC_TITLES[names[0]]} difference", "t test", *delong, "bootstrap"]
+    tests = _test_titles(section)
     costs = _costs(section)
     rows = [["point", "seeds", *metrics, *tests, "train s", *costs]]
     for result in section.points:
@@ -321,7 +337,7 @@ def _table(section: Section) -> str:
                 result.point.label,
                 f"{len(result.runs)}/{result.num_wanted}",
                 *metric_cells(list(result.runs.values()), names),
-                *_test_cells(result, section.is_ranking),
+                *(_test_cells(result.compared, section.is_ranking) or [""] * len(tests)),
                 result.mean("train_seconds", lambda seconds: f"{seconds:.0f}"),
                 *(result.mean(key, lambda cost: f"{float(f'{cost:.3g}'):,.0f}") for key in costs.values()),
             ]
@@ -333,18 +349,36 @@ def _table(section: Section) -> str:
     return markdown_table(rows)
 
 
-def _test_cells(result: PointResult, is_ranking: bool) -> list[str]:
-    """Difference of the means over common seeds, and p values of the AUC, or of R/R*."""
-    tests = [entry for entry in result.tests if entry.metric == ("revenue_ratio" if is_ranking else "auc")]
+def _contrast_table(section: Section) -> str:
+    rows = [["contrast", "seeds", *_test_titles(section)]]
+    for one in section.contrasts:
+        cells = _test_cells(one, section.is_ranking) or ["-"] * (len(rows[0]) - 2)
+        over = sum(
+            entry.metric == one.tests[0].metric and entry.test.method.endswith("bootstrap") for entry in one.tests
+        )
+        rows.append([one.point.label, str(over), *cells])
+    return markdown_table(rows)
+
+
+def _test_titles(section: Section) -> list[str]:
+    delong = [] if section.is_ranking else ["DeLong"]
+    return [f"{METRIC_TITLES[section.names[0]]} difference", "detectable", "t test", *delong, "bootstrap"]
+
+
+def _test_cells(comparison: Comparison | None, is_ranking: bool) -> list[str]:
+    """Difference of the means over common seeds, the least detectable one, and p values of the AUC, or of R/R*; empty without tests."""
+    tests = comparison.tests if comparison else []
+    tests = [entry for entry in tests if entry.metric == ("revenue_ratio" if is_ranking else "auc")]
     if not tests:
-        return [""] * (3 if is_ranking else 4)
+        return []
     delong = [entry.test for entry in tests if entry.test.method == "DeLong"]
     pairs = [entry.test for entry in tests if entry.test.method.endswith("bootstrap")]
     over = [entry.test for entry in tests if entry.seed is None]
     p_values = [", ".join(f"{test.p_value:.2g}" for test in own) or "-" for own in (over, delong, pairs)]
     if is_ranking:
         del p_values[1]
-    return [f"{np.mean([test.difference for test in pairs]):+.4f} ({result.compared})", *p_values]
+    difference = f"{np.mean([test.difference for test in pairs]):+.4f} ({comparison.other.own_label})"
+    return [difference, f"{over[0].detectable:.4f}" if over else "-", *p_values]
 
 
 def _costs(section: Section) -> dict[str, str]:
