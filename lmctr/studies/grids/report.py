@@ -50,7 +50,7 @@ _RANKING_NOTE = (
 
 
 @dataclasses.dataclass
-class Comparison:
+class Contrast:
     """Paired tests of one point against another; empty where nothing can be compared, and `note` says why."""
 
     point: Point
@@ -74,7 +74,7 @@ class PointResult:
     runs: dict[int, RunPredictions]
     written: dict[int, dict[str, Any]]
     missing: list[GridRun]
-    compared: Comparison | None = None
+    compared: Contrast | None = None
 
     @property
     def num_wanted(self) -> int:
@@ -92,7 +92,7 @@ class Section:
 
     title: str
     points: list[PointResult]
-    contrasts: list[Comparison]
+    contrasts: list[Contrast]
     baselines: dict[str, dict[int, dict[str, Any]]]
     best_auc: float | None = None
     num_fitted: int | None = None
@@ -130,7 +130,7 @@ class GridReport:
         return [result for section in self.sections for result in section.points]
 
     @property
-    def comparisons(self) -> list[Comparison]:
+    def comparisons(self) -> list[Contrast]:
         """All tests, with those that could not be made."""
         against = [result.compared for result in self.results if result.compared]
         return against + [contrast for section in self.sections for contrast in section.contrasts]
@@ -286,9 +286,9 @@ def collect(
     return list(sections.values())
 
 
-def _compare(results: dict[str, PointResult], name: str, other: str, num_resamples: int) -> Comparison:
+def _compare(results: dict[str, PointResult], name: str, other: str, num_resamples: int) -> Contrast:
     """Paired tests of one point against another, over the seeds that both sides have."""
-    found = Comparison(results[name].point, results[other].point if other in results else None, [])
+    found = Contrast(results[name].point, results[other].point if other in results else None, [])
     if found.other is None:
         found.note = f"{other} is not among the chosen points"
         return found
@@ -365,7 +365,7 @@ def _test_titles(section: Section) -> list[str]:
     return [f"{METRIC_TITLES[section.names[0]]} difference", "detectable", "t test", *delong, "bootstrap"]
 
 
-def _test_cells(comparison: Comparison | None, is_ranking: bool) -> list[str]:
+def _test_cells(comparison: Contrast | None, is_ranking: bool) -> list[str]:
     """Difference of the means over common seeds, the least detectable one, and p values of the AUC, or of R/R*; empty without tests."""
     tests = comparison.tests if comparison else []
     tests = [entry for entry in tests if entry.metric == ("revenue_ratio" if is_ranking else "auc")]
