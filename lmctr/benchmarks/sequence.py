@@ -31,7 +31,8 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.models.astro.configuration_astro import ASTROConfig
 from lmctr.models.astro.modeling_astro import ASTROForCTR
-from lmctr.models.common.sequence import sequence_inputs, sequence_loss
+from lmctr.models.common.base import task_loss
+from lmctr.models.common.sequence import sequence_inputs
 from lmctr.scaling.flops import astro_flops, count_flops, paper_flops
 from lmctr.scaling.inputs import RequestShape, random_inputs
 
@@ -122,7 +123,7 @@ def _training(
         for batch in batches["mumi" if arm == "mumi" else "sumi"]:
             optimizer.zero_grad(set_to_none=True)
             logits = _arm(model, batch, arm)
-            sequence_loss(model.config, logits, batch["labels"].reshape(logits.shape)).backward()
+            task_loss(model.config, logits, batch["labels"].reshape(logits.shape)).backward()
             optimizer.step()
             found.append(logits.detach().reshape(-1))
         return torch.cat(found)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import yaml
 
 from lmctr.data.array_store import ArrayStore
-from lmctr.data.features.columns import labels_of, seconds_of
+from lmctr.data.features.columns import label_columns_of, seconds_of
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
@@ -329,8 +329,10 @@ def describe_table(source: TableSource, processor: TabularFeatureProcessor) -> d
         processor: fitted on its training part, of which the figures of the fields are.
     """
     parts = {name: {"rows": 0} for name in PARTS}
+    rates: dict[tuple[int, str], list[int]] = {}
     for rows in source.rows(source.special_columns()):
-        labels = None if source.label is None else labels_of(rows, source.label)
+        names = [] if source.label is None else [source.label, *source.extra_labels]
+        labels = label_columns_of(rows, names).reshape(len(rows), -1) if names else None
         times = None if source.time is None else seconds_of(rows, source.time, source.time_format)
         for code, part in enumerate(parts.values()):
             own = np.ones(len(rows), bool) if rows.split is None else rows.split == code
@@ -338,13 +340,19 @@ def describe_table(source: TableSource, processor: TabularFeatureProcessor) -> d
                 continue
             part["rows"] += int(own.sum())
             if labels is not None:
-                part["positives"] = part.get("positives", 0) + int(labels[own].sum())
+                for name, column in zip(names, labels[own].T):
+                    counted = rates.setdefault((id(part), name), [0, 0])
+                    counted[0] += int((column > 0).sum())
+                    counted[1] += int((column >= 0).sum())
             if times is not None:
                 first, last = int(times[own].min()), int(times[own].max())
                 part["first"], part["last"] = min(part.get("first", first), first), max(part.get("last", last), last)
     for part in parts.values():
-        if "positives" in part:
-            part["label_rate"] = part.pop("positives") / part["rows"]
+        found = {name: counts[0] / counts[1] for (own, name), counts in rates.items() if own == id(part) and counts[1]}
+        if source.label in found:
+            part["label_rate"] = found[source.label]
+        if source.extra_labels and found:
+            part["label_rates"] = found
     special = {"label": source.label, "group": source.group, "time": source.time, "weight": source.weight}
     return {
         "kind": "table",

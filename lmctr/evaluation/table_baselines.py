@@ -78,7 +78,8 @@ def table_features(
     if not strength > 0:
         raise ValueError(f"strength must be greater than 0, got {strength}")
     train = np.asarray(splits["train"])
-    labels = np.asarray(table.labels)[train].astype(np.float64)
+    train = train[first_labels(table)[train] >= 0]
+    labels = first_labels(table)[train].astype(np.float64)
     shared.check_classes(labels, "the train part", "rows")
     generator = np.random.default_rng([seed, 77])
     fold = generator.integers(0, NUM_FOLDS, len(train))
@@ -173,7 +174,13 @@ def table_baseline_metrics(
         "field_counting": table_counting_baseline(table, splits, features, seed),
         "field_gradient_boosting": table_gradient_boosting_baseline(table, splits, features, seed),
     }
-    return shared.metrics_by_part(predictions, splits, table.labels, table.groups, table.weight)
+    return shared.metrics_by_part(predictions, splits, first_labels(table), table.groups, table.weight)
+
+
+def first_labels(table: Any) -> np.ndarray:
+    """(S,) labels of the first task of a table."""
+    labels = np.asarray(table.labels)
+    return labels if labels.ndim == 1 else labels[:, 0]
 
 
 @dataclass(frozen=True)
@@ -226,6 +233,7 @@ def _probabilities(
     model: Any, inputs: dict[str, np.ndarray], table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures
 ) -> dict[str, np.ndarray]:
     """Of validation and test, by a model that is fitted on the training rows of `features`."""
-    rows = np.asarray(splits["train"])[features.fitted]
+    rows = np.asarray(splits["train"])
+    rows = rows[first_labels(table)[rows] >= 0][features.fitted]
     weight = None if table.weight is None else np.asarray(table.weight)[rows]
-    return shared.fitted_probabilities(model, inputs, np.asarray(table.labels)[rows], weight, ("validation", "test"))
+    return shared.fitted_probabilities(model, inputs, first_labels(table)[rows], weight, ("validation", "test"))

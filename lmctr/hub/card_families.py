@@ -135,6 +135,12 @@ def _sinks(config: dict[str, Any]) -> str:
     return f"a [SINK] token after each behaviour, whose embedding carries {carried}"
 
 
+_TASK_KEYS = {  # what a head of several tasks reads besides
+    "mmoe": {"task_expert_units", "num_task_experts"},
+    "ple": {"task_expert_units", "num_task_experts", "num_own_experts", "num_task_levels"},
+}
+
+
 class TabularCard(CardFamily):
     """Of a model that reads rows of a table."""
 
@@ -145,7 +151,11 @@ class TabularCard(CardFamily):
         yield "Fields", self.fields()
         yield self.parameters("embedding tables", "table.weight")
         yield "Embedding size", str(dims)
-        yield from self.own_keys(TabularCTRConfig, kept={"embedding_regularization", "numeric_encoding"})
+        kept = {"embedding_regularization", "numeric_encoding"}
+        if len(self.config.get("task_names") or []) > 1:
+            yield "Predicts", _listed(self.config["task_names"])
+            kept |= {"task_weights", "task_head", "task_units"} | _TASK_KEYS.get(self.config["task_head"], set())
+        yield from self.own_keys(TabularCTRConfig, kept=kept)
 
 
 class SequenceCard(CardFamily):

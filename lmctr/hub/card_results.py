@@ -94,6 +94,12 @@ def results_table(runs: list[dict[str, Any]]) -> str:
     for split in splits:
         own = [run["splits"][split] for run in runs]
         rows.append([split, "**this model**", *_cells(own, metrics), _count(own[0])])
+        for task in (key.removesuffix("_log_loss") for key in own[0] if key.endswith("_log_loss")):
+            of_task = [
+                {key.removeprefix(f"{task}_"): value for key, value in run.items() if key.startswith(f"{task}_")}
+                for run in own
+            ]
+            rows.append([split, f"this model, {task}", *_cells(of_task, metrics), _count(of_task[0])])
         for name in runs[0]["baselines"]:
             per_run = [run["baselines"].get(name, {}).get(split) for run in runs]
             if all(per_run):

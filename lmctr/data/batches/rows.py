@@ -72,8 +72,9 @@ class Batches(ABC):
 
 
 def values_at(column: np.ndarray, rows: np.ndarray, filler: float) -> np.ndarray:
-    """What stands in a column, in the shape of `rows`, with `filler` where a row is -1."""
-    return np.where(rows < 0, np.float32(filler), column[np.maximum(rows, 0)])
+    """What stands in a column, in the shape of `rows` and behind it that of an entry, with `filler` where a row is -1."""
+    is_filler = (rows < 0).reshape(rows.shape + (1,) * (column.ndim - 1))
+    return np.where(is_filler, np.float32(filler), column[np.maximum(rows, 0)])
 
 
 class EventStatistics:

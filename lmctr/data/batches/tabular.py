@@ -21,7 +21,7 @@ class TabularView(StoreBatches):
     store: TabularStore
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
-        """(S,) float32 labels, 0 or 1. Raises `ValueError` for a store without labels."""
+        """(S,) float32 labels, 0 or 1; (S, T) of several, -100 where there is none. Raises `ValueError` for a store without labels."""
         if self.store.labels is None:
             raise ValueError("the store has no labels: its processor was made without a label column")
         return self.store.labels[rows]
@@ -37,7 +37,7 @@ class TabularView(StoreBatches):
 
         Returns:
             The forward keys `input_ids` (B, F) int32, `numeric_values` (B, Nn) float32, `sequence_ids` (B, S, L) int32,
-            `sequence_times` (B, S, L) float32 that the store has, `labels` (B,) float32 when it has labels, and
+            `sequence_times` (B, S, L) float32 that the store has, `labels` (B,) or (B, T) float32 when it has labels, and
             `sample_weight` (B,) float32 when it has weights (0 for filler rows).
 
         Raises:

@@ -27,7 +27,7 @@ from .vocabulary import hash_strings
 __all__ = [
     "Rows",
     "group_codes",
-    "labels_of",
+    "label_columns_of",
     "numbers",
     "parse_time",
     "seconds_of",
@@ -35,6 +35,9 @@ __all__ = [
     "value_lists",
     "weights_of",
 ]
+
+
+NO_LABEL = -100.0  # what models take for an entry that is left out
 
 
 @dataclass(frozen=True)
@@ -313,15 +316,39 @@ def padded(
     return tuple(result)
 
 
-def labels_of(rows: Rows, column: str) -> np.ndarray:
-    """(N,) float32 labels. Raises `ValueError` for anything but 0 and 1."""
+def label_columns_of(rows: Rows, columns: Sequence[str]) -> np.ndarray:
+    """(N,) float32 labels of one column, (N, T) of several, where -100 stands for an empty cell; a row has one label at least.
+
+    Raises:
+        ValueError: anything but 0 and 1, and with several columns -100; a row without any label.
+    """
+    if len(columns) == 1:
+        return labels_of(rows, columns[0])
+    labels = np.stack([labels_of(rows, column, may_miss=True) for column in columns], 1)
+    accepted = f"Leave such rows out: one of {', '.join(columns)} is needed."
+    rows.refuse(
+        (labels == NO_LABEL).all(1), rows.column(columns[0]), columns[0], "stand in rows without any label", accepted
+    )
+    return labels
+
+
+def labels_of(rows: Rows, column: str, may_miss: bool = False) -> np.ndarray:
+    """(N,) float32 labels. Raises `ValueError` for anything but 0 and 1; with `may_miss`, an empty cell and -100 are -100."""
     array = rows.column(column)
-    accepted = "Accepted: 0 and 1."
+    accepted = "Accepted: 0 and 1, and empty or -100 for what is not known." if may_miss else "Accepted: 0 and 1."
     if pa.types.is_boolean(array.type) and not array.null_count:
         return array.cast(pa.int8()).to_numpy(zero_copy_only=False).astype(np.float32)
     values = numbers(array, column, rows)
+    if may_miss:
+        values = np.where(np.isnan(values), NO_LABEL, values)
     rows.refuse(np.isnan(values), array, column, "are missing", accepted)
-    rows.refuse((values != 0) & (values != 1), array, column, "are other than 0 and 1", accepted)
+    rows.refuse(
+        (values != 0) & (values != 1) & ~(may_miss & (values == NO_LABEL)),
+        array,
+        column,
+        "are other than 0 and 1",
+        accepted,
+    )
     return values.astype(np.float32)
 
 

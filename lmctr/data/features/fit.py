@@ -13,7 +13,7 @@ import pyarrow as pa
 from lmctr.data.logs.columns import place
 
 from .canonical import VALUE_TYPES, canonical_words, fits, types_that_fit
-from .columns import Rows, labels_of, numbers, text_codes, value_lists
+from .columns import Rows, label_columns_of, numbers, text_codes, value_lists
 from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
 
@@ -51,13 +51,13 @@ class Fitter:
 
     Args:
         fields: the fields of a processor.
-        label: label column, checked and counted; or None.
+        labels: label columns, checked and counted.
         sample_rows: quantile bounds are exact up to so many rows; from there on they come from a uniform sample of so many.
         seed: of that sample.
     """
 
-    def __init__(self, fields: Sequence[Field], label: str | None, sample_rows: int, seed: int) -> None:
-        self.fields, self.label = fields, label
+    def __init__(self, fields: Sequence[Field], labels: Sequence[str], sample_rows: int, seed: int) -> None:
+        self.fields, self.labels = fields, labels
         self._counts = {f.name: CountAccumulator() for f in fields if f.owns_vocabulary}
         self._moments = {f.name: _Moments() for f in fields if f.transform == "standardize"}
         self._quantile = [f for f in fields if f.transform == "quantile"]
@@ -69,13 +69,17 @@ class Fitter:
         self._declared, self._nan = declared, dict.fromkeys(self._owner, 0)
         self._missing = dict.fromkeys((f.name for f in fields), 0)
         self._present = dict.fromkeys((f.name for f in fields), 0)
-        self.num_rows = self._positives = 0
+        self.num_rows = self._labelled = self._positives = 0
 
     def add(self, rows: Rows) -> None:
         """Counts some rows."""
         self.num_rows += len(rows)
-        if self.label is not None:
-            self._positives += int(labels_of(rows, self.label).sum())
+        if self.labels:
+            first = label_columns_of(rows, self.labels).reshape(len(rows), -1)[:, 0]
+            self._labelled, self._positives = (
+                self._labelled + int((first >= 0).sum()),
+                self._positives + int((first > 0).sum()),
+            )
         sampled = []
         for field_ in self.fields:
             array = rows.column(field_.source_column)
@@ -171,8 +175,8 @@ class Fitter:
         for field_, values in zip(self._quantile, self._sample.columns()):
             state.bounds[field_.name] = _inner_bounds(values, field_.num_bins)
         state.statistics = {"num_rows": self.num_rows, "fields": {}}
-        if self.label is not None:
-            state.statistics["positive_rate"] = self._positives / self.num_rows
+        if self.labels and self._labelled:
+            state.statistics["positive_rate"] = self._positives / self._labelled
         for name in by_name:
             entry = {"missing": self._missing[name]}
             if name in state.vocabularies:

@@ -49,9 +49,9 @@ from .fit import FittedState, Fitter
 from .settings import FittedExtractor, sequence_tables
 from .transform import TabularArrays, concatenate, transform_rows
 
-__all__ = ["SPECIAL", "TabularFeatureProcessor"]
+__all__ = ["SPECIAL", "TabularFeatureProcessor", "checked_labels"]
 
-SPECIAL = ("label", "group", "time", "time_format", "weight")
+SPECIAL = ("label", "extra_labels", "group", "time", "time_format", "weight")
 """Settings of sources and processors that name what is no field."""
 
 
@@ -61,6 +61,8 @@ class TabularFeatureProcessor(FittedExtractor):
     Args:
         fields (`list[dict]`): the fields, see [`~lmctr.data.features.fields.Field`] for their keys.
         label (`str`, *optional*, defaults to `"label"`): label column, 0 or 1. Needed to fit and to evaluate, not to score.
+        extra_labels (`list[str]`, *optional*): further label columns, for models with several tasks. Cells of any label may then be
+            empty (or -100), though not all of a row.
         group (`str`, *optional*): column of the grouped AUC, such as the user.
         time (`str`, *optional*): time column, unix seconds or timestamps (texts with `time_format`).
         time_format (`str`, *optional*): `strptime` format of the time column.
@@ -88,6 +90,7 @@ class TabularFeatureProcessor(FittedExtractor):
         self,
         fields: Sequence[Mapping[str, Any] | Field] = (),
         label: str | None = "label",
+        extra_labels: Sequence[str] | None = None,
         group: str | None = None,
         time: str | None = None,
         time_format: str | None = None,
@@ -101,7 +104,9 @@ class TabularFeatureProcessor(FittedExtractor):
     ) -> None:
         super().__init__(**kwargs)
         self.fields = parse_fields(fields)
-        for name, value in zip(SPECIAL, (label, group, time, time_format, weight)):
+        self.extra_labels = checked_labels(label, extra_labels)
+        single = {"label": label, "group": group, "time": time, "time_format": time_format, "weight": weight}
+        for name, value in single.items():
             if value is not None and (not isinstance(value, str) or not value):
                 raise ValueError(f"{name}={value!r}; accepted: a column's name or None.")
             setattr(self, name, value)
@@ -116,14 +121,25 @@ class TabularFeatureProcessor(FittedExtractor):
         for field in self.fields:
             if field.time_column is not None and time is None:
                 raise ValueError(f"field {field.name!r}: time_column needs the processor's time column (time=...).")
-            if label is not None and label in field.columns():
-                raise ValueError(
-                    f"field {field.name!r} reads the label column {label!r}: that would give the answer away."
-                )
+            for column in field.columns():
+                if column in self.label_columns:
+                    raise ValueError(
+                        f"field {field.name!r} reads the label column {column!r}: that would give the answer away."
+                    )
         self.state = FittedState(statistics=dict(statistics or {}))
         self.is_fitted = False
         self.oov_counts: dict[str, dict[str, int]] = {}
         self.unknown_examples: dict[str, list[str]] = {}
+
+    @property
+    def label_columns(self) -> list[str]:
+        """The label columns, the first of which metrics without a name measure."""
+        return [name for name in (self.label, *(self.extra_labels or ())) if name is not None]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of what the model predicts, in the order of its logits: the label columns where there are several."""
+        return tuple(self.label_columns) if self.extra_labels else ("label",)
 
     # fields
 
@@ -162,7 +178,7 @@ class TabularFeatureProcessor(FittedExtractor):
     def all_columns(self) -> dict[str, str]:
         """[`~TabularFeatureProcessor.input_columns`] and the label, group, time and weight columns."""
         kinds = self.input_columns()
-        special = {self.label: "number", self.group: "text", self.weight: "number"}
+        special = dict.fromkeys(self.label_columns, "number") | {self.group: "text", self.weight: "number"}
         special[self.time] = "text" if self.time_format else "any"
         return kinds | {name: kind for name, kind in special.items() if name is not None and name not in kinds}
 
@@ -187,9 +203,9 @@ class TabularFeatureProcessor(FittedExtractor):
                 any value; names source, column and row.
         """
         columns = self.input_columns()
-        if self.label is not None:
-            columns.setdefault(self.label, "number")
-        fitter = Fitter(self.fields, self.label, self.quantile_sample, self.seed)
+        for name in self.label_columns:
+            columns.setdefault(name, "number")
+        fitter = Fitter(self.fields, self.label_columns, self.quantile_sample, self.seed)
         stream = rows_of(source, columns, part if isinstance(source, TableSource) else None)
         for rows in watched(stream, "fitting features", progress):
             fitter.add(rows)
@@ -221,11 +237,12 @@ class TabularFeatureProcessor(FittedExtractor):
         special = self._special()
         if not isinstance(source, TableSource):
             found = column_names(source)
-            special = {
-                name: column if column is None or name == "time_format" or found is None or column in found else None
-                for name, column in special.items()
-            }
-        wanted = {name for name in special.values() if name is not None} | set(self.input_columns())
+            wanted = ["label", "group", "time", "weight"] if found is not None else []
+            special |= {name: special[name] if special[name] in found else None for name in wanted}
+            if found is not None and special["label"] is None:
+                special["extra_labels"] = None
+        wanted = {special[name] for name in ("label", "group", "time", "weight")} | set(special["extra_labels"] or ())
+        wanted |= set(self.input_columns())
         columns = {name: kind for name, kind in self.all_columns().items() if name in wanted}
         for rows in rows_of(source, columns, part):
             yield self.transform_rows(rows, special)
@@ -259,12 +276,13 @@ class TabularFeatureProcessor(FittedExtractor):
         if return_labels:
             if self.label is None:
                 raise ValueError("return_labels=True: this processor has no label column.")
-            columns.setdefault(self.label, "number")
+            columns |= dict.fromkeys(self.label_columns, "number")
         arrays = None
         if isinstance(rows, list) and not return_labels and all(isinstance(row, dict) for row in rows):
             arrays = self._few_rows(rows)
         if arrays is None:
-            special = self._special(group=None, weight=None, label=self.label if return_labels else None)
+            labels = {} if return_labels else {"label": None, "extra_labels": None}
+            special = self._special(group=None, weight=None, **labels)
             blocks = rows_of(rows, columns)
             arrays = concatenate(
                 transform_rows(self.fields, self.state, block, special, inputs_only=not return_labels)
@@ -316,7 +334,7 @@ class TabularFeatureProcessor(FittedExtractor):
 
         Returns:
             `vocab_sizes`, `num_numeric`, `field_names`, `num_sequences`, `sequence_tables`, `sequence_vocab_sizes`,
-            `processor_fingerprint`; `embedding_dim` when it is given per field or for the processor.
+            `processor_fingerprint`; `embedding_dim` when it is given per field or for the processor; `task_names` with several labels.
         """
         ids = [field for field in self.fields if field.kind == "id"]
         lists = [field for field in self.fields if field.kind == "list"]
@@ -330,6 +348,8 @@ class TabularFeatureProcessor(FittedExtractor):
             "sequence_vocab_sizes": [self.vocab_size(name) for name in own],
             "processor_fingerprint": self.fingerprint,
         }
+        if self.extra_labels:
+            values["task_names"] = list(self.tasks)
         owners = {field.name: field for field in self.fields}
         widths = [owners[field.share_with or field.name].embedding_dim for field in self.ordered_fields()]
         if any(width is not None for width in widths):
@@ -410,6 +430,18 @@ class TabularFeatureProcessor(FittedExtractor):
                     f"{where}: the side files ({', '.join(SIDE_FILES)}) hold nothing for the field {field.name!r}; they do not "
                     "belong to this preprocessor_config.json."
                 )
+
+
+def checked_labels(label: str | None, extra: Sequence[str] | None) -> list[str] | None:
+    """The further label columns as a list, None without any. Raises `ValueError` for others than different names beside the first."""
+    if not extra:
+        return None
+    is_list = not isinstance(extra, str) and all(isinstance(name, str) and name for name in extra)
+    if label is None or not is_list or len({label, *extra}) <= len(extra):
+        raise ValueError(
+            f"extra_labels={extra!r}; accepted: a list of columns beside the label {label!r}, all different."
+        )
+    return list(extra)
 
 
 def _is_column(value: Any) -> bool:

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .columns import Rows, group_codes, labels_of, numbers, padded, seconds_of, text_codes, value_lists, weights_of
+from .columns import (
+    Rows,
+    group_codes,
+    label_columns_of,
+    numbers,
+    padded,
+    seconds_of,
+    text_codes,
+    value_lists,
+    weights_of,
+)
 from .fields import OOV_ID, Field
 from .fit import FittedState
 from .vocabulary import hash_strings
@@ -22,7 +32,7 @@ class TabularArrays(dict):
     """Arrays of a transformed table by their names, and what was unknown in it.
 
     Keys: `input_ids` (N, F) int32, `numeric_values` (N, Nn) float32, `sequence_ids` (N, S, L) int32, `sequence_times` (N, S, L)
-    float32 seconds before the row's time, and, where the table has them, `labels` (N,) float32, `groups` (N,) int64, `times` (N,)
+    float32 seconds before the row's time, and, where the table has them, `labels` (N,) float32 or (N, T) of several, `groups` (N,) int64, `times` (N,)
     int64 unix seconds, `weight` (N,) float32. Keys without a field are left out.
 
     Args:
@@ -57,7 +67,7 @@ def transform_rows(
         fields: the processor's fields.
         state: what was fitted.
         rows: the rows.
-        special: names of the columns "label", "group", "time", "weight" (None where there is none) and "time_format".
+        special: names of the columns "label", "group", "time", "weight" (None where there is none), "extra_labels" and "time_format".
         inputs_only: leave out all keys that a model's forward does not take as inputs.
     """
     num_rows = len(rows)
@@ -82,7 +92,7 @@ def transform_rows(
     if inputs_only:
         return counts.arrays(result)
     if special["label"] is not None:
-        result["labels"] = labels_of(rows, special["label"])
+        result["labels"] = label_columns_of(rows, [special["label"], *(special.get("extra_labels") or ())])
     if special["group"] is not None:
         result["groups"] = group_codes(rows, special["group"])
     if special["time"] is not None:

@@ -9,6 +9,9 @@ where (f, g) are the planted pairs with a latent vector for each value, and g_n 
 sums are scaled to given standard deviations, so that it is known how much of the signal lies in interactions that an additive
 model cannot see. p is known, so the AUC of p itself is the best that a model can reach.
 
+With `conversion_rate` a row has a second label, `conversion`: a row with a positive label converts with a probability of the same form,
+drawn anew and without pairs; the others do not.
+
 Rows are made in blocks, each from its own random stream: a table of any size takes the memory of one block.
 """
 
@@ -56,6 +59,8 @@ class SyntheticTable(Settings):
         numeric_strength: that of the sum of numeric effects.
         missing_share: share of missing values in each numeric field.
         positive_rate: expected share of positive labels.
+        conversion_rate: expected share of rows that would convert after a click, with which there is a second label; None: there is none.
+        unknown_conversions: share of the clicked rows whose conversion is not known, an empty cell.
         fractions: shares of train, validation and test, in the order of the rows (which are independent).
         seed: of everything.
 
@@ -82,6 +87,8 @@ class SyntheticTable(Settings):
     numeric_strength: float = 0.6
     missing_share: float = 0.15
     positive_rate: float = 0.25
+    conversion_rate: float | None = None
+    unknown_conversions: float = 0.0
     fractions: Sequence[float] = (0.8, 0.1, 0.1)
     seed: int = 0
 
@@ -99,6 +106,12 @@ class SyntheticTable(Settings):
         strengths = (self.main_strength, self.pair_strength, self.numeric_strength)
         model.scale(np.random.default_rng([seed, 1]), strengths, self.positive_rate)
 
+        second = None
+        if self.conversion_rate is not None:
+            second = _Model.draw(np.random.default_rng([seed, 3]), sizes, [], self)
+            second.scale(np.random.default_rng([seed, 4]), strengths, self.conversion_rate)
+            second = _Conversions(second, self.unknown_conversions)
+
         cuts = [0, *(round(float(self.num_rows * share)) for share in np.cumsum(shares[:2])), self.num_rows]
         bounds = {part: (cuts[code], cuts[code + 1]) for code, part in enumerate(PARTS) if cuts[code + 1] > cuts[code]}
         best, expected, additive = _reachable(model, seed, *bounds.get("test", (0, self.num_rows)))
@@ -114,7 +127,7 @@ class SyntheticTable(Settings):
         def piece(part: str) -> Piece:
             first, last = bounds[part]
             return Piece(
-                lambda columns: _stream(model, seed, first, last, names, columns), lambda: repr(settings), part
+                lambda columns: _stream(model, second, seed, first, last, names, columns), lambda: repr(settings), part
             )
 
         info = DatasetInfo(
@@ -131,7 +144,8 @@ class SyntheticTable(Settings):
                 "settings": settings,
             },
         )
-        return TableSource(tuple(piece(part) for part in bounds), tuple(fields), info=info)
+        extra = () if second is None else ("conversion",)
+        return TableSource(tuple(piece(part) for part in bounds), tuple(fields), extra_labels=extra, info=info)
 
     def _check(self) -> tuple[float, ...]:
         """Checks the settings, and gives the fractions as numbers."""
@@ -145,6 +159,9 @@ class SyntheticTable(Settings):
         require("num_categorical", "one field at least, of either kind", self.num_categorical + self.num_numeric > 0)
         require("missing_share", "0 to 1 (exclusive)", 0 <= self.missing_share < 1)
         require("positive_rate", "between 0 and 1", 0 < self.positive_rate < 1)
+        rate = self.conversion_rate
+        require("conversion_rate", "between 0 and 1, or None", rate is None or 0 < rate < 1)
+        require("unknown_conversions", "0 to 1 (exclusive)", 0 <= self.unknown_conversions < 1)
         require("zipf_exponent", "more than 0", self.zipf_exponent > 0)
         shares = tuple(float(share) for share in self.fractions)
         sums = len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) < 1e-6 and shares[0] > 0
@@ -283,6 +300,22 @@ class _Model:
                 high = self.bias
 
 
+@dataclass
+class _Conversions:
+    """What draws the second label: a model, and the share of clicked rows that it is not known of."""
+
+    model: _Model
+    unknown: float
+
+    def draw(
+        self, seed: int, block: int, values: list[np.ndarray], numbers: list[np.ndarray], clicks: np.ndarray
+    ) -> np.ndarray:
+        """(N,) float: 0 or 1, NaN where it is not known."""
+        uniform, hidden = np.random.default_rng([seed, 5, block]).random((2, len(clicks)))
+        converts = uniform < sigmoid(self.model.effects(values, numbers).sum(axis=0) + self.model.bias)
+        return np.where(clicks & (hidden < self.unknown), np.nan, clicks & converts)
+
+
 def _blocks(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Block number and the rows of it that lie in [start, stop)."""
     for block in range(start // _BLOCK, -(-stop // _BLOCK)):
@@ -296,13 +329,15 @@ def _block(model: _Model, seed: int, block: int) -> tuple[list[np.ndarray], list
 
 def _stream(
     model: _Model,
+    second: _Conversions | None,
     seed: int,
     start: int,
     stop: int,
     names: tuple[list[str], list[str]],
     columns: Mapping[str, str] | None,
 ) -> Iterator[Rows]:
-    known = ["label", *names[1], *names[0], TRUE_PROBABILITY]
+    extra = [] if second is None else ["conversion"]
+    known = ["label", *extra, *names[1], *names[0], TRUE_PROBABILITY]
     wanted = known[:-1] if columns is None else list(columns)
     missing = [name for name in wanted if name not in known]
     if missing:
@@ -312,8 +347,10 @@ def _stream(
         probability = sigmoid(effects.sum(axis=0) + model.bias)
         arrays = {"label": (uniform < probability).astype(np.int8), TRUE_PROBABILITY: probability}
         arrays |= dict(zip(names[0], values)) | dict(zip(names[1], numbers))
+        if "conversion" in wanted and second is not None:
+            arrays["conversion"] = second.draw(seed, block, values, numbers, uniform < probability)
         batch = pa.record_batch(
-            {name: pa.array(arrays[name][first:last], from_pandas=name in names[1]) for name in wanted}
+            {name: pa.array(arrays[name][first:last], from_pandas=name in (*names[1], *extra)) for name in wanted}
         )
         yield Rows(batch, None, block * _BLOCK + first - start + 1)
 

@@ -8,7 +8,7 @@ files: {train: train.csv.gz, test: test.csv.gz}   # or one file: part it by `spl
 # format: csv | tsv | parquet | jsonl             # default: from the extension
 # delimiter: ";"
 # names: [click, ad, price]                       # of CSV files without a header line
-label: click                                      # 0 or 1
+label: click                                      # 0 or 1; several: labels: [click, conversion], whose cells may be empty
 group: user                                       # optional: column of the grouped AUC
 time: {column: ts, format: "%Y-%m-%d %H:%M:%S"}   # optional; a name alone: unix seconds or timestamps
 weight: w                                         # optional
@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.fields import parse_fields
+from lmctr.data.features.processor import checked_labels
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.registry import load_tabular
 from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, refuse_other_schema, short_for
@@ -62,6 +63,7 @@ def table_source(
     label: str | None = "label",
     fields: Sequence[Mapping[str, Any]] | None = None,
     *,
+    labels: Sequence[str] | None = None,
     validation: Any = None,
     test: Any = None,
     group: str | None = None,
@@ -83,6 +85,7 @@ def table_source(
         data: the whole table, or the training part when `test` is given. A path, or whatever
             [`~lmctr.data.tables.source.rows_of`] takes. A stream that can be read once only (a generator) does not do.
         label: label column, or None.
+        labels: several label columns in place of `label`, for models with several tasks; empty cells of them are labels not known.
         fields: fields of the processor. None takes all other columns of the first block: text, whole numbers and booleans as
             categorical, other numbers as numeric, lists as sequences.
         validation: the validation part. When `test` is given and this is not, a share of `data` is parted off.
@@ -128,7 +131,11 @@ def table_source(
         pieces = [piece(data, None, rule), piece(test, "test")]
     else:
         pieces = [piece(data, None)]
-    special = {name for name in (label, group, time, weight) if name is not None}
+    if labels is not None:
+        label, *extra = _checked_labels(labels)
+    else:
+        extra = []
+    special = {name for name in (label, *extra, group, time, weight) if name is not None}
     if fields is None:
         fields = _guess_fields(next(pieces[0].read(None)).table.schema, special)
     fields = tuple(field.to_dict() for field in parse_fields(fields))
@@ -138,6 +145,7 @@ def table_source(
         tuple(pieces),
         fields,
         label=label,
+        extra_labels=tuple(extra),
         group=group,
         time=time,
         time_format=time_format,
@@ -145,6 +153,12 @@ def table_source(
         split=rule,
         info=info,
     )
+
+
+def _checked_labels(labels: Sequence[str]) -> list[str]:
+    if isinstance(labels, str) or not labels or not all(isinstance(name, str) and name for name in labels):
+        raise ValueError(f"labels={labels!r}; accepted: a list of label columns, such as [click, conversion].")
+    return [labels[0], *(checked_labels(labels[0], labels[1:]) or ())]
 
 
 def _guess_fields(schema: pa.Schema, special: set[str]) -> list[dict[str, Any]]:
@@ -191,6 +205,7 @@ class TableSchema(Values):
     delimiter: str | None = None
     names: list[str] | None = None
     label: ColumnName | None = None
+    labels: list[ColumnName] | None = None
     group: ColumnName | None = None
     time: Annotated[TableTime, short_for("column")] | None = None
     weight: ColumnName | None = None
@@ -202,12 +217,13 @@ class TableSchema(Values):
 def source_from_schema(
     schema: str | os.PathLike,
     path: str | os.PathLike | None = None,
+    labels: Sequence[str] | None = None,
     split: str | None = None,
     fractions: Sequence[float] | None = None,
     seed: int | None = None,
     memory_limit: int | None = None,
 ) -> TableSource:
-    """The table that a schema file describes; `path` is another folder for its files."""
+    """The table that a schema file describes; `path` is another folder for its files, `labels` are others of its columns."""
     where, folder = str(schema), Path(schema).parent if path is None else Path(path).expanduser()
     values = read_yaml(schema)
     refuse_other_schema(values, where, is_log=False)
@@ -215,11 +231,15 @@ def source_from_schema(
     files, time = keys.files, keys.time or TableTime()
     given = {"split": split or keys.split.rule, "seed": keys.split.seed if seed is None else seed}
     given["fractions"] = keys.split.fractions if fractions is None else fractions
+    if labels is None and None not in (keys.label, keys.labels):
+        raise ValueError(f"{where}: label {keys.label!r} and labels {keys.labels} are both set; keep one")
+    labels = keys.labels if labels is None else labels
     parts = {part: getattr(files, part) for part in ("validation", "test")}
     return table_source(
         folder / files.train,
         keys.label,
         keys.fields,
+        labels=labels,
         **{part: None if name is None else folder / name for part, name in parts.items()},
         group=keys.group,
         time=time.column,

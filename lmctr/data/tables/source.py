@@ -93,7 +93,7 @@ class TableSource:
     Args:
         pieces: the streams, in the order of the rows.
         fields: the default fields, as [`TabularFeatureProcessor`] takes them.
-        label: label column, or None for rows to score.
+        label: label column, or None for rows to score. extra_labels: further ones, for models with several tasks.
         group: column of the grouped AUC, such as the user, or None.
         time: time column (unix seconds or timestamps; texts need `time_format`), or None.
         weight: column of sample weights, or None.
@@ -107,6 +107,7 @@ class TableSource:
     pieces: tuple[Piece, ...]
     fields: tuple[dict[str, Any], ...] = ()
     label: str | None = "label"
+    extra_labels: tuple[str, ...] = ()
     group: str | None = None
     time: str | None = None
     time_format: str | None = None
@@ -139,7 +140,7 @@ class TableSource:
 
     def special_columns(self) -> dict[str, str]:
         """Columns beside the fields, with what they hold."""
-        kinds = {self.label: "number", self.group: "text", self.weight: "number"}
+        kinds = dict.fromkeys((self.label, *self.extra_labels), "number") | {self.group: "text", self.weight: "number"}
         kinds[self.time] = "text" if self.time_format else "any"
         return {name: kind for name, kind in kinds.items() if name is not None}
 

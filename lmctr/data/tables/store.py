@@ -37,7 +37,7 @@ class TabularStore(ArrayStore):
 
     Attributes:
         input_ids: (S, F) ids in the smallest signed integers that hold them. numeric_values: (S, Nn) float32. sequence_ids: (S, N, L)
-            integers. sequence_times: (S, N, L) float32. labels: (S,) float32. groups: (S,) int64. times: (S,) int64 unix seconds.
+            integers. sequence_times: (S, N, L) float32. labels: (S,) float32, (S, T) of several, where -100 is none. groups: (S,) int64. times: (S,) int64 unix seconds.
             weight: (S,) float32. split: (S,) int8, 0 train, 1 validation, 2 test, -1 none. Each is None where it does not apply.
     """
 
@@ -121,7 +121,7 @@ class TabularStore(ArrayStore):
         counts: dict[int, dict] = {}
         examples: dict[str, list[str]] = {}
         rows_of_part = np.zeros(len(PARTS) + 1, dtype=np.int64)
-        positives = np.zeros(len(PARTS) + 1, dtype=np.int64)
+        positives, labelled = np.zeros_like(rows_of_part), np.zeros_like(rows_of_part)
         for rows in watched(source.rows(processor.all_columns()), f"transforming {source.info.name}", progress):
             arrays = processor.transform_rows(rows)
             split = np.zeros(len(rows), dtype=np.int8) if rows.split is None else rows.split.astype(np.int8)
@@ -130,15 +130,17 @@ class TabularStore(ArrayStore):
             writer.write("split", split)
             rows_of_part += np.bincount(split + 1, minlength=len(PARTS) + 1)
             if "labels" in arrays:
-                positives += np.bincount(split + 1, arrays["labels"], minlength=len(PARTS) + 1).astype(np.int64)
+                first = arrays["labels"].reshape(len(split), -1)[:, 0]
+                labelled += np.bincount(split + 1, first >= 0, minlength=len(PARTS) + 1).astype(np.int64)
+                positives += np.bincount(split + 1, first > 0, minlength=len(PARTS) + 1).astype(np.int64)
             examples = merged_examples([examples, arrays.unknown_examples])
             parts = arrays.part_counts or {0: arrays.oov_counts}
             counts |= {part: add_counts([counts.get(part, {}), own]) for part, own in parts.items()}
         statistics: dict[str, Any] = {"unknown_examples": examples}
         for code, name in enumerate(PARTS):
             statistics[name] = {"rows": int(rows_of_part[code + 1])}
-            if processor.label is not None and rows_of_part[code + 1]:
-                statistics[name]["positive_rate"] = float(positives[code + 1] / rows_of_part[code + 1])
+            if labelled[code + 1]:
+                statistics[name]["positive_rate"] = float(positives[code + 1] / labelled[code + 1])
             if code in counts:
                 statistics[name]["values"] = counts[code]
         processor.keep_unknown(shares_of({part: statistics[part].get("values", {}) for part in PARTS}))

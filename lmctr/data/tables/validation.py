@@ -56,15 +56,27 @@ def table_findings(store: TabularStore, source: TableSource | None = None) -> li
         findings += _fitted_on_more(store, train, validation, test)
     if store.labels is None or not len(train) or not len(held):
         return findings
-    labels = np.asarray(store.labels)
+    columns = np.asarray(store.labels).reshape(len(store), -1)
+    known: dict[tuple[str, str], Finding] = {}
+    for labels in columns.T:  # a field may tell of any of them
+        own = (rows[labels[rows] >= 0] for rows in (train, test if len(test) else held, held))
+        known |= {(one.check, one.name): one for one in reversed(_label_findings(store, labels, *own))}
+    return findings + list(reversed(known.values()))
+
+
+def _label_findings(
+    store: TabularStore, labels: np.ndarray, train: np.ndarray, last: np.ndarray, held: np.ndarray
+) -> list[Finding]:
+    """What tells of one label: labels (S,), and the rows of training, of the last part and of all parts held out that have it."""
+    if not len(train) or not len(held):
+        return []
     rng = np.random.default_rng(0)
     some_train, some_held = (
-        rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False))
-        for rows in (train, test if len(test) else held)
+        rows if len(rows) <= _SAMPLE else np.sort(rng.choice(rows, _SAMPLE, replace=False)) for rows in (train, last)
     )
     codes, numbers = _columns(store)
     found = telling_fields({**codes, **numbers}, labels, some_train, some_held)
-    findings += found
+    findings = list(found)
     if len(store) <= _MOST:
         told = {finding.name for finding in found}
         bins = {name for name in codes if _is_binned(store, name)}

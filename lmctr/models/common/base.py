@@ -19,6 +19,7 @@ __all__ = [
     "evaluation_mode",
     "plain_model",
     "row_weights",
+    "task_loss",
 ]
 
 IGNORED_LABEL = -100
@@ -110,6 +111,36 @@ def ctr_loss(
     if num_items_in_batch is None:
         num_items_in_batch = weight.sum().clamp_min(torch.finfo(torch.float32).tiny)
     return loss / num_items_in_batch
+
+
+def task_loss(
+    config: PreTrainedConfig,
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    sample_weight: torch.Tensor | None = None,
+    num_items_in_batch: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """Binary cross-entropy over samples and tasks: sum_t w_t sum_i l_ti / (number of labels that count).
+
+    With one task of weight 1, or equal weights of 1, this is the mean over the labels that count; a task's weight scales its part
+    of the sum and leaves the divisor alone.
+
+    Args:
+        config: `num_tasks` and `task_weights`.
+        logits, labels: of any shape, with a trailing task axis for several tasks; -100 leaves an entry out.
+        sample_weight: (B,) or in the shape of the samples.
+        num_items_in_batch: see [`ctr_loss`].
+    """
+    weight = torch.ones((), device=logits.device)
+    if sample_weight is not None:
+        weight = sample_weight.to(torch.float32)
+        weight = weight.reshape(weight.shape + (1,) * (logits.dim() - weight.dim()))
+    if num_items_in_batch is None:
+        counted = (labels != IGNORED_LABEL).to(torch.float32) * weight
+        num_items_in_batch = counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
+    task_weights = torch.tensor(config.task_weights, dtype=torch.float32, device=logits.device)
+    weight = weight * (task_weights if config.num_tasks > 1 else task_weights[0])
+    return ctr_loss(logits, labels, weight, num_items_in_batch, config.soft_labels)
 
 
 def _check_labels(labels: torch.Tensor, soft_labels: bool) -> None:

@@ -118,6 +118,16 @@ class CTRConfig(PreTrainedConfig):
             fits = all(size >= 2 for size in getattr(self, key))
             self._require(fits, key, "sizes of at least 2: padding and out-of-vocabulary")
 
+    def _require_tasks(self, names: list[str]) -> None:
+        """`task_names`, and a weight of each in `task_weights`."""
+        self._require(bool(names) and len(set(names)) == len(names), "task_names", "a list of different names")
+        weights = self.task_weights
+        self._require(
+            len(weights) == len(names) and all(0 <= weight < float("inf") for weight in weights) and any(weights),
+            "task_weights",
+            f"one number of at least 0 for each of the {len(names)} tasks, not all 0",
+        )
+
     def _require_names(self, key: str, count: int, of: str) -> None:
         """A list of `count` different names."""
         names = getattr(self, key)
@@ -218,13 +228,7 @@ class SequenceCTRConfig(CTRConfig):
         self._require_whole("num_statistics", least=0)
         longest = self.max_history_length
         self._require(longest is None or longest >= 1, "max_history_length", "at least 1, or None")
-        names, weights = self.task_names, self.task_weights
-        self._require(bool(names) and len(set(names)) == len(names), "task_names", "a list of different names")
-        self._require(
-            len(weights) == len(names) and all(0 <= weight < float("inf") for weight in weights) and any(weights),
-            "task_weights",
-            f"one number of at least 0 for each of the {len(names)} tasks, not all 0",
-        )
+        self._require_tasks(self.task_names)
         self._require_above_zero("initializer_range")
 
     def _validate_layers(
@@ -270,9 +274,22 @@ class TabularCTRConfig(CTRConfig):
             sooner so. In factorisation machines over all fields such numbers drown the other products.
         use_numeric_skip (`bool`, defaults to `False`): a linear map from the numeric fields straight to the logit, beside the network
             that reads them too. In families whose logit is a linear map of hidden states and nothing else: DNN, DCNv2, HiFormer, Wukong.
+        task_names (`list[str]`, *optional*): the labels of a row, one logit each; default: one label without a name.
+        task_weights (`list[float]`, *optional*): factor of each task's loss; default 1 for each.
+        task_head (`str`, defaults to `"shared_bottom"`):
+            What several tasks read of the representation, see [`lmctr.models.common.tasks`]: `"shared_bottom"` all of it, `"mmoe"` a
+            mixture of shared experts by a gate of each task, `"ple"` shared experts and each task's own, `"esmm"` as
+            `"shared_bottom"`, each task being meant given the one before it, so that its probability is the product of all up to it.
+        task_units (`list[int]`, defaults to `[64]`): width of each layer of a task's tower; `[]` for a linear one.
+        task_dropout (`float`, defaults to 0.0): after each of these layers.
+        task_expert_units (`list[int]`, defaults to `[128]`): width of each layer of an expert.
+        num_task_experts (`int`, defaults to 4): experts that all tasks share.
+        num_own_experts (`int`, defaults to 2): for `"ple"`, experts of each task.
+        num_task_levels (`int`, defaults to 1): for `"ple"`, levels of experts; 1 is CGC.
         processor_fingerprint (`str`, *optional*): the [`TabularFeatureProcessor`] whose ids the weights know.
     """
 
+    task_heads = ("shared_bottom", "mmoe", "ple", "esmm")
     numeric_encodings = ("linear", "vector")  # what the family accepts
     least_numeric_range: ClassVar[float] = 0.0
 
@@ -290,9 +307,20 @@ class TabularCTRConfig(CTRConfig):
     initializer_range: float = 0.01
     numeric_initializer_range: float | None = None
     use_numeric_skip: bool = False
+    task_names: list[str] | None = None
+    task_weights: list[float | int] | None = None
+    task_head: str = "shared_bottom"
+    task_units: list[int] = field(default_factory=lambda: [64])
+    task_dropout: float | int = 0.0
+    task_expert_units: list[int] = field(default_factory=lambda: [128])
+    num_task_experts: int = 4
+    num_own_experts: int = 2
+    num_task_levels: int = 1
     processor_fingerprint: str | None = None
 
     def __post_init__(self, **kwargs):
+        if self.task_weights is None:
+            self.task_weights = [1.0] * self.num_tasks
         self.vocab_sizes = list(self.vocab_sizes or [])
         self.sequence_tables = list(self.sequence_tables or [])
         self.sequence_vocab_sizes = list(self.sequence_vocab_sizes or [])
@@ -300,6 +328,11 @@ class TabularCTRConfig(CTRConfig):
             kinds = (("C", len(self.vocab_sizes)), ("N", self.num_numeric), ("S", self.num_sequences))
             self.field_names = [f"{kind}{index}" for kind, count in kinds for index in range(count)]
         super().__post_init__(**kwargs)
+
+    @property
+    def num_tasks(self) -> int:
+        """T, the number of logits per row."""
+        return len(self.task_names or [""])
 
     @property
     def num_fields(self) -> int:
@@ -346,6 +379,16 @@ class TabularCTRConfig(CTRConfig):
             "unknown_share",
             f"shares from 0 to below 1 by name of a categorical field ({', '.join(names)})",
         )
+        self._require_tasks(["label"] if self.task_names is None else self.task_names)
+        self._require_choice("task_head", self.task_heads)
+        is_chain = self.task_head == "esmm"
+        self._require(
+            not is_chain or self.num_tasks > 1, "task_head", "another one: esmm needs two task_names or more"
+        )
+        self._require_widths("task_units", may_be_empty=True, empty="a linear tower")
+        self._require_widths("task_expert_units")
+        self._require_share("task_dropout")
+        self._require_whole("num_task_experts", "num_own_experts", "num_task_levels")
         self._require_above_zero("initializer_range")
         if self.numeric_initializer_range is not None:
             self._require_above_zero("numeric_initializer_range")

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
-from .base import IGNORED_LABEL, CTRPreTrainedModel, LinearPath, WithHeadMixin, ctr_loss
+from .base import CTRPreTrainedModel, LinearPath, WithHeadMixin, task_loss
 from .configuration import SequenceCTRConfig
 from .outputs import CTROutput
 from .table_bank import TableBank
@@ -33,7 +33,6 @@ __all__ = [
     "final_network",
     "sequence_inputs",
     "sequence_logits",
-    "sequence_loss",
     "time_bucket",
     "visible_events",
 ]
@@ -255,35 +254,6 @@ def sequence_logits(logits: torch.Tensor, is_single: bool) -> torch.Tensor:
     if logits.shape[-1] == 1:
         logits = logits.squeeze(-1)
     return logits.squeeze(1) if is_single else logits
-
-
-def sequence_loss(
-    config: SequenceCTRConfig,
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    sample_weight: torch.Tensor | None = None,
-    num_items_in_batch: torch.Tensor | float | None = None,
-) -> torch.Tensor:
-    """Binary cross-entropy over real candidates and tasks: sum_t w_t sum_i l_ti / (number of labels that count).
-
-    With one task of weight 1, or equal weights of 1, this is the mean over the labels that count; a task's weight scales its part
-    of the sum and leaves the divisor alone.
-
-    Args:
-        logits, labels: (B,), (B, C) or with a trailing task axis; -100 leaves an entry out.
-        sample_weight: (B,) or in the shape of the candidates.
-        num_items_in_batch: see [`~lmctr.models.common.base.ctr_loss`].
-    """
-    weight = torch.ones((), device=logits.device)
-    if sample_weight is not None:
-        weight = sample_weight.to(torch.float32)
-        weight = weight.reshape(weight.shape + (1,) * (logits.dim() - weight.dim()))
-    if num_items_in_batch is None:
-        counted = (labels != IGNORED_LABEL).to(torch.float32) * weight
-        num_items_in_batch = counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
-    task_weights = torch.tensor(config.task_weights, dtype=torch.float32, device=logits.device)
-    weight = weight * (task_weights if config.num_tasks > 1 else task_weights[0])
-    return ctr_loss(logits, labels, weight, num_items_in_batch, config.soft_labels)
 
 
 def visible_events(inputs: SequenceInputs) -> torch.Tensor:
@@ -535,7 +505,7 @@ class SequenceForCTRMixin(WithHeadMixin):
             history_items, ..., statistics: see [`sequence_inputs`].
             labels: (B,) or (B, C), with a trailing task axis for several tasks; -100 leaves an entry out.
             sample_weight: (B,) or in the shape of the candidates.
-            num_items_in_batch: divisor of the loss, see [`sequence_loss`].
+            num_items_in_batch: divisor of the loss, see [`~lmctr.models.common.base.task_loss`].
             options: further arguments of the family's `run`.
 
         Returns:
@@ -566,5 +536,5 @@ class SequenceForCTRMixin(WithHeadMixin):
         logits = sequence_logits(self.task_logits(output.last_hidden_state, inputs), inputs.is_single)
         loss = None
         if labels is not None:
-            loss = sequence_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
+            loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
         return CTROutput(loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions)

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .base import CTRPreTrainedModel, LinearPath, WithHeadMixin, ctr_loss, row_weights
+from .base import CTRPreTrainedModel, LinearPath, WithHeadMixin, row_weights, task_loss
 from .configuration import TabularCTRConfig
 from .layers import MLP
 from .outputs import CTROutput, TabularModelOutput
+from .tasks import TaskHead, check_chain
 
 __all__ = [
     "Encoded",
@@ -126,10 +127,18 @@ class TabularModelMixin:
     """`forward` of a family's base model; the family gives `encode`.
 
     Attributes:
-        out_size: width of the representation, where the head is a [`LogitHead`].
+        out_size: numbers of a row that a head reads, see `for_tasks`. has_partial: whether some terms of its logit go past the head.
     """
 
     out_size: int
+
+    @property
+    def has_partial(self) -> bool:
+        return getattr(self, "linear", None) is not None
+
+    def for_tasks(self, representation: torch.Tensor) -> torch.Tensor:
+        """What a [`TaskHead`] reads of a representation: (B, out_size)."""
+        return representation.flatten(1)
 
     def add_mlp(self, in_size: int, beside: int = 0) -> None:
         """Make the MLP of the configuration's keys at `self.mlp`, None without layers.
@@ -226,10 +235,12 @@ class NumericSkip(nn.Linear):
 
 
 class TabularForCTRMixin(WithHeadMixin):
-    """A family's model with the CTR head, and with `use_numeric_skip` a [`NumericSkip`] beside it."""
+    """A family's model with the CTR head, and with `use_numeric_skip` a [`NumericSkip`] beside it; for several tasks with a [`TaskHead`]."""
 
     def make_parts(self, config: TabularCTRConfig) -> None:
-        super().make_parts(config)
+        self.model = self.base_class(config)
+        several = config.num_tasks > 1
+        self.head = TaskHead(config, self.model.out_size, self.model.has_partial) if several else self.new_head(config)
         self.numeric_skip = NumericSkip(config) if config.use_numeric_skip else None
         if self.numeric_skip is not None and (
             not config.num_numeric or not isinstance(self.head, LogitHead) or hasattr(self.model, "linear")
@@ -266,33 +277,41 @@ class TabularForCTRMixin(WithHeadMixin):
             numeric_values: (B, Nn) float.
             sequence_ids: (B, S, L) integers, the most recent one last; 0 = padding, on either side.
             sequence_times: (B, S, L) float, optional: seconds before the target, for families that use them.
-            labels: (B,) float, 0 or 1; -100 leaves a row out of the loss.
+            labels: (B,) float, 0 or 1, (B, T) for several tasks; -100 leaves a label out of the loss.
             sample_weight: (B,) float.
-            num_items_in_batch: divisor of the loss; default: the weight of the rows that count.
+            num_items_in_batch: divisor of the loss; default: the weight of the labels that count.
             output_hidden_states: return the fields' vectors and every layer's output.
             output_attentions: return the attention maps of families that have some (others return an empty tuple).
             options: further arguments of the family's base model.
 
         Returns:
-            `CTROutput` with `logits` (B,) float32. In training mode the loss includes the penalty that
+            `CTROutput` with `logits` (B,) float32, (B, T) for several tasks. In training mode the loss includes the penalty that
             `embedding_regularization` asks for, averaged over the rows like the rest.
 
         Raises:
-            ValueError: inputs that do not fit the fields, see `FieldEmbedding.forward`.
+            ValueError: inputs that do not fit the fields, see `FieldEmbedding.forward`; labels that are none.
         """
         options |= {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
         outputs = self.model(input_ids, numeric_values, sequence_ids, sequence_times, **options)
-        logits = self.head(outputs.last_hidden_state).float()
-        if outputs.partial_logit is not None:
-            logits = logits + outputs.partial_logit.float()
+        several = self.config.num_tasks > 1
+        if several:
+            logits = self.head(self.model.for_tasks(outputs.last_hidden_state), outputs.partial_logit)
+        else:
+            logits = self.head(outputs.last_hidden_state).float()
+            if outputs.partial_logit is not None:
+                logits = logits + outputs.partial_logit.float()
         skip = getattr(self, "numeric_skip", None)
         if skip is not None:
             logits = logits + skip(numeric_values.to(skip.weight.dtype))[:, 0].float()
         loss = None
         if labels is not None:
-            loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)
+            loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
+            if several and self.config.task_head == "esmm":
+                check_chain(labels, self.config.task_names)
             if self.training and outputs.embedding_penalty is not None:
-                weight = row_weights(labels, sample_weight)
+                weight = row_weights(labels)
+                weight = weight.sum(1) if several else weight
+                weight = weight if sample_weight is None else weight * sample_weight.float()
                 divisor = weight.sum().clamp_min(1e-38) if num_items_in_batch is None else num_items_in_batch
                 loss = loss + (outputs.embedding_penalty * weight).sum() / divisor
         return CTROutput(loss, logits, outputs.hidden_states, outputs.attentions)

@@ -198,6 +198,7 @@ class TokenModelMixin(TabularModelMixin):
         self.embedding = FieldEmbedding(config)
         self.tokenizer = Tokenizer(config)
         self.layers = nn.ModuleList([self.block_class(config) for _ in range(config.num_hidden_layers)])
+        self.out_size = config.num_tokens * config.token_dim
         self.post_init()
 
     def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:

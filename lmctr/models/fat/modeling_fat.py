@@ -181,7 +181,11 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
         ):  # phi_f (F, k), spread enough that fields choose different bases from the start
             self.meta_embedding = NormalWeight(config.num_fields, config.meta_dim, std=1.0)
         self.layers = nn.ModuleList([FATLayer(config) for _ in range(config.num_hidden_layers)])
+        self.out_size = config.hidden_size
         self.post_init()
+
+    def for_tasks(self, representation: torch.Tensor) -> torch.Tensor:
+        return representation.mean(1)  # the sum of Eq. 10, which any number of tokens has, over that number
 
     def forward(
         self,

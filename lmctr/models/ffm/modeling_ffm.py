@@ -69,6 +69,7 @@ class FFMModel(TabularModelMixin, FFMPreTrainedModel):
         self.embedding = FieldEmbedding(config, embedding_dim=width)
         self.linear = LinearTerm(config)
         self.interaction = FieldAwareInteraction(config.num_fields)
+        self.out_size = config.num_fields
         self.post_init()
 
     def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:

@@ -94,7 +94,7 @@ class ServedModel:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        return ("label",) if self.answers is None else self.answers.tasks
+        return self.processor.tasks if self.answers is None else self.answers.tasks
 
     @property
     def reads_histories(self) -> bool:

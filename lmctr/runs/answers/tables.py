@@ -47,7 +47,7 @@ def predict_table(
         source: CSV or TSV (also .gz), Parquet or JSON lines file with the raw columns; `-` reads JSON lines from standard input. Columns
             that the processor does not read are ignored; the label need not be there.
         target: `.jsonl`, `.csv` or `.parquet` file, or `-` for JSON lines on standard output. Each row has `row` (1 is the first row
-            of data), the `id_column` where one is given, `logit` and `probability`.
+            of data), the `id_column` where one is given, `logit` and `probability`, of further tasks `logit_<task>` and `probability_<task>`.
         id_column: a column of the input to copy.
         batch_size: rows per forward pass.
         allow_unknown: go on where nearly all values of a field are unknown.
@@ -64,21 +64,26 @@ def predict_table(
     if id_column is not None:
         columns.setdefault(id_column, "any")
     count, unknown, name = 0, UnknownValues(processor), "standard input" if source == "-" else source
-    with scores_to(target) as writer:
+    tasks = processor.tasks
+    with scores_to(target, tasks) as writer:
         for rows in _rows(source, columns):
             logits = table_logits(model, processor(rows), batch_size)
             unknown.add()
             unknown.check(name, allow_unknown)
             ids = {} if id_column is None else {id_column: rows.column(id_column).to_pylist()}
-            writer.write({"row": list(range(count + 1, count + 1 + len(logits))), **ids}, logits[:, None])
+            writer.write(
+                {"row": list(range(count + 1, count + 1 + len(logits))), **ids}, logits.reshape(len(logits), -1)
+            )
             count += len(logits)
         if not count:
-            writer.write({"row": [], **({} if id_column is None else {id_column: []})}, np.zeros((0, 1), np.float32))
+            writer.write(
+                {"row": [], **({} if id_column is None else {id_column: []})}, np.zeros((0, len(tasks)), np.float32)
+            )
     return count, unknown.counts, unknown.check(name, allow_unknown)
 
 
 def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = None) -> np.ndarray:
-    """(N,) float32 logits of a processor's output, `batch_size` rows at a time."""
+    """(N,) float32 logits, (N, T) of several tasks, of a processor's output, `batch_size` rows at a time."""
     parts = []
     num_rows, size = len(next(iter(inputs.values()))), batch_size or BATCH_SIZE
     with torch.inference_mode():

@@ -149,6 +149,11 @@ class TabularDataKeys(StoredDataKeys):
     """Data keys of rows of fields."""
 
     split: Literal["random", "group", "rows", "time", "user", "given"] | None = StoredDataKeys.model_fields["split"]
+    labels: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="Label columns to predict, whose cells may be empty; metrics without a name measure the first. Null: the table's own.",
+    )
     features: dict = Field({}, description="Changes to the data set's fields: by type, `fields`, `only`, `drop`.")
     statistics: str | list[str] = Field(
         [],

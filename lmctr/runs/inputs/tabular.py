@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
 from lmctr.evaluation.table_baselines import table_baseline_metrics
+from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
 from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
@@ -53,6 +54,7 @@ class TabularInput(StoredInput):
         "num_sequences",
         "sequence_tables",
         "sequence_vocab_sizes",
+        "task_names",
         "processor_fingerprint",
     )
     set_by_processor_hint: ClassVar = "it follows from the data and data.features"
@@ -78,11 +80,26 @@ class TabularInput(StoredInput):
                 "data.statistics",
                 f"data.statistics counts the events of an interaction log, but {data['name']!r} is a table; leave it out",
             )
+        if data["labels"] is not None and _is_log(data):
+            yield (
+                "data.labels",
+                f"data.labels are columns of a table, but {data['name']!r} is an interaction log, whose table has one label; leave it out",
+            )
+        weights, labels = model["task_weights"], data["labels"]
+        if None not in (weights, labels) and len(weights) != len(labels):
+            yield (
+                "model.task_weights",
+                f"model.task_weights has {len(weights)} numbers for the {len(labels)} labels of data.labels",
+            )
         yield from check_statistics(data)
 
     @classmethod
+    def set_elsewhere(cls, family: str) -> Mapping[str, str]:
+        return {**super().set_elsewhere(family), "task_names": "set data.labels"}
+
+    @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
-        keys = super().baseline_data_keys(data)
+        keys = (*super().baseline_data_keys(data), "labels")
         return keys if _is_log(data) else (*keys, "features")  # those of a log read the log, not its fields
 
     # ---- data -----------------------------------------------------------------------------------------------------
@@ -96,6 +113,12 @@ class TabularInput(StoredInput):
         options = self._options("table", "split", "fractions", says="parts its rows itself; leave it out")
         if {"split", "seed"} <= {*find(data["name"], "table").options}:
             options.setdefault("seed", data["seed"])
+        if data["labels"] is not None:
+            if "labels" not in find(data["name"], "table").options:
+                raise ValueError(
+                    f"data.labels is {data['labels']}, but {data['name']!r} has its own label; leave it out"
+                )
+            options["labels"] = data["labels"]
         self.source = load_tabular(data["name"], **options)
 
     def _log_source(self) -> Callable[[], TableSource]:
@@ -175,7 +198,19 @@ class TabularInput(StoredInput):
 
     def _check_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
-            check_labels(part, self.store.labels[self.rows(part)])
+            for task, labels in self._known(self.rows(part)).items():
+                # a part where a rarer label has one value only goes without that task's metrics
+                if task == self.tasks[0] or part == "train":
+                    check_labels(part if len(self.tasks) == 1 else f"{part} (label {task!r})", labels)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.store.processor.tasks if self.store is not None else super().tasks
+
+    def _known(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """By task, its labels of some rows without those that are not known."""
+        labels = np.asarray(self.store.labels[rows]).reshape(len(rows), -1)
+        return {task: own[own != IGNORED_LABEL] for task, own in zip(self.tasks, labels.T)}
 
     def save_beside(self, folder: Path, processor: Any) -> None:
         if self.log is not None:
@@ -192,7 +227,8 @@ class TabularInput(StoredInput):
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         store, processor = self.store, self.store.processor
         rows = {part: self.rows(part) for part in PARTS}
-        rates = {part: float(np.mean(store.labels[own] == 1)) for part, own in rows.items() if len(own)}
+        task_rates = {part: self._rates(own) for part, own in rows.items()}
+        rates = {part: own[self.tasks[0]] for part, own in task_rates.items() if self.tasks[0] in own}
         config = processor.model_config_values()
         sizes, num_numeric, num_sequences = config["vocab_sizes"], config["num_numeric"], config["num_sequences"]
         result = {
@@ -206,6 +242,7 @@ class TabularInput(StoredInput):
                 "values": sum(sizes) + sum(config["sequence_vocab_sizes"]),
             },
             "label_rates": rates,
+            **({"task_rates": task_rates} if len(self.tasks) > 1 else {}),
             "unknown_values": {part: share for part in PARTS if (share := _unknown_share(store, part)) is not None},
             "unknown_by_field": self.unknown_shares(),
             "processor_fingerprint": processor.fingerprint,
@@ -218,6 +255,9 @@ class TabularInput(StoredInput):
             + f"; positive {rates.get('train', float('nan')):.1%} of training"
         )
         return result
+
+    def _rates(self, rows: np.ndarray) -> dict[str, float]:
+        return {task: float(np.mean(own == 1)) for task, own in self._known(rows).items() if len(own)}
 
     @property
     def best_auc(self) -> float | None:
