@@ -51,6 +51,12 @@ class TrainOptions(DataFiles):
         "continue the run in the folder from its newest complete checkpoint; start it where there is none", False
     )
     overwrite: bool = option("replace an earlier run in the same folder", False)
+    from_run: str | None = option(
+        "a finished run to go on from with newer rows of its table: its vocabularies are extended, its weights and the optimiser's state kept",
+        None,
+        metavar="RUN",
+        short=("--from",),
+    )
     list_keys: str | None = option(
         "print every key that a recipe of a family (din, ctr_sink, ...) may set, with type, default and meaning",
         None,

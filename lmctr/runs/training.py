@@ -93,6 +93,8 @@ def run_train(options: TrainOptions) -> int:
         return 0
     resume = "auto" if options.resume else False
     recipe, output_dir = options.recipe, options.output_dir
+    if options.from_run is not None:
+        options.overrides = [*options.overrides, ("training.from_run", options.from_run)]
     if options.model is not None:
         recipe = recipe_for_file(options)
         output_dir = output_dir or f"runs/{Path(options.recipe).name.split('.')[0]}_{options.model}"
@@ -162,6 +164,8 @@ class Training:
             "output_dir": str(folder.checkpoints),
         }
         self.args: CTRTrainingArguments = CTRTrainingArguments(**self.values)
+        if self.args.from_run is not None:
+            self.view.go_on_from(self.args.from_run)
         self.is_first = self.args.process_index == 0
         if self.args.lora is not None:
             from lmctr.training.lora import check_lora  # PEFT is loaded where it is used only
@@ -287,7 +291,8 @@ class Training:
         """A trainer with a new model, the same for the same seed."""
         set_seed(args.seed)
         model = view.model(processor)
-        if args.linear_start == "logistic" and model.linear_path() is not None:
+        start = view.carried(model, processor)
+        if start is None and args.linear_start == "logistic" and model.linear_path() is not None:
             start_linear(model, view.linear_samples(), args.recency_half_life)
         if args.lora is not None:
             from lmctr.training.lora import add_lora
@@ -306,6 +311,14 @@ class Training:
                 "training.lora is set, but the launcher shards the model (FSDP), so that no process could merge the adapters; "
                 "launch with recipes/accelerate/ddp.yaml, which suits the little that LoRA trains"
             )
+        if start is not None:
+            if trainer.is_fsdp_enabled:
+                raise ValueError(
+                    "training.from_run is set, but the launcher shards the model (FSDP); launch with recipes/accelerate/ddp.yaml"
+                )
+            self.say(f"going on from {args.from_run}: values of {view.extended}")
+            if args.from_optimizer:
+                trainer.start_optimizer = lambda optimizer: self.say(start(optimizer))
         trainer.remove_callback(PrinterCallback)
         for callback in trainer.callback_handler.callbacks:  # beside the checkpoints, which may be deleted
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:

@@ -76,6 +76,11 @@ class CTRTrainingArguments(TrainingArguments):
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
+        from_run (`str`, *optional*):
+            `lmctr train` goes on from this finished run (`--from RUN`): the run's processor gets ids for the new values of the training part
+            and may give up old ones (`max_idle`, `max_size` of a field), tables are resized, weights are kept.
+        from_optimizer (`bool`, defaults to `True`):
+            With `from_run`, whether the optimiser's state of the run's best checkpoint is kept too. Rates and schedule start anew.
         rolling_origin (`int`, *optional*):
             `lmctr train` tries the recipe first at so many earlier cuts of the training part, each a validation part before the next,
             and reports the validation metric after each epoch, its mean over all cuts and the best epoch; with `refit` that epoch is
@@ -123,6 +128,10 @@ class CTRTrainingArguments(TrainingArguments):
     )
     refit: bool = _field(False, "Train again on training and validation for the steps that were best on validation.")
 
+    from_run: str | None = _field(
+        None, "Finished run to go on from: its vocabularies are extended, its weights and optimiser state kept."
+    )
+    from_optimizer: bool = _field(True, "With from_run, whether the optimiser's state is kept too.")
     effective_rank_samples: int | None = _field(
         None, "Measure effective rank on so many samples after each evaluation."
     )

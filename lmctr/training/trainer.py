@@ -7,7 +7,7 @@ a loss normalised over the whole global batch, and checkpoints that survive a ki
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
@@ -103,6 +103,7 @@ class CTRTrainer(Trainer):
             )
         if args.embedding_optimizer != "dense" and model is not None:
             _prepare_sparse_tables(model, args)
+        self.start_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
         self.stages = TwoStageCallback()
         self.average = None if args.ema_decay is None else WeightAverage(args.ema_decay)
         if self.average is not None and (args.fsdp or args.deepspeed):
@@ -240,7 +241,17 @@ class CTRTrainer(Trainer):
     # ---- optimiser ------------------------------------------------------------------------------------------------
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """As in the parent; with a sparse `embedding_optimizer`, that one for the tables beside `optim` for the rest."""
+        """As in the parent; with a sparse `embedding_optimizer`, that one for the tables beside `optim` for the rest.
+
+        `start_optimizer`, where it is set, is called with a new one: what a training goes on from is put there.
+        """
+        is_new = self.optimizer is None
+        optimizer = self._make_optimizer(model)
+        if is_new and self.start_optimizer is not None:
+            self.start_optimizer(optimizer)
+        return optimizer
+
+    def _make_optimizer(self, model: nn.Module | None) -> torch.optim.Optimizer:
         args = self.args
         if args.embedding_optimizer == "dense" or self.optimizer is not None:
             return super().create_optimizer() if model is None else super().create_optimizer(model)

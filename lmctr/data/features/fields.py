@@ -24,7 +24,7 @@ BEFORE = (None, "log1p", "logit")
 EXTRACTS = ("hour", "weekday", "weekend", "day", "month", "year")
 MISSING = ("oov", "own_id")
 _COMMON = ("name", "type", "column", "embedding_dim")
-_VOCABULARY = ("min_count", "max_size", "hash_buckets", "share_with", "value_type", "max_unknown")
+_VOCABULARY = ("min_count", "max_size", "max_idle", "hash_buckets", "share_with", "value_type", "max_unknown")
 _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format"),
     "numeric": (*_COMMON, "before", "transform", "num_bins", "missing", "fill_value"),
@@ -45,6 +45,7 @@ class Field:
         embedding_dim: width of its embedding, when it is not the model's.
         min_count: values seen less often in the data fitted on share the id of unknown values.
         max_size: keep at most this many values, the most frequent.
+        max_idle: a value that was absent in so many extensions in a row (see [`lmctr.data.features.extend`]) loses its id.
         hash_buckets: no vocabulary; a value's id is a stable hash of it, 2 to `hash_buckets` + 1. Nothing is fitted, so memory
             does not grow with the number of distinct values.
         share_with: field whose vocabulary is used (the counts of all fields that share it are added up). A sequence then reads
@@ -74,6 +75,7 @@ class Field:
     embedding_dim: int | None = None
     min_count: int = 1
     max_size: int | None = None
+    max_idle: int | None = None
     hash_buckets: int | None = None
     share_with: str | None = None
     value_type: str | None = None
@@ -157,7 +159,7 @@ class Field:
 
     def _check(self) -> None:
         where = f"field {self.name!r}"
-        for key in ("embedding_dim", "min_count", "max_size", "hash_buckets", "num_bins", "max_length"):
+        for key in ("embedding_dim", "min_count", "max_size", "max_idle", "hash_buckets", "num_bins", "max_length"):
             value, lowest = getattr(self, key), 2 if key == "num_bins" else 1
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < lowest):
                 raise ValueError(f"{where}: {key}={value!r}; accepted: a whole number of at least {lowest}.")
@@ -175,13 +177,14 @@ class Field:
             isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1
         ):
             raise ValueError(f"{where}: max_unknown={share!r}; accepted: a share above 0, at most 1.")
-        if self.hash_buckets is not None and (self.min_count > 1 or self.max_size or self.share_with):
+        limits = self.min_count > 1 or self.max_size or self.max_idle
+        if self.hash_buckets is not None and (limits or self.share_with):
             raise ValueError(
-                f"{where}: hash_buckets takes the place of a vocabulary; leave out min_count, max_size and share_with."
+                f"{where}: hash_buckets takes the place of a vocabulary; leave out min_count, max_size, max_idle and share_with."
             )
-        if self.share_with is not None and (self.min_count > 1 or self.max_size):
+        if self.share_with is not None and limits:
             raise ValueError(
-                f"{where}: min_count and max_size belong to the field {self.share_with!r}, whose vocabulary is shared."
+                f"{where}: min_count, max_size and max_idle belong to the field {self.share_with!r}, whose vocabulary is shared."
             )
         if self.value_type is not None and (self.share_with is not None or self.extract is not None):
             why = (

@@ -48,6 +48,8 @@ def write_state(state: FittedState, directory: str | os.PathLike, prefix: str = 
         counts = vocabulary.counts
         arrays[f"counts.{name}"] = np.zeros(0, np.int64) if counts is None else counts.astype(np.int64)
         arrays[f"dropped.{name}"] = np.array([vocabulary.num_dropped])
+        if vocabulary.idle is not None:
+            arrays[f"idle.{name}"] = vocabulary.idle.astype(np.int64)
     save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, paths[1], metadata={"format": "np"})
     return paths
 
@@ -95,7 +97,11 @@ def read_state(
             values = state.vocabularies.get(name, pa.array([], pa.large_string()))
             counts = numbers[f"counts.{name}"]
             state.vocabularies[name] = Vocabulary(
-                values, first_ids.get(name, FIRST_ID), counts if len(counts) else None, int(dropped[0])
+                values,
+                first_ids.get(name, FIRST_ID),
+                counts if len(counts) else None,
+                int(dropped[0]),
+                numbers.get(f"idle.{name}"),
             )
     return state
 

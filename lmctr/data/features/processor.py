@@ -25,6 +25,7 @@ one id per row, those with one number, the lists, each in the order given.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -42,6 +43,7 @@ from lmctr.statistics import StatisticsReader
 from lmctr.utils.suggest import unknown_key_message
 
 from .columns import Rows
+from .extend import extend_state
 from .few import FewRows
 from .fields import Field, parse_fields
 from .files import SIDE_FILES, read_state, write_state
@@ -51,6 +53,7 @@ from .transform import TabularArrays, concatenate, transform_rows
 
 __all__ = ["SPECIAL", "TabularFeatureProcessor", "checked_labels"]
 
+_LIMITS = ("min_count", "max_size", "max_idle", "max_unknown")
 SPECIAL = ("label", "extra_labels", "group", "time", "time_format", "weight")
 """Settings of sources and processors that name what is no field."""
 
@@ -212,6 +215,61 @@ class TabularFeatureProcessor(FittedExtractor):
         self._set_state(fitter.finish())
         return self
 
+    def extend(self, source: Any, part: str = "train", progress: bool = False) -> dict[str, dict[str, int]]:
+        """Gives ids to the values of new rows, and takes those of values that are gone, see [`lmctr.data.features.extend`].
+
+        The model of the earlier processor needs tables of the new sizes: `lmctr train RECIPE --from RUN` sees to that.
+
+        Args:
+            source, part, progress: as in [`~TabularFeatureProcessor.fit`].
+
+        Returns:
+            By vocabulary how many values were "added" and "evicted", and its "size".
+
+        Raises:
+            ValueError: a processor that is not fitted; rows that do not fit the fields.
+        """
+        self._require_fitted()
+        columns = self.input_columns() | dict.fromkeys(self.label_columns, "number")
+        stream = watched(
+            rows_of(source, columns, part if isinstance(source, TableSource) else None), "extending", progress
+        )
+        state, report = extend_state(self.fields, self.label_columns, self.state, stream)
+        self._set_state(state)
+        return report
+
+    def continued(self, earlier: TabularFeatureProcessor) -> TabularFeatureProcessor:
+        """This processor, with what another one of equal fields was fitted to; those that may differ are limits of vocabularies.
+
+        Raises:
+            ValueError: other fields or labels.
+        """
+        earlier._require_fitted()
+        own, others = ({f["name"]: _without_limits(f) for f in p._settings()["fields"]} for p in (self, earlier))
+        for name in dict.fromkeys((*own, *others)):
+            if own.get(name) != others.get(name):
+                raise ValueError(
+                    f"field {name!r} is {own.get(name)} here and {others.get(name)} in the earlier processor: only {', '.join(_LIMITS)} "
+                    "may change; keep the fields as they were, or fit anew"
+                )
+        if self.tasks != earlier.tasks:
+            raise ValueError(
+                f"labels: {', '.join(self.tasks)} here, {', '.join(earlier.tasks)} in the earlier processor; keep them"
+            )
+        self._set_state(copy.deepcopy(earlier.state))
+        return self
+
+    def vocabulary_of(self, name: str) -> str | None:
+        """The field that owns the vocabulary which a field's ids come from; None for hashed and binned ones."""
+        field = self._field(name, self.fields, "fields")
+        return (field.share_with or name) if (field.share_with or name) in self.state.vocabularies else None
+
+    def vocabulary_fields(self) -> list[str]:
+        """A field for each table of a model's ids, in the order of `vocab_sizes`, then of `sequence_vocab_sizes`."""
+        ids, lists = ([field for field in self.fields if field.kind == kind] for kind in ("id", "list"))
+        _, own = sequence_tables(lists, {field.name: place for place, field in enumerate(ids)}, len(ids))
+        return [*(field.name for field in ids), *own]
+
     def _set_state(self, state: FittedState) -> None:
         self.state, self.is_fitted = state, True
         for name in ("fingerprint", "_few_rows"):
@@ -338,14 +396,15 @@ class TabularFeatureProcessor(FittedExtractor):
         """
         ids = [field for field in self.fields if field.kind == "id"]
         lists = [field for field in self.fields if field.kind == "list"]
-        tables, own = sequence_tables(lists, {field.name: place for place, field in enumerate(ids)}, len(ids))
+        tables, _ = sequence_tables(lists, {field.name: place for place, field in enumerate(ids)}, len(ids))
+        sizes = [self.vocab_size(name) for name in self.vocabulary_fields()]
         values: dict[str, Any] = {
-            "vocab_sizes": [self.vocab_size(field.name) for field in ids],
+            "vocab_sizes": sizes[: len(ids)],
             "num_numeric": sum(field.kind == "value" for field in self.fields),
             "field_names": self.field_names,
             "num_sequences": len(lists),
             "sequence_tables": tables,
-            "sequence_vocab_sizes": [self.vocab_size(name) for name in own],
+            "sequence_vocab_sizes": sizes[len(ids) :],
             "processor_fingerprint": self.fingerprint,
         }
         if self.extra_labels:
@@ -377,7 +436,8 @@ class TabularFeatureProcessor(FittedExtractor):
 
     def _hashed_fields(self) -> list[dict[str, Any]]:
         return [
-            {key: value for key, value in field.to_dict().items() if key != "max_unknown"} for field in self.fields
+            {key: value for key, value in field.to_dict().items() if key not in ("max_unknown", "max_idle")}
+            for field in self.fields
         ]
 
     # unknown values
@@ -430,6 +490,10 @@ class TabularFeatureProcessor(FittedExtractor):
                     f"{where}: the side files ({', '.join(SIDE_FILES)}) hold nothing for the field {field.name!r}; they do not "
                     "belong to this preprocessor_config.json."
                 )
+
+
+def _without_limits(field: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in field.items() if key not in _LIMITS}
 
 
 def checked_labels(label: str | None, extra: Sequence[str] | None) -> list[str] | None:

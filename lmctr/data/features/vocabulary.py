@@ -120,13 +120,19 @@ class Vocabulary:
         first_id: 2, or 3 where missing values have the id 2.
         counts: (V,) int64 how often each was seen, or None.
         num_dropped: distinct values that were too rare (or too many) to get an id.
+        idle: (V,) int64 in how many extensions in a row each was absent, or None: none was.
     """
 
     def __init__(
-        self, values: pa.Array, first_id: int = FIRST_ID, counts: np.ndarray | None = None, num_dropped: int = 0
+        self,
+        values: pa.Array,
+        first_id: int = FIRST_ID,
+        counts: np.ndarray | None = None,
+        num_dropped: int = 0,
+        idle: np.ndarray | None = None,
     ) -> None:
         self.values = values.cast(pa.large_string())
-        self.first_id, self.counts, self.num_dropped = first_id, counts, num_dropped
+        self.first_id, self.counts, self.num_dropped, self.idle = first_id, counts, num_dropped, idle
 
     @classmethod
     def from_counts(

@@ -12,6 +12,9 @@ model cannot see. p is known, so the AUC of p itself is the best that a model ca
 With `conversion_rate` a row has a second label, `conversion`: a row with a positive label converts with a probability of the same form,
 drawn anew and without pairs; the others do not.
 
+With `drift` the table is one day of many, whose values come and go: from day to day each value gives its place, and its frequency, to a
+value that was never there, with effects of its own.
+
 Rows are made in blocks, each from its own random stream: a table of any size takes the memory of one block.
 """
 
@@ -61,6 +64,8 @@ class SyntheticTable(Settings):
         positive_rate: expected share of positive labels.
         conversion_rate: expected share of rows that would convert after a click, with which there is a second label; None: there is none.
         unknown_conversions: share of the clicked rows whose conversion is not known, an empty cell.
+        drift: share of the values of each categorical field that are replaced from one day to the next.
+        day: the day, from 0 on; other days of the same settings have other rows, and with `drift` other values.
         fractions: shares of train, validation and test, in the order of the rows (which are independent).
         seed: of everything.
 
@@ -89,6 +94,8 @@ class SyntheticTable(Settings):
     positive_rate: float = 0.25
     conversion_rate: float | None = None
     unknown_conversions: float = 0.0
+    drift: float = 0.0
+    day: int = 0
     fractions: Sequence[float] = (0.8, 0.1, 0.1)
     seed: int = 0
 
@@ -111,6 +118,9 @@ class SyntheticTable(Settings):
             second = _Model.draw(np.random.default_rng([seed, 3]), sizes, [], self)
             second.scale(np.random.default_rng([seed, 4]), strengths, self.conversion_rate)
             second = _Conversions(second, self.unknown_conversions)
+
+        for other in (model, *([] if second is None else [second.model])):
+            other.renew(seed, self.day, self.drift)
 
         cuts = [0, *(round(float(self.num_rows * share)) for share in np.cumsum(shares[:2])), self.num_rows]
         bounds = {part: (cuts[code], cuts[code + 1]) for code, part in enumerate(PARTS) if cuts[code + 1] > cuts[code]}
@@ -162,6 +172,8 @@ class SyntheticTable(Settings):
         rate = self.conversion_rate
         require("conversion_rate", "between 0 and 1, or None", rate is None or 0 < rate < 1)
         require("unknown_conversions", "0 to 1 (exclusive)", 0 <= self.unknown_conversions < 1)
+        require("drift", "0 to 1 (exclusive)", 0 <= self.drift < 1)
+        require("day", "a whole number from 0 on", isinstance(self.day, int) and self.day >= 0)
         require("zipf_exponent", "more than 0", self.zipf_exponent > 0)
         shares = tuple(float(share) for share in self.fractions)
         sums = len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) < 1e-6 and shares[0] > 0
@@ -246,6 +258,10 @@ class _Model:
     numeric: np.ndarray  # (Nn, 5): location and scale of log(x), and the curve's slope, bend and frequency
     factors: np.ndarray  # of main, pair and numeric effects
     bias: float = 0.0
+    day: int = 0
+    generations: list[np.ndarray] | None = (
+        None  # (V,) of each field, how often each value was replaced; None: none was
+    )
 
     @classmethod
     def draw(
@@ -260,6 +276,26 @@ class _Model:
         numeric = np.stack([location, scale, slope, bend, frequency], axis=1)
         shares = settings.zipf_exponent, settings.missing_share
         return cls(sizes, pairs, *shares, main, left, right, numeric, np.ones(3))
+
+    def renew(self, seed: int, days: int, share: float) -> None:
+        """Goes on by some days, on each of which a share of the values of each field is replaced."""
+        self.day, self.generations = days, [np.zeros(size, np.int64) for size in self.sizes] if share else None
+        for day in range(1, days + 1 if share else 1):
+            which, rng = (np.random.default_rng([seed, 6, day, part]) for part in (0, 1))
+            for field, size in enumerate(self.sizes):
+                gone = which.random(size) < share
+                self.generations[field] += gone
+                self.main[field][gone] = rng.standard_normal(int(gone.sum()))
+                for place, pair in enumerate(self.pairs):
+                    for side, tables in zip(pair, (self.left, self.right)):
+                        if side == field:
+                            tables[place][gone] = rng.standard_normal((int(gone.sum()), tables[place].shape[1]))
+
+    def names(self, field: int, values: np.ndarray) -> np.ndarray:
+        """What stands in a field's column for its values: numbers that no earlier value of the same place had."""
+        if self.generations is None:
+            return values
+        return values + self.sizes[field] * self.generations[field][values]
 
     def inputs(self, rng: np.random.Generator, count: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
         """Values of each categorical field (int32), of each numeric field (float64, NaN where missing) and uniforms for labels."""
@@ -311,7 +347,7 @@ class _Conversions:
         self, seed: int, block: int, values: list[np.ndarray], numbers: list[np.ndarray], clicks: np.ndarray
     ) -> np.ndarray:
         """(N,) float: 0 or 1, NaN where it is not known."""
-        uniform, hidden = np.random.default_rng([seed, 5, block]).random((2, len(clicks)))
+        uniform, hidden = np.random.default_rng([seed, 5, block, self.model.day]).random((2, len(clicks)))
         converts = uniform < sigmoid(self.model.effects(values, numbers).sum(axis=0) + self.model.bias)
         return np.where(clicks & (hidden < self.unknown), np.nan, clicks & converts)
 
@@ -323,7 +359,8 @@ def _blocks(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _block(model: _Model, seed: int, block: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, np.ndarray]:
-    values, numbers, uniform = model.inputs(np.random.default_rng([seed, 2, block]), _BLOCK)
+    stream = [seed, 2, block] if model.day == 0 else [seed, 2, block, model.day]
+    values, numbers, uniform = model.inputs(np.random.default_rng(stream), _BLOCK)
     return values, numbers, uniform, model.effects(values, numbers)
 
 
@@ -346,7 +383,8 @@ def _stream(
         values, numbers, uniform, effects = _block(model, seed, block)
         probability = sigmoid(effects.sum(axis=0) + model.bias)
         arrays = {"label": (uniform < probability).astype(np.int8), TRUE_PROBABILITY: probability}
-        arrays |= dict(zip(names[0], values)) | dict(zip(names[1], numbers))
+        arrays |= {name: model.names(field, own) for field, (name, own) in enumerate(zip(names[0], values))}
+        arrays |= dict(zip(names[1], numbers))
         if "conversion" in wanted and second is not None:
             arrays["conversion"] = second.draw(seed, block, values, numbers, uniform < probability)
         batch = pa.record_batch(

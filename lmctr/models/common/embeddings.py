@@ -134,6 +134,7 @@ class FieldGroup(DerivedBuffers):
         for vocabulary in vocabularies:
             starts[vocabulary] = rows
             rows += sizes[vocabulary]
+        self.rows_of = {vocabulary: range(start, start + sizes[vocabulary]) for vocabulary, start in starts.items()}
         self.starts = [starts[field] for field in categorical]
         self.sequence_starts = [starts[table] for table in tables]
         # The position of each sequence's categorical field among the group's, -1 for an own vocabulary.

@@ -238,6 +238,20 @@ class InputKind(ABC):
         """Write what requests need of the data besides model and processor into the run folder."""
         return None
 
+    def go_on_from(self, run: str) -> None:
+        """Extend the processor of a finished run by the training part, in place of fitting one; before [`check`] and [`open`].
+
+        Raises:
+            ValueError: a kind of input, or data, whose processors cannot be extended.
+        """
+        raise ValueError(
+            f"training.from_run extends the vocabularies of tables; {self.data['name']!r} is read as another kind of data"
+        )
+
+    def carried(self, model: Any, processor: Any) -> Callable[[Any], str] | None:
+        """After [`go_on_from`]: give a new model the run's weights. Returns what gives an optimiser the run's state, and says so."""
+        return None
+
     # ---- model ----------------------------------------------------------------------------------------------------
 
     def config(self, processor: Any) -> Any:

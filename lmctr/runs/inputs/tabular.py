@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
+from lmctr.data.features.extend import id_sources
 from lmctr.data.features.fields import override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.transform import add_counts
@@ -27,14 +28,16 @@ from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
 from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.models.common.base import IGNORED_LABEL
-from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
+from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS, open_run
 from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.runs.inputs.logs import check_statistics, log_columns
 from lmctr.runs.inputs.stored import StoredInput
+from lmctr.runs.loading import load_folder
 from lmctr.statistics import ItemStatistics, StatisticsReader
+from lmctr.training.growth import carry_optimizer, carry_weights, table_rows
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
 
@@ -61,9 +64,11 @@ class TabularInput(StoredInput):
 
     source: TableSource | None = None
     store: TabularStore | None = None
+    extended: str = ""  # what became of the vocabularies
     reads_descriptions: ClassVar[bool] = False
     log: InteractionLog | None = None  # where the table is a view of one
     log_splits: Splits | None = None
+    before: Path | None = None  # the run folder that a training goes on from
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
@@ -189,7 +194,42 @@ class TabularInput(StoredInput):
     def _new_processor(self) -> TabularFeatureProcessor:
         arguments = processor_arguments(self.source)
         fields = override_fields(arguments["fields"], self.data["features"], "data.features")
-        return TabularFeatureProcessor(**{**arguments, "fields": fields})
+        processor = TabularFeatureProcessor(**{**arguments, "fields": fields})
+        if self.before is None:
+            return processor
+        report = processor.continued(TabularFeatureProcessor.from_pretrained(self.before)).extend(self.source)
+        self.extended = ", ".join(
+            f"{name} {own['size']:,} (+{own['added']:,} -{own['evicted']:,})" for name, own in report.items()
+        )
+        return processor
+
+    def go_on_from(self, run: str) -> None:
+        if _is_log(self.data):
+            raise ValueError(
+                f"training.from_run goes on from day to day with tables, but {self.data['name']!r} is an interaction log; make a table of it"
+            )
+        self.before = open_run(run).path
+
+    def carried(self, model: Any, processor: Any) -> Callable[[Any], str] | None:
+        if self.before is None:
+            return None
+        folder = open_run(self.before)
+        old, earlier = load_folder(folder)
+        if type(old) is not type(model):
+            raise ValueError(
+                f"training.from_run: {self.before} holds a {type(old).__name__}, the recipe makes a {type(model).__name__}"
+            )
+        rows = table_rows(old, model, id_sources(earlier, processor))
+        carry_weights(old, model, rows)
+        file = folder.checkpoints / f"checkpoint-{folder.metrics()['best_step']}" / "optimizer.pt"
+
+        def start(optimizer: Any) -> str:
+            if not file.is_file():
+                return f"no optimiser state in {file.parent}: it starts anew"
+            carry_optimizer(file, optimizer, old, model, rows)
+            return f"optimiser state of {file.parent}"
+
+        return start
 
     def _check_leaks(self) -> list[str]:
         allow = self.data["allow_leaks"]

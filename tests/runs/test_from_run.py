@@ -1,0 +1,115 @@
+"""`lmctr train RECIPE --from RUN`: the next day goes on where the last one ended."""
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.data.features.processor import TabularFeatureProcessor
+
+OPTIONS = {"num_rows": 3000, "num_categorical": 3, "num_numeric": 2, "num_pairs": 1, "vocab_size": 200, "drift": 0.3}
+RECIPE = {
+    "data": {
+        "name": "synthetic_table",
+        "options": OPTIONS,
+        "features": {"categorical": {"max_idle": 1}},
+        "baselines": False,
+    },
+    "model": {"family": "dnn", "embedding_dim": 4, "hidden_units": [16], "initializer_range": 0.1},
+    "training": {"epochs": 1, "learning_rate": 1e-2, "per_device_train_batch_size": 128, "use_cpu": True, "seed": 0},
+}
+STILL = {"data.options.day": 1, "training.learning_rate": 0.0, "training.weight_decay": 0.0}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A finished run of day 0. Read it only."""
+    return lmctr.runs.train(RECIPE, output_dir=tmp_path_factory.mktemp("run") / "day0")
+
+
+@pytest.fixture(scope="module")
+def second(first, tmp_path_factory):
+    """Day 1 from day 0, at a learning rate of 0: the weights are those that it began with."""
+    folder = tmp_path_factory.mktemp("run") / "day1"
+    return lmctr.runs.train(RECIPE, output_dir=folder, overrides={**STILL, "training.from_run": str(first.path)})
+
+
+def vectors(run):
+    """By field and value, the row of its table."""
+    processor = TabularFeatureProcessor.from_pretrained(run.path)
+    table = load_file(run.path / "model.safetensors")["model.embedding.groups.4.table.weight"]
+    start, found = 0, {}
+    for name, size in zip(["C1", "C2", "C3"], processor.model_config_values()["vocab_sizes"]):
+        values = processor.state.vocabularies[name].values.to_pylist()
+        found |= {(name, value): table[start + 2 + place] for place, value in enumerate(values)}
+        start += size
+    assert start == len(table)
+    return found
+
+
+def test_values_keep_their_vectors_and_new_ones_get_some(first, second):
+    before, after = vectors(first), vectors(second)
+    both = set(before) & set(after)
+    assert len(both) > 20
+    assert len(set(after) - set(before)) > 5
+    assert len(set(before) - set(after)) > 5  # max_idle
+    for key in both:
+        torch.testing.assert_close(after[key], before[key], atol=0, rtol=0)
+    new = torch.stack([after[key] for key in set(after) - set(before)])
+    assert 0.05 < new.std() < 0.15
+    old_weights, new_weights = (load_file(run.path / "model.safetensors") for run in (first, second))
+    name = "model.mlp.layers.0.linear.weight"
+    torch.testing.assert_close(new_weights[name], old_weights[name], atol=0, rtol=0)
+
+
+def test_the_optimiser_goes_on_too(first, second):
+    steps = []
+    for run in (first, second):
+        checkpoint = run.path / "checkpoints" / f"checkpoint-{run.metrics['best_step']}"
+        state = torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"]
+        steps.append({float(entry["step"]) for entry in state.values()})
+    assert len(steps[0]) == len(steps[1]) == 1
+    assert steps[1].pop() == 2 * steps[0].pop()
+
+
+def test_it_evaluates_and_predicts_by_itself(second, capsys):
+    assert main(["evaluate", str(second.path)]) == 0
+    rows = [{"C1": 0, "C2": 1, "C3": 2, "I1": 1.0, "I2": 2.0}]
+    assert np.isfinite(second.predict(rows)).all()
+
+
+def test_the_command_line_says_what_it_does(first, tmp_path, capsys):
+    (tmp_path / "day.yaml").write_text(yaml.safe_dump(RECIPE))
+    words = ["train", str(tmp_path / "day.yaml"), "--from", str(first.path), "--output-dir", str(tmp_path / "run")]
+    assert main([*words, "--data.options.day", "1", "--training.from_optimizer", "false"]) == 0
+    said = capsys.readouterr().out
+    assert f"going on from {first.path}: values of C1 " in said
+    assert "optimiser state" not in said
+    assert lmctr.runs.load(tmp_path / "run").recipe.training["from_run"] == str(first.path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"model.family": "deepfm"}, "holds a DNNForCTR, the recipe makes a DeepFMForCTR"),
+        ({"model.hidden_units": [8]}, r"linear.weight has shape \(8, .*shape \(16, "),
+        ({"data.features": {"categorical": {"hash_buckets": 9}}}, "field 'C1' is .*hash_buckets.*may change"),
+        ({"training.embedding_optimizer": "lazy_adam"}, "another optimiser"),
+        ({"training.from_run": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_cannot_go_on_is_refused(first, tmp_path, overrides, words):
+    overrides = {"training.from_run": str(first.path), "data.options.day": 1, **overrides}
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        lmctr.runs.train(RECIPE, output_dir=tmp_path / "run", overrides=overrides)
+
+
+def test_only_tables_go_on(first, tmp_path):
+    recipe = {"data": {"name": "synthetic"}, "model": {"family": "din"}, "training": {"from_run": str(first.path)}}
+    with pytest.raises(
+        ValueError, match="from_run extends the vocabularies of tables; 'synthetic' is read as another"
+    ):
+        lmctr.runs.train(recipe, output_dir=tmp_path / "run")
