@@ -14,6 +14,22 @@ TABULAR_ARMS = {
     "lazy": "fused AdamW, and LazyAdamW on the touched rows of the tables",
     "lazy-bf16": "the same, with the model under bfloat16 autocast; weights and optimisers stay float32",
 }
+PEERS = {
+    "fuxictr": "FuxiCTR",
+    "deepctr": "DeepCTR-Torch",
+    "rechub": "Torch-RecHub",
+    "authors": "RankElastor's authors",
+}
+PEER_FAMILIES = {
+    "dnn": ["fuxictr"],
+    "deepfm": ["fuxictr", "deepctr", "rechub"],
+    "dcnv2": ["fuxictr", "deepctr", "rechub"],
+    "autoint": ["fuxictr"],
+    "xdeepfm": ["fuxictr"],
+    "rank_elastor": ["authors"],
+    "rank_mixer": ["authors"],
+}
+"""Which peers have which family."""
 
 
 def _repeats(default: int) -> Any:
@@ -26,7 +42,7 @@ def _quick() -> Any:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What all benchmarks share. Every count is checked to be at least 1."""
+    """What all benchmarks share. Every count is checked to be at least 1, or what its option has as `least`."""
 
     output: str | None = option("write the results to this .json or .md file", None)
     command: str | None = given(None)
@@ -35,8 +51,9 @@ class Benchmark:
         for field in fields(self):
             value = getattr(self, field.name)
             for count in value if isinstance(value, list) else [value]:
-                if type(count) is int and count < 1:
-                    raise ValueError(f"--{field.name.replace('_', '-')} must be at least 1, got {count}")
+                least = field.metadata.get("least", 1)
+                if type(count) is int and count < least:
+                    raise ValueError(f"--{field.name.replace('_', '-')} must be at least {least}, got {count}")
         check_output(self.output)
 
     def sized(self) -> Any:
@@ -195,6 +212,35 @@ class TabularBenchmark(Benchmark):
     threads: int | None = option("threads of torch (default: its own choice)", None)
     device: str = option("cpu, cuda, ...", "cpu")
     set: list[str] = option("a configuration key of a family", [], repeated=True, metavar="FAMILY.KEY=VALUE")
+    quick: bool = _quick()
+
+
+@dataclass(frozen=True)
+class PeersBenchmark(Benchmark):
+    """Train equal models in lmctr and in other libraries, each in its own process: whole training loops (loader, step, what the
+    trainer does besides) over the same generated table, a few steps of each in turn. Prints samples per second, the ratios of the
+    turns, and the AUC on the test part after the epoch. The other libraries are installed from PyPI into a virtual environment of
+    their own (pip, minutes at the first run); one that cannot be installed or fails is a line of the report."""
+
+    families: list[str] = option("families", list(PEER_FAMILIES), choices=list(PEER_FAMILIES))
+    peers: list[str] = option("other libraries", list(PEERS), choices=list(PEERS))
+    folder: str | None = option(
+        "keeps the virtual environment and the table for the next run (default: a temporary folder, removed at the end)",
+        None,
+    )
+    fuxictr: str | None = option(
+        "clone of FuxiCTR, for the models of its model_zoo instead of its layers joined here", None
+    )
+    rank_elastor: str | None = option("clone of the RankElastor authors' code", None)
+    rows: int = option("training rows; a tenth each for validation and test", 400_000, small=600)
+    categorical: int = option("categorical fields", 26)
+    numeric: int = option("numeric fields", 13)
+    vocabulary: int = option("distinct values of all fields together", 1_010_000, small=500)
+    batch_size: int = option("rows of a batch", 4096, small=64)
+    turn: int = option("steps of a turn", 6, small=2)
+    threads: int | None = option("threads of torch (default: its own choice)", None)
+    workers: int = option("worker processes of the other libraries' loaders, 0 for none", 1, least=0)
+    seed: int = option("of table, weights and batches", 0, least=0)
     quick: bool = _quick()
 
 

@@ -9,6 +9,7 @@ _SAYS = {
     "serving": "an open loop of requests to lmctr serve, against the same requests scored in this process",
     "features": "fit and transform of a CSV file, peak memory, shuffled batches",
     "tabular": "training speed of the tabular families, optimisers, and how cost grows",
+    "peers": "training loops of this and of other libraries, in turns; installs those by pip into an environment of their own",
     "sequence": "training and scoring of ASTRO: single rows, rows of one user, cached histories, parallel blocks",
     "retrieval": "scoring a request's ads naively and with the first layer split; NeuralSort and ARF",
 }

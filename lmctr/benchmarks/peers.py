@@ -1,0 +1,315 @@
+"""`lmctr benchmark peers`: whole training loops of lmctr and of other libraries, a few steps of each in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmctr.benchmarks import peer_own, peer_side
+from lmctr.benchmarks.harness import machine_text, reports, results, say, table
+from lmctr.benchmarks.options import PEER_FAMILIES, PEERS, PeersBenchmark
+from lmctr.data import TabularStore, load_tabular
+from lmctr.models.families import family_of
+from lmctr.utils.files import read_json, write_json
+
+PACKAGES = {  # polars 2 is not what FuxiCTR was written for
+    "fuxictr": ("fuxictr", "polars<2"),
+    "deepctr": ("deepctr-torch",),
+    "rechub": ("torch-rechub",),
+    "authors": ("fuxictr", "polars<2"),
+}
+DENSE, LAZY = "lmctr, Adam", "lmctr"
+_PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way of training: its name, the program that does it, and what it is told besides the shared settings."""
+
+    name: str
+    program: tuple[str, ...]
+    values: Mapping[str, Any]
+
+
+def benchmark_peers(options: PeersBenchmark) -> dict[str, Any]:
+    """Measure the families in lmctr and in the peers.
+
+    Returns:
+        `machine`, `settings`, `versions` of the peers' packages, `failed` (why a peer could not be installed), and `families`: by name a
+        list of arms, each with `name`, and either `error`, or `samples_per_second` (median of the turns), `against`: how many times as
+        fast lmctr is (by its arm: the median of the ratios turn by turn), `against_cpu`, the same by processor time, `parameters` and `auc` on the test part.
+    """
+    options = options.sized()
+    with ExitStack() as stack:
+        folder = options.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="lmctr-peers-"))
+        folder = Path(folder).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = [peer for peer in options.peers if any(peer in PEER_FAMILIES[name] for name in options.families)]
+        if "authors" in wanted and options.rank_elastor is None:
+            wanted.remove("authors")
+        python, failed = install(folder / "venv", wanted)
+        shared = prepare(folder / "table", options)
+        result = results(options, versions=versions(python), failed=failed)
+        result["families"] = {}
+        for family in options.families:
+            arms = [
+                *own_arms(family),
+                *(
+                    arm
+                    for peer in PEER_FAMILIES[family]
+                    if peer in wanted and peer not in failed
+                    for arm in peer_arms(peer, family, options, python)
+                ),
+            ]
+            result["families"][family] = measure(arms, shared | {"family": family}, folder / "table")
+            for arm in result["families"][family]:
+                say(
+                    f"{family}, {arm['name']}: {arm.get('error') or format(arm['samples_per_second'], ',.0f') + ' samples/s'}"
+                )
+    return result
+
+
+# ---- what is measured ------------------------------------------------------------------------------------------------
+
+
+def install(folder: Path, peers: list[str]) -> tuple[Path, dict[str, str]]:
+    """The Python of a virtual environment with the peers' packages and this process's torch, and why some could not be installed."""
+    python, noted = folder / "bin" / "python", folder / "installed.json"
+    done = read_json(noted)["peers"] if noted.is_file() else []
+    if peers and not python.is_file():
+        say(f"making the virtual environment {folder}")
+        venv.create(folder, with_pip=True)
+    constraints = folder / "constraints.txt"
+    failed = {}
+    for peer in peers:
+        if peer in done:
+            continue
+        say(f"installing {', '.join(PACKAGES[peer])}")
+        constraints.write_text(f"torch=={torch.__version__.partition('+')[0]}\n")
+        command = [str(python), "-m", "pip", "install", "-q", "-c", str(constraints), *PACKAGES[peer]]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            failed[peer] = _last_line(process.stderr)
+        else:
+            done.append(peer)
+            write_json(noted, {"peers": done})
+    return python, failed
+
+
+def versions(python: Path) -> dict[str, str]:
+    """Versions of what the environment holds, by package; nothing where there is none."""
+    if not python.is_file():
+        return {}
+    found = subprocess.run(
+        [str(python), "-m", "pip", "list", "--format", "json"], capture_output=True, text=True, check=False
+    )
+    names = {package.split("<")[0] for packages in PACKAGES.values() for package in packages} | {"torch"}
+    return {one["name"]: one["version"] for one in json.loads(found.stdout or "[]") if one["name"] in names}
+
+
+def prepare(folder: Path, options: PeersBenchmark) -> dict[str, Any]:
+    """Write the generated table, as lmctr's processor encodes it, as the arrays that the peers read; the settings all arms share."""
+    folder.mkdir(exist_ok=True)
+    made = {
+        "num_rows": options.rows * 10 // 8,
+        "num_categorical": options.categorical,
+        "num_numeric": options.numeric,
+        "vocab_size": options.vocabulary,
+        "seed": options.seed,
+    }
+    store = TabularStore.build(load_tabular(peer_own.TABLE, **made))
+    for part in _PARTS:
+        rows = store.splits[part]
+        ids, numbers = store.input_ids[rows], store.numeric_values[rows]
+        columns = {f"C{n}": ids[:, n].astype(np.int64) for n in range(ids.shape[1])}
+        columns |= {f"I{n}": numbers[:, n] for n in range(numbers.shape[1])}
+        np.savez(folder / f"{part}.npz", **columns, label=store.labels[rows])
+    return {
+        "folder": str(folder),
+        "table": made,
+        "vocab_sizes": store.processor.model_config_values()["vocab_sizes"],
+        "num_numeric": options.numeric,
+        "embedding_dim": 16,
+        "hidden_units": [8] if options.quick else [400, 400, 400],
+        "batch_size": options.batch_size,
+        "steps": options.turn,
+        "threads": options.threads or torch.get_num_threads(),
+        "workers": options.workers,
+        "seed": options.seed,
+        "source": None,
+        "ready": False,
+    }
+
+
+def own_arms(family: str) -> list[Arm]:
+    """lmctr with the peers' optimiser, and with its own for tables."""
+    width = {"embedding_dim": family_of(family).benchmark.get("embedding_dim", 16)}
+    program = (sys.executable, "-m", peer_own.__name__)
+    return [Arm(name, program, {"arm": arm, **width}) for name, arm in ((DENSE, "dense"), (LAZY, "lazy"))]
+
+
+def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> list[Arm]:
+    """A peer's loop, and for FuxiCTR also on batches that lie in memory, so that its loader costs nothing."""
+    program = (str(python), peer_side.__file__)
+    if peer == "authors":
+        source = str(Path(options.rank_elastor).resolve())
+        return [Arm(PEERS[peer], program, {"loop": "fuxictr", "source": source, "embedding_dim": 10})]
+    values = {"loop": peer}
+    if peer == "fuxictr" and options.fuxictr is not None:
+        values["source"] = str(Path(options.fuxictr).resolve())
+    arms = [Arm(PEERS[peer], program, values)]
+    if peer == "fuxictr":
+        arms.append(Arm(f"{PEERS[peer]}, batches in memory", program, values | {"ready": True}))
+    return arms
+
+
+# ---- turns -----------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """A process that trains in turns, see [`lmctr.benchmarks.peer_side.Turns`]."""
+
+    def __init__(self, arm: Arm, task: Mapping[str, Any], folder: Path, number: int):
+        self.name, self.error, self.auc, self.parameters = arm.name, None, None, None
+        self.rates: dict[str, list[float]] = {"seconds": [], "cpu_seconds": []}
+        self.batch_size = task["batch_size"]
+        path = folder / f"task_{number}.json"
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by `close`
+        write_json(path, {"loop": "own", **task, **arm.values})
+        environment = os.environ | {"OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false"}
+        self.process = subprocess.Popen(
+            [*arm.program, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=environment,
+        )
+
+    def begin(self) -> None:
+        """Wait until it has read its data and made its model."""
+        self.parameters = self.read().get("parameters")
+
+    def read(self) -> dict[str, Any]:
+        """The next line that the process tells; where it has died instead, `error` says why."""
+        line = self.process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self.process.wait()
+        self.log.seek(0)
+        self.error = _last_line(self.log.read()) or f"ended with code {self.process.returncode}"
+        return {}
+
+    def turn(self) -> bool:
+        """Let it make its steps; False when the epoch, and what comes after it, are over."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        told = self.read()
+        if "seconds" in told:
+            for clock, rates in self.rates.items():
+                rates.append(told["steps"] * self.batch_size / told[clock])
+        self.auc = told.get("auc")
+        return "seconds" in told
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.log.close()
+
+
+def measure(arms: list[Arm], shared: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """The arms' epochs, a turn of each after the other, the order reversed each time."""
+    workers: list[Worker] = []
+    try:
+        for number, arm in enumerate(arms):
+            workers.append(Worker(arm, shared, folder, number))
+        for worker in workers:
+            worker.begin()
+        going = [worker for worker in workers if worker.error is None]
+        while going:
+            going = [worker for worker in reversed(going) if worker.turn()]
+    finally:
+        for worker in workers:
+            worker.close()
+    rates = {worker.name: worker.rates for worker in workers if worker.error is None}
+    return [_summary(worker, rates) for worker in workers]
+
+
+def _summary(worker: Worker, rates: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
+    if worker.error is not None:
+        return {"name": worker.name, "error": worker.error}
+
+    def middle(
+        values: list[float],
+    ) -> float:  # without the first turn, in which caches are filled, and the last, of few steps
+        return statistics.median(values[1:-1] or values)
+
+    def against(clock: str) -> dict[str, float]:
+        own = {name: rates[name][clock] for name in (DENSE, LAZY) if name in rates}
+        return {name: middle([a / b for a, b in zip(fast, worker.rates[clock])]) for name, fast in own.items()}
+
+    return {
+        "name": worker.name,
+        "samples_per_second": middle(worker.rates["seconds"]),
+        "against": against("seconds"),
+        "against_cpu": against("cpu_seconds"),
+        "turns": len(worker.rates["seconds"]),
+        "parameters": worker.parameters,
+        "auc": worker.auc,
+    }
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or [""])[-1]
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def as_markdown(result: Mapping[str, Any]) -> str:
+    """The results as text with a table."""
+    settings = result["settings"]
+    rows, notes = [], [f"- {PEERS[peer]} could not be installed: {why}" for peer, why in settings["failed"].items()]
+    for family, arms in result["families"].items():
+        for arm in arms:
+            if "error" in arm:
+                notes.append(f"- {family}, {arm['name']}: {arm['error']}")
+                continue
+            found = [arm[clock].get(name) for clock in ("against", "against_cpu") for name in (DENSE, LAZY)]
+            shown = " | ".join("-" if value is None else f"{value:.2f}" for value in found)
+            rows.append({"family": family, **arm, "ratios": shown})
+    if not settings["rank_elastor"] and {"rank_elastor", "rank_mixer"} & set(result["families"]):
+        notes.append("- The code of RankElastor's authors: give its folder by --rank-elastor.")
+    form = "{family} | {name} | {samples_per_second:,.0f} | {ratios} | {auc:.4f} | {parameters:,}"
+    head = f"family | loop | samples/s | {DENSE} is so many times as fast | {LAZY} is | by processor time: {DENSE} | {LAZY} | test AUC | parameters"
+    packages = ", ".join(f"{name} {version}" for name, version in settings["versions"].items()) or "none"
+    return f"""## Training loops beside other libraries
+
+{settings["rows"]:,} generated rows, {settings["categorical"]} categorical and {settings["numeric"]} numeric fields, \
+{settings["vocabulary"]:,} values, batch {settings["batch_size"]:,}, float32, Adam 1e-3, one epoch in turns of {settings["turn"]} steps, \
+the order reversed each time; medians, and medians of the turns' own ratios. "{LAZY}" trains the tables by `lazy_adam`, "{DENSE}" by the \
+peers' optimiser. The other libraries' environment: {packages}; their loaders with {settings["workers"]} worker(s), whose processor time is not \
+counted. By the clock other work on the machine counts too, by processor time it does not.
+{machine_text(result)}
+
+{table(head, form, rows, left=(0, 1))}
+
+{chr(10).join(notes)}""".strip()
+
+
+run = reports(benchmark_peers, as_markdown)
