@@ -36,7 +36,7 @@ _PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
-class Arm:
+class Loop:
     """A way of training: its name, the program that does it, and what it is told besides the shared settings."""
 
     name: str
@@ -154,25 +154,25 @@ def prepare(folder: Path, options: PeersBenchmark) -> dict[str, Any]:
     }
 
 
-def own_arms(family: str) -> list[Arm]:
+def own_arms(family: str) -> list[Loop]:
     """lmctr with the peers' optimiser, and with its own for tables."""
     width = {"embedding_dim": family_of(family).benchmark.get("embedding_dim", 16)}
     program = (sys.executable, "-m", peer_own.__name__)
-    return [Arm(name, program, {"arm": arm, **width}) for name, arm in ((DENSE, "dense"), (LAZY, "lazy"))]
+    return [Loop(name, program, {"arm": arm, **width}) for name, arm in ((DENSE, "dense"), (LAZY, "lazy"))]
 
 
-def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> list[Arm]:
+def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> list[Loop]:
     """A peer's loop, and for FuxiCTR also on batches that lie in memory, so that its loader costs nothing."""
     program = (str(python), peer_side.__file__)
     if peer == "authors":
         source = str(Path(options.rank_elastor).resolve())
-        return [Arm(PEERS[peer], program, {"loop": "fuxictr", "source": source, "embedding_dim": 10})]
+        return [Loop(PEERS[peer], program, {"loop": "fuxictr", "source": source, "embedding_dim": 10})]
     values = {"loop": peer}
     if peer == "fuxictr" and options.fuxictr is not None:
         values["source"] = str(Path(options.fuxictr).resolve())
-    arms = [Arm(PEERS[peer], program, values)]
+    arms = [Loop(PEERS[peer], program, values)]
     if peer == "fuxictr":
-        arms.append(Arm(f"{PEERS[peer]}, batches in memory", program, values | {"ready": True}))
+        arms.append(Loop(f"{PEERS[peer]}, batches in memory", program, values | {"ready": True}))
     return arms
 
 
@@ -182,7 +182,7 @@ def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> 
 class Worker:
     """A process that trains in turns, see [`lmctr.benchmarks.peer_side.Turns`]."""
 
-    def __init__(self, arm: Arm, task: Mapping[str, Any], folder: Path, number: int):
+    def __init__(self, arm: Loop, task: Mapping[str, Any], folder: Path, number: int):
         self.name, self.error, self.auc, self.parameters = arm.name, None, None, None
         self.rates: dict[str, list[float]] = {"seconds": [], "cpu_seconds": []}
         self.batch_size = task["batch_size"]
@@ -230,7 +230,7 @@ class Worker:
         self.log.close()
 
 
-def measure(arms: list[Arm], shared: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
+def measure(arms: list[Loop], shared: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
     """The arms' epochs, a turn of each after the other, the order reversed each time."""
     workers: list[Worker] = []
     try:

@@ -10,7 +10,7 @@ from lmctr.benchmarks import peers
 from lmctr.benchmarks.options import PEER_FAMILIES, PEERS, PeersBenchmark
 from lmctr.benchmarks.peer_own import TurnsCallback, recipe
 from lmctr.benchmarks.peer_side import LOOPS, Paced, Turns
-from lmctr.benchmarks.peers import DENSE, LAZY, Arm, measure
+from lmctr.benchmarks.peers import DENSE, LAZY, Loop, measure
 from lmctr.cli.main import main
 from lmctr.models.families import family_of
 from lmctr.runs.recipe import load_recipe
@@ -31,7 +31,7 @@ tell(auc=0.5)
 
 
 def fake(name, spent, share=0.5, program=FAKE):
-    return Arm(name, (sys.executable, "-c", program), {"spent": spent, "share": share})
+    return Loop(name, (sys.executable, "-c", program), {"spent": spent, "share": share})
 
 
 def test_turns_are_counted_and_waiting_is_not():
