@@ -553,6 +553,9 @@ class _Guesser:
                 category = category and not pa.types.is_floating(values.type)
             if pa.types.is_nested(values.type):
                 why, category = "lists", True
+            if category and described[name] == name and (is_text(values.type) or pa.types.is_integer(values.type)):
+                # said, so that a later file in which the codes look otherwise gives the same ids
+                described[name] = {"column": name, "type": "text" if is_text(values.type) else "integer"}
             if category and what in ("item", "user"):
                 (self.found.item_categories if what == "item" else self.found.user_categories).append(name)
             self._say(f"{start}{what if not start else 'column'}", name, why)

@@ -74,9 +74,7 @@ def inspect(options: DataOptions) -> Inspected:
     if isinstance(data, InteractionLog):
         splits, report, problem = _split_and_check(data, options)
         return Inspected(data, splits, describe_log(data, splits, report, problem, options.num_behaviors or 50))
-    with tempfile.TemporaryDirectory(
-        prefix="lmctr-"
-    ) as folder:  # leaks are looked for in processed rows, of tables of any size
+    with tempfile.TemporaryDirectory(prefix="lmctr-") as folder:  # on disk: tables may be of any size
         if isinstance(data, TableSource):
             store = TabularStore.build(data, directory=folder, progress=_shows_bars(options))
         else:

@@ -103,7 +103,7 @@ def evaluate(
         view.load(Path(scratch))
         model, processor = load_run(folder.path)
         view.open(processor, (split,), RunContext(folder.path))
-        for warning in view.unknown_warnings(split, allow_unknown):
+        for warning in view.unknown_warnings(split, folder.unknown_shares(), allow_unknown):
             logger.warning(warning)
         trainer = CTRTrainer(
             model=model,

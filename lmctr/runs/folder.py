@@ -223,6 +223,10 @@ class RunFolder:
         """`data.json`, or None."""
         return read_json(self.path / DATA) if self.prepared else None
 
+    def unknown_shares(self) -> dict[str, dict[str, float]]:
+        """Shares of unknown values by part and field that the training kept; none of a run from before they were kept."""
+        return (self.data() or {}).get("unknown_by_field", {})
+
     def recipe(self) -> dict[str, Any] | None:
         """`recipe.yaml`, or None."""
         value = read_yaml(self.path / RECIPE) if self.started else None

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 
 from lmctr.data import load_log
 from lmctr.data.guess import guess_log, sample_file
@@ -123,7 +124,7 @@ def test_a_column_that_tells_the_label_is_left_out(tmp_path):
         tmp_path / "e.csv",
         {**columns, "seen_for": click * 5 + noise, "slot": list("ab") * 200, "page_no": click * 2 + 7},
     )
-    assert guess.schema["columns"]["context"] == ["slot"]
+    assert guess.schema["columns"]["context"] == {"slot": {"column": "slot", "type": "text"}}
     left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
     assert set(left) == {"seen_for", "page_no"}
     assert "alone tells the label (AUC 1.00)" in left["seen_for"]
@@ -140,8 +141,9 @@ def test_columns_of_items_and_users_in_the_events(tmp_path):
         "site": ["one"] * ROWS,
     }
     guess, log = guessed(tmp_path / "e.csv", columns)
-    assert guess.schema["catalogue"] == {"columns": ["title", "kind"]}
-    assert guess.schema["users"] == {"columns": ["town"]}
+    said = {name: {"column": name, "type": "text"} for name in ("title", "kind", "town")}
+    assert guess.schema["catalogue"] == {"columns": {name: said[name] for name in ("title", "kind")}}
+    assert guess.schema["users"] == {"columns": {"town": said["town"]}}
     assert (guess.title, guess.item_categories, guess.user_categories) == ("title", ["kind"], ["town"])
     assert [entry.column for entry in guess.guesses if entry.role == "left out"] == ["row", "site"]
     assert log.users.column_names == ["user_id", "town"]
@@ -188,3 +190,14 @@ def test_questions_where_it_is_not_sure(tmp_path):
 def test_errors(tmp_path, columns, given, says):
     with pytest.raises(ValueError, match=says):
         guess_log(write(tmp_path / "e.csv", table(**columns)), given=given)
+
+
+def test_codes_are_declared_so_that_a_later_file_gives_the_same(tmp_path):
+    codes = [3 + row % 4 for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.csv", table(zone=codes))
+    assert guess.schema["columns"]["context"] == {"zone": {"column": "zone", "type": "integer"}}
+    write(tmp_path / "later.csv", table(zone=[f"{code}.0" for code in codes]))
+    schema = guess.schema | {"events": {**guess.schema["events"], "path": "later.csv"}}
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema))
+    later = load_log(tmp_path / "schema.yaml")
+    assert later.context["zone"].equals(log.context["zone"])

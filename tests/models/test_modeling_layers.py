@@ -6,6 +6,7 @@ import torch
 from tabular_inputs import FIELDS, make_batch, softmax
 
 import lmctr
+from lmctr.models.common.base import evaluation_mode
 from lmctr.models.common.layers import MLP, attend, in_blocks
 
 
@@ -71,3 +72,11 @@ def test_mlp_options():
     assert [s.shape[1] for s in seen] == [4, 5]
     assert (mlp.train()(states) == 0).any()  # dropout
     assert MLP(3, [], "relu")(states) is states
+
+
+def test_evaluation_mode_leaves_each_module_as_it_was():
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Sequential(torch.nn.Dropout()))
+    model[1].eval()  # a frozen part
+    with evaluation_mode(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == [True, True, False, False]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lmctr.data.array_store import ArrayStore
+from lmctr.data.features.transform import MAX_EXAMPLES
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.models.common.base import IGNORED_LABEL
@@ -116,6 +117,35 @@ class LogBatches(Batches):
                 f"{int(unlabelled.sum())} of {total} events have no label; take samples from log.sample_events() or a split"
             )
         return rows
+
+    def unknown_of(
+        self,
+        events: np.ndarray,
+        what: str,
+        candidates: tuple[np.ndarray, np.ndarray],
+        histories: tuple[np.ndarray, np.ndarray],
+        bounds: tuple[np.ndarray, np.ndarray],
+        named: Callable[[np.ndarray], list[str]],
+    ) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
+        """Counts of values and of the unknown among them, of samples and of their histories, and examples of items that have some.
+
+        Args:
+            events: (S,) positions of the samples. what: what the values are called.
+            candidates, histories: (I,) values of each item and the unknown among them, where it is a candidate and in histories.
+            bounds: first event and end of each history. named: from numbers of items to examples.
+        """
+        item, (start, end) = self.log.item, bounds
+        inside = np.zeros(len(item) + 1, dtype=np.int64)  # how many of the histories hold an event
+        np.add.at(inside, start, 1)
+        np.add.at(inside, end, -1)
+        read = {"candidates": np.bincount(item[events], minlength=self.log.num_items)}
+        read["histories"] = np.bincount(item, np.cumsum(inside)[:-1], self.log.num_items).astype(np.int64)
+        counts, examples = {}, {}
+        for role, (values, unknown) in (("candidates", candidates), ("histories", histories)):
+            times, name = read[role], f"{what} of {role}"
+            counts[name] = {"values": int(times @ values), "unknown": int(times @ unknown)}
+            examples[name] = named(np.flatnonzero(times * unknown)[:MAX_EXAMPLES])
+        return counts, examples
 
     @staticmethod
     def _unlabelled(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:

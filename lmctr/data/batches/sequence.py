@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from lmctr.data.logs.log import InteractionLog
-from lmctr.data.processors.sequence import PADDING, SequenceProcessor
+from lmctr.data.processors.sequence import OOV, PADDING, SequenceProcessor
 
 from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
 
@@ -164,6 +164,14 @@ class SequenceView(LogBatches):
         if self.processor.max_history_length is not None:
             start = np.maximum(start, end - self.processor.max_history_length)
         return start, end
+
+    def unknown(self, events: np.ndarray) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
+        """Items without an id of their own, see [`~lmctr.data.batches.rows.LogBatches.unknown_of`]."""
+        own = np.ones_like(self._item), (self._item == OOV).astype(np.int64)
+        ids = self.log.catalogue["item_id"]
+        return self.unknown_of(
+            events, "items", own, own, self.bounds(events), lambda items: [str(ids[i]) for i in items]
+        )
 
     def labels(self, events: np.ndarray) -> np.ndarray:
         """Labels float32 in the shape of `events` (with a task axis behind for several tasks), -100 where there is none."""

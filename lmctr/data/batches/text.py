@@ -105,6 +105,22 @@ class TextView(LogBatches):
             arrays["statistics"] = self.statistics.of(events)
         return {key: torch.from_numpy(values) for key, values in (arrays | targets).items()}
 
+    def unknown(self, events: np.ndarray) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
+        """Tokens of items that the tokenizer does not know, see [`~lmctr.data.batches.rows.LogBatches.unknown_of`]."""
+        start, end = self.log.history_bounds(events)
+        bounds = np.maximum(start, end - self.processor.num_behaviors), end
+        before = np.append(0, np.cumsum(self.pieces.values == self.processor.tokenizer.unk_token_id))
+        own = []
+        for offset in (self._target_offset, 0):
+            rows = slice(offset, offset + self.log.num_items)
+            first, length = self.pieces.item_start[rows], self.pieces.item_length[rows].astype(np.int64)
+            own.append((length, before[first + length] - before[first]))
+
+        def texts(items: np.ndarray) -> list[str]:
+            return [str(text)[:60] for text in self.processor.item_texts(self.log.catalogue.take(items))]
+
+        return self.unknown_of(events, "tokens", *own, bounds, texts)
+
     def samples(self, events: Sequence[int] | np.ndarray | None) -> np.ndarray:
         return super().samples(None if events is None else self.log.positions(events))
 

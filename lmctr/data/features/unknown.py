@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .transform import MAX_EXAMPLES, add_counts
 
-__all__ = ["UnknownValues", "check_unknown", "merged_examples", "share_unknown", "shares_of"]
+__all__ = ["KeptShares", "UnknownValues", "check_unknown", "merged_examples", "share_unknown", "shares_of"]
 
 MAX_UNKNOWN = 0.95
 _FEWEST = 100  # values from which on a share says something
@@ -35,30 +36,60 @@ def shares_of(parts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str,
     }
 
 
+@dataclass(frozen=True)
+class KeptShares:
+    """What [`check_unknown`] asks of a processor, for items and tokens of a log: the shares that a training kept, by part and name."""
+
+    shares: Mapping[str, Mapping[str, float]]
+
+    def known(self, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
+        """The counts that there is a share to hold against."""
+        return {name: own for name, own in counts.items() if self.usual_unknown(name) is not None}
+
+    def usual_unknown(self, name: str) -> float | None:
+        return next(
+            (self.shares[part][name] for part in ("validation", "train") if name in self.shares.get(part, ())), None
+        )
+
+    def unknown_limit(self, name: str) -> float | None:
+        return None
+
+    def num_known(self, name: str) -> int:
+        return 2 * _DISTINCT
+
+
 class UnknownValues:
     """Counts what was unknown in blocks of rows.
 
     Args:
         processor: a [`~lmctr.data.features.processor.TabularFeatureProcessor`] or an
-            [`~lmctr.data.processors.impressions.ImpressionProcessor`], whose last call [`add`] reads.
+            [`~lmctr.data.processors.impressions.ImpressionProcessor`], which keep the shares of their fields, or another one.
+        kept: shares by part and name, for a processor that keeps none; what has no share there is not checked.
 
     Attributes:
         counts: by field, as the processor's `oov_counts`. examples: by field some of the unknown values, as canonical texts.
     """
 
-    def __init__(self, processor: Any) -> None:
-        self.processor = processor
+    def __init__(self, processor: Any, kept: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        self.processor, self.kept = processor, None if hasattr(processor, "usual_unknown") else KeptShares(kept or {})
         self.counts: dict[str, dict[str, int]] = {}
         self.examples: dict[str, list[str]] = {}
 
-    def add(self) -> None:
-        """Counts what the processor has just seen."""
-        self.counts = add_counts([self.counts, self.processor.oov_counts])
-        self.examples = merged_examples([self.examples, self.processor.unknown_examples])
+    def add(
+        self,
+        counts: Mapping[str, Mapping[str, int]] | None = None,
+        examples: Mapping[str, list[str]] | None = None,
+    ) -> None:
+        """Counts what is given, or what the processor has just seen."""
+        self.counts = add_counts([self.counts, self.processor.oov_counts if counts is None else counts])
+        own = self.processor.unknown_examples if examples is None else examples
+        self.examples = merged_examples([self.examples, own])
 
     def check(self, where: str, allowed: bool = False) -> list[str]:
         """[`check_unknown`] of what was counted."""
-        return check_unknown(self.processor, self.counts, self.examples, where, allowed)
+        if self.kept is None:
+            return check_unknown(self.processor, self.counts, self.examples, where, allowed)
+        return check_unknown(self.kept, self.kept.known(self.counts), self.examples, where, allowed)
 
 
 def check_unknown(
@@ -96,7 +127,7 @@ def check_unknown(
     if errors and not allowed:
         raise ValueError(
             f"{where}: {'; '.join(errors)}. Are these the columns, and the codes, that the model was trained on? If so, train anew on "
-            "them, raise max_unknown of the field in data.features, or score all the same with --allow-unknown."
+            "them, raise max_unknown of a table's field in data.features, or score all the same with --allow-unknown."
         )
     return warnings + [f"{where}: {error}" for error in errors]
 

@@ -509,7 +509,11 @@ class SequenceProcessor(FittedExtractor):
 
     def num_unknown(self, items: Sequence[Any]) -> int:
         """How many of these original item ids are out of vocabulary."""
-        return int((self._ids(items) == OOV).sum())
+        return len(self.unknown_items(items))
+
+    def unknown_items(self, items: Sequence[Any]) -> list[Any]:
+        """Those of these original item ids that are out of vocabulary."""
+        return [item for item, found in zip(items, self._ids(items)) if found == OOV]
 
     # ---- files ------------------------------------------------------------------------------------------------------
 

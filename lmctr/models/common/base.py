@@ -65,13 +65,15 @@ class LinearPath(NamedTuple):
 
 @contextmanager
 def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """The model in evaluation mode inside the block; afterwards in the mode that it was in."""
-    was_training = model.training
-    model.eval()
+    """The model in evaluation mode inside the block; afterwards each of its modules is in the mode that it was in."""
+    training = [module for module in model.modules() if module.training]  # of a model that serves: none
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        model.train(was_training)
+        for module in training:
+            module.training = True
 
 
 def ctr_loss(

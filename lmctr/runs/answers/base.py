@@ -30,7 +30,7 @@ class Answers(ABC):
 
     Attributes:
         check: the request as the other methods take it, from what was given and where; raises `ValueError` that starts with where.
-        unknown: what was unknown to the processor so far: "values" and "unknown" by the name of what was counted.
+        unknown: what was unknown to the processor so far: "values" and "unknown" by the name of what was counted. examples: of it.
         reason: why lines were scored on their own, where some were.
         tasks: what the logits of a candidate are of.
         skips: whether a request that cannot be scored is given back with its "error", in place of an error.
@@ -47,6 +47,7 @@ class Answers(ABC):
         self.model, self.processor = model, processor
         self.batch_size = batch_size or self.default_batch_size
         self.unknown: dict[str, dict[str, int]] = {}
+        self.examples: dict[str, list[str]] = {}
         self.reason: str | None = None
 
     @abstractmethod

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from lmctr.data.features.unknown import merged_examples
 from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.scoring import DEFAULT_MAX_TOKENS
 from lmctr.serving.statistics import RequestStatistics
@@ -28,7 +29,7 @@ __all__ = ["EventAnswers", "HistoryAnswers", "TextAnswers"]
 
 
 class HistoryAnswers(Answers):
-    """What texts and events share.
+    """What texts and events share; `counted` are the values of which some may be unknown.
 
     Args:
         model, processor, batch_size: see [`Answers`].
@@ -36,6 +37,8 @@ class HistoryAnswers(Answers):
         retriever: gives the similarity of texts where the processor needs it.
         items: the items' statistics, for candidates that do not bring their own; of a model that reads statistics.
     """
+
+    counted: ClassVar[str]
 
     def __init__(
         self,
@@ -72,6 +75,19 @@ class HistoryAnswers(Answers):
         filled = known.fill(candidates, request["time"])
         self._counted = known, history
         return {**request, "candidates": filled}
+
+    def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+        counts, found = {}, {}
+        for role, entries in (("candidates", request["candidates"]), ("histories", request["history"])):
+            name = f"{self.counted} of {role}"
+            values, unknown, found[name] = self.unknown_entries(entries)
+            counts[name] = {"values": values, "unknown": unknown}
+        self.examples = merged_examples([self.examples, found])
+        return counts
+
+    def unknown_entries(self, entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, list[str]]:
+        """How many values behaviours or candidates have, how many of them are unknown, and examples."""
+        raise NotImplementedError
 
     def many(self) -> float:
         """From how many candidates on a request goes alone."""
@@ -122,6 +138,15 @@ class TextAnswers(HistoryAnswers):
     """Answers requests of texts; together, a row of the model per candidate, rows of like length in a batch."""
 
     check = staticmethod(text_request)
+    counted = "tokens"
+
+    def unknown_entries(self, entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, list[str]]:
+        texts = [entry.get("text") or "" for entry in entries]
+        tokenizer = self.processor.tokenizer
+        rows = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        unknown = [row.count(tokenizer.unk_token_id) for row in rows]
+        examples = [text[:60] for text, count in zip(texts, unknown) if count]
+        return sum(map(len, rows)), sum(unknown), examples
 
     def many(self) -> float:
         return 2 if self.keeps_states else math.inf if self._scorer is None else self.batch_size
@@ -152,23 +177,22 @@ class EventAnswers(HistoryAnswers):
     Candidates of a request that share a time are one row of the model; so each has the logit of a row of its own.
     """
 
+    counted = "items"
+
     @property
     def tasks(self) -> tuple[str, ...]:
         return self.processor.tasks
+
+    def unknown_entries(self, entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, list[str]]:
+        items = [entry["item"] for entry in entries]
+        unknown = self.processor.unknown_items(items)
+        return len(items), len(unknown), [str(item) for item in unknown]
 
     check = staticmethod(event_request)
 
     def goes_alone(self, request: dict[str, Any]) -> bool:
         # On its own, a request has all of its history before all of its candidates.
         return super().goes_alone(request) and _is_latest(request)
-
-    def unknown_in(self, request: dict[str, Any]) -> dict[str, dict[str, int]]:
-        lists = {"items of candidates": request["candidates"], "items of histories": request["history"]}
-        counts = {}
-        for name, entries in lists.items():
-            items = [entry["item"] for entry in entries]
-            counts[name] = {"values": len(items), "unknown": self.processor.num_unknown(items)}
-        return counts
 
     def batches(self, requests: Sequence[Request]) -> Iterable[list[tuple[int, Sequence[int]]]]:
         rows = [row for place in range(len(requests)) for row in self._rows(place, requests[place][1])]

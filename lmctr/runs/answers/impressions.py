@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from lmctr.data.features.transform import add_counts
+from lmctr.data.features.unknown import merged_examples
 
 from .base import Answers, Request, Row, grid_batches
 from .requests import impression_request
@@ -34,6 +35,7 @@ class ImpressionAnswers(Answers):
             ads=[[_completed(ad, ads, "ad") for ad in own] for _, _, own in rows],
         )
         self.unknown = add_counts([self.unknown, self.processor.oov_counts])
+        self.examples = merged_examples([self.examples, self.processor.unknown_examples])
         return batch
 
 

@@ -14,17 +14,18 @@ import torch
 
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.transform import add_counts
+from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.logs import columns
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import with_queries
-from lmctr.data.logs.schema import TimeSpec, parse_schema, read_schema
+from lmctr.data.logs.schema import FileSpec, Schema, TimeSpec, parse_schema, read_schema
 from lmctr.data.logs.table import whole_ids
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import format_of
 from lmctr.data.registry import DATASETS, find, is_own_log
 from lmctr.data.tables.source import rows_of
 from lmctr.runs.find import is_data_file
-from lmctr.runs.folder import RECIPE, RunFolder
+from lmctr.runs.folder import LOG_STATISTICS, RECIPE, RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
@@ -48,7 +49,10 @@ def reads_log(folder: RunFolder, log: str | None, source: str, kind: str, column
     if not folder.started:
         return False
     data = load_recipe(folder.path / RECIPE).data
-    if data["name"] not in DATASETS["log"] and not is_own_log(data["name"], data["options"]):
+    known = data["name"] in DATASETS["log"] or is_own_log(data["name"], data["options"])
+    if (
+        not known and not (folder.path / LOG_STATISTICS).is_file()
+    ):  # which tables of a log leave, whose files may be elsewhere
         return False
     found = next(rows_of(source, None)).table.schema.names
     return not {*columns} <= {*found}
@@ -72,10 +76,12 @@ class JoinedRows:
         folder: the run, whose recipe names the log. model, processor: of the folder.
         log: a schema file, a folder of `lmctr data prepare`, or a data file with the columns of the run's own; None: the run's log.
         batch_size: rows per forward pass.
+        allow_unknown: go on where nearly all values of a field are unknown.
         skip: whether rows that cannot be scored are skipped, with the reason, or an error.
 
     Attributes:
-        unknown: counts of values, and of the unknown among them, by what was counted.
+        unknown: counts of values, and of the unknown among them, by what was counted. warnings: about what was unknown far more often than in
+            the run's validation part.
         tasks: what the logits of a row are of.
 
     Raises:
@@ -83,7 +89,14 @@ class JoinedRows:
     """
 
     def __init__(
-        self, folder: RunFolder, model: Any, processor: Any, log: str | None, batch_size: int | None, skip: bool
+        self,
+        folder: RunFolder,
+        model: Any,
+        processor: Any,
+        log: str | None,
+        batch_size: int | None,
+        skip: bool,
+        allow_unknown: bool = False,
     ):
         if not folder.started:
             raise FileNotFoundError(
@@ -92,12 +105,19 @@ class JoinedRows:
             )
         self.folder, self.model, self.processor, self.skip = folder, model, processor, skip
         self.batch_size, self.unknown = batch_size or BATCH_SIZE, {}
+        self.limits, self.allow_unknown = UnknownValues(processor, folder.unknown_shares()), allow_unknown
         recipe = load_recipe(folder.path / RECIPE)
         recipe = recipe if log is None else load_recipe(recipe.resolved(), _overrides(recipe.data, log))
         self.kind: InputKind = input_of(recipe)
-        self.log: InteractionLog = self.kind.load_log()
+        try:
+            self.log: InteractionLog = self.kind.load_log()
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{error} Name the log that the histories come from: --log SCHEMA_OR_FILE"
+            ) from error
         self.names = _names(recipe.data)
         self.tasks = self.kind.tasks
+        self.warnings: list[str] = []
 
     def blocks(
         self, source: str, id_column: str | None
@@ -105,7 +125,8 @@ class JoinedRows:
         """The identifying columns, (N, T) logits and reasons (None: scored) of some rows after the other, in order.
 
         Raises:
-            ValueError: a missing column; without `skip`, a row that cannot be scored, after the block of those before it.
+            ValueError: a missing column; without `skip`, a row that cannot be scored, after the block of those before it; unless
+                `allow_unknown`, a field with next to no known value.
         """
         waiting: list[Rows] = []
         wanted = self._wanted(next(rows_of(source, None)).table.schema.names, source, id_column)
@@ -114,6 +135,7 @@ class JoinedRows:
                 waiting.append(Rows(rows.table.slice(start, ROWS), rows.source, rows.first + start))
             while waiting:
                 yield from self._block(waiting.pop(0), id_column)
+                self.warnings = self.limits.check(source, self.allow_unknown)
 
     def _wanted(self, found: list[str], source: str, id_column: str | None) -> dict[str, str]:
         names = self.names
@@ -221,7 +243,9 @@ class JoinedRows:
                 places = order[start : start + self.batch_size]
                 inputs = {key: value.to(self.model.device) for key, value in view.query_batch(places).items()}
                 logits[places] = self.model(**inputs).logits.float().cpu().numpy().reshape(len(places), -1)
-        self.unknown = add_counts([self.unknown, view.unknown_in_queries()])
+        counts, examples = view.unknown_in_queries()
+        self.unknown = add_counts([self.unknown, counts])
+        self.limits.add(counts, examples)
         return logits
 
     def _count(self, shares: Mapping[str, np.ndarray]) -> None:
@@ -242,9 +266,16 @@ def _overrides(data: Mapping[str, Any], log: str) -> dict[str, Any]:
         raise ValueError(
             f"--log {log}: the run's log {data['name']!r} has no schema that says which column is what; give a schema .yaml file"
         )
-    of_log = find(data["name"], "log").options
-    options = {key: value for key, value in data["options"].items() if key not in of_log}
+    options = {key: value for key, value in data["options"].items() if key not in _log_options(data["name"], log)}
     return {"data.name": str(path), "data.path": None, "data.options": options}
+
+
+def _log_options(name: str, log: str) -> set[str]:
+    """Options of what read a run's own log; its files need not be on this machine."""
+    try:
+        return {*find(name, "log").options}
+    except (FileNotFoundError, ValueError):
+        return {*find(log, "log").options, *Schema.model_fields, *FileSpec.model_fields}
 
 
 def _names(data: Mapping[str, Any]) -> _Names | None:

@@ -42,7 +42,9 @@ class PredictOptions:
     max_tokens: int | None = option(
         "where a line's candidates share its history: most positions per forward pass (default 8192)", None
     )
-    allow_unknown: bool = option("score tables although nearly all values of a field are unknown", False)
+    allow_unknown: bool = option(
+        "score although nearly all values of a field, or items or words of requests, are unknown", False
+    )
     device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
 
     def __post_init__(self) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 import transformers
 
-from lmctr.data.features.unknown import check_unknown
+from lmctr.data.features.unknown import UnknownValues, check_unknown
 from lmctr.data.logs.text_encoders import TextRetriever
 from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.download import local_folder
-from lmctr.runs.folder import ITEM_STATISTICS, open_run
+from lmctr.runs.folder import ITEM_STATISTICS, RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.statistics import ItemStatistics
 from lmctr.utils.measure import usable_device
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["answers_for", "load_item_statistics", "load_retriever", "predict", "predict_rows"]
 
+_CHECKED = 512  # requests after which what was unknown is looked at
 _KINDS = ("text", "table", "events", "impressions")
 
 
@@ -55,7 +56,8 @@ def predict(options: PredictOptions) -> int:
     _check_options(options, "log" if joins else kind)
     skip = options.on_error == "skip"
     if joins:
-        return _predict_joined(JoinedRows(folder, model, processor, options.log, options.batch_size, skip), options)
+        rows = JoinedRows(folder, model, processor, options.log, options.batch_size, skip, options.allow_unknown)
+        return _predict_joined(rows, options)
     if kind == "table":
         if skip:
             raise ValueError(
@@ -70,8 +72,7 @@ def predict(options: PredictOptions) -> int:
             options.batch_size,
             options.allow_unknown,
         )
-        for warning in warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+        _warn(warnings)
         print(f"{count} rows scored{unknown_words(unknown)}", file=sys.stderr)
         return 0
     retriever = load_retriever(folder.path, processor)
@@ -84,10 +85,14 @@ def predict(options: PredictOptions) -> int:
         nullcontext(sys.stdin) if options.input == "-" else open(options.input, encoding="utf-8") as lines,
         whole_output(options.output) as target,
     ):
-        for request, logits in answers.scored(read_objects(lines, name, skip=skip)):
+        for number, (request, logits) in enumerate(answers.scored(read_objects(lines, name, skip=skip))):
+            if number % _CHECKED == _CHECKED - 1:
+                _check_limits(answers, folder, name, options.allow_unknown)
             answer = answer_of(request, logits, answers.tasks)
             target.write(json.dumps(answer, ensure_ascii=False) + "\n")
             count, skipped = count + (logits is not None), skipped + (logits is None)
+        warnings = _check_limits(answers, folder, name, options.allow_unknown)
+    _warn(warnings)
     reason = f" ({answers.reason})" if answers.reason else ""
     left = f", {skipped} skipped" if skipped else ""
     print(f"{count} requests scored{left}{reason}{unknown_words(answers.unknown)}", file=sys.stderr)
@@ -103,9 +108,22 @@ def _predict_joined(rows: JoinedRows, options: PredictOptions) -> int:
             count, skipped = count + len(reasons) - bad, skipped + bad
         if skipped and not count:
             raise ValueError(f"{options.input}: no row could be scored; the last one: {reasons[-1]}")
+    _warn(rows.warnings)
     left = f", {skipped} skipped (see the column error)" if skipped else ""
     print(f"{count} rows scored{left}{unknown_words(rows.unknown)}", file=sys.stderr)
     return 0
+
+
+def _check_limits(answers: Answers, folder: RunFolder, where: str, allowed: bool) -> list[str]:
+    """Warnings about what was unknown in requests; raises ValueError for next to no known value."""
+    seen = UnknownValues(answers.processor, folder.unknown_shares())
+    seen.add(answers.unknown, answers.examples)
+    return seen.check(where, allowed)
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def predict_rows(

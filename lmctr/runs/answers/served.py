@@ -244,20 +244,11 @@ class ServedModel:
 
     def _unknown(self, request: Mapping[str, Any]) -> tuple[int, int]:
         """Of the request's own values; those of a kept history were counted when they came."""
-        return _totals(self.answers.unknown_in(request)) if self.kind == "events" else self._unknown_tokens(request)
-
-    def _unknown_tokens(self, request: Mapping[str, Any]) -> tuple[int, int]:
-        texts = [entry.get("text") or "" for entry in (*request["history"], *request["candidates"])]
-        tokenizer = self.processor.tokenizer
-        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return sum(map(len, ids)), sum(own.count(tokenizer.unk_token_id) for own in ids)
+        return _totals(self.answers.unknown_in(request))
 
     def unknown_events(self, events: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         """How many values of behaviours were read, and how many of them unknown."""
-        if self.kind == "text":
-            return self._unknown_tokens({"history": events, "candidates": ()})
-        items = [event["item"] for event in events]
-        return len(items), self.processor.num_unknown(items)
+        return self.answers.unknown_entries(events)[:2]
 
 
 def _isolated(run: Callable[[Sequence[T]], list[R]], asked: Sequence[T]) -> list[R | Exception]:

@@ -157,8 +157,11 @@ class InputKind(ABC):
             ValueError: a part without positives or negatives; data that do not go with the processor.
         """
 
-    def unknown_warnings(self, part: str, allowed: bool = True) -> list[str]:
+    def unknown_warnings(self, part: str, kept: dict[str, Any] | None = None, allowed: bool = True) -> list[str]:
         """Sentences about fields of a part whose values the processor knows far fewer of than of the validation part's.
+
+        Args:
+            kept: what `data.json` of the run keeps of unknown values, where the processor itself keeps nothing.
 
         Raises:
             ValueError: unless `allowed`, a field with next to no known value.

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmctr.data.batches.rows import LogBatches
+from lmctr.data.features.unknown import KeptShares, check_unknown, shares_of
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
@@ -70,9 +71,15 @@ class LogInput(InputKind):
         batch = self.view.batch(self.splits.test[places])
         return {key: values for key, values in batch.items() if key not in ("labels", "sample_weight")}
 
-    def unknown_in_queries(self) -> dict[str, dict[str, int]]:
-        """Counts of values, and of the unknown among them, by field."""
-        return {}
+    def unknown_in_queries(self) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
+        """Counts of values, and of the unknown among them, and examples of these, by what they are."""
+        return self.view.unknown(self.splits.test)
+
+    def unknown_warnings(self, part: str, kept: dict[str, Any] | None = None, allowed: bool = True) -> list[str]:
+        limits, (counts, examples) = KeptShares(kept or {}), self.view.unknown(self.splits[part])
+        return check_unknown(
+            limits, limits.known(counts), examples, f"the {part} part of {self.log.info.name}", allowed
+        )
 
     def check(self) -> list[str]:
         lines = validate_log(self.log, self.splits, allow=self.data["allow_leaks"]).lines()
@@ -181,6 +188,7 @@ class LogInput(InputKind):
                 },
             },
             "label_rates": rates,
+            "unknown_by_field": shares_of({name: self.view.unknown(events)[0] for name, events in parts.items()}),
         }
 
     @cached_property

@@ -150,7 +150,7 @@ class StoredInput(InputKind):
         some = {name for own in shares.values() for name, share in own.items() if share}
         return {part: {name: own[name] for name in own if name in some} for part, own in shares.items()}
 
-    def unknown_warnings(self, part: str, allowed: bool = True) -> list[str]:
+    def unknown_warnings(self, part: str, kept: dict[str, Any] | None = None, allowed: bool = True) -> list[str]:
         """What [`~lmctr.data.features.unknown.check_unknown`] says of a part."""
         examples = self.store.statistics.get("unknown_examples", {})
         where = f"the {part} part of {self.store.info.name}"

@@ -17,7 +17,7 @@ from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularV
 from lmctr.data.features.extend import id_sources
 from lmctr.data.features.fields import override_fields
 from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.data.features.transform import add_counts
+from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import Queried
 from lmctr.data.logs.splits import Splits, split_log
@@ -172,10 +172,10 @@ class TabularInput(StoredInput):
         options = {**self._table_options, "statistics": processor.statistics_reader, "prior": prior}
         none = queried.queries[:0]
         (piece,) = movielens_table(queried.log, Splits(none, none, queried.queries, "given"), **options).pieces
-        found, self._unknown = [], {}
+        found, self._unknown = [], UnknownValues(processor)
         for rows in piece.read(processor.input_columns()):
             found.append(processor(rows))
-            self._unknown = add_counts([self._unknown, processor.oov_counts])
+            self._unknown.add()
         self._queries = {key: torch.cat([inputs[key] for inputs in found]) for key in found[0]}
         return np.arange(len(queried.queries))
 
@@ -183,9 +183,9 @@ class TabularInput(StoredInput):
         """A batch of the model of some queries by their numbers."""
         return {key: values[places] for key, values in self._queries.items()}
 
-    def unknown_in_queries(self) -> dict[str, dict[str, int]]:
-        """Counts of values, and of the unknown among them, by field."""
-        return self._unknown
+    def unknown_in_queries(self) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
+        """Counts of values, and of the unknown among them, and examples of these, by field."""
+        return self._unknown.counts, self._unknown.examples
 
     def _events(self, part: str) -> np.ndarray:
         """(S,) positions in the log of a part's samples, in the order of `rows`: a part's rows are in the order of its events."""
