@@ -11,7 +11,7 @@ E: events, S: samples, U: users, F: statistics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -94,15 +94,16 @@ def gradient_boosting_baseline(
 
 
 def baseline_predictions(
-    log: Any, splits: Any, seed: int = 0, refit: bool = False
+    log: Any, splits: Any, seed: int = 0, refit: bool = False, statistics: Sequence[str] = ("full",)
 ) -> dict[str, dict[str, np.ndarray]]:
     """Probabilities of the baselines, by name and part.
 
     Args:
+        statistics: what those read that read statistics.
         log, splits, seed, refit: see `gradient_boosting_baseline`. Give the samples that the model is evaluated on as `splits.validation` and
             `splits.test`, and the whole training split as `splits.train`.
     """
-    samples = _Samples(log, splits)
+    samples = _Samples(log, splits, names=statistics)
     return {
         "counting": counting_baseline(log, splits),
         "logistic_regression": _fitted(samples, _Linear, refit),
@@ -138,10 +139,10 @@ def baseline_metrics(
 class _Samples:
     """The parts' events, and their statistics, worked out once for all baselines that read them."""
 
-    def __init__(self, log: Any, splits: Any, strength: float = STRENGTH) -> None:
+    def __init__(self, log: Any, splits: Any, strength: float = STRENGTH, names: str | Sequence[str] = "full") -> None:
         _training_rate(log, splits)
         self.log, self.events = log, {name: _events_of(log, splits, name) for name in SPLIT_NAMES}
-        self.reader = StatisticsReader.fit(log, self.events["train"], "full", strength=strength)
+        self.reader = StatisticsReader.fit(log, self.events["train"], names, strength=strength)
         train = self.events["train"]
         if len(train) > shared.MAX_FITTED_EVENTS:  # statistics count all of them
             self.events["train"] = np.sort(train[shared.newest(np.asarray(log.time)[train], shared.MAX_FITTED_EVENTS)])

@@ -195,7 +195,7 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
             "num_behaviors": 8,
             "order": "recent",
             "feedback": "sink",
-            "statistics": "full",
+            "statistics": _statistics(guess),
         },
         "model": {
             "backbone": dict(_BACKBONE),
@@ -225,7 +225,7 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
             "min_count": 2,
             "item_features": list(guess.item_categories),
             "user_features": list(guess.user_categories),
-            "statistics": ["full"],
+            "statistics": _statistics(guess),
         },
         "model": {},
         "training": {
@@ -261,6 +261,11 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
 
 
 _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
+
+
+def _statistics(guess: LogGuess) -> list[str]:
+    """Tables have the context as fields of their own."""
+    return ["full", "context"] if guess.schema["columns"].get("context") else ["full"]
 
 
 def _template(guess: LogGuess) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lmctr.statistics import UserStatistics
 
 if TYPE_CHECKING:
@@ -50,8 +52,9 @@ class RequestStatistics:
         """The candidates with their raw `statistics` at `time` (or their own `time`); those that have them keep them.
 
         Raises:
-            ValueError: a candidate without `item`.
+            ValueError: a candidate without `item`, or without the `context` that the model reads.
         """
+        reader = self.processor.statistics_reader
         filled, by_time = [], {}
         for number, candidate in enumerate(candidates):
             entry = dict(candidate) if isinstance(candidate, Mapping) else self.processor.as_target(candidate)
@@ -66,6 +69,18 @@ class RequestStatistics:
             by_time.setdefault(entry.get("time", time), []).append(number)
         for moment, numbers in by_time.items():
             values = self.user.at([filled[number]["item"] for number in numbers], moment)
-            for number, row in zip(numbers, values.tolist()):
-                filled[number]["statistics"] = row
+            for number, row in zip(numbers, values):
+                if reader.context:
+                    row = self._with_context(row, filled[number].pop("context", None), f"candidates[{number}]")
+                filled[number]["statistics"] = row.tolist()
         return filled
+
+    def _with_context(self, row: np.ndarray, context: Any, where: str) -> np.ndarray:
+        reader = self.processor.statistics_reader
+        if not isinstance(context, Mapping):
+            found = "none" if context is None else f"{context!r}"
+            raise ValueError(f"{where} needs 'context', an object of {', '.join(reader.context)}; got {found}")
+        try:
+            return reader.with_context(row, context)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error

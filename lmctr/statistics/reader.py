@@ -16,6 +16,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from lmctr.utils.suggest import unknown_key_message
 
 from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states, number_key, number_of, taste
-from .table import Statistic, category_values, item_numbers, resolve_statistics, statistic
+from .table import Statistic, category_values, context_values, item_numbers, resolve_statistics, statistic
 
 __all__ = ["EventRows", "StatisticsReader", "sample_statistics"]
 
@@ -130,7 +131,28 @@ class StatisticsReader:
 
     def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
         """(S, F) float64 statistics of events from the whole log before their second, NaN where not known."""
-        return sample_statistics(EventRows.of_log(log, label), log.catalogue, self.rows, self.priors, events)
+        rows = EventRows.of_log(log, label)
+        return sample_statistics(rows, log.catalogue, self.rows, self.priors, events, getattr(log, "context", None))
+
+    @cached_property
+    def context(self) -> tuple[str, ...]:
+        """Columns of an event's context that are read."""
+        return tuple(dict.fromkeys(row.feature.partition("=")[0] for row in self.rows if row.family == "context"))
+
+    def with_context(self, raw: np.ndarray, context: Mapping[str, Any]) -> np.ndarray:
+        """(F,) raw statistics of one candidate with those of its context, by column.
+
+        Raises:
+            ValueError: a column that is not given, or a number that is none.
+        """
+        missing = [name for name in self.context if name not in context]
+        if missing:
+            raise ValueError(f"context lacks {', '.join(missing)}; give every column, null where it is not known")
+        result = np.array(raw, dtype=np.float64)
+        for place, row in enumerate(self.rows):
+            if row.family == "context":
+                result[place] = context_values(row, [context[row.feature.partition("=")[0]]])[0]
+        return result
 
     def _transformed(self, raw: np.ndarray) -> np.ndarray:
         result = np.array(raw, dtype=np.float64)
@@ -220,9 +242,14 @@ class EventRows:
 
 
 def sample_statistics(
-    rows: EventRows, catalogue: pa.Table, wanted: Sequence[Statistic], prior: Prior, asked: np.ndarray
+    rows: EventRows,
+    catalogue: pa.Table,
+    wanted: Sequence[Statistic],
+    prior: Prior,
+    asked: np.ndarray,
+    context: pa.Table | None = None,
 ) -> np.ndarray:
-    """(S, F) float64 statistics of some rows (S,)."""
+    """(S, F) float64 statistics of some rows (S,); `context` has a row for each of `rows`."""
     keyed = {"user": rows.keyed(rows.user), "item": rows.keyed(rows.item)}
     signals, expected = side_signals(rows, keyed, wanted, prior)
     asked = np.asarray(asked, dtype=np.int64)
@@ -257,6 +284,11 @@ def sample_statistics(
             columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
         elif row.family == "time":
             columns[row.name] = time_statistic(row, rows.time[asked], rows.item[asked], years)
+        elif row.family == "context":
+            name = row.feature.partition("=")[0]
+            if context is None or name not in context.column_names:
+                raise ValueError(f"the statistics read the context column {name!r}, which these data lack")
+            columns[row.name] = context_values(row, context[name].take(asked).to_pylist())
     return np.column_stack([columns[row.name] for row in wanted]).astype(np.float64)
 
 

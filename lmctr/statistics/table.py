@@ -4,6 +4,9 @@ A statistic aggregates one signal of the events of one key. Keys: the user, the 
 (one value of a catalogue column). Signals of an event: its `label`; its graded `value` (stars, watch share); its `residual`, which is
 the label less what was to be expected, and its `value_residual`, the same of the graded value. What was to be expected is the smoothed mean so
 far of the other side: of the item for the statistics of users and of categories, of the user for those of items.
+
+What a log tells of the moment of an event itself (`log.context`: position, device, price) is read by the same door: `context:price` is the number,
+`context:device=phone` 1 for this value and 0 for others.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class Statistic:
 
     Attributes:
         name: in recipes, processors and tables.
-        family: whose events it counts: "user", "item", "cross" (the user's, by category of the item) or "time" (none).
+        family: whose events it counts: "user", "item", "cross" (the user's, by category of the item), "time" or "context" (none).
         transform: for linear and neural models: "none", "log1p" or "logit".
         missing: where it is NaN; empty: nowhere.
         aggregation: "mean" (smoothed), "events" and "days" (fading mean, half-life `span`), "count", "fading_count", "last" (mean of the last
@@ -53,6 +56,7 @@ class Statistic:
         column: catalogue column of a cross statistic by category. reduce: "mean", "max" or "min" over the item's categories.
         feature: number of the item of a "taste": "mean" and "count" of its events so far, "year", or a numeric catalogue column. A taste is
             the user's residuals so far, less their mean, regressed on that number (ridge, through the origin), at the candidate's number.
+            Of a "context" statistic the column of the context, for an indicator with `=` and the value.
     """
 
     name: str
@@ -145,7 +149,11 @@ STATISTIC_SETS: dict[str, tuple[str, ...]] = {
     + tuple(f"genre_{n}" for n in _CROSS if f"genre_{n}" not in BASIC),
 }
 """Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name, and the tastes
-for its numeric columns."""
+for its numeric columns. `context`: every column of a log's context."""
+STATISTIC_SETS["context"] = ()
+MAX_VALUES = 50
+"""The most frequent values of a context column that become indicators; whole numbers with more values are numbers."""
+_CONTEXT = "context:"
 
 
 def statistic(name: str) -> Statistic:
@@ -157,6 +165,9 @@ def statistic(name: str) -> Statistic:
     name = _ALIASES.get(name, name)
     if name in _KNOWN:
         return _KNOWN[name]
+    if name.startswith(_CONTEXT) and len(name) > len(_CONTEXT):
+        missing = "the context does not tell it"
+        return Statistic(name, "context", "none", missing, "context", feature=name.removeprefix(_CONTEXT))
     for end in _CROSS:
         if name.endswith(f"_{end}") and not name.endswith(f"_value_{end}"):
             column = name.removesuffix(f"_{end}")
@@ -173,7 +184,7 @@ def statistic(name: str) -> Statistic:
     raise ValueError(
         f"data.statistics: {name!r} is no statistic;{did_you_mean(name, [*known, *STATISTIC_SETS], 'did you mean')} accepted: the sets "
         f"{', '.join(STATISTIC_SETS)}, and single names: {', '.join(known)}, the genre_ statistics of other category columns, "
-        "and rate_taste_ or value_taste_ of numeric ones"
+        "rate_taste_ or value_taste_ of numeric ones, and context:COLUMN or context:COLUMN=VALUE"
     )
 
 
@@ -249,6 +260,43 @@ def item_numbers(catalogue: pa.Table, name: str) -> np.ndarray | None:
     return catalogue[name].to_numpy(zero_copy_only=False).astype(np.float64)
 
 
+def context_names(context: pa.Table) -> list[str]:
+    """The statistics of all columns of a log's context."""
+    found = []
+    for name in context.column_names:
+        counted = pc.value_counts(context[name].drop_null()).to_pylist()
+        counts = {_word(entry["values"]): entry["counts"] for entry in counted if entry["values"] != ""}
+        kind = context[name].type
+        if pa.types.is_floating(kind) or (pa.types.is_integer(kind) and len(counts) > MAX_VALUES):
+            found.append(f"{_CONTEXT}{name}")
+        else:
+            often = sorted(counts, key=lambda word: (-counts[word], word))[:MAX_VALUES]
+            found += [f"{_CONTEXT}{name}={word}" for word in sorted(often)]
+    return found
+
+
+def context_values(row: Statistic, values: Sequence[Any]) -> np.ndarray:
+    """(S,) float64 of a context statistic from the column's plain values, NaN where there is none.
+
+    Raises:
+        ValueError: a number that is none.
+    """
+    name, is_indicator, wanted = row.feature.partition("=")
+    if is_indicator:
+        return np.array([np.nan if value in (None, "") else float(_word(value) == wanted) for value in values])
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise ValueError(f"context: {name!r} is {value!r}; accepted: a number, or null where it is not known")
+    return np.array([np.nan if value is None else float(value) for value in values])
+
+
+def _word(value: Any) -> str:
+    """A value of the context as text: whole numbers alike, however they are written."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
 def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
     """Names of statistics from sets and single names mixed, each once, in the order given.
 
@@ -260,7 +308,18 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
     catalogue, graded = log.catalogue, getattr(log, "feedback_values", None) is not None
     columns, years = category_columns(catalogue), item_numbers(catalogue, "year") is not None
     found: list[str] = []
+    context = getattr(log, "context", None)
     for name in [names] if isinstance(names, str) else names:
+        if name == "context" or name.startswith(_CONTEXT):
+            column = name.removeprefix(_CONTEXT).partition("=")[0]
+            known = [] if context is None else context.column_names
+            if not known or (name != "context" and column not in known):
+                raise ValueError(
+                    f"data.statistics names {name!r}, but the log's context has {', '.join(known) or 'no columns'}; name them as "
+                    "columns.context of its schema, or leave it out"
+                )
+            found += context_names(context) if name == "context" else [name]
+            continue
         if name in STATISTIC_SETS:
             some = list(STATISTIC_SETS[name])
             if name == "full":

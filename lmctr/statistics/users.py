@@ -120,6 +120,8 @@ class UserStatistics:
                 columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
             elif row.family == "time":
                 columns[row.name] = time_statistic(row, np.full(size, time), places, years)
+            elif row.family == "context":  # which the candidates tell
+                columns[row.name] = np.full(size, np.nan)
         return np.column_stack([columns[row.name] for row in rows]).astype(np.float64)
 
     def _categories(self) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:

@@ -86,7 +86,8 @@ class LogDataKeys(DataKeys):
     fractions: list[float] = DataKeys.model_fields["fractions"]
     statistics: str | list[str] = Field(
         [],
-        description="Rates, counts and times of a sample's user and item that the model reads: sets (`basic`, `full`) and names.",
+        description="Rates, counts and times of a sample's user and item that the model reads, and what a log tells of its moment: sets "
+        "(`basic`, `full`, `context`) and names.",
     )
 
 

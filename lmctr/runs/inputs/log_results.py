@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,19 +23,25 @@ class LogResults:
 
     Args:
         log: the log. label: (E,) what is predicted, where that is not the log's label.
-        splits: the samples that the model is evaluated on, and the whole training part.
+        splits: the samples that the model is evaluated on, and the whole training part. statistics: what the baselines read.
     """
 
-    def __init__(self, log: InteractionLog, splits: Splits, label: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        log: InteractionLog,
+        splits: Splits,
+        label: np.ndarray | None = None,
+        statistics: Sequence[str] = ("full",),
+    ) -> None:
         if label is not None:
             log = dataclasses.replace(log, label=label)
             splits = dataclasses.replace(splits, **{part: own[label[own] >= 0] for part, own in splits.items()})
-        self.log, self.splits = log, splits
+        self.log, self.splits, self.statistics = log, splits, statistics
         self._found: tuple[tuple[int, bool], dict[str, dict[str, np.ndarray]]] | None = None
 
     def _predictions(self, seed: int, refit: bool) -> dict[str, dict[str, np.ndarray]]:
         if self._found is None or self._found[0] != (seed, refit):
-            self._found = (seed, refit), baseline_predictions(self.log, self.splits, seed, refit)
+            self._found = (seed, refit), baseline_predictions(self.log, self.splits, seed, refit, self.statistics)
         return self._found[1]
 
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:

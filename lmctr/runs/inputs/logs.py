@@ -41,6 +41,11 @@ class LogInput(InputKind):
     view: LogBatches
     reads_descriptions: ClassVar[bool] = False
 
+    @classmethod
+    def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
+        keys = super().baseline_data_keys(data)
+        return (*keys, "statistics") if _reads_context(data) else keys
+
     def load(self, scratch: Path | None = None) -> None:
         options = dict(self.data["options"])
         if self.data["path"] is not None:
@@ -195,7 +200,8 @@ class LogInput(InputKind):
     def results(self) -> LogResults:
         """Baselines and slices; they measure what the model's metrics measure, the first task."""
         label = None if self.tasks[0] == "label" else self._first_label()
-        return LogResults(self.log, dataclasses.replace(self.splits, train=self.whole_train), label)
+        statistics = ("full", "context") if _reads_context(self.data) else ("full",)  # no less than the model
+        return LogResults(self.log, dataclasses.replace(self.splits, train=self.whole_train), label, statistics)
 
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         return self.results.baselines(seed, refit)
@@ -204,6 +210,11 @@ class LogInput(InputKind):
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
     ) -> list[dict[str, Any]]:
         return self.results.slices(part, events, logits, seed, **options)
+
+
+def _reads_context(data: dict[str, Any]) -> bool:
+    names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
+    return any(name == "context" or name.startswith("context:") for name in names)
 
 
 def check_statistics(data: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,114 @@
+"""What a log tells of the moment of an event, as statistics: against plain loops, in requests, and in a training."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lmctr.data import load_log, split_log
+from lmctr.runs import train
+from lmctr.runs.answers import predict_rows
+from lmctr.statistics import StatisticsReader, resolve_statistics
+
+EVENTS = 1500
+SCHEMA = """
+events: clicks.csv
+columns:
+  user: user
+  item: item
+  time: time
+  label: click
+  context: {place: {column: place, type: integer}, device: device, price: {column: price, type: number}, shown: {column: shown, type: integer}}
+"""
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory):
+    """Clicks that follow the place alone."""
+    folder, rng = tmp_path_factory.mktemp("context"), np.random.default_rng(0)
+    place = rng.integers(1, 5, EVENTS)
+    rows = {
+        "user": rng.integers(0, 50, EVENTS),
+        "item": rng.integers(0, 40, EVENTS),
+        "time": np.sort(rng.integers(1_700_000_000, 1_700_900_000, EVENTS)),
+        "place": place,
+        "device": rng.choice(["phone", "tablet", ""], EVENTS),
+        "price": np.round(rng.random(EVENTS), 3),
+        "shown": rng.integers(0, 1000, EVENTS),
+        "click": (rng.random(EVENTS) < np.where(place <= 2, 0.85, 0.15)).astype(int),
+    }
+    pd.DataFrame(rows).to_csv(folder / "clicks.csv", index=False)
+    (folder / "schema.yaml").write_text(SCHEMA)
+    return folder / "schema.yaml"
+
+
+def test_values_against_loops(schema):
+    log = load_log(schema)
+    names = resolve_statistics("context", log)
+    places = tuple(f"context:place={place}" for place in range(1, 5))
+    assert names == (*places, "context:device=phone", "context:device=tablet", "context:price", "context:shown")
+    assert resolve_statistics(["user_rate", "context:price"], log) == ("user_rate", "context:price")
+    splits = split_log(log)
+    reader = StatisticsReader.fit(log, splits.train, ["user_rate", "context"])
+    assert reader.context == ("place", "device", "price", "shown")
+    raw = reader.raw(log, splits.test)
+    rows = log.context.to_pylist()
+    for event, values in zip(splits.test, raw):
+        row = rows[event]
+        expected = [float(row["place"] == place) for place in range(1, 5)]
+        expected += [np.nan if not row["device"] else float(row["device"] == name) for name in ("phone", "tablet")]
+        np.testing.assert_array_equal(values[1:], [*expected, row["price"], row["shown"]])
+    # "" is a missing text
+    loaded = StatisticsReader.from_dict(reader.to_dict())
+    assert loaded == reader
+    for place in (
+        rows[splits.test[0]]["place"],
+        float(rows[splits.test[0]]["place"]),
+        str(rows[splits.test[0]]["place"]),
+    ):
+        given = {**rows[splits.test[0]], "place": place}
+        np.testing.assert_array_equal(loaded.with_context(np.full(9, np.nan), given)[1:], raw[0, 1:])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("context:pric", "names 'context:pric', but the log's context has place, device, price, shown"),
+        (["context:colour=red"], "names 'context:colour=red', but the log's context has place"),
+    ],
+)
+def test_columns_that_are_not_there(schema, names, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_statistics(names, load_log(schema))
+
+
+def test_a_log_without_context():
+    with pytest.raises(ValueError, match="the log's context has no columns; name them"):
+        resolve_statistics("context", load_log("synthetic", num_users=20, num_items=120))
+
+
+def test_a_sequence_model_reads_the_place_of_an_item(schema, tmp_path):
+    data = {"name": str(schema), "max_history_length": 5, "statistics": ["user_rate", "item_rate", "context"]}
+    recipe = {"data": data, "model": {"family": "din"}, "training": {"epochs": 1, "use_cpu": True, "seed": 0}}
+    run = train(recipe, output_dir=tmp_path / "run")
+    assert run.metrics["split metrics"]["test"]["auc"] > 0.75
+    assert run.metrics["baselines"]["gradient_boosting"]["test"]["auc"] > 0.75, "which reads what the model reads"
+    blind = {**recipe, "data": {**data, "statistics": ["user_rate", "item_rate"], "baselines": False}}
+    blind = train(blind, output_dir=tmp_path / "blind")
+    assert blind.metrics["split metrics"]["test"]["auc"] < 0.65
+
+    # A request says the context of each candidate.
+    from lmctr.runs.answers.predict import load_item_statistics
+
+    context = {"place": 1, "device": None, "price": 0.5, "shown": 7}
+    low = {**context, "place": 4}
+    request = {"history": [], "time": 1_700_950_000, "candidates": [{"item": 3, "context": c} for c in (context, low)]}
+    items = load_item_statistics(run.path, run.processor)
+    high, behind = predict_rows(run.model, run.processor, [request], items=items)
+    assert high > behind + 1
+    for candidate, message in (
+        ({"item": 3}, r"candidates\[0\] needs 'context', an object of place, device, price, shown; got none"),
+        ({"item": 3, "context": {"place": 1}}, r"candidates\[0\]: context lacks device, price, shown"),
+        ({"item": 3, "context": {**context, "price": "1"}}, r"candidates\[0\]: context: 'price' is '1'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predict_rows(run.model, run.processor, [{**request, "candidates": [candidate]}], items=items)
