@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +13,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...utils.load_report import held_load_report, print_load_report
 
-__all__ = ["load_backbone", "new_backbone", "position_ids_from_mask"]
-
-# Types that number positions from pad_token_id + 1, with pad_token_id itself at padding.
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert")
+__all__ = ["load_backbone", "max_positions", "new_backbone", "position_ids_from_mask"]
 
 
 def _constructor_options(config: PreTrainedConfig) -> dict:
@@ -36,12 +34,6 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     if "inputs_embeds" not in inspect.signature(model.forward).parameters:
         raise ValueError(
             f"text_config: {type(model).__name__} takes no inputs_embeds, which the sinks need; use another backbone"
-        )
-    width = model.get_input_embeddings().embedding_dim
-    if width != config.hidden_size:
-        raise ValueError(
-            f"text_config: {type(model).__name__} has word embeddings of width {width} and hidden states of width "
-            f"{config.hidden_size}; the sinks need backbones where both are equal"
         )
     return model
 
@@ -84,7 +76,7 @@ def load_backbone(
             )
     except (OSError, SafetensorError) as error:
         raise ValueError(
-            f"backbone: the weights of {name_or_path!r} cannot be read as safetensors ({error})"
+            f"backbone: the weights of {name_or_path!r} cannot be read as safetensors ({error}){_conversion(name_or_path)}"
         ) from error
     except RuntimeError as error:
         print_load_report(report)
@@ -103,6 +95,17 @@ def load_backbone(
         print_load_report(report)
     model.config.dtype = None
     return model
+
+
+def _conversion(name_or_path: str) -> str:
+    """How to make safetensors of a folder's old weights; empty where it has none."""
+    if not any(Path(name_or_path).glob("pytorch_model*.bin")):
+        return ""
+    return (
+        ". It holds weights as pytorch_model.bin only, a pickle; if you trust it, convert it once and give the new folder: "
+        f'python -c "from transformers import AutoModel as M, AutoTokenizer as T; n = {str(name_or_path)!r}; '
+        "M.from_pretrained(n).save_pretrained('FOLDER'); T.from_pretrained(n).save_pretrained('FOLDER')\""
+    )
 
 
 def _checked_quantization(quantization_config: Any) -> Any:
@@ -128,10 +131,20 @@ def _surplus_inside(model: PreTrainedModel, unexpected: Iterable[str]) -> bool:
     return any(name.split(".")[0] in own and not name.endswith(".position_ids") for name in names)
 
 
+def _first_position(config: PreTrainedConfig) -> int:
+    """Number of the first real token; types that do not begin at 0 give padding the number before."""
+    if config.model_type == "mpnet":
+        return 2  # whatever its padding token
+    return config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+
+
+def max_positions(config: PreTrainedConfig) -> int | None:
+    """Most tokens that a backbone has positions for; None without limit."""
+    limit = getattr(config, "max_position_embeddings", None)
+    return None if limit is None else limit - _first_position(config)
+
+
 def position_ids_from_mask(attention_mask: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
     """(B, N) positions counted over the real tokens, so that left and right padding agree."""
-    mask = attention_mask.long()
-    counted = mask.cumsum(1) * mask
-    if config.model_type in _OFFSET_POSITIONS:
-        return counted + config.pad_token_id
-    return (counted - 1).clamp_min(0)
+    mask, first = attention_mask.long(), _first_position(config)
+    return ((mask.cumsum(1) + first - 1) * mask + max(first - 1, 0) * (1 - mask)).clamp_min(0)

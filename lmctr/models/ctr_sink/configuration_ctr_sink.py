@@ -28,25 +28,36 @@ class BackboneSpec:
         is_causal: whether token i sees tokens j <= i only.
         default_share: sink-bias layers by default: this share of the layers, counted from the first (rounded down,
             at least one), or a fixed number when 1 or more.
+        passes_keywords: whether keywords of a forward call reach the attention; else see `backbone_call.py`.
     """
 
     attention_path: str
     layers_path: str
     is_causal: bool
     default_share: float
+    passes_keywords: bool = True
 
     def default_layers(self, num_hidden_layers: int) -> list[int]:
         count = int(self.default_share) if self.default_share >= 1 else int(num_hidden_layers * self.default_share)
         return list(range(min(max(count, 1), num_hidden_layers)))
 
 
-# Defaults of the layers: the authors' setting; the paper's text ("in the calculation of attention") implies all.
+_BERT = BackboneSpec("attention.self", "encoder.layer", False, 2)
+_LLAMA = BackboneSpec("self_attn", "layers", True, 1 / 2)
+
+# Defaults of the layers: the authors' setting for BERT, RoBERTa, Qwen2 and Qwen3, the same for what is built like them; the
+# paper's text ("in the calculation of attention") implies all.
 BACKBONES = {
-    "bert": BackboneSpec("attention.self", "encoder.layer", False, 2),
-    "roberta": BackboneSpec("attention.self", "encoder.layer", False, 2),
-    "qwen2": BackboneSpec("self_attn", "layers", True, 1 / 2),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), _BERT),
+    "distilbert": BackboneSpec("attention", "transformer.layer", False, 2),
+    "modernbert": BackboneSpec("attn", "layers", False, 2),
+    "mpnet": BackboneSpec("attention.attn", "encoder.layer", False, 2, passes_keywords=False),
+    "deberta-v2": BackboneSpec("attention.self", "encoder.layer", False, 2, passes_keywords=False),
+    **dict.fromkeys(("qwen2", "llama", "mistral", "gemma", "gemma2", "gemma3_text", "phi3"), _LLAMA),
     "qwen3": BackboneSpec("self_attn", "layers", True, 1 / 3),
+    "gpt2": BackboneSpec("attn", "h", True, 1 / 2),
 }
+_SPLIT_BACKBONES = ("bert", "qwen2", "qwen3", "roberta")
 
 # Encoders whose attention takes the keys and values of earlier positions.
 PREFIX_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
@@ -92,12 +103,15 @@ class CTRSinkConfig(CTRConfig):
             forward on an accelerator waits for the host, and a compiled one makes room for so many; `None`: each batch's own
             number, counted on the host (compiled: as many as tokens).
         sink_bias_layers (`list[int]`, `"all"` or `None`):
-            Layers with sink-bias attention (Eq. 9-11). `None`: the backbone's default (first half for Qwen2, first third
-            for Qwen3, first two for BERT and RoBERTa) when `sink_kind="sink"`, no layer otherwise. `[]`: none.
+            Layers with sink-bias attention (Eq. 9-11). `None`: the backbone's default (first half for decoders, first third
+            for Qwen3, first two for encoders) when `sink_kind="sink"`, no layer otherwise. `[]`: none, which a backbone of a
+            type outside `BACKBONES` needs.
         sink_bias_causal (`bool`, defaults to `True`):
             In causal backbones a sink's row of the bias looks at earlier sinks only. `False` reproduces the authors'
             code, whose bias looks ahead.
         sink_bias_scale_init (`float`, *optional*): initial scale s of the bias; default 1.0 (causal), 10.0 (encoders).
+        sink_bias_head_dim (`int`, *optional*): width of a head of Q' and K' in Eq. 10; default: that of the backbone's own
+            heads. The authors take `hidden_size // num_attention_heads`, which is another width in Qwen3 and Gemma.
         sink_bias_dropout (`float`, defaults to 0.1): dropout on the bias.
         encoder_prefix (`bool`, defaults to `False`): the history does not see the target, which sees all, in training and after: an
             encoder's states of a history then are the same for every candidate, and requests encode it once, as with decoders.
@@ -143,6 +157,7 @@ class CTRSinkConfig(CTRConfig):
     sink_bias_layers: str | list[int] | None = None
     sink_bias_causal: bool = True
     sink_bias_scale_init: float | None = None
+    sink_bias_head_dim: int | None = None
     sink_bias_dropout: float = 0.1
     encoder_prefix: bool = False
     layout: str = "single"
@@ -186,6 +201,18 @@ class CTRSinkConfig(CTRConfig):
         return BACKBONES.get(self.text_config.model_type)
 
     @property
+    def is_causal(self) -> bool:
+        """Whether a token of the backbone sees earlier ones only; False where the type is not known."""
+        text, spec = self.text_config, self.backbone_spec
+        causal = spec is not None and (spec.is_causal or getattr(text, "is_decoder", False))
+        return bool(causal and not getattr(text, "use_bidirectional_attention", None))  # Gemma 3 can be an encoder
+
+    @property
+    def word_embedding_size(self) -> int:
+        """Width of the backbone's word embeddings; ELECTRA's smallest are narrower than its layers."""
+        return getattr(self.text_config, "embedding_size", None) or self.text_config.hidden_size
+
+    @property
     def num_lower_layers(self) -> int:
         """Layers that a text field passes on its own: half of all with `layout="split"`, none otherwise."""
         return getattr(self.text_config, "num_hidden_layers", 0) // 2 if self.layout == "split" else 0
@@ -208,18 +235,31 @@ class CTRSinkConfig(CTRConfig):
         """Initial scale of the sink bias after defaults."""
         if self.sink_bias_scale_init is not None:
             return float(self.sink_bias_scale_init)
-        spec = self.backbone_spec
-        return 1.0 if spec is not None and spec.is_causal else 10.0
+        return 1.0 if self.is_causal else 10.0
 
     def get_text_config(self, *args, **kwargs) -> PreTrainedConfig:
         """The backbone's configuration."""
         return self.text_config
 
+    def _check_backbone(self) -> None:
+        text, known = self.text_config, ", ".join(sorted(BACKBONES))
+        if getattr(text, "is_encoder_decoder", False):
+            raise ValueError(
+                f"CTRSinkConfig: text_config is of type {text.model_type!r}, an encoder-decoder; history and target are one text, "
+                f"which one stack of layers reads. Use an encoder or a decoder, for example of type {known}"
+            )
+        if getattr(text, "hidden_size", None) is None:
+            raise ValueError(
+                f"CTRSinkConfig: text_config is of type {text.model_type!r}, which has no hidden_size of its own; a model of "
+                f"several parts holds a language model: give that one, for example of type {known}"
+            )
+
     def validate_values(self) -> None:
+        self._check_backbone()
         check_sink_settings(self, self._require)
         if self.layout == "split":
-            known = self.backbone_spec is not None and self.text_config.num_hidden_layers >= 2
-            types = ", ".join(sorted(BACKBONES))
+            known = self.text_config.model_type in _SPLIT_BACKBONES and self.text_config.num_hidden_layers >= 2
+            types = ", ".join(_SPLIT_BACKBONES)
             needs = f'"single"; "split" needs a backbone of two layers or more of type {types}'
             self._require(known, "layout", needs)
         if self.encoder_prefix:
@@ -228,8 +268,7 @@ class CTRSinkConfig(CTRConfig):
             self._require(able, "encoder_prefix", needs)
         self._require_whole("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
         self._require_whole("num_statistics", least=0)
-        if self.max_sinks is not None:
-            self._require_whole("max_sinks")
+        self._require_whole(*(key for key in ("max_sinks", "sink_bias_head_dim") if getattr(self, key) is not None))
         self._require_widths("statistics_hidden_sizes")
         knots = all(abs(knot) < float("inf") for knot in self.statistics_knots)
         self._require(knots, "statistics_knots", "a list of finite numbers, in standard deviations of a statistic")
@@ -249,8 +288,9 @@ class CTRSinkConfig(CTRConfig):
         )
         has_sinks = not layers or self.sink_kind != "none"
         self._require(has_sinks, "sink_bias_layers", '[] or None with sink_kind="none": no sinks')
-        if layers and self.backbone_spec is None:
+        if self.backbone_spec is None and (layers or (self.sink_kind == "sink" and self.sink_bias_layers is None)):
             raise ValueError(
                 f"CTRSinkConfig: sink_bias_layers={self.sink_bias_layers!r}, but the sink bias is known for backbones of type "
-                f"{', '.join(sorted(BACKBONES))} only, and this one is {self.text_config.model_type!r}; set sink_bias_layers=[]"
+                f"{', '.join(sorted(BACKBONES))} only, and this one is {self.text_config.model_type!r}; set sink_bias_layers=[] "
+                "to go without it"
             )

@@ -5,7 +5,6 @@ Paper: https://arxiv.org/abs/2508.03668 (KDD 2026). Input texts are made by `CTR
 Shapes: B batch, N tokens, P elements (layout "split"), H hidden size, A heads, S signals per sink.
 """
 
-import inspect
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +17,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from lmctr.models.common.base import CTRPreTrainedModel, LinearPath, ctr_loss
 from lmctr.models.common.outputs import CTROutput
 
-from .backbone import load_backbone, new_backbone, position_ids_from_mask
+from .backbone import load_backbone, max_positions, new_backbone, position_ids_from_mask
+from .backbone_call import call_backbone, hook_sink_bias
 from .configuration_ctr_sink import CTRSinkConfig
 from .sink_attention import (
     SinkBias,
@@ -63,7 +63,7 @@ class CTRSinkPreTrainedModel(CTRPreTrainedModel):
             init.normal_(module.weight, std=1.0)
         elif isinstance(module, SinkProjection):
             fan_in = module.in_features * module.num_signals
-            init.normal_(module.weight, std=self.config.initializer_range / fan_in**0.5)
+            init.normal_(module.weight, std=self.config.initializer_range * module.embed_scale / fan_in**0.5)
             init.zeros_(module.bias)
         elif isinstance(module, SinkBiasLayer):
             init.constant_(module.scale, module.scale_init)
@@ -82,15 +82,15 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         super().__init__(config)
         self.language_model = new_backbone(config.text_config) if language_model is None else language_model
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
+        if self.sink_embedding is not None:
+            words = self.language_model.get_input_embeddings()
+            self.sink_embedding.projection.embed_scale = float(getattr(words, "scalar_embed_scale", 1.0))
         self.sink_bias = None
         spec = config.backbone_spec
-        self.is_causal = spec is not None and spec.is_causal
+        self.is_causal = config.is_causal
         if config.resolved_sink_bias_layers:
             self.sink_bias = SinkBias(config, self.is_causal)
-            attentions = self.self_attentions()
-            for attention in (attentions[index] for index in config.resolved_sink_bias_layers):
-                attention.register_forward_pre_hook(self._bias_attention, with_kwargs=True)
-                self._mask_place = list(inspect.signature(attention.forward).parameters).index("attention_mask")
+            hook_sink_bias(self, self._bias_attention)
         self.post_init()
         if spec is not None:
             # What is sharded or placed as a whole: layers only. The embeddings' module is not, because forward looks words up
@@ -110,14 +110,14 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.language_model.set_input_embeddings(value)
 
-    def _bias_attention(self, attention: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+    def _bias_attention(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         """Forward pre-hook of an enhanced layer's self-attention: adds the sink bias to its mask."""
         sinks = kwargs.get("sink_context")
         if sinks is None:
             return None
         hidden_states = args[0] if args else kwargs["hidden_states"]
-        bias = self.sink_bias(hidden_states, sinks, attention.layer_idx)
-        place = self._mask_place
+        bias = self.sink_bias(hidden_states, sinks, module.sink_layer)
+        place = module.mask_place
         if "attention_mask" not in kwargs and len(args) > place:
             mask = add_bias_to_mask(bias, args[place], self.is_causal)
             return (*args[:place], mask, *args[place + 1 :]), kwargs
@@ -127,10 +127,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
     @property
     def max_positions(self) -> int | None:
         """Most tokens that the backbone has positions for; None without limit."""
-        limit = getattr(self.config.text_config, "max_position_embeddings", None)
-        if self.config.text_config.model_type == "roberta" and limit is not None:
-            limit -= self.config.text_config.pad_token_id + 1
-        return limit
+        return max_positions(self.config.text_config)
 
     def check_length(self, what: str, length: int, unit: str) -> None:
         """Raise unless the backbone has positions for `length` and its attention can carry the sink bias."""
@@ -282,13 +279,11 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             if target_mask is None:
                 raise ValueError("target_mask is needed with encoder_prefix: what stands before it does not see it")
             attention_mask = prefix_mask(attention_mask, target_mask, inputs_embeds.dtype)
-        if self.sink_bias is not None:
-            kwargs["sink_context"] = sinks._replace(cache=sink_cache)
         if self.is_causal:
             kwargs.setdefault("use_cache", False)
-        outputs = self.language_model(
-            inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, **kwargs
-        )
+        kwargs |= {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask, "position_ids": position_ids}
+        sinks = None if self.sink_bias is None else sinks._replace(cache=sink_cache)
+        outputs = call_backbone(self.language_model, self.config.backbone_spec, sinks, **kwargs)
         return BaseModelOutput(
             last_hidden_state=outputs.last_hidden_state,
             hidden_states=outputs.get("hidden_states"),

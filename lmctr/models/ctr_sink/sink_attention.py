@@ -102,6 +102,7 @@ class SinkProjection(nn.Linear):
     def __init__(self, in_features: int, out_features: int, num_signals: int):
         super().__init__(in_features, out_features)
         self.num_signals = num_signals
+        self.embed_scale = 1.0  # what the backbone's own word embeddings are multiplied by (Gemma)
 
 
 class SinkEmbedding(nn.Module):
@@ -116,9 +117,7 @@ class SinkEmbedding(nn.Module):
         self.tables = nn.ModuleList(
             [SinkTable(config.num_sink_buckets, config.sink_embedding_dim) for _ in config.signals]
         )
-        self.projection = SinkProjection(
-            config.sink_embedding_dim, config.text_config.hidden_size, len(config.signals)
-        )
+        self.projection = SinkProjection(config.sink_embedding_dim, config.word_embedding_size, len(config.signals))
 
     def forward(self, buckets: torch.Tensor) -> torch.Tensor:
         """(B, N, S) buckets, all in range, to (B, N, H)."""
@@ -138,12 +137,17 @@ class SinkBiasLayer(nn.Module):
         self.num_heads = config.text_config.num_attention_heads
         self.is_causal = is_causal and config.sink_bias_causal
         self.scale_init = config.resolved_sink_bias_scale_init
-        head_dim = getattr(config.text_config, "head_dim", None) or hidden_size // self.num_heads
+        # By default as wide as the backbone's own heads: a bias on their scores, from queries and keys like theirs. The authors'
+        # hidden_size // num_heads is half of that in Qwen3-0.6B; it is there for their weights.
+        own = getattr(config.text_config, "head_dim", None) or hidden_size // self.num_heads
+        head_dim = config.sink_bias_head_dim or own
         self.scaling = head_dim**-0.5
         self.norm = nn.LayerNorm(hidden_size)
         self.query = nn.Linear(hidden_size, self.num_heads * head_dim)
         self.key = nn.Linear(hidden_size, self.num_heads * head_dim)
         self.scale = nn.Parameter(torch.full((1,), self.scale_init))  # FSDP2 shards no () parameters
+        # On B, the mean over heads, as the paper's text has it. The authors drop in each head before the mean, at the rate of the
+        # backbone's attention (0 in Qwen), which averages most of the noise away; here a whole entry of B is missing.
         self.dropout = nn.Dropout(config.sink_bias_dropout)
 
     def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, slot: int = 0) -> torch.Tensor:

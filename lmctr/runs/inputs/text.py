@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from lmctr.data.batches.text import TextCollator, TextDataset, TextView
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.models.common.base import plain_model
-from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig
+from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES, CTRSinkConfig
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
@@ -22,10 +22,9 @@ from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint
 from lmctr.runs.inputs.text_build import (
-    ABSOLUTE_POSITIONS,
     build_text_config,
     check_backbone,
-    max_positions,
+    fixed_positions,
     pretrained_text_config,
     scratch_text_config,
 )
@@ -41,6 +40,11 @@ _SET_BY_DATA = {
     "max_sinks": "num_behaviors",
     "num_statistics": "statistics",
 }
+
+
+def _is_causal(model_type: str) -> bool:
+    spec = BACKBONES.get(model_type)
+    return spec is None or spec.is_causal
 
 
 class TextInput(LogInput):
@@ -128,7 +132,7 @@ class TextInput(LogInput):
                 f"model.tokenizer: its token ids go up to {largest}, but the backbone {model['backbone']!r} has embeddings for "
                 f"{text_config.vocab_size} tokens; leave model.tokenizer out, or name the one that the backbone was trained with"
             )
-        positions = max_positions(text_config)
+        positions = fixed_positions(text_config)
         if positions is not None:
             if max_length is not None and max_length > positions:
                 raise ValueError(
@@ -158,7 +162,7 @@ class TextInput(LogInput):
                 wanted["vocab_size"],
                 lowercase=wanted["lowercase"],
                 min_frequency=wanted["min_frequency"],
-                use_template=backbone["model_type"] in ABSOLUTE_POSITIONS or wanted["type"] == "wordpiece",
+                use_template=wanted["type"] == "wordpiece" or not _is_causal(backbone["model_type"]),
             )
         if isinstance(backbone, str):
             pretrained_text_config(

@@ -10,11 +10,11 @@ import torch
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from lmctr.models.ctr_sink.backbone import max_positions
 from lmctr.training.tokenizers import resolve_backbone
 from lmctr.utils.suggest import unknown_key_message
 
-ABSOLUTE_POSITIONS = ("bert", "roberta")
-"""Backbones whose position table is fixed; RoBERTa numbers from pad_token_id + 1."""
+_ABSOLUTE_POSITIONS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "mpnet", "gpt2")
 
 
 def build_text_config(model: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Any:
@@ -91,9 +91,6 @@ def scratch_text_config(
     return {"vocab_size": needed, **ids, **values}
 
 
-def max_positions(text_config: Any) -> int | None:
+def fixed_positions(text_config: Any) -> int | None:
     """Tokens that a backbone with a fixed position table can read; None for backbones with relative positions."""
-    if text_config.model_type not in ABSOLUTE_POSITIONS:
-        return None
-    used = text_config.pad_token_id + 1 if text_config.model_type == "roberta" else 0
-    return text_config.max_position_embeddings - used
+    return max_positions(text_config) if text_config.model_type in _ABSOLUTE_POSITIONS else None

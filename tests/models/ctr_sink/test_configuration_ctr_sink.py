@@ -62,6 +62,7 @@ def test_any_backbone_with_inputs_embeds_works_without_bias():
         text_config={"model_type": "gpt_neox", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,
                      "intermediate_size": 32, "vocab_size": 60, "max_position_embeddings": 64},
         num_sink_buckets=10,
+        sink_bias_layers=[],
     )  # fmt: skip
     model = CTRSinkForCTR(config).eval()
     batch = batch_of(config)

@@ -8,9 +8,39 @@ BACKBONES = ("bert", "roberta", "qwen2", "qwen3")
 VOCAB = 60
 
 
+ENCODERS = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "electra"),
+    *("distilbert", "modernbert", "mpnet", "deberta-v2"),
+)
+DECODERS = ("qwen2", "qwen3", "llama", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", "gpt2")
+
+_KEYS_OF = {  # the names that some types have for what the others share
+    "distilbert": {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+                   "intermediate_size": "hidden_dim", "hidden_dropout_prob": "dropout",
+                   "attention_probs_dropout_prob": "attention_dropout"},
+    "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+             "intermediate_size": "n_inner", "max_position_embeddings": "n_positions", "hidden_dropout_prob": "resid_pdrop",
+             "attention_probs_dropout_prob": "attn_pdrop"},
+    "modernbert": {"hidden_dropout_prob": "embedding_dropout", "attention_probs_dropout_prob": "attention_dropout"},
+}  # fmt: skip
+_LAYERS = ["full_attention", "sliding_attention", "full_attention"]
+_VALUES_OF = {
+    "qwen3": {"head_dim": 16},
+    "electra": {"embedding_size": 24},  # narrower than the layers, as in ELECTRA's smallest
+    "modernbert": {"layer_types": _LAYERS, "local_attention": 8, "cls_token_id": 2, "sep_token_id": 3},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "norm_rel_ebd": "layer_norm",
+                   "share_att_key": True, "position_biased_input": False, "conv_kernel_size": 3},
+    "mistral": {"sliding_window": 5},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "layer_types": _LAYERS, "sliding_window": 5, "attn_logit_softcapping": 3.0,
+               "query_pre_attn_scalar": 16},
+    "gemma3_text": {"head_dim": 16, "layer_types": _LAYERS, "sliding_window": 5, "query_pre_attn_scalar": 16},
+    "gpt2": {"embd_pdrop": 0.0},
+}  # fmt: skip
+
+
 def text_config(model_type, **values):
     config = {
-        "model_type": model_type,
         "vocab_size": VOCAB,
         "hidden_size": 32,
         "num_hidden_layers": 3,
@@ -21,12 +51,14 @@ def text_config(model_type, **values):
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
-    if model_type.startswith("qwen"):
+    if model_type in DECODERS and model_type != "gpt2":
         del config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]
         config |= {"num_key_value_heads": 2}
-    if model_type == "qwen3":
-        config |= {"head_dim": 16}
-    return config | values
+    if model_type in DECODERS or model_type == "modernbert":
+        config |= {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+    names = _KEYS_OF.get(model_type, {})
+    renamed = {names.get(key, key): value for key, value in config.items()}
+    return {"model_type": model_type} | renamed | _VALUES_OF.get(model_type, {}) | values
 
 
 def sink_config(model_type="bert", attn_implementation="sdpa", **values):

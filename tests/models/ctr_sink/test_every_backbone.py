@@ -1,0 +1,190 @@
+"""What holds for every type of language model that carries the sink bias."""
+
+import math
+from operator import attrgetter
+
+import pytest
+import torch
+from test_equations import reference_bias
+from tiny_models import DECODERS, ENCODERS, batch_of, pad, rows, sink_config, text_config
+
+from lmctr import CTRSinkConfig, CTRSinkForCTR
+from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
+
+TYPES = (*ENCODERS, *DECODERS)
+LABELS = torch.tensor([1.0, 0.0, 1.0])
+every_type = pytest.mark.parametrize("backbone", TYPES)
+
+
+def model_of(backbone, implementation=None, **values):
+    torch.manual_seed(0)
+    return CTRSinkForCTR(sink_config(backbone, implementation, **values)).eval()
+
+
+def score(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def layers_of(model):
+    return attrgetter(model.config.backbone_spec.layers_path)(model.model.language_model)
+
+
+def test_the_list_is_complete():
+    assert set(TYPES) == set(BACKBONES)
+    assert {kind for kind in TYPES if sink_config(kind, None).is_causal} == set(DECODERS)
+
+
+@every_type
+@pytest.mark.parametrize("layer", [1, 2])  # where types have sliding windows: a layer with one, and one without
+def test_attention_is_the_backbones_own_times_the_exponential_of_the_bias(backbone, layer):
+    """Eq. 9-11 in float64: softmax(S + s B) is softmax(S) exp(s B), normalised; B by loops over heads and sinks."""
+    model = model_of(backbone, "eager", sink_bias_layers=[layer], sink_bias_scale_init=2.5).double()
+    plain = model_of(backbone, "eager", sink_bias_layers=[]).double()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    torch.nn.init.normal_(model.model.sink_bias.layers[0].norm.weight)
+    torch.nn.init.normal_(model.model.sink_bias.layers[0].norm.bias)
+    entered = []
+    attention = attrgetter(model.config.backbone_spec.attention_path)(layers_of(model)[layer])
+    attention.register_forward_pre_hook(
+        lambda module, args, kwargs: entered.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+    moved = 0.0
+    for row in rows():
+        ids, buckets, _ = row
+        with torch.no_grad():
+            found, own = (m(**pad([row]), output_attentions=True).attentions[layer][0] for m in (model, plain))
+        sinks = [i for i in range(len(ids)) if buckets[i, 0] >= 0]
+        factor = torch.ones(len(ids), len(ids), dtype=torch.float64)
+        with torch.no_grad():
+            bias = reference_bias(model.model.sink_bias.layers[0], entered[-1][0], sinks, backbone in DECODERS)
+        for (i, j), value in bias.items():
+            factor[i, j] = math.exp(2.5 * value)
+        expected = own * factor / (own * factor).sum(-1, keepdim=True)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)  # eager softmax runs in float32
+        moved = max(moved, (found - own).abs().max().item())
+    assert moved > 1e-2
+
+
+@every_type
+def test_padding_and_batch_change_no_score(backbone):
+    model = model_of(backbone, sink_bias_layers="all")
+    right = score(model, batch_of(model.config))
+    torch.testing.assert_close(score(model, batch_of(model.config, "left", extra=3)), right, atol=1e-5, rtol=0)
+    alone = torch.cat([score(model, pad([row])) for row in rows()])
+    torch.testing.assert_close(alone, right, atol=1e-5, rtol=0)
+    if "sdpa" in (used := model.model.language_model.config._attn_implementation):
+        eager = model_of(backbone, "eager", sink_bias_layers="all")
+        torch.testing.assert_close(score(eager, batch_of(model.config)), right, atol=1e-4, rtol=0)
+    else:
+        assert used == "eager"
+
+
+@pytest.mark.parametrize("backbone", DECODERS)
+def test_a_prefix_does_not_see_what_follows(backbone):
+    model = model_of(backbone, sink_bias_layers="all")
+    batch = {name: value for name, value in pad(rows()[:1]).items() if name != "target_mask"}
+    changed = {name: value.clone() for name, value in batch.items()}
+    changed["sink_buckets"][0, 9] = (batch["sink_buckets"][0, 9] + 1) % 10
+    with torch.no_grad():
+        before, after = (model.model(**b).last_hidden_state[0] for b in (batch, changed))
+    assert torch.equal(before[:9], after[:9])
+    assert not torch.equal(before[9:], after[9:])
+
+
+@every_type
+def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path):
+    """Every parameter of the sinks gets the same gradient with activation checkpointing; bfloat16 is finite; weights come back."""
+    model = model_of(backbone, sink_bias_layers="all", sink_bias_scale_init=1.0).train()
+    batch = batch_of(model.config)
+    grads = []
+    for recomputed in (False, True):
+        if recomputed:
+            if not any(hasattr(module, "gradient_checkpointing") for module in model.modules()):
+                continue  # MPNet's own class cannot
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.zero_grad()
+        model(**batch, labels=LABELS).loss.backward()
+        named = {name: p.grad for name, p in model.named_parameters() if "language_model" not in name}
+        assert [name for name, grad in named.items() if grad is None or not grad.abs().sum() > 0] == []
+        grads.append(named)
+    for name, grad in grads[-1].items():
+        torch.testing.assert_close(grad, grads[0][name], atol=1e-5, rtol=1e-4)
+    model = model.eval()
+    model.save_pretrained(tmp_path)
+    again = CTRSinkForCTR.from_pretrained(tmp_path)
+    torch.testing.assert_close(score(again, batch), score(model, batch), atol=1e-6, rtol=0)
+    assert torch.isfinite(score(model.bfloat16(), batch)).all()
+
+
+@every_type
+def test_lora_trains_the_sinks_whole(backbone):
+    from peft import LoraConfig, get_peft_model
+
+    model = model_of(backbone, sink_bias_layers="all", sink_bias_scale_init=1.0)
+    spec = model.config.backbone_spec
+    inside = attrgetter(spec.attention_path)(layers_of(model)[0])
+    linear = next(name for name, part in inside.named_modules() if type(part).__name__ in ("Linear", "Conv1D"))
+    prefix = f"{spec.attention_path}.{linear}".replace(".", r"\.")
+    options = LoraConfig(
+        r=4,
+        target_modules=rf".*language_model\..*\.{prefix}",
+        modules_to_save=list(CTRSinkForCTR.peft_modules_to_save),
+        init_lora_weights=False,
+    )
+    tuned = get_peft_model(model, options).train()
+    tuned(**batch_of(model.config), labels=LABELS).loss.backward()
+    trained = {name: p.grad for name, p in tuned.named_parameters() if p.requires_grad}
+    assert {"sink_embedding", "sink_bias", "head"} <= {part for name in trained for part in name.split(".")}
+    assert sum("lora_A" in name for name in trained) == 3
+    assert [name for name, grad in trained.items() if grad is None or not grad.abs().sum() > 0] == []
+
+
+def test_positions_are_counted_for_every_type():
+    """The longest text that a model takes is the longest that its position table serves."""
+    for backbone in TYPES:
+        model = model_of(backbone)
+        limit = model.model.max_positions
+        assert limit == 62 if backbone in ("roberta", "xlm-roberta", "camembert", "mpnet") else limit == 64
+        ids = torch.full((1, limit + 1), 7)
+        assert torch.isfinite(score(model, {"input_ids": ids[:, :limit]})).all()
+        with pytest.raises(ValueError, match=f"{limit + 1} tokens, but the backbone has positions for {limit}"):
+            model(ids)
+
+
+def test_new_sinks_are_as_large_as_words_where_words_are_scaled():
+    for backbone in ("gemma", "gemma2", "gemma3_text", "llama"):
+        model = model_of(backbone, sink_embedding_dim=64)
+        words = model.get_input_embeddings()(torch.arange(5, 60))
+        sinks = model.model.sink_embedding(torch.arange(10)[:, None])
+        assert 0.7 < (sinks.std() / words.std()).item() < 1.4
+
+
+def test_the_width_of_the_bias_is_the_backbones_or_the_authors():
+    own = model_of("qwen3").model.sink_bias.layers[0]
+    authors = model_of("qwen3", sink_bias_head_dim=8).model.sink_bias.layers[0]
+    assert own.query.weight.shape == own.key.weight.shape == (4 * 16, 32)
+    assert authors.query.weight.shape == authors.key.weight.shape == (32, 32)
+    assert (own.scaling, authors.scaling) == (16**-0.5, 8**-0.5)
+
+
+def test_a_bidirectional_gemma_is_an_encoder():
+    config = CTRSinkConfig(text_config=text_config("gemma3_text", use_bidirectional_attention=True))
+    assert not config.is_causal
+    assert config.resolved_sink_bias_scale_init == 10.0
+
+
+def test_backbones_without_the_bias_are_refused_until_asked_for():
+    other = {"model_type": "gpt_neox", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+    with pytest.raises(
+        ValueError, match=r"sink_bias_layers=None, but .*gemma3_text.* 'gpt_neox'; set sink_bias_layers=\[\]"
+    ):
+        CTRSinkConfig(text_config=other)
+    assert CTRSinkConfig(text_config=other, sink_kind="cls").resolved_sink_bias_layers == ()
+    with pytest.raises(ValueError, match=r"'t5', an encoder-decoder.*for example of type bert"):
+        CTRSinkConfig(text_config={"model_type": "t5"}, sink_bias_layers=[])
+    with pytest.raises(ValueError, match=r"'gemma3', which has no hidden_size of its own"):
+        CTRSinkConfig(text_config={"model_type": "gemma3"}, sink_bias_layers=[])
+    plain = text_config("deberta-v2", relative_attention=False, position_biased_input=True)
+    with pytest.raises(ValueError, match=r"deberta-v2 backbone without relative_attention.*sink_bias_layers=\[\]"):
+        CTRSinkForCTR(CTRSinkConfig(text_config=plain))
