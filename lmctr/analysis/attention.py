@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from lmctr.models.common.base import IGNORED_LABEL, plain_model
+from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 
 __all__ = ["AttentionMap", "SinkAttention", "attention_map", "sink_attention", "token_labels"]
@@ -303,13 +304,14 @@ def _each_layer(
     with ExitStack() as hooks:
         for index, attention in enumerate(base.self_attentions()):
             hooks.enter_context(attention.register_forward_hook(hook_of(index)))
-        base(**inputs)
+        # Types that do not pass keywords on compute no weights to give unless they are asked.
+        base(**inputs, **({} if base.config.backbone_spec.passes_keywords else {"output_attentions": True}))
 
 
 def _no_weights(base: CTRSinkModel) -> str:
     return (
         f"{type(base.language_model).__name__} returns no attention weights under eager attention; "
-        "attention can be analysed for bert, roberta, qwen2, qwen3 and other types that return them"
+        f"attention can be analysed for {', '.join(sorted(BACKBONES))} and other types that return them"
     )
 
 

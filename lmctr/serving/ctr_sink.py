@@ -271,14 +271,14 @@ def _why_not_shared(model: torch.nn.Module, processor: Any) -> str | None:
     config = model.config
     spec, kind = config.backbone_spec, config.text_config.model_type
     used = model.model.language_model.config._attn_implementation
-    partial = set(getattr(config.text_config, "layer_types", None) or ()) - {"full_attention"}
+    windows = _window_that_cuts(config.text_config, processor.effective_max_length)
     dependent = [signal for signal in processor.signals if signal in ("similarity", "random")]
     if config.layout != "single":
         once = "computes the vector of each text once per request"
         return f"layout {config.layout!r} {once}; rows of vectors are short and are batched"
     if spec is None:
         return f"it is not known of {kind} whether its histories are independent of what follows them"
-    if not (spec.is_causal or config.encoder_prefix):
+    if not (config.is_causal or config.encoder_prefix):
         return (
             f"every position of {kind} sees the candidate, so its history has other states for each candidate (a model trained with "
             "encoder_prefix shares it)"
@@ -287,11 +287,22 @@ def _why_not_shared(model: torch.nn.Module, processor: Any) -> str | None:
         return f"order {processor.sink_order!r} retrieves other behaviours for each candidate"
     if dependent:
         return f"the sink signal {dependent[0]!r} depends on the candidate"
-    if partial:
-        return f"layers with {', '.join(sorted(partial))} keep only a part of their history"
+    if windows:
+        return f"layers of {kind} {windows}"
     if used not in ("eager", "sdpa"):
         return f"attn_implementation={used!r} takes no mask for packed candidates; load with 'sdpa' to share histories"
     return None
+
+
+def _window_that_cuts(text_config: Any, longest: int | None) -> str | None:
+    """What layers do not see of rows of up to `longest` tokens; None where every layer sees all of them."""
+    kinds = set(getattr(text_config, "layer_types", None) or ())
+    window = getattr(text_config, "sliding_window", None)
+    if others := kinds - {"full_attention", "sliding_attention"}:
+        return f"with {', '.join(sorted(others))} keep only a part of their history"
+    if window is None or (kinds and "sliding_attention" not in kinds) or (longest is not None and longest <= window):
+        return None
+    return f"with sliding_attention see {window} tokens back; give the processor max_length={window} or less, so that no history is longer"
 
 
 def _check_positions(model: torch.nn.Module, longest: int) -> None:

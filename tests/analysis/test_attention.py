@@ -16,7 +16,7 @@ from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 sys.path.append(str(Path(__file__).parents[1] / "models" / "ctr_sink"))
 
 from text_tokenizers import make
-from tiny_models import BACKBONES, batch_of, pad, rows, sink_config
+from tiny_models import BACKBONES, DECODERS, ENCODERS, batch_of, pad, rows, sink_config
 
 
 def model_of(backbone, implementation="eager", **values):
@@ -27,7 +27,7 @@ def model_of(backbone, implementation="eager", **values):
 def reference(model, made):
     """(to sinks, between sinks) of each row and layer, and the two levels of even attention, by loops over unpadded rows."""
     shares, levels = [], []
-    causal = model.config.text_config.model_type.startswith("qwen")
+    causal = model.config.text_config.model_type in DECODERS
     for entry in made:
         ids, buckets, _ = entry
         with torch.no_grad():
@@ -54,7 +54,7 @@ def reference(model, made):
     return shares[..., 0], shares[..., 1], levels[:, 0], levels[:, 1]
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("backbone", [*ENCODERS, *DECODERS])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_shares_are_eq_7_and_eq_8(backbone, side):
     """In a padded batch of rows with 3 sinks, 1 sink and none; the attention itself is float32, hence the tolerance."""
@@ -189,7 +189,7 @@ def test_half_precision_model():
     np.testing.assert_allclose(half.to_sinks, full.to_sinks, atol=0.03)
 
 
-@pytest.mark.parametrize("model_type", ["xlm-roberta", "llama"])
+@pytest.mark.parametrize("model_type", ["roberta-prelayernorm", "gpt_neox"])
 def test_backbones_whose_attention_modules_are_not_known(model_type):
     model = model_of(model_type, "sdpa", sink_bias_layers=[])
     batch = batch_of(model.config, "left")
@@ -202,7 +202,7 @@ def test_backbones_whose_attention_modules_are_not_known(model_type):
         assert measured.to_sinks[0, index] == pytest.approx(float(expected.mean()), abs=3e-6)
         assert measured.between_sinks[0, index] == pytest.approx(float(expected[:, [3, 6, 9]].mean()), abs=3e-6)
     even = 3 / 13
-    if model_type == "llama":
+    if model_type == "gpt_neox":
         even = sum(((q >= 3) + (q >= 6) + (q >= 9)) / (q + 1) for q in range(13)) / 13
     assert measured.uniform_to_sinks[0] == pytest.approx(even)
 

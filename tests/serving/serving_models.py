@@ -13,7 +13,7 @@ WORDS = ["Heat", "Casino", "Toy Story", "Alien (1979)", "Crime, Drama", "Comedy"
 def make(model_type="qwen2", attn="sdpa", seed=0, text_config=None, model=None, **processor_values):
     """A model and a processor that agree; `model`: further keys of the model's configuration."""
     settings = {"num_behaviors": 6, "num_sink_buckets": 8, "max_length": None} | processor_values
-    processor = CTRSinkProcessor(text_tokenizers.make(TOKENIZERS[model_type]), **settings)
+    processor = CTRSinkProcessor(text_tokenizers.make(TOKENIZERS.get(model_type, "qwen")), **settings)
     text = {
         "model_type": model_type,
         "vocab_size": len(processor.tokenizer) + 2,
@@ -24,7 +24,7 @@ def make(model_type="qwen2", attn="sdpa", seed=0, text_config=None, model=None, 
         "max_position_embeddings": 512,
         "initializer_range": 0.3,
     }
-    if model_type.startswith("qwen"):
+    if TOKENIZERS.get(model_type, "qwen") == "qwen" and model_type != "gpt2":
         text |= {"num_key_value_heads": 2}
     if model_type == "qwen3":
         text |= {"head_dim": 16}

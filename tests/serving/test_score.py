@@ -37,6 +37,36 @@ def test_decoders_share_the_history(model_type, attn, settings, bias):
     assert_equal(found, row_by_row(model, processor, history, candidates, time))
 
 
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+WINDOW = {"sliding_window": 256}
+MIXED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "head_dim": 16} | WINDOW
+OTHER_DECODERS = {
+    "llama": {},
+    "mistral": WINDOW,
+    "gemma": {"head_dim": 16},
+    "gemma2": MIXED,
+    "gemma3_text": MIXED,
+    "phi3": WINDOW,
+    "gpt2": {},
+}
+
+
+@pytest.mark.parametrize("model_type", OTHER_DECODERS)
+def test_every_decoder_shares_the_history(model_type):
+    attn = "eager" if model_type == "gemma2" else "sdpa"
+    text, bias = OTHER_DECODERS[model_type] | SPECIAL, BIAS["bias"]
+    model, processor = make(model_type, attn, text_config=text, model=bias, max_length=256)
+    history, candidates = history_of(9), candidates_of(7)
+    time = history[-1]["time"] + 50
+    assert scorer_for(model, processor).shares_prefix
+    found = score(model, processor, history, candidates, time)
+    assert_equal(found, row_by_row(model, processor, history, candidates, time))
+    if "sliding_window" in text:
+        longer = make(model_type, attn, text_config=text, model=bias, max_length=257)[1]
+        assert "see 256 tokens back; give the processor max_length=256" in scorer_for(model, longer).reason
+        assert_equal(score(model, longer, history, candidates, time), found)
+
+
 def test_a_bias_that_looks_ahead_is_shared_too():
     model, processor = make(model={"sink_bias_layers": "all", "sink_bias_causal": False, "sink_bias_scale_init": 3.0})
     history, candidates = history_of(5), candidates_of(4)

@@ -102,11 +102,13 @@ def _bias_relative_positions(
     return args, {**kwargs, "relative_pos": _Carried(positions, bias)}
 
 
-def _relative_scores(attention: nn.Module, query_layer, key_layer, relative_pos, rel_embeddings, scale_factor):
+def _relative_scores(
+    attention: nn.Module, query_layer: torch.Tensor, key_layer: torch.Tensor, relative_pos: Any, *others: Any
+) -> torch.Tensor:
     """DeBERTa-v2's own scores of relative positions, (B A, N, N), with the (B, N, N) sink bias for each head."""
     bias = None
     if isinstance(relative_pos, _Carried):
         relative_pos, bias = relative_pos
     own = type(attention).disentangled_attention_bias
-    scores = own(attention, query_layer, key_layer, relative_pos, rel_embeddings, scale_factor)
+    scores = own(attention, query_layer, key_layer, relative_pos, *others)
     return scores if bias is None else scores + bias.repeat_interleave(attention.num_attention_heads, dim=0)

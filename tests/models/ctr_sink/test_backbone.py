@@ -72,3 +72,8 @@ def test_weights_that_do_not_fit_are_an_error(published, printed):
     (path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="cannot be read as safetensors"):
         load_backbone(str(path), {}, {})
+    (path / "pytorch_model.bin").touch()
+    with pytest.raises(
+        ValueError, match=r"pytorch_model.bin only, a pickle; .*convert it once .*\.save_pretrained\('FOLDER'\)"
+    ):
+        load_backbone(str(path), {}, {})
