@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from importlib.util import find_spec
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -21,6 +22,7 @@ from lmctr.runs.download import local_folder
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
 from lmctr.utils.files import write_json
+from lmctr.utils.lock import owned
 
 __all__ = ["EXPORT_FILES", "export_model", "run_export"]
 
@@ -93,8 +95,24 @@ def export_model(
     axes = input_shapes(plain.config)
     program = _trace(_Logits(plain, names), batches[0], axes, limit)
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    with owned(folder, "`lmctr export`", ".export.lock"):
+        return _write(folder, format, program, names, axes, batches, plain, processor, limit)
+
+
+def _write(
+    folder: Path,
+    format: str,
+    program: Any,
+    names: list[str],
+    axes: Mapping[str, Any],
+    batches: list[dict[str, torch.Tensor]],
+    plain: torch.nn.Module,
+    processor: Any,
+    limit: int | None,
+) -> Path:
+    """Write and compare the graph. `export.json`, which says what it takes, is written when all else is there and right."""
     file = folder / EXPORT_FILES[format]
+    (folder / "export.json").unlink(missing_ok=True)
     if format == "torch":
         torch.export.save(program, file)
     else:
@@ -106,10 +124,10 @@ def export_model(
     types = {name: str(batches[0][name].dtype).removeprefix("torch.") for name in names}
     # The inputs' names stay a plain list: programs that serve graphs of earlier versions read it.
     details = {name: {"dtype": types[name], "axes": list(axes[name])} for name in names}
+    write_json(folder / "parity.json", parity)
     write_json(
         folder / "export.json", {"inputs": names, "output": "logits", "max_length": limit, "input_details": details}
     )
-    write_json(folder / "parity.json", parity)
     return file
 
 

@@ -30,6 +30,7 @@ from lmctr.hub.options import CardOptions
 from lmctr.runs.about import as_text, data_lines, dataset_info, shown, without_paths
 from lmctr.runs.download import is_hub_id, local_folder
 from lmctr.runs.folder import open_run
+from lmctr.utils.files import write_text
 from lmctr.utils.resources import find_resource
 
 __all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
@@ -123,7 +124,7 @@ def write_card(run_dir: str | Path, overwrite: bool = False, **options: Any) -> 
     text = build_card(run_dir, **options)
     if path.is_file() and not overwrite and is_edited(path):
         return path, False
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path, True
 
 

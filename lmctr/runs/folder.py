@@ -35,13 +35,12 @@ from lmctr.runs.recipe import compare_recipes
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
 from lmctr.utils.files import parse_json, read_json, read_yaml, write_json
-from lmctr.utils.integrity import check_files, checksums, read_sealed, sealed
-from lmctr.utils.lock import LOCK
+from lmctr.utils.integrity import MANIFEST, check_files, checksums, read_sealed, sealed
+from lmctr.utils.lock import LOCK, owned
 
 logger = logging.getLogger(__name__)
 
 RECIPE = "recipe.yaml"
-MANIFEST = "lmctr_manifest.json"
 METRICS = "metrics.json"
 DATA = "data.json"
 SLICES = "slices.csv"
@@ -369,12 +368,13 @@ def rewriting(path: str | Path) -> Iterator[None]:
         run, name = RunFolder(folder), path.relative_to(folder).as_posix()
         if not run.started or not (folder / MANIFEST).is_file():
             continue
-        files = read_sealed(folder / MANIFEST)["files"]
-        if files.pop(name, None) is not None:
-            write_json(folder / MANIFEST, sealed({"files": files}))
-            yield
-            write_json(folder / MANIFEST, sealed({"files": files | checksums(folder, [name])}))
-            return
+        with owned(folder, "writer"):
+            files = read_sealed(folder / MANIFEST)["files"]
+            if files.pop(name, None) is not None:
+                write_json(folder / MANIFEST, sealed({"files": files}))
+                yield
+                write_json(folder / MANIFEST, sealed({"files": files | checksums(folder, [name])}))
+                return
     yield
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lmctr.models.common.base import CTRPreTrainedModel, evaluation_mode, plain_model
+from lmctr.models.common.base import CTRPreTrainedModel, evaluation_copy, plain_model
 from lmctr.models.families import families
 from lmctr.utils.lazy import load_target
 
@@ -58,6 +58,7 @@ class RequestScorer(ABC):
         model: the model with its CTR head. processor: its processor.
 
     Attributes:
+        model: it, or where it is being trained its copy in evaluation mode (see [`evaluation_copy`]): a scorer never changes the mode.
         encoded_class: class of the encoded history, or None where this model has nothing to keep of a history.
         reason: one sentence: why the history is shared among the candidates, or why not.
     """
@@ -66,8 +67,17 @@ class RequestScorer(ABC):
     reason: str = ""
 
     def __init__(self, model: torch.nn.Module, processor: Any):
-        self.model = model
+        self._model, self._is_partly_trained = model, any(module.training for module in model.modules())
         self.processor = processor
+
+    @property
+    def model(self) -> torch.nn.Module:
+        is_trained = self._is_partly_trained or self._model.training
+        return evaluation_copy(self._model) if is_trained else self._model
+
+    def is_of(self, model: torch.nn.Module) -> bool:
+        """Whether it scores with this model object, or with that which PEFT has wrapped in it."""
+        return plain_model(model) is self._model
 
     @abstractmethod
     def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
@@ -107,10 +117,10 @@ class RequestScorer(ABC):
 
     @contextmanager
     def inference(self) -> Iterator[None]:
-        """The model in evaluation mode without gradients; afterwards in the mode it was in."""
+        """No gradients are kept."""
         import torch
 
-        with evaluation_mode(self.model), torch.inference_mode():
+        with torch.inference_mode():
             yield
 
 

@@ -51,7 +51,7 @@ class RetrievalScorer(RequestScorer):
         batch = self.processor(users=[history[0]], ads=[list(candidates)], return_tensors="pt")
         user = {name: values for name, values in batch.items() if name.startswith("user_")}
         ads = {name: values[0] for name, values in batch.items() if name.startswith("ad_") and name != "ad_mask"}
-        served = _split(self.model)
+        served = _split(self._model)
         half = served.user_half(**user)
         parts = []
         for start in range(0, len(candidates), size):

@@ -185,7 +185,7 @@ class UserState:
 
     def check_belongs(self, model: torch.nn.Module, processor: Any) -> None:
         """Raise `ValueError` unless the state was made with this model and a processor of the same settings."""
-        if scorer_for(model, processor).model is not self._scorer.model:
+        if not self._scorer.is_of(model):
             raise ValueError(
                 "history: the UserState was made with another model object; score it with its own, or make a new one"
             )

@@ -19,7 +19,7 @@ from lmctr.evaluation.comparison import (
     read_predictions,
 )
 from lmctr.evaluation.evaluator import METRIC_TITLES
-from lmctr.utils.files import read_yaml, write_json
+from lmctr.utils.files import read_yaml, write_json, write_text
 from lmctr.utils.tables import markdown_table, text_table
 
 _NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the samples themselves are compared
@@ -150,7 +150,7 @@ def write_comparison(comparison: Comparison, path: str | Path, command: str) -> 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".md":
-        path.write_text(comparison.markdown(command), encoding="utf-8")
+        write_text(path, comparison.markdown(command))
     else:
         write_json(path, {**comparison.to_dict(), "command": command})
 

@@ -10,13 +10,18 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lmctr.utils.files import read_json, sync
+from lmctr.utils.files import read_json, sync, write_json
+from lmctr.utils.lock import LOCK, owned
 
-__all__ = ["check_files", "checksums", "read_sealed", "sealed", "sha256_of"]
+__all__ = ["MANIFEST", "check_files", "checksums", "read_sealed", "resealing", "sealed", "sha256_of"]
+
+MANIFEST = "lmctr_manifest.json"
+"""The file of checksums of a folder with a model."""
 
 _SEAL = "seal"
 _SMALL = 1 << 20  # bytes; files below are read anew each time
@@ -94,3 +99,41 @@ def check_files(folder: Path, files: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} has {path.stat().st_size} bytes instead of {size}")
         if not isinstance(entry, int) and sha256_of(path) != entry["sha256"]:
             raise ValueError(f"{name} is damaged: its {size:,} bytes do not have the checksum that was written down")
+
+
+@contextmanager
+def resealing(folder: str | Path) -> Iterator[None]:
+    """The block in which a model or a processor is saved into a folder, which may have checksums: those of the files that are written
+    there are written anew. Files that are not touched keep theirs; a kill in between leaves a folder without checksums.
+
+    Raises:
+        ValueError: the folder's checksums are damaged, or somebody else writes in it.
+    """
+    folder = Path(folder)
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        yield
+        return
+    with owned(folder, "`save_pretrained`"):
+        before, content = read_sealed(manifest)["files"], manifest.read_bytes()
+        states = _states(folder)
+        manifest.unlink()
+        try:
+            yield
+        except BaseException:
+            manifest.write_bytes(content)  # so that what was written until then is refused
+            raise
+        found = _states(folder)
+        changed = [name for name, state in found.items() if states.get(name) != state and name != MANIFEST]
+        kept = {name: entry for name, entry in before.items() if name not in states or name in found}
+        write_json(manifest, sealed({"files": kept | checksums(folder, changed)}))
+
+
+def _states(folder: Path) -> dict[str, tuple[int, int, int, int]]:
+    """What changes when a file at the top of a folder is written, by its name."""
+    found = {}
+    for path in folder.iterdir():
+        if path.is_file() and path.name != LOCK:
+            state = path.stat()
+            found[path.name] = (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    return found

@@ -113,7 +113,6 @@ def test_fields(copies, capsys):
     with torch.no_grad():  # weights that stand out
         model.model.layers[1].attention.modulation.weight[:, 2, 4] += 1.0
     model.save_pretrained(run)
-    (run / "lmctr_manifest.json").unlink()  # changed on purpose
     assert analyze("fields", run, "--top", 1) == 0
     printed = capsys.readouterr().out
     found = field_interactions(model)

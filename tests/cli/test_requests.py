@@ -31,7 +31,7 @@ def decoder_run(tiny_run, tmp_path_factory):
     from lmctr import CTRSinkConfig, CTRSinkForCTR
 
     folder = tmp_path_factory.mktemp("decoder") / "run"
-    shutil.copytree(tiny_run, folder, ignore=shutil.ignore_patterns("checkpoints", "reference*", "lmctr_manifest*"))
+    shutil.copytree(tiny_run, folder, ignore=shutil.ignore_patterns("checkpoints", "reference*"))
     processor, config = AutoProcessor.from_pretrained(folder), read(folder, "config.json")
     text = {
         "model_type": "qwen2",

@@ -298,7 +298,7 @@ def test_equal_tables_give_equal_ids(tmp_path):
     check_many(150, 0, tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(1, 21))
 @pytest.mark.timeout(3600)
 def test_equal_tables_give_equal_ids_in_full(tmp_path, seed):

@@ -143,8 +143,5 @@ def test_another_runs_processor_is_refused(trained, tmp_path):
     shutil.copytree(trained("astro"), folder, ignore=shutil.ignore_patterns("checkpoints"))
     log = load_log("synthetic_sequence", num_users=20, num_items=25, events_per_user=40)
     SequenceProcessor.fit(log, split_log(log).train, item_features=["genres"]).save_pretrained(folder)
-    with pytest.raises(ValueError, match=r"preprocessor_config.json (has|is damaged)"):
-        load_run(folder)
-    (folder / "lmctr_manifest.json").unlink()  # whoever put the folder together kept no checksums
     with pytest.raises(ValueError, match="processor of the fingerprint"):
         load_run(folder)

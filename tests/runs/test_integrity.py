@@ -5,6 +5,7 @@ import random
 import shutil
 
 import pytest
+import torch
 
 from lmctr.hub.checks import validate_run
 from lmctr.runs import load, train
@@ -79,7 +80,7 @@ def test_one_wrong_bit_anywhere_is_refused_by_name(trained, run):
     assert refuse_all(trained, run, 120, seed=0) == 120
 
 
-@pytest.mark.full
+@pytest.mark.campaign
 def test_one_wrong_bit_anywhere_is_refused_by_name_3000_times(trained, run):
     """Two minutes."""
     assert refuse_all(trained, run, 3000, seed=1) == 3000
@@ -132,6 +133,36 @@ def test_scores_written_again_keep_the_folder_sealed(run, trained):
     with rewriting(run / "predictions" / "mine.parquet"):
         (run / "predictions" / "mine.parquet").write_bytes(b"mine")
     assert "predictions/mine.parquet" not in read_sealed(run / MANIFEST)["files"]
+
+
+def test_a_model_saved_into_a_run_keeps_it_sealed(run, trained):
+    """Also in pieces; what was not written anew keeps its checksum, and a save that fails is refused."""
+    model = load(run).model
+    with torch.no_grad():
+        model.head.weight.add_(1)
+    for size in ("50GB", "1KB", "50GB"):
+        model.save_pretrained(run, max_shard_size=size)
+        assert torch.equal(load(run).model.head.weight, model.head.weight)
+        listed = read_sealed(run / MANIFEST)["files"]
+        assert {name for name in listed if name.startswith("model")} == {path.name for path in run.glob("model*")}
+        assert listed["metrics.json"] == read_sealed(trained / MANIFEST)["files"]["metrics.json"]
+    load(run).processor.save_pretrained(run)
+    open_run(run).verify()
+    flip(run / "config.json", 40)
+    with pytest.raises(ValueError, match=r"config.json"):
+        load(run)
+    flip(run / "model.safetensors", -3)
+    load(trained).processor.save_pretrained(run)  # does not make good what it did not write
+    with pytest.raises(ValueError, match=r"config.json"):
+        load(run)
+    model.save_pretrained(run)
+    open_run(run).verify()
+    with pytest.raises(AttributeError):
+        model.save_pretrained(run, state_dict={"head.weight": 1})
+    assert (run / MANIFEST).is_file()
+    (run / MANIFEST).unlink()
+    model.save_pretrained(run)
+    assert not (run / MANIFEST).exists()  # a folder without checksums gets none
 
 
 def test_what_is_shared_has_checksums_of_its_own(run):

@@ -1,6 +1,6 @@
 """Values from outside are scored or refused by name, whatever they are: requests, rows, prompts, recipes and configurations, mutated.
 
-The short form runs in every suite; `pytest -m full tests/runs/test_outside_values.py` runs 100,000 inputs in about 25 minutes on two
+The short form runs in every suite; `pytest -m campaign tests/runs/test_outside_values.py` runs 100,000 inputs in about 25 minutes on two
 cores. Seeds are the numbers of the blocks: a failure names the block and the input.
 """
 
@@ -234,7 +234,7 @@ def campaign(call, base, seed, count, nasty, accepted=finite):
 
 
 def blocks(short, full):
-    return [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, full // short))]
+    return [0, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(1, full // short))]
 
 
 @pytest.fixture(scope="module")

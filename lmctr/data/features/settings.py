@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import FeatureExtractionMixin
 
+from lmctr.utils.integrity import resealing
 from lmctr.utils.suggest import unknown_key_message
 
 from .fields import Field
@@ -65,8 +66,9 @@ class FittedExtractor(FeatureExtractionMixin):
         """Writes `preprocessor_config.json` and the side files; gives their paths."""
         self._require_fitted()
         os.makedirs(save_directory, exist_ok=True)
-        side = self._write_side(save_directory)
-        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) + side
+        with resealing(save_directory):
+            side = self._write_side(save_directory)
+            return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) + side
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any) -> Self:

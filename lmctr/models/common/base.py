@@ -1,13 +1,19 @@
 """What the model families share besides layers: the base class and the loss."""
 
+import copy
+import os
+import threading
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+
+from lmctr.utils.integrity import resealing
 
 __all__ = [
     "IGNORED_LABEL",
@@ -16,6 +22,7 @@ __all__ = [
     "WithHeadMixin",
     "count_items",
     "ctr_loss",
+    "evaluation_copy",
     "evaluation_mode",
     "plain_model",
     "row_weights",
@@ -65,7 +72,10 @@ class LinearPath(NamedTuple):
 
 @contextmanager
 def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """The model in evaluation mode inside the block; afterwards each of its modules is in the mode that it was in."""
+    """The model in evaluation mode inside the block; afterwards each of its modules is in the mode that it was in.
+
+    A model that others use meanwhile needs an [`evaluation_copy`].
+    """
     training = [module for module in model.modules() if module.training]  # of a model that serves: none
     for module in training:
         module.training = False
@@ -74,6 +84,28 @@ def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def evaluation_copy(model: torch.nn.Module) -> torch.nn.Module:
+    """The model itself where all of it is in evaluation mode; else a copy of its modules in that mode, with the same weights and buffers.
+
+    So a model that is being trained can be scored with from other threads: its mode is not touched. The copy is kept, and made again
+    when weights or buffers were replaced by others (a change in place is a change of both).
+    """
+    if not any(module.training for module in model.modules()):
+        return model
+    shared = [*model.parameters(), *model.buffers()]
+    with _COPYING:
+        known, copied = _COPIES.get(model, ((), None))
+        if len(known) != len(shared) or any(one is not other for one, other in zip(known, shared)):
+            kept = [*shared, *(module.config for module in model.modules() if hasattr(module, "config"))]
+            copied = copy.deepcopy(model, {id(one): one for one in kept}).eval()
+            _COPIES[model] = (shared, copied)
+        return copied
+
+
+_COPIES: weakref.WeakKeyDictionary[torch.nn.Module, tuple] = weakref.WeakKeyDictionary()
+_COPYING = threading.Lock()
 
 
 def ctr_loss(
@@ -192,6 +224,13 @@ class CTRPreTrainedModel(PreTrainedModel):
     def linear_path(self) -> LinearPath | None:
         """The linear way from the statistics to the logits; None where the model has none."""
         return None
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args, **kwargs
+    ) -> None:
+        """As `PreTrainedModel.save_pretrained`; the checksums of a run's folder are kept true."""
+        with resealing(save_directory) if is_main_process else nullcontext():
+            super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool = True, **kwargs) -> "CTRPreTrainedModel":

@@ -18,6 +18,7 @@ from tokenizers import AddedToken
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.integrity import resealing
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
 from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
@@ -322,7 +323,8 @@ class CTRSinkProcessor(ProcessorMixin):
         """Write `processor_config.json` and the tokenizer's files, with the padding side that is set now (transformers
         itself would write the side that the tokenizer was loaded with)."""
         self.tokenizer.init_kwargs["padding_side"] = self.tokenizer.padding_side
-        return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        with resealing(save_directory):
+            return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     @classmethod
     def from_args_and_dict(cls, args: Sequence[Any], processor_dict: dict[str, Any], **kwargs) -> CTRSinkProcessor:
