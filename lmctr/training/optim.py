@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -237,10 +237,41 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def coalesce_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Sum the entries of each touched row, once, in place of the gradients."""
+    """Sum the entries of each touched row, once, in place of the gradients. Tables that were read at the same rows are sorted once."""
+    plans: list[_Plan] = []
     for parameter in parameters:
         if parameter.grad is not None and parameter.grad.is_sparse and not parameter.grad.is_coalesced():
-            parameter.grad = parameter.grad.coalesce()
+            parameter.grad = _coalesced(parameter.grad, plans)
+
+
+class _Plan(NamedTuple):
+    """Of the rows (N,) of a gradient's entries: each once (U,), the entries in their order (N,), and where each row's begin there (U,)."""
+
+    rows: torch.Tensor
+    touched: torch.Tensor
+    order: torch.Tensor
+    starts: torch.Tensor
+
+
+def _coalesced(gradient: torch.Tensor, plans: list[_Plan]) -> torch.Tensor:
+    """`gradient.coalesce()`, on CPUs several times as fast. `plans`: of the step's gradients so far."""
+    rows, values = gradient._indices(), gradient._values()
+    if not gradient.is_cpu or len(rows) != 1 or values.dim() != 2 or not len(values) or not values.is_floating_point():
+        return gradient.coalesce()
+    rows = rows[0]
+    plan = next((plan for plan in plans if torch.equal(plan.rows, rows)), None)
+    if plan is None:
+        ordered, order = rows.sort(stable=True)
+        first = torch.ones_like(rows, dtype=torch.bool)
+        torch.ne(ordered[1:], ordered[:-1], out=first[1:])
+        starts = first.nonzero()[:, 0]
+        plan = _Plan(rows, ordered[starts], order, starts)
+        plans.append(plan)
+    # a bag of entries per row
+    summed = nn.functional.embedding_bag(plan.order, values, plan.starts, mode="sum")
+    return torch.sparse_coo_tensor(
+        plan.touched.unsqueeze(0), summed, gradient.shape, is_coalesced=True, check_invariants=False
+    )
 
 
 @torch.no_grad()
@@ -285,7 +316,7 @@ def _touched(table: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor]:
             f"a table of shape {tuple(table.shape)} has a dense gradient; look it up with sparse=True, or train it with a dense "
             "optimiser"
         )
-    gradient = table.grad.coalesce()
+    gradient = table.grad if table.grad.is_coalesced() else _coalesced(table.grad, [])
     return gradient._indices()[0], gradient._values().to(table.dtype)
 
 

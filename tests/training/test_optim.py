@@ -14,6 +14,7 @@ from lmctr.training.optim import (
     LazyAdamW,
     RowwiseAdagrad,
     clip_gradients,
+    coalesce_gradients,
     gradient_norm,
     use_sparse_gradients,
 )
@@ -144,6 +145,36 @@ def mixed_parameters():
     table.grad = torch.sparse_coo_tensor(torch.tensor(rows)[None], values, (V, D), check_invariants=True)
     dense.grad = torch.tensor([0.5, -1.0, 2.0, 0.0])
     return table, dense
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [1, 3, 16])
+def test_rows_are_summed_as_coalesce_does(dtype, width):
+    rows = torch.randint(0, 40, (300,), generator=torch.Generator().manual_seed(0))
+    # whole numbers, whose sums no order of additions rounds
+    values = torch.randint(-8, 9, (300, width), generator=torch.Generator().manual_seed(1)).to(dtype)
+    table = nn.Parameter(torch.zeros(50, width, dtype=dtype))
+    table.grad = torch.sparse_coo_tensor(rows.unsqueeze(0), values, table.shape, check_invariants=True)
+    wanted = table.grad.coalesce()
+    coalesce_gradients([table])
+    assert table.grad.is_coalesced()
+    assert table.grad.dtype == dtype
+    assert torch.equal(table.grad._indices(), wanted._indices())
+    assert torch.equal(table.grad._values(), wanted._values())
+
+
+def test_tables_read_at_the_same_rows_are_sorted_once(monkeypatch):
+    sorts = []
+    monkeypatch.setattr(torch.Tensor, "sort", lambda self, **options: sorts.append(1) or torch.sort(self, **options))
+    tables = [nn.Parameter(torch.zeros(9, width)) for width in (1, 4, 4)]
+    for table, rows in zip(tables, ([3, 1, 3], [3, 1, 3], [3, 1, 2])):
+        table.grad = torch.sparse_coo_tensor(
+            torch.tensor([rows]), torch.ones(3, table.shape[1]), table.shape, check_invariants=True
+        )
+    coalesce_gradients(tables)
+    assert len(sorts) == 2
+    assert tables[1].grad.to_dense()[3].tolist() == [2.0] * 4
+    assert tables[2].grad.to_dense().sum(1).nonzero()[:, 0].tolist() == [1, 2, 3]
 
 
 def test_norm_is_that_of_the_summed_rows():
