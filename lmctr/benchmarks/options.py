@@ -131,7 +131,7 @@ class TrainBenchmark(BackboneBenchmark):
 class ScoringBenchmark(BackboneBenchmark):
     """Score the same candidates of one user in several ways, in turn, from texts to logits: row by row, in batches of rows, by
     lmctr.serving.score, and with a kept user state. The logits are compared. Prints medians of candidates per second and ratios to
-    row by row. Models that share nothing among candidates (encoders) have no kept states."""
+    row by row. Models that share nothing among candidates (encoders without --encoder-prefix) have no kept states."""
 
     model_type: str = option("qwen2, qwen3, bert or roberta", "qwen2")
     key_value_heads: int | None = option("key and value heads of Qwen", 2, small=1)
@@ -141,6 +141,7 @@ class ScoringBenchmark(BackboneBenchmark):
     batch_size: int = option("rows of a batch, where rows are batched", 32, small=2)
     sink_signal: str = option("sink signal", "feedback")
     feedback: str = option("how feedback is given", "inline")
+    encoder_prefix: bool = option("an encoder whose history does not see the target, so that it is shared", False)
 
 
 @dataclass(frozen=True)

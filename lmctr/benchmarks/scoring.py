@@ -116,7 +116,8 @@ def _request(
         for candidate in candidates
     )
     spread = {"initializer_range": options.hidden_size**-0.5}  # so that the candidates' logits differ
-    model = random_model(options, processor, longest, spread, sink_signal=processor.sink_signal)
+    kept = {"sink_signal": processor.sink_signal, "encoder_prefix": options.encoder_prefix}
+    model = random_model(options, processor, longest, spread, **kept)
     return model.to(getattr(torch, options.dtype)).eval(), processor, history, candidates, time
 
 

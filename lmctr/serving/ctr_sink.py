@@ -209,8 +209,9 @@ class CTRSinkScorer(RequestScorer):
     def _score_rows(self, rows: _Rows, plan: Plan, max_tokens: int) -> torch.Tensor:
         """Rows of like length together, each batch padded to its longest."""
         device = next(self.model.parameters()).device
-        # The layout "split" has vectors of behaviours that do not depend on the row: each is computed once per request.
-        fields = FieldCache(self.model) if self.model.config.layout == "split" else None
+        # The layout "split" has vectors of texts that do not depend on the row: each is computed once, and kept between requests.
+        store = self.model.model.field_store
+        fields = None if store is None else FieldCache(self.model, store)
         logits = torch.empty(len(plan.length))
         order = np.argsort(-plan.length, kind="stable")
         begin = 0

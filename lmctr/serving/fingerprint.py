@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["model_fingerprint", "plain_config", "processor_fingerprint", "weights_version"]
+__all__ = ["model_fingerprint", "plain_config", "processor_fingerprint"]
 
 
 def model_fingerprint(model: torch.nn.Module) -> str:
@@ -45,14 +45,6 @@ def _tokenizer_hash(tokenizer: Any) -> bytes:
     known = hashlib.blake2b(text.encode(), digest_size=16).digest()
     _TOKENIZERS[tokenizer] = (len(tokenizer), known)
     return known
-
-
-def weights_version(model: torch.nn.Module) -> tuple[tuple[int, int], ...]:
-    """Changes whenever a weight is changed in place, replaced or moved (by an optimiser, a load, `.to`); costs no reading."""
-    return tuple(
-        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
-        for parameter in model.parameters()
-    )
 
 
 _TOKENIZERS: weakref.WeakKeyDictionary[Any, tuple[int, bytes]] = weakref.WeakKeyDictionary()

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmctr.models.common.base import plain_model
+from lmctr.models.common.base import plain_model, weights_version
 from lmctr.utils.files import replacing
 
-from .fingerprint import model_fingerprint, plain_config, processor_fingerprint, weights_version
+from .fingerprint import model_fingerprint, plain_config, processor_fingerprint
 from .registry import DEFAULT_MAX_TOKENS, EncodedHistory, Request, scorer_for
 from .statistics import RequestStatistics
 
@@ -83,7 +83,7 @@ class UserState:
     ):
         self._scorer = scorer_for(model, processor)
         self._statistics = None if items is None else RequestStatistics(processor, items)
-        self._weights = weights_version(self._scorer.model)
+        self._weights = weights_version(self._scorer.model.parameters())
         self._settings = processor_fingerprint(processor)
         self._history: list[dict[str, Any]] = []
         self._encoded: EncodedHistory | None = None
@@ -193,7 +193,7 @@ class UserState:
             raise ValueError("history: the UserState was made with another processor; score it with its own")
 
     def _check_weights(self) -> None:
-        if weights_version(self._scorer.model) != self._weights:
+        if weights_version(self._scorer.model.parameters()) != self._weights:
             raise ValueError(
                 "the model's weights were changed or moved since the UserState was made; make a new one from the history"
             )

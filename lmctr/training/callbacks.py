@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lmctr.models.common.base import CTRPreTrainedModel, plain_model
+
 
 class TwoStageCallback(TrainerCallback):
     """Knows the stage: in stage 1 the prediction pools the sinks, in stage 2 all tokens (Eq. 5-6).
@@ -27,6 +29,9 @@ class TwoStageCallback(TrainerCallback):
         # The state counts finished epochs: exactly k at the beginning of epoch k, k and a part after a mid-epoch resume.
         epoch = int(state.epoch or 0)
         self.stage = 1 if epoch < args.stage1_epochs else 2
+        model = plain_model(kwargs["model"]) if kwargs.get("model") is not None else None
+        if isinstance(model, CTRPreTrainedModel):
+            model.begin_epoch()
         loader = kwargs.get("train_dataloader")
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)

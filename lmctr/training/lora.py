@@ -55,7 +55,8 @@ def check_lora(settings: Mapping[str, Any], config_class: type[PreTrainedConfig]
 
 
 def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
-    """Freeze the language model and adapt all its linear layers; sinks, bias and head stay fully trainable.
+    """Freeze the language model and adapt all its linear layers (but those of a frozen lower half, see `items_ahead`); sinks, bias and
+    head stay fully trainable.
 
     Args:
         model: a model whose `peft_modules_to_save` names the modules to train and save whole.
@@ -69,10 +70,11 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
     """
     values = check_lora(settings, type(model.config))
     present = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
+    quantised = getattr(model, "is_quantized", False)
     targets = [
         name
         for name, module in model.model.language_model.named_modules(prefix="model.language_model")
-        if isinstance(module, nn.Linear)
+        if isinstance(module, nn.Linear) and (quantised or module.weight.requires_grad)
     ]
     config = LoraConfig(
         r=values["r"],

@@ -50,6 +50,12 @@ def test_encoders_have_no_kept_state():
     assert "every position of bert sees the candidate" in as_markdown(result)
 
 
+def test_encoders_share_a_history_that_does_not_see_the_candidate():
+    result = measure(replace(TINY, model_type="bert", encoder_prefix=True, repeats=1))
+    assert list(result["arms"]) == list(ARMS)
+    assert "the history does not see the candidate in this bert" in as_markdown(result)
+
+
 def test_different_scores_are_an_error(monkeypatch):
     monkeypatch.setattr(benchmark_scoring, "_TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="please report this"):

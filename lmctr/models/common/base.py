@@ -4,7 +4,7 @@ import copy
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import ClassVar, NamedTuple
 
@@ -27,6 +27,7 @@ __all__ = [
     "plain_model",
     "row_weights",
     "task_loss",
+    "weights_version",
 ]
 
 IGNORED_LABEL = -100
@@ -50,6 +51,11 @@ def count_items(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
     """The model inside a PEFT wrapper; another model as it is."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def weights_version(parameters: Iterable[nn.Parameter]) -> tuple[tuple[int, int], ...]:
+    """Changes whenever a weight is changed in place, replaced or moved (by an optimiser, a load, `.to`); costs no reading."""
+    return tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in parameters)
 
 
 class LinearPath(NamedTuple):
@@ -220,6 +226,9 @@ class CTRPreTrainedModel(PreTrainedModel):
     def diagnostic_points(self) -> dict[str, torch.nn.Module]:
         """Places to look at representations, by label in the order of the computation; empty where the family names none."""
         return {}
+
+    def begin_epoch(self) -> None:
+        """Called before each epoch of training: what the model keeps from batch to batch is renewed."""
 
     def linear_path(self) -> LinearPath | None:
         """The linear way from the statistics to the logits; None where the model has none."""

@@ -57,7 +57,7 @@ BACKBONES = {
     "qwen3": BackboneSpec("self_attn", "layers", True, 1 / 3),
     "gpt2": BackboneSpec("attn", "h", True, 1 / 2),
 }
-_SPLIT_BACKBONES = ("bert", "qwen2", "qwen3", "roberta")
+_SPLIT_BACKBONES = ("bert", "llama", "qwen2", "qwen3", "roberta")
 
 # Encoders whose attention takes the keys and values of earlier positions.
 PREFIX_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
@@ -121,6 +121,9 @@ class CTRSinkConfig(CTRConfig):
             own; their mean vectors and the sinks pass the upper half together, see `split_layout.py`. No sink passes the
             lower half, so there the sink bias works in the upper half only: the default layers are counted from its first
             layer, `"all"` means all of it, and a layer below it is an error.
+        items_ahead (`str`, *optional*): with `layout="split"`, how training reads texts. `None`: each text in each batch. `"frozen"`: the
+            lower half stays as it is, and each text passes it once, without dropout; what it gave is kept in memory. `"epoch"`: so do
+            the texts of histories, anew in each epoch, while the target's text is read and trains the lower half.
         field_projection_size (`int`, defaults to 128): with `layout="split"`, width of the projected history and target.
         head_hidden_size (`int`, defaults to 32): width of the head's hidden layer.
         num_statistics (`int`, defaults to 0): float columns that describe a sample (rates, counts, times since), which an MLP
@@ -161,6 +164,7 @@ class CTRSinkConfig(CTRConfig):
     sink_bias_dropout: float = 0.1
     encoder_prefix: bool = False
     layout: str = "single"
+    items_ahead: str | None = None
     field_projection_size: int = 128
     head_hidden_size: int = 32
     num_statistics: int = 0
@@ -262,6 +266,8 @@ class CTRSinkConfig(CTRConfig):
             types = ", ".join(_SPLIT_BACKBONES)
             needs = f'"single"; "split" needs a backbone of two layers or more of type {types}'
             self._require(known, "layout", needs)
+        ahead = self.items_ahead is None or (self.layout == "split" and self.items_ahead in ("frozen", "epoch"))
+        self._require(ahead, "items_ahead", 'None, or "frozen" or "epoch" with layout="split"')
         if self.encoder_prefix:
             able = self.layout == "single" and self.text_config.model_type in PREFIX_ENCODERS
             needs = f'false; true needs layout="single" and a backbone of type {", ".join(PREFIX_ENCODERS)}'

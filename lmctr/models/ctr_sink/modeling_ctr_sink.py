@@ -20,6 +20,7 @@ from lmctr.models.common.outputs import CTROutput
 from .backbone import load_backbone, max_positions, new_backbone, position_ids_from_mask
 from .backbone_call import call_backbone, hook_sink_bias
 from .configuration_ctr_sink import CTRSinkConfig
+from .field_store import FieldStore
 from .sink_attention import (
     SinkBias,
     SinkBiasLayer,
@@ -32,7 +33,7 @@ from .sink_attention import (
     locate_sinks,
     prefix_mask,
 )
-from .split_layout import SplitHead, SplitOutput, check_split, forward_split, mean_over, run_layers
+from .split_layout import SplitHead, SplitOutput, check_split, forward_split, lower_parameters, mean_over, run_layers
 from .statistics_tower import StatisticsTower, check_statistics
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
@@ -88,6 +89,10 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         self.sink_bias = None
         spec = config.backbone_spec
         self.is_causal = config.is_causal
+        self.field_store = FieldStore() if config.layout == "split" else None
+        if config.items_ahead == "frozen":
+            for parameter in lower_parameters(self):
+                parameter.requires_grad_(False)
         if config.resolved_sink_bias_layers:
             self.sink_bias = SinkBias(config, self.is_causal)
             hook_sink_bias(self, self._bias_attention)
@@ -402,6 +407,10 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
                 if module is not None:
                     module.to(device=backbone.device, dtype=torch.float32)
         return model.eval()
+
+    def begin_epoch(self) -> None:
+        if self.config.items_ahead == "epoch":
+            self.model.field_store.clear()
 
     def linear_path(self) -> LinearPath | None:
         tower = self.head.statistics

@@ -33,10 +33,16 @@ from transformers.masking_utils import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from lmctr.models.common.base import evaluation_mode, weights_version
+
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
+from .field_store import FieldStore
 from .statistics_tower import StatisticsTower
 
 __all__ = ["FieldCache", "Fields", "SplitHead", "SplitOutput", "cut_fields", "mean_over", "run_layers"]
+
+
+_CHUNK = 512  # fields that are encoded for a store at once
 
 
 class Fields(NamedTuple):
@@ -150,7 +156,7 @@ def run_layers(
         hidden = inputs_embeds
         common = {"inputs_embeds": hidden, "attention_mask": attention_mask, "past_key_values": None}
         masks = {"full_attention": create_causal_mask(config, position_ids=position_ids, **common)}
-        types = config.layer_types[first:stop]
+        types = (getattr(config, "layer_types", None) or ["full_attention"] * stop)[first:stop]
         if "sliding_attention" in types:
             masks["sliding_attention"] = create_sliding_window_causal_mask(config, position_ids=position_ids, **common)
         kwargs |= {"position_ids": position_ids, "use_cache": False}
@@ -167,6 +173,26 @@ def run_layers(
     if spec.is_causal and stop == len(layers):
         states[-1] = backbone.norm(hidden)
     return states
+
+
+def lower_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
+    """What vectors of text fields depend on: all of the backbone but its upper half and a decoder's final norm."""
+    backbone, layers = model.language_model, attrgetter(model.config.backbone_spec.layers_path)(model.language_model)
+    upper = list(layers[model.config.num_lower_layers :]) + ([backbone.norm] if model.is_causal else [])
+    others = {id(parameter) for module in upper for parameter in module.parameters()}
+    return [parameter for parameter in backbone.parameters() if id(parameter) not in others]
+
+
+def stored_vectors(model: PreTrainedModel, store: FieldStore, fields: Fields, checked: bool) -> torch.Tensor:
+    """(F, H) vectors of fields from a store, which encodes new ones without dropout; with `checked` those of other weights go."""
+
+    def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        with evaluation_mode(model):
+            parts = zip(input_ids.split(_CHUNK), attention_mask.split(_CHUNK))
+            return torch.cat([model.encode_fields(*part) for part in parts])
+
+    version = weights_version(lower_parameters(model)) if checked else None
+    return store(encode, fields.input_ids, fields.attention_mask, version)
 
 
 @dataclass
@@ -206,16 +232,26 @@ def forward_split(
         if attention_mask is not None:
             field_ids = field_ids.masked_fill(~attention_mask.bool(), -1)
         buckets, _ = model.locate(input_ids, sink_buckets)
+        ahead = model.config.items_ahead
+        stored = ahead == "frozen" or (ahead == "epoch" and model.training)
         fields = cut_fields(
             input_ids,
             field_ids,
             buckets,
             sinks_are_text=model.sink_embedding is None,
-            unique=not model.training,  # in training each occurrence has its own dropout
+            unique=not (stored or model.training),  # in training each occurrence has its own dropout
         )
-        vectors = model.encode_fields(fields.input_ids, fields.attention_mask)
+        if stored:
+            vectors = stored_vectors(model, model.field_store, fields, checked=ahead == "frozen")
+        else:
+            vectors = model.encode_fields(fields.input_ids, fields.attention_mask)
         mask, buckets = fields.mask, fields.buckets
         field_vectors = vectors[fields.slot.clamp_min(0)] * (fields.slot >= 0)[..., None]
+        if stored and ahead == "epoch":  # the target is read, and trains the lower half
+            row, last = torch.arange(len(mask), device=mask.device), mask.sum(1) - 1
+            own = fields.slot[row, last]
+            read = model.encode_fields(fields.input_ids[own], fields.attention_mask[own])
+            field_vectors = field_vectors.index_put((row, last), read.to(field_vectors.dtype))
     else:
         mask = field_vectors.new_ones(field_vectors.shape[:2]) if attention_mask is None else attention_mask
         mask, shape = mask.bool(), field_vectors.shape[:2]
@@ -302,8 +338,8 @@ class FieldCache:
     """Vectors of text fields that were encoded before, by their tokens: a catalogue is encoded once, then scored at will.
 
     Args:
-        model: a model with `layout="split"`; used in evaluation mode and without gradients. The vectors belong to its weights
-            of that moment: `clear()` after they change.
+        model: a model with `layout="split"`; used in evaluation mode and without gradients.
+        store: keeps the vectors, as long as the lower half's weights stay what they are; default: a new one.
 
     Memory: 4 H bytes per distinct field in float32.
 
@@ -315,18 +351,17 @@ class FieldCache:
     ```
     """
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, store: FieldStore | None = None):
         check_split("FieldCache", model.config)
         self.model = model
-        self.clear()
+        self.store = FieldStore() if store is None else store
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self.store)
 
     def clear(self) -> None:
         """Forget all vectors."""
-        self._slots: dict[tuple[int, ...], int] = {}
-        self._vectors: torch.Tensor | None = None
+        self.store.clear()
 
     @torch.no_grad()
     def __call__(self, **batch: torch.Tensor) -> Mapping[str, torch.Tensor]:
@@ -349,21 +384,11 @@ class FieldCache:
         if attention_mask is not None:
             field_ids = field_ids.masked_fill(~attention_mask.bool(), -1)
         buckets, _ = model.locate(input_ids, batch.pop("sink_buckets", None))
-        fields = cut_fields(input_ids, field_ids, buckets, sinks_are_text=model.sink_embedding is None, unique=True)
-        lengths = fields.attention_mask.sum(1).tolist()
-        keys = [tuple(ids[:length]) for ids, length in zip(fields.input_ids.tolist(), lengths)]
-        new = [number for number, key in enumerate(keys) if key not in self._slots]
-        if new:
-            vectors = model.encode_fields(fields.input_ids[new], fields.attention_mask[new])
-            for number in new:
-                self._slots[keys[number]] = len(self._slots)
-            self._vectors = vectors if self._vectors is None else torch.cat([self._vectors, vectors])
-        places = torch.tensor([self._slots[key] for key in keys], dtype=torch.long, device=device)
-        slot = places[fields.slot.clamp_min(0)]
-        vectors = self._vectors[slot] * (fields.slot >= 0)[..., None]
+        fields = cut_fields(input_ids, field_ids, buckets, sinks_are_text=model.sink_embedding is None, unique=False)
+        vectors = stored_vectors(model, self.store, fields, checked=True)
         return {
             **batch,
-            "field_vectors": vectors,
+            "field_vectors": vectors[fields.slot.clamp_min(0)] * (fields.slot >= 0)[..., None],
             "attention_mask": fields.mask.long(),
             "sink_buckets": fields.buckets,
         }

@@ -1,0 +1,76 @@
+"""Vectors of text fields that were encoded before, so that a catalogue passes the lower half of the layers once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["FieldStore"]
+
+
+class FieldStore:
+    """Vectors of text fields by their tokens; without gradients.
+
+    Args:
+        max_bytes: of the vectors. Where new ones do not fit beside the others, the others go.
+    """
+
+    def __init__(self, max_bytes: int = 2**29):
+        self.max_bytes, self._version = max_bytes, None
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __deepcopy__(self, memo: dict) -> FieldStore:
+        return FieldStore(self.max_bytes)  # the copy's weights are others
+
+    def clear(self) -> None:
+        """Forget all vectors."""
+        self._slots: dict[bytes, int] = {}
+        self._vectors: torch.Tensor | None = None
+
+    def __call__(
+        self,
+        encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        version: Any = None,
+    ) -> torch.Tensor:
+        """(F, H) vectors of fields; those that are not known are encoded.
+
+        Args:
+            encode: gives the vectors (n, H) of fields, without dropout.
+            input_ids, attention_mask: (F, n), padded on the right.
+            version: of the weights; vectors of another one are forgotten.
+        """
+        if version != self._version:
+            self.clear()
+            self._version = version
+        rows, lengths = input_ids.cpu().numpy(), attention_mask.sum(1).tolist()
+        keys = [row[:length].tobytes() for row, length in zip(rows, lengths)]
+        # Also within a block of inference mode the vectors are plain tensors, which training may take up later.
+        with torch.inference_mode(False), torch.no_grad():
+            new = {key: number for number, key in enumerate(keys) if key not in self._slots}
+            if new and self._vectors is not None:
+                size = self._vectors[0].numel() * self._vectors.element_size()
+                if (len(self) + len(new)) * size > self.max_bytes:
+                    self.clear()
+                    new = {key: number for number, key in enumerate(keys)}
+            if new:
+                chosen = torch.tensor(list(new.values()), device=input_ids.device)
+                self._add(list(new), encode(input_ids[chosen].clone(), attention_mask[chosen].clone()))
+            places = torch.tensor([self._slots[key] for key in keys], device=input_ids.device)
+            return self._vectors[places]
+
+    def _add(self, keys: list[bytes], made: torch.Tensor) -> None:
+        count = len(self._slots)
+        if self._vectors is None or count + len(keys) > len(self._vectors):
+            grown = made.new_empty(max(count + len(keys), 2 * count), made.shape[1])
+            if count:
+                grown[:count] = self._vectors[:count]
+            self._vectors = grown
+        self._vectors[count : count + len(keys)] = made
+        self._slots.update({key: count + number for number, key in enumerate(keys)})
