@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ __all__ = ["FieldStore"]
 
 
 class FieldStore:
-    """Vectors of text fields by their tokens; without gradients.
+    """Vectors of text fields by their tokens; without gradients. Threads may share it.
 
     Args:
         max_bytes: of the vectors. Where new ones do not fit beside the others, the others go.
@@ -19,13 +20,14 @@ class FieldStore:
 
     def __init__(self, max_bytes: int = 2**29):
         self.max_bytes, self._version = max_bytes, None
+        self._changing = threading.Lock()
         self.clear()
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def __deepcopy__(self, memo: dict) -> FieldStore:
-        return FieldStore(self.max_bytes)  # the copy's weights are others
+    def __reduce__(self) -> tuple:
+        return FieldStore, (self.max_bytes,)  # the weights of a copy are others
 
     def clear(self) -> None:
         """Forget all vectors."""
@@ -46,13 +48,13 @@ class FieldStore:
             input_ids, attention_mask: (F, n), padded on the right.
             version: of the weights; vectors of another one are forgotten.
         """
-        if version != self._version:
-            self.clear()
-            self._version = version
         rows, lengths = input_ids.cpu().numpy(), attention_mask.sum(1).tolist()
         keys = [row[:length].tobytes() for row, length in zip(rows, lengths)]
         # Also within a block of inference mode the vectors are plain tensors, which training may take up later.
-        with torch.inference_mode(False), torch.no_grad():
+        with self._changing, torch.inference_mode(False), torch.no_grad():
+            if version != self._version:
+                self.clear()
+                self._version = version
             new = {key: number for number, key in enumerate(keys) if key not in self._slots}
             if new and self._vectors is not None:
                 size = self._vectors[0].numel() * self._vectors.element_size()

@@ -12,13 +12,13 @@ from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkModel
 from lmctr.models.ctr_sink.split_layout import lower_parameters
 from lmctr.training.lora import add_lora, merge_lora
 
-TYPES = ("bert", "qwen2")
+TYPES = ("bert", "roberta", "qwen2", "llama")
 
 
 def model_of(model_type, ahead, dropout=0.0):
     torch.manual_seed(0)
     text = text_config(model_type, num_hidden_layers=4, vocab_size=500, max_position_embeddings=128)
-    if model_type == "bert":
+    if model_type in ("bert", "roberta"):
         text |= {"hidden_dropout_prob": dropout}
     else:
         text |= {"attention_dropout": dropout}
@@ -28,7 +28,7 @@ def model_of(model_type, ahead, dropout=0.0):
 
 def batches_of(model_type, count=3):
     processor = CTRSinkProcessor(
-        make_tokenizer("bert" if model_type == "bert" else "qwen"),
+        make_tokenizer(model_type if model_type in ("bert", "roberta") else "qwen"),
         layout="split",
         num_sink_buckets=10,
         num_behaviors=4,
