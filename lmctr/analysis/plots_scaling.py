@@ -13,7 +13,7 @@ from .plots import new_figure, new_panels, plain_axes, save_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue"]
+__all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue", "plot_surface"]
 
 _LAW, _POINT, _HELD, _BASE = "#1f4e9c", "#333333", "#c1272d", "#0b6e4f"
 
@@ -61,6 +61,28 @@ def plot_law(
     x_name, y_name = x_name.replace("_", " "), y_name.replace("_", " ")
     drawn = f"1 - {y_name}" if complement else y_name
     return _finish(axes, path, x_name, drawn, title or f"{y_name} by {x_name}", "log")
+
+
+def plot_surface(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]],
+    path: str | Path,
+    *,
+    x_name: str = "x",
+    y_name: str = "metric",
+) -> Path:
+    """A law of two sizes: the metric by the first, a curve and its points for each value of the second, as an image file.
+
+    Args:
+        curves: words of the second size to points x (P,), y (P,) and the law's curve x (M,), y (M,).
+        path: image file. x_name, y_name: of the axes.
+    """
+    axes = _axes("curves", list(curves), "curves")
+    for label, (x, y, curve_x, curve_y) in curves.items():
+        (line,) = axes.plot(curve_x, curve_y, linewidth=1.4, label=label.replace("_", " "))
+        axes.plot(x, y, "o", color=line.get_color(), markersize=4)
+    axes.legend(fontsize=8, frameon=False)
+    x_name, y_name = x_name.replace("_", " "), y_name.replace("_", " ")
+    return _finish(axes, path, x_name, y_name, f"{y_name} by {x_name}", "linear")
 
 
 def plot_designs(

@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         hint = "; is the disk full? Free some and give the same command again (train: with --resume)"
         print(f"error: {error}{hint if any(part in str(error) for part in _NOT_WRITTEN) else ''}", file=sys.stderr)
-        return 2
+        return getattr(error, "exit_code", 2)
 
 
 def is_debugging() -> bool:

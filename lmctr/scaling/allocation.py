@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .design import Design, pareto_front
+from .design import Design, UnreachableReturnError, pareto_front
 
 __all__ = ["Allocation", "allocate"]
 
@@ -73,7 +73,9 @@ def allocate(scenarios: Mapping[str, Sequence[Design]], budget: float, minimal_r
         admissible[name] = [design for design in designs if design.gain >= minimal_roi * design.cost]
         if not admissible[name]:
             best = f"the highest is {max(x.roi for x in designs):.6g}" if designs else "it has no candidates"
-            raise ValueError(f"scenario {name!r} has no candidate with ROI of at least {minimal_roi:g}: {best}")
+            raise UnreachableReturnError(
+                f"scenario {name!r} has no candidate with ROI of at least {minimal_roi:g}: {best}"
+            )
     least = math.fsum(min(design.cost for design in designs) for designs in admissible.values())
     limit = budget + _SLACK * max(budget, 1.0)
     if least > limit:

@@ -98,6 +98,12 @@ class Design:
         return self.gain / self.cost
 
 
+class UnreachableReturnError(ValueError):
+    """No candidate has the return that was asked for; the command line ends with a code of its own then."""
+
+    exit_code = 3
+
+
 @dataclass(frozen=True)
 class DesignResult:
     """What `choose_design` found.
@@ -114,6 +120,16 @@ class DesignResult:
     num_candidates: int
     num_feasible: int
     candidates: tuple[Design, ...] = field(default=(), repr=False)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether some design gains with the return that was asked for; relative to a base, keeping it is always feasible and gains nothing."""
+        return self.base is None or self.best.gain > 0
+
+    @property
+    def highest_roi(self) -> float | None:
+        """The highest ROI of a design that gains, None where none does."""
+        return max((design.roi for design in self.candidates if design.gain > 0), default=None)
 
 
 def choose_design(
@@ -154,7 +170,7 @@ def choose_design(
     if not feasible:
         gaining = [design for design in designs if design.gain > 0]
         reached = f"the highest ROI of a gain is {max(x.roi for x in gaining):.6g}" if gaining else "none has a gain"
-        raise ValueError(f"no candidate of {len(designs)} reaches ROI {minimal_roi:g}: {reached}")
+        raise UnreachableReturnError(f"no candidate of {len(designs)} reaches ROI {minimal_roi:g}: {reached}")
     best = max(feasible, key=lambda design: (design.gain, -design.cost))
     return DesignResult(
         best, tuple(pareto_front(designs)), reference, minimal_roi, len(designs), len(feasible), tuple(designs)

@@ -40,9 +40,9 @@ def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
-def error_of(capsys, *words):
+def error_of(capsys, *words, code=2):
     """What a command that must fail prints."""
-    assert main([str(word) for word in words]) == 2
+    assert main([str(word) for word in words]) == code
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     return error

@@ -248,7 +248,7 @@ def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):
     words = ["scaling", "design", "--fit", law_file, "--costs", file]
     base = ["--base", "3328-1024-256-256-256-1"]
     candidates = write_csv(tmp_path / "c.csv", [{"sizes": "5128-1024-512-512-512-1"}])
-    error = error_of(capsys, *words, *base, "--minimal-roi", "1e9", "--candidates", candidates)
+    error = error_of(capsys, *words, *base, "--minimal-roi", "1e9", "--candidates", candidates, code=3)
     assert "no candidate of 1 reaches ROI 1e+09: the highest ROI of a gain is" in error
     assert "--base is missing" in error_of(capsys, *words, "--minimal-roi", "1")
     assert "--minimal-roi is missing" in error_of(capsys, *words, *base)
@@ -260,6 +260,23 @@ def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):
     assert "holds no machine costs" in error_of(capsys, "scaling", "design", "--fit", law_file, "--costs", no_law, *base, "--minimal-roi", "1")  # fmt: skip
     one = costs(tmp_path / "one", [BASE], lambda flops: 1)
     assert "at least 2 different FLOPs" in error_of(capsys, "scaling", "design", "--fit", law_file, "--costs", one, *base, "--minimal-roi", "1")  # fmt: skip
+
+
+def test_an_unreachable_return_keeps_the_base_and_says_so(law_file, tmp_path, capsys):
+    """The size in use is always feasible: that it stays is no success of the search."""
+    file = costs(tmp_path, [BASE, (60_000, 1024, 1024, 1024, 1024, 1)], lambda flops: flops / 1e6)
+    sizes = [{"sizes": "3328-1024-256-256-256-1"}, {"sizes": "5128-1024-512-512-512-1"}]
+    words = ["--fit", law_file, "--costs", file, "--candidates", write_csv(tmp_path / "c.csv", sizes)]
+    words += ["--base", "3328-1024-256-256-256-1", "--output", tmp_path / "out", "--no-plots"]
+    for minimal, code in (("1e9", 3), ("1e-9", 0)):
+        assert main(["scaling", "design", *map(str, words), "--minimal-roi", minimal]) == code
+        text, written = capsys.readouterr().out, read(tmp_path / "out", "design.json")
+        assert written["is_reached"] is (code == 0)
+        assert ("is not reached by any design: the highest ROI of a gain is" in text) is (code == 3)
+        assert ("the size in use stays" in text) is (code == 3)
+        with open(tmp_path / "out" / "designs.csv") as rows:
+            gains = [float(row["gain"]) / float(row["cost"]) for row in csv.DictReader(rows) if row["gain"] > "0.0"]
+        assert written["highest_roi"] == pytest.approx(max(gains), rel=1e-3)
 
 
 def test_python_gives_what_the_command_line_writes_and_prints_nothing(points, law_file, tmp_path, capsys):
@@ -303,7 +320,7 @@ def test_allocate_from_a_csv_file_as_brute_force(tmp_path, capsys):
     assert "2 scenarios, 6 candidates, 5 with ROI of at least 1" in text
     error = error_of(capsys, "scaling", "allocate", file, "--budget", "5")
     assert "budget 5 is too small: the cheapest admissible designs cost 6 together" in error
-    error = error_of(capsys, "scaling", "allocate", file, "--budget", "50", "--minimal-roi", "2.6")
+    error = error_of(capsys, "scaling", "allocate", file, "--budget", "50", "--minimal-roi", "2.6", code=3)
     assert "scenario 'matching' has no candidate with ROI of at least 2.6: the highest is 2.5" in error
     assert "sets no budget" in error_of(capsys, "scaling", "allocate", file)
 

@@ -29,9 +29,18 @@ class DesignChoice:
         result, best = self.result, self.result.best
         relative = "" if result.base is None else f" above {sizes_text(result.base.sizes)}"
         flops = "" if best.flops is None else f", {flops_text(best.flops)} FLOPs"
+        unreached = []
+        if not result.is_reached:
+            highest = (
+                "no design gains"
+                if result.highest_roi is None
+                else f"the highest ROI of a gain is {compact(result.highest_roi)}"
+            )
+            unreached = [f"ROI {result.minimal_roi:g} is not reached by any design: {highest}; the size in use stays"]
         return [
             f"{result.num_candidates:,} designs, {result.num_feasible:,} with ROI of at least {result.minimal_roi:g}",
             f"chosen: {sizes_text(best.sizes)}{flops}: gain {best.gain:.5g}, cost {best.cost:.5g}{relative}, ROI {self._roi(best)}",
+            *unreached,
             *self.notes,
         ]
 
@@ -66,6 +75,8 @@ class DesignChoice:
             "best": _plain(result.best),
             "base": None if result.base is None else _plain(result.base),
             "minimal_roi": result.minimal_roi,
+            "is_reached": result.is_reached,
+            "highest_roi": result.highest_roi if result.highest_roi != float("inf") else None,
             "num_candidates": result.num_candidates,
             "num_feasible": result.num_feasible,
             "front": [_plain(design) for design in result.front],
@@ -108,11 +119,15 @@ def _plain(design: Design) -> dict[str, Any]:
     return _cells(design) | {"roi": design.roi if abs(design.roi) != float("inf") else None}
 
 
-def run(options: DesignOptions) -> None:
-    """Search, print, and write where `options.output` asks for it; with `options.count` only count the grid."""
+def run(options: DesignOptions) -> int:
+    """Search, print, and write where `options.output` asks for it; with `options.count` only count the grid.
+
+    Returns:
+        The exit code: 3 where no design gains with the return that was asked for.
+    """
     if options.count:
         print(f"{len(options.grid().configurations()):,} sizes")
-        return
+        return 0
     folder, found = result_folder(options), choose_size(options)
     table = found.front_table(options.rows)
     print("\n".join([*found.lines(), "", "Pareto front", text_table(table)]))
@@ -121,6 +136,7 @@ def run(options: DesignOptions) -> None:
         parts = ["# Design under a return on machine cost", *found.lines(), markdown_table(table)]
         pictures = {"draw": found.draw, "picture": "pareto.png", "alt": "designs"}
         save_results(folder, "design", found.to_dict(), parts, options, before=["designs.csv"], **pictures)
+    return 0 if found.result.is_reached else 3
 
 
 def choose_size(options: DesignOptions) -> DesignChoice:

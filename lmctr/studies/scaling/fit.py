@@ -20,6 +20,7 @@ from lmctr.scaling.fits import (
     fit_scaling_law,
     read_points,
 )
+from lmctr.studies.scaling.fit_two import run_two
 from lmctr.studies.scaling.options import FitOptions, LawOptions
 from lmctr.studies.scaling.tables import compact, result_folder, save_results
 from lmctr.utils.tables import markdown_table, text_table
@@ -130,6 +131,8 @@ class FitAnalysis:
 
 def run(options: FitOptions) -> None:
     """Fit, print, and write where `options.output` asks for it."""
+    if options.x2 is not None:
+        return run_two(options)
     folder, found = result_folder(options), fit_points(options)
     for note in found.notes:
         print(f"warning: {note}", file=sys.stderr)

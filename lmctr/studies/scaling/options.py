@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lmctr.scaling.cost import CostOptions
     from lmctr.scaling.design import DesignGrid
 
+FORMS = ("auto", "additive", "additive_constant", "multiplicative", "multiplicative_constant")
 LAWS = ("auto", "power", "power_constant", "bnsl")
 
 
@@ -105,14 +106,24 @@ class LawOptions:
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(LawOptions, ResultFolder):
     """Fit a power law, a power law with a constant or a broken neural scaling law (BNSL) to two columns of a CSV file. Repeated x are fine
-    (seeds). Printed: the law, how its rivals did, and the error on held-out sizes."""
+    (seeds). Printed: the law, how its rivals did, and the error on held-out sizes. With --x2 a law of two sizes (length and layers): additive or
+    multiplicative, by the error on pairs that were left out, with bands and the best pair at equal products."""
 
     points: str = option("CSV file with a header", positional=True, metavar="POINTS.csv")
     x: str = option("size: FLOPs, parameters, samples", metavar="COLUMN")
     y: str = option("metric", metavar="COLUMN")
-    predict: list[float] = option("also the metric at these x", [], metavar="X")
+    x2: str | None = option("a second size", None, metavar="COLUMN")
+    form: str = option("with --x2: the law (default: auto, the least leave-one-out error)", "auto", choices=FORMS)
+    product: list[float] = option("with --x2: also the best pair at these products of both sizes", [], metavar="P")
+    predict: list[float] = option("also the metric at these x; with --x2 pairs: X X2 X X2", [], metavar="X")
 
     def __post_init__(self):
+        if self.x2 is None and (self.form != "auto" or self.product):
+            raise ValueError("--form and --product belong to a law of two sizes: give --x2 COLUMN")
+        if self.x2 is not None and (self.law != "auto" or self.breaks is not None):
+            raise ValueError("--model and --breaks belong to a law of one size; with --x2 choose by --form")
+        if self.x2 is not None and len(self.predict) % 2:
+            raise ValueError(f"--predict takes pairs with --x2, got {len(self.predict)} numbers")
         if self.held_out < 0:
             raise ValueError(f"--held-out must be at least 0, got {self.held_out}")
         if self.resamples != 0 and self.resamples < 2:

@@ -1,0 +1,50 @@
+"""`lmctr scaling fit` with two sizes, and returns that no design reaches."""
+
+import json
+
+import pytest
+from cli_helpers import read
+
+from lmctr.cli.main import main
+from lmctr.utils.resources import find_resource
+
+POINTS = str(find_resource("recipes", "scaling/climber_table2.csv"))
+WORDS = ("scaling", "fit", POINTS, "--x", "length", "--x2", "layers", "--y", "auc", "--complement")
+
+
+def test_the_table_of_climber(tmp_path, capsys):
+    """Its best pairs are near those of the paper's Table 2: 400 x 4, 400 x 8 and 800 x 8."""
+    asked = ("--product", "1600", "3200", "6400", "--predict", "800", "16", "--resamples", "20", "--held-out", "1")
+    assert main([*WORDS, *asked, "--output", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert "11 points, 11 pairs of sizes: auc by length and layers" in printed.out
+    assert "law: additive with a constant (chosen by leave-one-out error)" in printed.out
+    assert "no pair of sizes was measured twice" in printed.err
+    assert "additive with a constant and additive apart" in printed.err
+    assert "3 products of the sizes" in printed.err
+    found = read(tmp_path / "out", "fit.json")
+    assert [row["form"] for row in found["fit"]["candidates"]][:2] == ["additive_constant", "additive"]
+    for row, length in zip(found["splits"], (400, 400, 800)):
+        assert length / 1.5 < row["x"] < length * 1.5
+        assert row["band"][0] <= row["x"] <= row["band"][1]
+    assert found["predictions"][0]["y"] > 0.8382
+    assert [row["x"] * row["x2"] for row in found["held_out"]] == [6400.0] * 3
+    assert (tmp_path / "out" / "fit.png").stat().st_size > 5_000
+    assert "error, leave one out" in (tmp_path / "out" / "fit.md").read_text()
+    json.loads((tmp_path / "out" / "fit.json").read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*WORDS, "--model", "bnsl"), "belong to a law of one size"),
+        ((*WORDS, "--predict", "800"), "--predict takes pairs"),
+        ((*WORDS, "--held-out", "3"), "--held-out must be below 3"),
+        ((*WORDS, "--resamples", "0", "--product", "1e9"), "no measured pair"),
+        (("scaling", "fit", POINTS, "--x", "length", "--y", "auc", "--product", "1600"), "give --x2 COLUMN"),
+        (("scaling", "fit", POINTS, "--x", "length", "--x2", "layer", "--y", "auc"), "layer"),
+    ],
+)
+def test_wrong_words(words, message, capsys):
+    assert main(list(words)) == 2
+    assert message in capsys.readouterr().err
