@@ -34,6 +34,7 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.processes import leave_process_group
+from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import json_text, read_json, write_json, write_text
 from lmctr.utils.lock import owned
@@ -290,7 +291,8 @@ class Training:
     def _trainer(self, view: InputKind, processor: Any, args: CTRTrainingArguments) -> CTRTrainer:
         """A trainer with a new model, the same for the same seed."""
         set_seed(args.seed)
-        model = view.model(processor)
+        with new_tables(args):
+            model = view.model(processor)
         start = view.carried(model, processor)
         if start is None and args.linear_start == "logistic" and model.linear_path() is not None:
             start_linear(model, view.linear_samples(), args.recency_half_life)
@@ -325,8 +327,8 @@ class Training:
                 callback.logging_dir = str(Path(args.output_dir).parent / "tensorboard")
         trainer.add_callback(ProgressLines(lambda: trainer.stages.stage, self.say))
         trainer.add_callback(_FirstStep(self.folder))
-        total = sum(parameter.numel() for parameter in model.parameters())
-        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        total = count_parameters(model)
+        trained = total - sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
         self.say(
             f"{view.describe_model(model)}: {total:,} parameters, {trained:,} trained; "
             f"{args.total_train_batch_size} samples per step, {args.stage1_epochs} + {args.stage2_epochs} epochs, "
@@ -480,7 +482,7 @@ class Training:
             "best_auc_reads": view.behaviors_read,
             "seed": self.args.seed,
             "num_processes": self.args.world_size,
-            **({} if trainer.is_fsdp_enabled else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
+            **({} if not trainer.holds_whole_model else view.cost(trainer.accelerator.unwrap_model(trainer.model))),
             "versions": versions(),
             "machine": machine_line(self.args.device.type),
             "command": self.command,
@@ -518,7 +520,7 @@ class Training:
             model = merge_lora(model)
             model.save_pretrained(self.folder.path)
         self.view.save_beside(self.folder.path, trainer.processing_class)
-        if not trainer.is_fsdp_enabled:  # there no process holds the whole model
+        if trainer.holds_whole_model:
             rows = [samples[row] for row in range(min(_REFERENCE_ROWS, len(samples)))]
             write_reference(self.folder.path, model, trainer.data_collator(rows))
 

@@ -61,6 +61,10 @@ class CTRTrainingArguments(TrainingArguments):
             How embedding tables are trained. `"dense"`: by `optim`, as every other parameter. `"lazy_adam"`
             ([`~lmctr.training.optim.LazyAdamW`]) and `"rowwise_adagrad"` ([`~lmctr.training.optim.RowwiseAdagrad`]): tables get COO
             gradients, and only the rows that the batch touches are updated, weight decay included; `optim` trains the rest.
+        shard_tables (`bool`, defaults to `False`):
+            Share the rows of the embedding tables between the processes of a launch: each holds, updates and saves its part, and a batch's
+            rows are exchanged by all-to-all. Needs a sparse `embedding_optimizer`. Checkpoints can be resumed by another number of
+            processes (with the same samples per step); the finished model is a folder like any other.
         embedding_learning_rate (`float`, *optional*):
             Peak learning rate of the tables with a sparse `embedding_optimizer`; default `learning_rate`.
         ema_decay (`float`, *optional*):
@@ -117,6 +121,8 @@ class CTRTrainingArguments(TrainingArguments):
     embedding_learning_rate: float | None = _field(
         None, "Peak learning rate of the tables with a sparse embedding_optimizer."
     )
+
+    shard_tables: bool = _field(False, "Share the rows of embedding tables between the processes.")
 
     ema_decay: float | None = _field(None, "Decay of the average of the weights that is evaluated and saved.")
     recency_half_life: float | None = _field(None, "Days after which a training sample counts half.")
@@ -254,6 +260,19 @@ class CTRTrainingArguments(TrainingArguments):
         if self.embedding_optimizer not in EMBEDDING_OPTIMIZERS:
             raise ValueError(
                 f"embedding_optimizer must be {', '.join(EMBEDDING_OPTIMIZERS)}, got {self.embedding_optimizer!r}"
+            )
+        if self.shard_tables and self.embedding_optimizer == "dense":
+            raise ValueError(
+                "shard_tables needs an optimiser that updates only the rows of a batch, but embedding_optimizer is 'dense'; choose "
+                "lazy_adam or rowwise_adagrad"
+            )
+        if self.shard_tables and self.from_run is not None:
+            raise ValueError(
+                "shard_tables does not work with from_run, which reads whole tables of the earlier run; leave one out"
+            )
+        if self.shard_tables and self.ema_decay is not None:
+            raise ValueError(
+                f"shard_tables does not work with ema_decay={self.ema_decay}, which averages whole tables; leave one out"
             )
         if self.embedding_learning_rate is None:
             return

@@ -10,12 +10,15 @@ V: rows of a table, D: its width, U: rows that the batch touched.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
+
+from lmctr.models.common.table_bank import TableBank
 
 __all__ = [
     "EMBEDDING_OPTIMIZERS",
@@ -31,8 +34,12 @@ __all__ = [
 ]
 
 
-class _TouchedRows(Optimizer):
-    """The loop that the optimisers of tables share: rows without a gradient are not read. A subclass has `_start` and `_update`."""
+class TouchedRows(Optimizer):
+    """The loop that the optimisers of tables share: rows without a gradient are not read. A subclass has `start` and `_update`."""
+
+    def start(self, table: nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """The state of a table (V, D) before its first step; tensors with a dimension have a row for each of its rows."""
+        raise NotImplementedError(f"{type(self).__name__} has no start")
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> Any:
@@ -45,12 +52,12 @@ class _TouchedRows(Optimizer):
                 rows, gradient = _touched(table)
                 state = self.state[table]
                 if not state:
-                    state |= self._start(table, group)
+                    state |= self.start(table, group)
                 self._update(table, rows, gradient, state, group)
         return loss
 
 
-class LazyAdamW(_TouchedRows):
+class LazyAdamW(TouchedRows):
     r"""AdamW on the rows of embedding tables that have a gradient.
 
     A touched row with summed gradient g is updated as in AdamW (Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019):
@@ -87,7 +94,7 @@ class LazyAdamW(_TouchedRows):
             raise ValueError(f"betas must lie in [0, 1), got {betas}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    def _start(self, table: nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def start(self, table: nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
         moments = {name: torch.zeros_like(table) for name in ("exp_avg", "exp_avg_sq")}
         return {"step": torch.zeros((), dtype=torch.float32), **moments}
 
@@ -108,7 +115,7 @@ class LazyAdamW(_TouchedRows):
         table.index_copy_(0, rows, weight.addcdiv_(mean, denominator, value=-lr / (1 - beta1**step)))
 
 
-class RowwiseAdagrad(_TouchedRows):
+class RowwiseAdagrad(TouchedRows):
     r"""Adagrad with one accumulator per row of an embedding table: for D wide rows, 1/D of Adagrad's state.
 
     A touched row with summed gradient g: a <- a + mean(g^2); w <- w (1 - lr * weight_decay) - lr * g / (sqrt(a) + eps). It is the
@@ -139,7 +146,7 @@ class RowwiseAdagrad(_TouchedRows):
         defaults = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "initial_accumulator_value": initial_accumulator_value})
 
-    def _start(self, table: nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def start(self, table: nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
         return {"sum": table.new_full((len(table), 1), float(group["initial_accumulator_value"]))}
 
     def _update(
@@ -217,11 +224,14 @@ _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
 def use_sparse_gradients(model: nn.Module) -> list[nn.Parameter]:
     """Let every embedding table of a model have COO gradients, and return the tables.
 
-    Tables are the weights of `nn.Embedding` and `nn.EmbeddingBag` modules; a weight that is not looked up only (tied to another module)
-    stays dense.
+    Tables are the weights of [`~lmctr.models.common.table_bank.TableBank`]s; the few rows of behaviours, scenarios or time buckets beside
+    them are trained as every other parameter. In a model without banks they are the weights of `nn.Embedding` and `nn.EmbeddingBag`
+    modules; a weight that is not looked up only (tied to another module) stays dense.
     """
-    lookups = [module for module in model.modules() if isinstance(module, _LOOKUPS)]
-    others = (module for module in model.modules() if not isinstance(module, _LOOKUPS))
+    modules = list(model.modules())
+    kinds = TableBank if any(isinstance(module, TableBank) for module in modules) else _LOOKUPS
+    lookups = [module for module in modules if isinstance(module, kinds)]
+    others = (module for module in modules if not isinstance(module, _LOOKUPS))
     elsewhere = {id(parameter) for module in others for parameter in module.parameters(recurse=False)}
     for module in lookups:
         if module.weight.requires_grad and id(module.weight) not in elsewhere:
@@ -275,27 +285,42 @@ def _coalesced(gradient: torch.Tensor, plans: list[_Plan]) -> torch.Tensor:
 
 
 @torch.no_grad()
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    """Exact 2-norm over all gradients, () float32. COO gradients are coalesced: the norm of a sum is not that of its terms."""
+def gradient_norm(parameters: Iterable[nn.Parameter], shards: Collection[nn.Parameter] = ()) -> torch.Tensor:
+    """Exact 2-norm over all gradients, () float32 (float64 of such models). COO gradients are coalesced: the norm of a sum is not that of its terms.
+
+    Args:
+        shards: those of the parameters that are rows of tables whose other rows lie on other processes, which all call this.
+    """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    if shards:
+        apart = {id(table) for table in shards}
+        whole = gradient_norm([parameter for parameter in parameters if id(parameter) not in apart])
+        own = gradient_norm([parameter for parameter in parameters if id(parameter) in apart])
+        squares = own.to(parameters[0].device).square()
+        dist.all_reduce(squares)
+        return (whole.to(squares.device).square() + squares).sqrt()
     coalesce_gradients(parameters)
     if not parameters:
         return torch.zeros(())
     values = [_values(parameter) for parameter in parameters]
     device = values[0].device
-    norms = [torch.linalg.vector_norm(value, dtype=torch.float32).to(device) for value in values if value.numel()]
+    dtype = torch.float64 if values[0].dtype == torch.float64 else torch.float32
+    norms = [torch.linalg.vector_norm(value, dtype=dtype).to(device) for value in values if value.numel()]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros((), device=device)
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Scale all gradients so that their common 2-norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_`.
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], max_norm: float, shards: Collection[nn.Parameter] = ()
+) -> torch.Tensor:
+    """Scale all gradients so that their common 2-norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_`; `shards` as for
+    [`gradient_norm`].
 
     Returns:
         The norm before, () float32.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = gradient_norm(parameters)
+    norm = gradient_norm(parameters, shards)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     if scale.device.type == "cpu" and scale == 1.0:
         return norm  # without a pass over large tables

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
@@ -44,6 +45,16 @@ from lmctr.training.sampler import (
     FillerCollator,
     FillerDataset,
     GlobalBatchSampler,
+)
+from lmctr.training.sharded import (
+    add_tables,
+    dense_weights,
+    load_row_states,
+    load_weights,
+    save_checkpoint,
+    shard_model,
+    sharded_banks,
+    without_row_states,
 )
 
 
@@ -102,6 +113,8 @@ class CTRTrainer(Trainer):
                 "data_collator is missing: give the collator of the data view, for example TextCollator(view)"
             )
         if args.embedding_optimizer != "dense" and model is not None:
+            if args.shard_tables:
+                shard_model(model, args)
             _prepare_sparse_tables(model, args)
         self.start_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
         self.stages = TwoStageCallback()
@@ -282,17 +295,27 @@ class CTRTrainer(Trainer):
         """Whether an engine holds shards of the gradients, which only it can measure."""
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
+    @property
+    def _shards(self) -> list[nn.Parameter]:
+        """This process's rows of tables that it shares with others."""
+        return [bank.weight for bank in sharded_banks(self.model).values()]
+
+    @property
+    def holds_whole_model(self) -> bool:
+        """Whether each process has all weights, so that it can run the model alone."""
+        return not self.is_fsdp_enabled and not self._shards
+
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         if self._wraps_gradients:
             return super()._clip_grad_norm(model)
         self.accelerator.unscale_gradients()
-        return clip_gradients(model.parameters(), self.args.max_grad_norm)
+        return clip_gradients(model.parameters(), self.args.max_grad_norm, self._shards)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         if grad_norm is not None or self._wraps_gradients:
             return super()._get_grad_norm(model, grad_norm=grad_norm)
         self.accelerator.unscale_gradients()
-        return gradient_norm(model.parameters())
+        return gradient_norm(model.parameters(), self._shards)
 
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
@@ -409,11 +432,25 @@ class CTRTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args, **kwargs) -> None:
         with _damage_named(resume_from_checkpoint):
-            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+            if self.args.shard_tables:
+                load_weights(self.model, resume_from_checkpoint)
+            else:
+                super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def _plain_optimizer(self) -> Any:
+        """The optimiser without accelerate's wrapper."""
+        return getattr(self.optimizer, "optimizer", self.optimizer)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        apart = without_row_states(self.model, self._plain_optimizer()) if self.args.shard_tables else nullcontext()
+        with apart:
+            super()._save_optimizer_and_scheduler(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with _damage_named(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
+            if self.args.shard_tables and checkpoint is not None:
+                load_row_states(self.model, self._plain_optimizer(), checkpoint)
             if self.average is not None and checkpoint is not None:
                 self.average.load(self.model, checkpoint)
 
@@ -421,7 +458,10 @@ class CTRTrainer(Trainer):
         best = self.state.best_model_checkpoint
         if best is not None and Path(best, MARKER).is_file():
             read_marker(best)
-        super()._load_best_model()
+        if self.args.shard_tables:
+            load_weights(self.model, best)
+        else:
+            super()._load_best_model()
         if self.average is not None:
             self.average.clear()  # the checkpoint's weights are averaged ones
 
@@ -474,10 +514,23 @@ class CTRTrainer(Trainer):
         config = getattr(plain_model(self.model), "config", None)
         if getattr(config, "processor_fingerprint", "none kept") is None:  # ids mean nothing without the vocabularies
             config.processor_fingerprint = getattr(self.processing_class, "fingerprint", None)
-        with self._averaged():
-            super().save_model(output_dir, _internal_call)
+        if self.args.shard_tables:
+            self._save_sharded(output_dir or self.args.output_dir, _internal_call)
+        else:
+            with self._averaged():
+                super().save_model(output_dir, _internal_call)
         if self.args.should_save and not _internal_call:
             Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
+
+    def _save_sharded(self, output_dir: str, is_checkpoint: bool) -> None:
+        """As the parent's `_save`, of which all processes do a part."""
+        self._save(output_dir, state_dict=dense_weights(self.model))
+        if not is_checkpoint:
+            add_tables(self.model, output_dir, self.args.should_save)
+            return
+        if self.args.should_save:
+            Path(output_dir, SAFE_WEIGHTS_NAME).unlink()  # no file of a model without its tables
+        save_checkpoint(self.model, self._plain_optimizer(), output_dir)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         if self.stages.stage != 2:
@@ -524,8 +577,10 @@ def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None
     option = f"embedding_optimizer={args.embedding_optimizer!r}"
     if args.fsdp or args.deepspeed:
         raise ValueError(f"{option} does not work with FSDP or DeepSpeed, which shard dense gradients; use 'dense'")
-    if args.world_size > 1 and args.device.type == "cuda":
-        raise ValueError(f"{option} does not work with several GPUs: NCCL adds up dense gradients only; use 'dense'")
+    if args.world_size > 1 and args.device.type == "cuda" and not args.shard_tables:
+        raise ValueError(
+            f"{option} does not work with several GPUs: NCCL adds up dense gradients only; set shard_tables, or use 'dense'"
+        )
     if not use_sparse_gradients(plain_model(model)):
         raise ValueError(f"{option}, but {type(plain_model(model)).__name__} has no embedding table; use 'dense'")
 
