@@ -1,4 +1,10 @@
-"""Fully sharded data parallel (FSDP2): what accelerate wraps by recipes/accelerate/fsdp2.yaml, on one CPU process."""
+"""Fully sharded data parallel (FSDP2): what accelerate wraps by recipes/accelerate/fsdp2.yaml, on one and two CPU processes; LoRA under DDP."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +25,7 @@ def one_process(tmp_path):
     dist.destroy_process_group()
 
 
-def shard(model):
+def shard(model, processes=1):
     """As accelerate does it: layers by the names that the model gives, innermost first, then the rest."""
     from accelerate import FullyShardedDataParallelPlugin
     from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
@@ -33,7 +39,7 @@ def shard(model):
         cpu_offload=False,
     )
     policy = fsdp2_prepare_auto_wrap_policy(plugin, model)
-    mesh = init_device_mesh("cpu", (1,))
+    mesh = init_device_mesh("cpu", (processes,))
     wrapped = [module for module in model.modules() if module is not model and policy(module)]
     for module in reversed(wrapped):
         fully_shard(module, mesh=mesh)
@@ -66,3 +72,33 @@ def test_sharded_training_step_equals_the_plain_one(backbone, layout, lora, one_
             optimizer.zero_grad()
         losses.append(model(**batch, labels=labels).loss.item())
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["fsdp", "lora"])
+def test_two_processes_equal_one(mode, tmp_path):
+    """Ten steps of AdamW on a tiny Qwen2: sharded by FSDP2, and with LoRA under DDP."""
+    from fsdp_worker import train
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    words = [sys.executable, str(Path(__file__).with_name("fsdp_worker.py")), str(tmp_path / "weights.pt"), mode]
+    running = [subprocess.Popen(words, env={**os.environ, **place, "RANK": str(rank)}) for rank in range(2)]
+    assert [process.wait(timeout=240) for process in running] == [0, 0]
+    expected, found = train(mode), torch.load(tmp_path / "weights.pt")
+    assert expected.keys() == found.keys()
+    torch.manual_seed(0)
+    before = CTRSinkForCTR(sink_config("qwen2", sink_bias_layers="all")).state_dict()
+    assert mode == "lora" or any(not torch.allclose(found[name], before[name], atol=1e-2) for name in before)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, atol=1e-5, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("name", ["one_gpu", "cpu2", "ddp", "fsdp2", "sharded"])
+def test_the_launcher_takes_the_shipped_configurations(name):
+    """Each key is one that accelerate knows: it refuses others when it starts."""
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    config = load_config_from_file(str(find_resource("recipes", f"accelerate/{name}.yaml")))
+    assert config.num_processes == {"one_gpu": 1, "cpu2": 2}.get(name, 4)
+    assert (config.distributed_type == "FSDP") == (name == "fsdp2")
