@@ -101,9 +101,23 @@ _OTHER_FILES = {
 }
 
 
+def parquet_files(path: Path) -> list[Path]:
+    """The Parquet files of a folder, by name; a file itself."""
+    return [path] if path.is_file() else sorted(path.glob("*.parquet"))
+
+
 def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Path, str]:
-    """The file and its format. Raises for a file that is absent or empty, and for one that holds no text where its format is text."""
+    """The file, or the folder of Parquet files that are one table, and its format. Raises for a file that is absent or empty, and for one
+    that holds no text where its format is text."""
     path = Path(path)
+    if path.is_dir():
+        if format not in (None, "parquet") or not parquet_files(path):
+            raise FileNotFoundError(
+                f"{path}: a folder without .parquet files, which alone may be several in a folder; give a file."
+            )
+        for file in parquet_files(path):
+            checked_file(file, "parquet")
+        return path, "parquet"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file.")
     kind = format_of(path, format)
@@ -153,10 +167,10 @@ def read_table(
     na_values: Sequence[str] | None = None,
     progress: bool = False,
 ) -> pa.Table:
-    """Reads one file.
+    """Reads one file, or a folder of Parquet files.
 
     Args:
-        path: the file.
+        path: the file or folder.
         wanted: columns to read; None reads all.
         types: types of columns of CSV files; others are inferred from the whole file. Parquet and JSON lines keep their own.
         format: overrides the extension.
@@ -188,9 +202,7 @@ def read_table(
         )
     try:
         if kind == "parquet":
-            file = pq.ParquetFile(path)
-            check_columns(file.schema_arrow.names, wanted, str(path))
-            table = file.read(columns=None if wanted is None else list(dict.fromkeys(wanted)))
+            table = _read_parquet(parquet_files(path), wanted)
         else:
             with opened(path, progress) as stream:
                 table = pajson.read_json(stream)
@@ -199,6 +211,35 @@ def read_table(
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise ValueError(f"{path}: cannot be read as {kind}: {printable(error)}") from None
     return _with_rows(table, str(path))
+
+
+def _read_parquet(files: list[Path], wanted: Sequence[str] | None) -> pa.Table:
+    """Files with the same columns, one below the other."""
+    tables = []
+    for path in files:
+        with pq.ParquetFile(path) as file:
+            check_columns(file.schema_arrow.names, wanted, str(path))
+            table = file.read(columns=None if wanted is None else list(dict.fromkeys(wanted)))
+        if tables:
+            check_same_types(table.schema, tables[0].schema, path, files[0])
+            table = table.select(tables[0].column_names)
+        tables.append(table)
+    return pa.concat_tables(tables)
+
+
+def check_same_types(schema: pa.Schema, first: pa.Schema, path: Path, first_path: Path) -> None:
+    """ValueError: a file of a folder that has other columns than the first one, or columns of other types."""
+    if set(schema.names) != set(first.names):
+        odd = sorted(set(schema.names) ^ set(first.names))
+        raise ValueError(
+            f"{path}: the column {odd[0]!r} stands in only one of this file and {first_path}; give all files the same columns."
+        )
+    for field in first:
+        found = schema.field(field.name).type
+        if found != field.type:
+            raise ValueError(
+                f"{path}, column {field.name!r}: its type is {found}, in {first_path} it is {field.type}; write both alike."
+            )
 
 
 def read_delimited(

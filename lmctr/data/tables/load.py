@@ -115,7 +115,7 @@ def table_source(
     def piece(part_data: Any, part: str | None, rule: SplitRule | None = None) -> Piece:
         if isinstance(part_data, (str, os.PathLike)):
             path = Path(part_data).expanduser()
-            if not path.is_file():
+            if not path.exists():
                 raise FileNotFoundError(f"{path}: no such file.")
             return file_piece(path, part, rule, **reading)
         return table_piece(part_data, part, rule)

@@ -21,7 +21,16 @@ import pyarrow.parquet as pq
 
 from lmctr.data.features.columns import Rows
 from lmctr.data.logs.columns import is_number
-from lmctr.data.reading import check_columns, checked_file, csv_header, first_not_utf8, parse_error, printable
+from lmctr.data.reading import (
+    check_columns,
+    check_same_types,
+    checked_file,
+    csv_header,
+    first_not_utf8,
+    parquet_files,
+    parse_error,
+    printable,
+)
 
 from .arrays import array_of
 
@@ -76,7 +85,7 @@ def stream_file(
     """
     path, kind = checked_file(path, format)
     if kind == "parquet":
-        stream = _stream_parquet(path, columns, block_size)
+        stream = _stream_parquet(parquet_files(path), columns, block_size)
     elif kind == "jsonl":
         stream = _stream_json(path, columns, block_size)
     else:
@@ -190,16 +199,20 @@ def _bad_cell(path: Path, table: pa.Table, types: Mapping[str, pa.DataType], don
     return None
 
 
-def _stream_parquet(path: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.RecordBatch]:
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            wanted = None if columns is None else list(columns)
-            check_columns(names, wanted, str(path))
-            rows = max(1024, block_size // (8 * max(len(wanted or names), 1)))
-            yield from file.iter_batches(batch_size=rows, columns=wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise ValueError(f"{path}: cannot be read as parquet: {error}") from None
+def _stream_parquet(files: list[Path], columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.RecordBatch]:
+    first = None
+    for path in files:
+        try:
+            with pq.ParquetFile(path) as file:
+                names = file.schema_arrow.names
+                wanted = None if columns is None else list(columns)
+                check_columns(names, wanted, str(path))
+                first = file.schema_arrow if first is None else first
+                check_same_types(file.schema_arrow, first, path, files[0])
+                rows = max(1024, block_size // (8 * max(len(wanted or names), 1)))
+                yield from file.iter_batches(batch_size=rows, columns=wanted or first.names)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise ValueError(f"{path}: cannot be read as parquet: {error}") from None
 
 
 def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int) -> Iterator[pa.Table]:
