@@ -69,6 +69,8 @@ def _text_rows(folder: RunFolder) -> dict[str, Any]:
             behaviour["feedback"] = names[(position + 1) % len(names)]
         if levels := processor.get("value_levels"):
             behaviour["value"] = levels[-1 - position % len(levels)]
+        if bounds := processor.get("statistic_bounds"):
+            behaviour["statistics"] = {name: (own or [0.0])[0] for name, own in bounds.items()}
         if processor.get("sink_order", "recent") != "recent" or "similarity" in signals:
             behaviour["similarity"] = 0.25 * (position + 1)
     target: dict[str, Any] = {"text": "Casino (Crime, Drama)"}

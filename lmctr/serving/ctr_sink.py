@@ -19,7 +19,13 @@ from lmctr.models.ctr_sink.assembly import (
     Samples,
     make_plan,
 )
-from lmctr.models.ctr_sink.raw_rows import check_behavior, feedback_code, graded_value, similarity_of
+from lmctr.models.ctr_sink.raw_rows import (
+    behavior_statistic,
+    check_behavior,
+    feedback_code,
+    graded_value,
+    similarity_of,
+)
 from lmctr.models.ctr_sink.split_layout import FieldCache
 from lmctr.utils.ragged import offsets_from_lengths
 from lmctr.utils.rows import whole_seconds
@@ -91,6 +97,8 @@ class CTRSinkScorer(RequestScorer):
                 last = time
                 if self.processor.needs_values:
                     graded_value(behavior, 0, number)
+                for name in self.processor.sink_statistics:
+                    behavior_statistic(behavior, name, 0, number)
                 if not self.processor.needs_feedback:
                     continue
                 code = feedback_code(behavior, self.processor.prompt.feedback_names, 0, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,8 @@ class TextView(LogBatches):
                     f"{', '.join(described)}; add an entry to the prompt's `feedback` for each code"
                 )
             feedback = log.feedback
-        self.events = processor.event_table(log.item, log.time, feedback, log.feedback_values)
+        statistics = behavior_statistics(log, processor.statistics_reader, processor.sink_statistics)
+        self.events = processor.event_table(log.item, log.time, feedback, log.feedback_values, statistics)
         self.statistics = None
         if processor.statistics_reader is not None:
             events = np.unique(self.samples(samples))
@@ -179,6 +181,23 @@ class TextView(LogBatches):
             event = int(events[error.row])
             user = self.log.user_ids[self.log.user[event]]
             raise ValueError(f"sample at event {event} (user {user}): {error.reason}") from error
+
+
+def behavior_statistics(log: InteractionLog, reader: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """(E,) raw statistics of every event of a log at its time, NaN where not known, of some names that a reader knows.
+
+    Raises:
+        ValueError: a name that the reader has not.
+    """
+    if not names:
+        return {}
+    unknown = [name for name in names if reader is None or name not in reader.names]
+    if unknown:
+        raise ValueError(
+            f"sink_signal holds statistic:{unknown[0]}, which is none of the data's statistics; name it (or its set) in data.statistics"
+        )
+    raw = replace(reader, names=tuple(names), mean=(), scale=()).raw(log, np.arange(log.num_events))
+    return dict(zip(names, raw.T))
 
 
 TextDataset, TextCollator = RowDataset, RowCollator

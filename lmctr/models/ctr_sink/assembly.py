@@ -16,12 +16,14 @@ import numpy as np
 
 from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
 
+from .configuration_ctr_sink import STATISTIC
 from .sink_signals import (
     elapsed_buckets,
     ordinal_buckets,
     random_buckets,
     recency_buckets,
     similarity_buckets,
+    statistic_buckets,
     value_buckets,
 )
 
@@ -68,6 +70,7 @@ class AssemblySettings:
     layout: str = "single"
     value_levels: tuple[float, ...] = ()
     words_per_code: int = 1
+    statistic_bounds: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     @property
     def needs_feedback(self) -> bool:
@@ -175,8 +178,9 @@ class EventTable:
         feedback: np.ndarray | None,
         settings: AssemblySettings,
         value: np.ndarray | None = None,
+        statistics: Mapping[str, np.ndarray] | None = None,
     ) -> EventTable:
-        """Check the feedback codes, put graded feedback into buckets and, for groups, index the events by code. Memory is O(E)."""
+        """Check the feedback codes, put graded feedback and statistics into buckets and, for groups, index the events by code. Memory is O(E)."""
         buckets = {}
         if settings.needs_values:
             if value is None:
@@ -185,6 +189,10 @@ class EventTable:
                     "`feedback_values` (stars, watched share, dwell time), which a schema names under `columns`"
                 )
             buckets["feedback_value"] = value_buckets(value, settings.value_levels)
+        for name, bounds in settings.statistic_bounds:
+            if statistics is None or name not in statistics:
+                raise ValueError(f"the statistic {name!r} of each event is needed for the sinks, got none")
+            buckets[f"{STATISTIC}{name}"] = statistic_buckets(statistics[name], bounds)
         if not settings.needs_feedback:
             return cls(item, time, buckets=buckets)
         if feedback is None:

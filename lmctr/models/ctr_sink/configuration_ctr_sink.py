@@ -1,6 +1,6 @@
 """Configuration of CTR-Sink (arXiv 2508.03668): a language model that reads user histories with behaviour sinks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +8,13 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from lmctr.models.common.configuration import CTRConfig
+from lmctr.statistics import statistic
 
-__all__ = ["BACKBONES", "SINK_KINDS", "SINK_ORDERS", "SINK_SIGNALS", "BackboneSpec", "CTRSinkConfig"]
+__all__ = ["BACKBONES", "SINK_KINDS", "SINK_ORDERS", "SINK_SIGNALS", "STATISTIC", "BackboneSpec", "CTRSinkConfig"]
 
 SINK_KINDS = ("none", "cls", "sink")
 SINK_SIGNALS = ("none", "recency", "elapsed", "similarity", "random", "feedback", "feedback_value", "ordinal")
+STATISTIC = "statistic:"
 SINK_ORDERS = ("recent", "similarity", "time")
 LAYOUTS = ("single", "split")
 FEEDBACK_MODES = ("none", "groups", "inline", "sink")
@@ -63,6 +65,11 @@ _SPLIT_BACKBONES = ("bert", "llama", "qwen2", "qwen3", "roberta")
 PREFIX_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 
 
+def statistic_signals(signals: Sequence[str]) -> list[str]:
+    """The statistics that sinks carry."""
+    return [signal.removeprefix(STATISTIC) for signal in signals if signal.startswith(STATISTIC)]
+
+
 def check_sink_settings(settings: Any, require: Callable[[bool, str, str], None]) -> None:
     """Check the keys that the configuration and the processor share.
 
@@ -73,8 +80,14 @@ def check_sink_settings(settings: Any, require: Callable[[bool, str, str], None]
     choices = {"sink_kind": SINK_KINDS, "sink_order": SINK_ORDERS, "feedback": FEEDBACK_MODES, "layout": LAYOUTS}
     for key, known in choices.items():
         require(getattr(settings, key) in known, key, f"one of {', '.join(known)}")
-    known = bool(signals) and all(s in SINK_SIGNALS for s in signals) and len(set(signals)) == len(signals)
-    require(known, "sink_signal", f"one of {', '.join(SINK_SIGNALS)}, or a list of different ones")
+    known = bool(signals) and all(s in SINK_SIGNALS or s.startswith(STATISTIC) for s in signals)
+    known = known and len(set(signals)) == len(signals)
+    require(known, "sink_signal", f"one of {', '.join(SINK_SIGNALS)}, {STATISTIC}NAME, or a list of different ones")
+    for name in statistic_signals(signals):
+        try:
+            statistic(name)
+        except ValueError as error:
+            raise ValueError(f"sink_signal holds {STATISTIC}{name}: {error}") from error
     require("none" not in signals or len(signals) == 1, "sink_signal", '"none" alone, or signals without it')
     applies = settings.sink_kind == "sink" or signals == ("none",)
     require(applies, "sink_signal", f'"none" with sink_kind={settings.sink_kind!r}')
@@ -91,7 +104,8 @@ class CTRSinkConfig(CTRConfig):
             behaviour (Eq. 2). `"sink"`: the [SINK] token (Eq. 3-4).
         sink_signal (`str` or `list[str]`, *optional*):
             What a [SINK] carries: `"recency"` (default), `"ordinal"`, `"elapsed"`, `"similarity"`, `"random"`, `"feedback"`,
-            `"feedback_value"`, `"none"` (one learned embedding), or several of them, summed. Applies to `sink_kind="sink"` only.
+            `"feedback_value"`, `"statistic:NAME"` (a statistic of the behaviour, binned), `"none"` (one learned embedding), or several of
+            them, summed. Applies to `sink_kind="sink"` only.
         sink_order (`str`, defaults to `"recent"`):
             How the text places behaviours: `"recent"`, `"similarity"`, `"time"`. The processor does it; the model keeps
             the value because only `"recent"` makes a prefix that does not depend on the target.

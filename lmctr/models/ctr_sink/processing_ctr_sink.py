@@ -24,10 +24,11 @@ from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
-from .configuration_ctr_sink import check_sink_settings
+from .configuration_ctr_sink import check_sink_settings, statistic_signals
 from .piece_tokens import TokenCache, drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
 from .raw_rows import (
+    behavior_statistic,
     check_behavior,
     check_times,
     feedback_code,
@@ -67,7 +68,8 @@ class CTRSinkProcessor(ProcessorMixin):
             the target, floor(n ln(1 + seconds) / ln(1 + 3650 days)). `"similarity"`: cosine in n equal buckets over
             [-1, 1]. `"feedback"`: the behaviour's feedback code. `"feedback_value"`: its graded feedback (stars, watched share), 0
             unknown, else 1 + the number of the nearest of the `value_levels`. `"random"`: a hash of (target time, history length,
-            target text, place counted from the target), the same in every epoch. `"none"`: bucket 0. n is
+            target text, place counted from the target), the same in every epoch. `"statistic:NAME"`: a statistic of the behaviour at its
+            time, 0 unknown, else 1 + the number of its `statistic_bounds` that it reaches. `"none"`: bucket 0. n is
             `num_sink_buckets`; everything beyond the last bucket falls into it.
         sink_order (`str`, defaults to `"recent"`): `"recent"`: the last K behaviours. `"similarity"`: the K most similar
             to the target in ascending order, so that the most similar stands next to the target (the paper). `"time"`:
@@ -79,6 +81,8 @@ class CTRSinkProcessor(ProcessorMixin):
             or both.
         value_levels (`list[float]`, *optional*): ascending values that stand for graded feedback, where sinks or words carry it; each
             value counts as the nearest. `fit_value_levels` of `sink_signals` finds them.
+        statistic_bounds (`dict[str, list[float]]`, *optional*): ascending bounds of the bins of each statistic that sinks carry;
+            `fit_statistic_bounds` of `sink_signals` finds them.
         trailing_sink (`bool`, defaults to `True`): whether the last behaviour has a sink too (n behaviours, n sinks);
             `False` reproduces the authors' code.
         max_length (`int`, *optional*): most tokens of a sample; default: the tokenizer's `model_max_length`. What does
@@ -136,6 +140,7 @@ class CTRSinkProcessor(ProcessorMixin):
         value_levels: Sequence[float] | None = None,
         statistics_reader: StatisticsReader | Mapping[str, Any] | None = None,
         feedback_labels: Sequence[int] | None = None,
+        statistic_bounds: Mapping[str, Sequence[float]] | None = None,
         chat_template: str | None = None,
         **kwargs,
     ):
@@ -155,6 +160,8 @@ class CTRSinkProcessor(ProcessorMixin):
         self.sink_token = sink_token
         self.layout = layout
         self.value_levels = None if value_levels is None else [float(level) for level in value_levels]
+        bounds = (statistic_bounds or {}).items()
+        self.statistic_bounds = {name: [float(bound) for bound in own] for name, own in bounds} or None
         if isinstance(statistics_reader, Mapping):
             statistics_reader = StatisticsReader.from_dict(statistics_reader)
         self.statistics_reader = statistics_reader
@@ -207,6 +214,11 @@ class CTRSinkProcessor(ProcessorMixin):
         return "feedback_value" in self.signals or (self.feedback == "inline" and self.prompt.tells_values)
 
     @property
+    def sink_statistics(self) -> list[str]:
+        """The statistics of behaviours that the sinks carry."""
+        return statistic_signals(self.signals)
+
+    @property
     def model_input_names(self) -> list[str]:
         """Keys of a batch."""
         names = ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
@@ -232,6 +244,7 @@ class CTRSinkProcessor(ProcessorMixin):
             layout=self.layout,
             value_levels=tuple(self.value_levels or ()),
             words_per_code=self._words_per_code,
+            statistic_bounds=tuple((name, tuple(self.statistic_bounds[name])) for name in self.sink_statistics),
         )
 
     @property
@@ -283,6 +296,12 @@ class CTRSinkProcessor(ProcessorMixin):
                 f"{type(self).__name__}: num_sink_buckets={self.num_sink_buckets} is less than the {1 + len(levels)} buckets of the "
                 f"graded feedback (unknown and {len(levels)} levels)"
             )
+
+        for name in self.sink_statistics:
+            bounds = (self.statistic_bounds or {}).get(name)
+            ascending = bounds is not None and np.isfinite(bounds).all() and (np.diff(bounds) > 0).all()
+            accepted = f"ascending finite numbers for {name!r}, at most num_sink_buckets - 2 of them"
+            require(ascending and len(bounds) + 2 <= self.num_sink_buckets, "statistic_bounds", accepted)
 
     def _prepare_sink_token(self, tokenizer: PreTrainedTokenizerBase, saved_id: int | None) -> int | None:
         if self.sink_kind == "cls" and tokenizer.cls_token_id is None:
@@ -413,10 +432,11 @@ class CTRSinkProcessor(ProcessorMixin):
         time: np.ndarray,
         feedback: np.ndarray | None = None,
         value: np.ndarray | None = None,
+        statistics: Mapping[str, np.ndarray] | None = None,
     ) -> EventTable:
-        """Behaviours as histories are slices of: item rows (E,), seconds (E,) int64, feedback codes (E,), graded feedback (E,) with
-        NaN where it is unknown."""
-        return EventTable.build(item, time, feedback, self.settings, value)
+        """Behaviours as histories are slices of: item rows (E,), seconds (E,) int64, feedback codes (E,), graded feedback (E,) and the
+        `sink_statistics` (E,) by name, with NaN where they are unknown."""
+        return EventTable.build(item, time, feedback, self.settings, value, statistics)
 
     def assemble(
         self,
@@ -493,7 +513,11 @@ class CTRSinkProcessor(ProcessorMixin):
         if self.needs_feedback:
             names = self.prompt.feedback_names
             feedback = np.array([feedback_code(e, names, b, i) for b, i, e in flat], dtype=np.int64)
-        events = self.event_table(item[: len(flat)], time, feedback, value)
+        statistics = {
+            name: np.array([behavior_statistic(e, name, b, i) for b, i, e in flat], dtype=np.float64)
+            for name in self.sink_statistics
+        }
+        events = self.event_table(item[: len(flat)], time, feedback, value, statistics)
         pieces = self._pieces(self._known_tokens.rows(unique, self._item_tokens))
         return pieces, events, offsets, item[len(flat) :], target_time
 
@@ -549,7 +573,8 @@ class CTRSinkProcessor(ProcessorMixin):
             histories: per row the **full** history, oldest first; the processor selects the K behaviours itself. A
                 behaviour holds `text` (None or "" is an empty text), `time` (seconds; fractions are cut off), and where
                 the settings ask for it `feedback` (code, name of the prompt, True / False / None) or `group` (name),
-                `value` (graded feedback; without it, or None, unknown) and `similarity` (cosine with the target).
+                `value` (graded feedback; without it, or None, unknown), `similarity` (cosine with the target) and `statistics` (an
+                object of the raw `sink_statistics` at its time).
             targets: per row the target as `{"text": ...}` or a text; with a `statistics_reader` also its `statistics`, raw numbers in
                 the order of the reader's names, None or NaN where one is not known.
             times: per row the target's time in seconds. All behaviours must be strictly earlier.

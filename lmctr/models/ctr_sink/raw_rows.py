@@ -13,6 +13,7 @@ from lmctr.utils.suggest import unknown_key_message
 from .assembly import RowError
 
 __all__ = [
+    "behavior_statistic",
     "check_behavior",
     "check_times",
     "feedback_code",
@@ -22,7 +23,7 @@ __all__ = [
     "target_text",
 ]
 
-BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity", "item", "label")
+BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity", "item", "label", "statistics")
 TARGET_KEYS = ("text", "item", "statistics")
 
 
@@ -56,6 +57,23 @@ def graded_value(entry: Mapping[str, Any], row: int, number: int) -> float:
         raise ValueError(
             f"histories[{row}][{number}]: 'value' must be graded feedback, a finite number or None, got {value!r}"
         )
+    return float(value)
+
+
+def behavior_statistic(entry: Mapping[str, Any], name: str, row: int, number: int) -> float:
+    """A statistic of a behaviour at its time; NaN where it is None."""
+    given = entry.get("statistics")
+    where = f"histories[{row}][{number}]"
+    if not isinstance(given, Mapping) or name not in given:
+        raise ValueError(
+            f"{where} needs 'statistics' with {name!r}, which a sink carries: an object of raw numbers as they were at the behaviour's "
+            "time, null where one is not known"
+        )
+    value = given[name]
+    if value is None:
+        return math.nan
+    if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
+        raise ValueError(f"{where}: the statistic {name!r} must be a finite number or None, got {value!r}")
     return float(value)
 
 

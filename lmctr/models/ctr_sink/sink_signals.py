@@ -11,11 +11,13 @@ from lmctr.utils.ragged import Ragged, ragged_arange
 __all__ = [
     "ELAPSED_HORIZON",
     "elapsed_buckets",
+    "fit_statistic_bounds",
     "fit_value_levels",
     "ordinal_buckets",
     "random_buckets",
     "recency_buckets",
     "similarity_buckets",
+    "statistic_buckets",
     "value_buckets",
 ]
 
@@ -70,6 +72,22 @@ def value_buckets(values: np.ndarray, levels: Sequence[float]) -> np.ndarray:
     levels = np.asarray(levels, dtype=np.float64)
     nearest = np.searchsorted((levels[1:] + levels[:-1]) / 2, values, side="right")
     return np.where(np.isnan(values), 0, 1 + nearest)
+
+
+def fit_statistic_bounds(values: np.ndarray, most: int) -> list[float]:
+    """At most `most` ascending bounds between equally frequent bins of what is known of a statistic, to six digits; of what is a
+    constant, none."""
+    known = values[~np.isnan(values)].astype(np.float64)
+    if not len(known):
+        return []
+    bounds = sorted({float(f"{bound:.6g}") for bound in np.quantile(known, np.arange(1, most + 1) / (most + 1))})
+    return [bound for bound in bounds if known.min() < bound]
+
+
+def statistic_buckets(values: np.ndarray, bounds: Sequence[float]) -> np.ndarray:
+    """1 + how many bounds are at most the value, 0 where it is unknown (NaN)."""
+    found = np.searchsorted(np.asarray(bounds, dtype=np.float64), values, side="right")
+    return np.where(np.isnan(values), 0, 1 + found)
 
 
 def random_buckets(

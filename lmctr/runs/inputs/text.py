@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lmctr.data.batches.text import TextCollator, TextDataset, TextView
+from lmctr.data.batches.text import TextCollator, TextDataset, TextView, behavior_statistics
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.models.common.base import plain_model
-from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES, CTRSinkConfig
+from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES, CTRSinkConfig, statistic_signals
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
-from lmctr.models.ctr_sink.sink_signals import fit_value_levels
+from lmctr.models.ctr_sink.sink_signals import fit_statistic_bounds, fit_value_levels
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
@@ -29,6 +29,7 @@ from lmctr.runs.inputs.text_build import (
     scratch_text_config,
 )
 from lmctr.runs.loading import check_tokenizer_files
+from lmctr.statistics import StatisticsReader
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.values import Values
 
@@ -141,12 +142,14 @@ class TextInput(LogInput):
                 )
             if max_length is None and tokenizer.model_max_length > positions:
                 max_length = positions
+        reader = self.statistics_reader()
         return CTRSinkProcessor(
             tokenizer,
             sink_order=data["order"],
             max_length=max_length,
             value_levels=self._value_levels(),
-            statistics_reader=self.statistics_reader(),
+            statistics_reader=reader,
+            statistic_bounds=self._statistic_bounds(reader),
             feedback_labels=self.feedback_labels() if data["statistics"] else None,
             **{key: data[key] for key in ("prompt", "num_behaviors", "feedback", "trailing_sink")},
             **{key: model[key] for key in ("sink_kind", "sink_signal", "num_sink_buckets", "sink_token", "layout")},
@@ -180,6 +183,14 @@ class TextInput(LogInput):
                 f"{key}: {name!r} holds no tokenizer (its vocabulary would be empty); set model.tokenizer"
             )
         return tokenizer
+
+    def _statistic_bounds(self, reader: StatisticsReader | None) -> dict[str, list[float]]:
+        """The bins of the statistics that sinks carry, equally frequent among the behaviours that training shows."""
+        model = self.model_group
+        signals = model["sink_signal"] if isinstance(model["sink_signal"], list) else [model["sink_signal"] or ""]
+        found = behavior_statistics(self.log, reader, statistic_signals(signals))
+        shown, most = self.log.seen_events(self.splits.train), min(32, model["num_sink_buckets"] - 2)
+        return {name: fit_statistic_bounds(values[shown], most) for name, values in found.items()}
 
     def _value_levels(self) -> list[float] | None:
         """What stands for graded feedback, from what training shows of it; None where neither sinks nor words carry it."""
