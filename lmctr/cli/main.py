@@ -21,6 +21,7 @@ VERBS = {
     "evaluate": "lmctr.cli.evaluate",
     "predict": "lmctr.cli.predict",
     "serve": "lmctr.cli.serve",
+    "demo": "lmctr.cli.demo",
     "report": "lmctr.cli.report",
     "export": "lmctr.cli.export",
     "push": "lmctr.cli.push",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.data.logs.text_encoders import check_encoder
+from lmctr.hub.remote import is_own_auto_map, is_own_file
 from lmctr.models.families import families
 from lmctr.runs.folder import PICKLE_SUFFIXES, RunFolder, is_shared
 from lmctr.runs.trust import check_classes, check_links, inner_files
@@ -70,9 +71,15 @@ def folder_contents(path: str | Path) -> tuple[list[str], list[str]]:
     files = [entry for entry in inner_files(folder.path) if entry.is_file() and not entry.is_symlink()]
     for entry in files:
         name = entry.relative_to(folder.path).as_posix()
+        kind = None if config is None else config["model_type"]
+        if entry.suffix == ".py" and is_own_file(entry.read_bytes(), kind):
+            continue
         if entry.suffix.lower() in (*PICKLE_SUFFIXES, ".py"):
             problems.append(f"{name} can run code when it is loaded; lmctr never does, another program may: delete it")
-        elif entry.suffix == ".json" and name.count("/") == 0 and "auto_map" in (tried(read_json, entry) or {}):
+        elif entry.suffix == ".json" and name.count("/") == 0:
+            values = tried(read_json, entry) or {}
+            if "auto_map" not in values or is_own_auto_map(name, values, kind):
+                continue
             problems.append(f"{name} has an auto_map, which asks for code from the folder; lmctr loads none")
     kinds = Counter(
         "shared by push" if is_shared(entry.relative_to(folder.path).as_posix()) else "kept here" for entry in files

@@ -1,4 +1,4 @@
-"""Options of the verbs `card`, `push` and `export`."""
+"""Options of the verbs `card`, `push`, `export` and `demo`."""
 
 from __future__ import annotations
 
@@ -59,3 +59,25 @@ class ExportOptions:
     output: str | None = option(
         "folder to write (default RUN/export-onnx or RUN/export-torch)", None, metavar="FOLDER"
     )
+
+
+@dataclass
+class DemoOptions:
+    """Show a model in the browser: choose a user or paste a history, see the candidates ranked and what the model looked at. With
+    --space, write a folder that can be pushed as a Space of the Hub. Needs the extra `demo`."""
+
+    run: str = option("folder of the model and its processor, or a Hub id", positional=True, metavar="RUN")
+    host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
+    port: int = option("port", 7860)
+    device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
+    users: int | None = option(
+        "how many users (rows, impressions) of the run's test part to choose from (default 20; none in a Space, where all see them)",
+        None,
+    )
+    space: str | None = option("folder to write as a Space, in place of showing the page", None, metavar="FOLDER")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 65536:
+            raise ValueError(f"--port must lie between 1 and 65535, got {self.port}")
+        if self.users is not None and self.users < 0:
+            raise ValueError(f"--users must be at least 0, got {self.users}")

@@ -14,6 +14,7 @@ from transformers.utils import logging
 from lmctr.hub.checks import validate_run
 from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
 from lmctr.hub.options import PushOptions
+from lmctr.hub.remote import REMOTE_FILE, remote_files
 from lmctr.runs.folder import MANIFEST, is_shared
 from lmctr.runs.reference import write_reference
 from lmctr.utils.hub_calls import HubError, ask_hub
@@ -85,7 +86,7 @@ def push_run(
     token: str | bool | None = None,
 ) -> PushResult:
     """Check a run folder (`lmctr.hub.checks.validate_run`), write its card, and upload weights, configurations, tokenizer and
-    card in one commit. Checkpoints, predictions, recipe, logs and reference rows stay where they are; the card quotes the recipe.
+    card in one commit, with a small file for who loads it by `trust_remote_code=True` (see `lmctr.hub.remote`). Checkpoints, predictions, recipe, logs and reference rows stay where they are; the card quotes the recipe.
 
     Args:
         run_dir: the run folder.
@@ -107,7 +108,8 @@ def push_run(
     report = validate_run(run_dir)
     folder = report.folder
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
-    files = [*folder.upload_files(), Path(CARD_FILE)]
+    changed = remote_files(folder)
+    files = [*folder.upload_files(), *map(Path, [REMOTE_FILE] if changed else []), Path(CARD_FILE)]
     if dry_run:
         build_card(run_dir, **card)  # a card that cannot be built fails here too
         path = folder.path / CARD_FILE
@@ -122,11 +124,13 @@ def push_run(
         ask_hub(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
     # A model.safetensors left beside new shards would be loaded in their place.
     there = ask_hub(what, lambda: api.list_repo_files(repo_id, revision=revision))
-    stale = tuple(sorted(name for name in there if is_shared(name) and name not in _names(files)))
-    operations = [
-        CommitOperationAdd(path.as_posix(), folder.shared_manifest() if path.name == MANIFEST else folder.path / path)
-        for path in files
-    ]
+    stale = tuple(
+        sorted(name for name in there if (is_shared(name) or name == REMOTE_FILE) and name not in _names(files))
+    )
+    contents: dict[str, bytes | Path] = {path.as_posix(): folder.path / path for path in files} | changed
+    if MANIFEST in contents:
+        contents[MANIFEST] = folder.shared_manifest(changed)
+    operations: list = [CommitOperationAdd(name, content) for name, content in contents.items()]
     operations += [CommitOperationDelete(name) for name in stale]
     commit = ask_hub(
         what,

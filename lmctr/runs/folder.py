@@ -172,9 +172,7 @@ class RunFolder:
         names = {path.relative_to(self.path).as_posix() for path in found if path.is_file()}
         texts = {name: text.encode() for name, text in (pending or {}).items()}
         files = checksums(self.path, names - {MANIFEST, *texts})
-        files |= {
-            name: {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()} for name, text in texts.items()
-        }
+        files |= {name: _checksum(text) for name, text in texts.items()}
         write_json(self.path / MANIFEST, sealed({"files": files}))
 
     def unseal(self) -> None:
@@ -208,10 +206,11 @@ class RunFolder:
                 ) from error
         return len(present)
 
-    def shared_manifest(self) -> bytes:
-        """The checksums of what is shared, as the file that goes with it."""
+    def shared_manifest(self, changed: Mapping[str, bytes]) -> bytes:
+        """The checksums of what is shared, as the file that goes with it; `changed` are files that have another content there."""
         files = read_sealed(self.path / MANIFEST)["files"]
         shared = {name: entry for name, entry in files.items() if is_shared(name)}
+        shared |= {name: _checksum(content) for name, content in changed.items() if name in shared}
         return json.dumps(sealed({"files": shared}), indent=2).encode()
 
     def metrics(self) -> dict[str, Any] | None:
@@ -426,6 +425,10 @@ def is_shared(name: str) -> bool:
     if "/" not in name:
         return name in _UPLOADED or (name.endswith(_UPLOADED_SUFFIXES) and name not in _NEVER_UPLOADED)
     return name in _RETRIEVER_FILES or (name.startswith("retriever/encoder/") and name.endswith(_ENCODER_SUFFIXES))
+
+
+def _checksum(content: bytes) -> dict[str, Any]:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _read_header(path: Path) -> dict[str, int]:

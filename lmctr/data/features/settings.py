@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import FeatureExtractionMixin
 
+from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.suggest import unknown_key_message
 
@@ -36,6 +37,7 @@ class FittedExtractor(FeatureExtractionMixin):
     settings: ClassVar[tuple[str, ...]]
     fitted: ClassVar[tuple[str, ...]] = ()
     is_fitted: bool
+    register_for_auto_class = classmethod(stays_in_package)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

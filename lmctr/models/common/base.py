@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 
 __all__ = [
@@ -206,6 +207,7 @@ class CTRPreTrainedModel(PreTrainedModel):
         poolings: what the `pooling` of its forward may be, "all" and "sinks"; none where its forward has no such argument.
     """
 
+    register_for_auto_class = classmethod(stays_in_package)
     poolings: tuple[str, ...] = ()
 
     @torch.no_grad()

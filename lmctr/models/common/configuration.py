@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.suggest import unknown_key_message
 
 __all__ = ["CTRConfig", "MLPTabularConfig", "RetrievalConfig", "SequenceCTRConfig", "TabularCTRConfig"]
@@ -50,6 +51,7 @@ class CTRConfig(PreTrainedConfig):
         task_names: what the model predicts, in the order of its logits; None for one thing without a name.
     """
 
+    register_for_auto_class = classmethod(stays_in_package)
     keys_shared_with_processor: ClassVar[tuple[str, ...]] = ()
     has_tokenizer: ClassVar[bool] = False
     task_names: ClassVar[list[str] | None] = None

@@ -18,6 +18,7 @@ from tokenizers import AddedToken
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
 from lmctr.utils.rows import check_list, whole_seconds
@@ -120,6 +121,7 @@ class CTRSinkProcessor(ProcessorMixin):
     ```
     """
 
+    register_for_auto_class = classmethod(stays_in_package)
     request_kind: ClassVar[str] = "text"
 
     def __init__(

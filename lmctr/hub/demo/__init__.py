@@ -1,0 +1,1 @@
+"""A page to try a model in the browser: `lmctr demo`."""

@@ -1,0 +1,77 @@
+"""What a pushed model says to programs that do not know lmctr: an `auto_map`, and a file that imports the package or says how to get it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lmctr.models.families import Family, families
+from lmctr.runs.folder import PROCESSOR_FILES, RunFolder
+
+__all__ = ["REMOTE_FILE", "is_own_auto_map", "is_own_file", "remote_files"]
+
+REMOTE_FILE = "lmctr_remote.py"
+_FILE = '''"""The classes of this model, which are those of the package lmctr. Written by `lmctr push`."""
+
+try:
+    from lmctr import {names}
+except ImportError as error:
+    raise ImportError(f"this model needs the package lmctr: pip install lmctr ({{error}})") from error
+'''
+
+
+def remote_files(folder: RunFolder) -> dict[str, bytes]:
+    """Files by name that differ from those of the folder when it is pushed: configurations with an `auto_map`, and the file that this names.
+
+    With `trust_remote_code=True`, AutoConfig, AutoModel, AutoModelForSequenceClassification and AutoProcessor then load the classes of the package,
+    or end with "pip install lmctr". Empty for a family of another package.
+    """
+    row = next((row for row in families() if row.model_type == folder.model_type), None)
+    if row is None or not _is_ours(row):
+        return {}
+    changed = {"config.json": folder.config, _processor_file(folder): folder.processor}
+    maps = _auto_maps(row)
+    files = {
+        name: json.dumps({**values, "auto_map": maps[name]}, indent=2, ensure_ascii=False).encode() + b"\n"
+        for name, values in changed.items()
+    }
+    return {**files, REMOTE_FILE: _source(row)}
+
+
+def is_own_auto_map(name: str, values: Mapping[str, Any], model_type: str | None) -> bool:
+    """Whether the `auto_map` of a file is the one that `lmctr push` writes there for a family."""
+    row = next((row for row in families() if row.model_type == model_type), None)
+    return row is not None and _is_ours(row) and values.get("auto_map") == _auto_maps(row).get(name)
+
+
+def is_own_file(content: bytes, model_type: str | None) -> bool:
+    """Whether a file of code is the one that `lmctr push` writes for a family."""
+    row = next((row for row in families() if row.model_type == model_type), None)
+    return row is not None and _is_ours(row) and content == _source(row)
+
+
+def _is_ours(row: Family) -> bool:
+    return row.load("Config").__module__.startswith("lmctr.")
+
+
+def _processor_file(folder: RunFolder) -> str:
+    return next(name for name in PROCESSOR_FILES if (folder.path / name).is_file())
+
+
+def _auto_maps(row: Family) -> dict[str, dict[str, str]]:
+    """The `auto_map` of each file that gets one."""
+    processor = f"{REMOTE_FILE.removesuffix('.py')}.{row.processor.rpartition(':')[2]}"
+    classes = {"AutoConfig": "Config", "AutoModel": "Model", "AutoModelForSequenceClassification": "ForCTR"}
+    own = {auto: f"{REMOTE_FILE.removesuffix('.py')}.{row.stem}{end}" for auto, end in classes.items()}
+    ours = {"AutoProcessor": processor}
+    return {
+        "config.json": own,
+        PROCESSOR_FILES[0]: ours,
+        PROCESSOR_FILES[1]: {**ours, "AutoFeatureExtractor": processor},
+    }
+
+
+def _source(row: Family) -> bytes:
+    names = [*(f"{row.stem}{end}" for end in ("Config", "ForCTR", "Model")), row.processor.rpartition(":")[2]]
+    return _FILE.format(names=", ".join(names)).encode()

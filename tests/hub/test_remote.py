@@ -1,0 +1,108 @@
+"""A pushed model for programs that do not import lmctr: with the package its classes come, without it the words how to get it."""
+
+import json
+import os
+import re
+
+import pytest
+import torch
+from hub_server import HubServer, client
+from tiny_run import make_batch
+
+from lmctr.cli.main import main
+from lmctr.hub.remote import REMOTE_FILE, _source
+from lmctr.models.families import families
+
+LOAD = """
+import sys
+if sys.argv[1] == "without":
+    sys.modules["lmctr"] = None
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor
+kinds = (AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor)
+found = [kind.from_pretrained("tester/tiny", trust_remote_code=True) for kind in kinds]
+print([f"{type(one).__module__}.{type(one).__name__}" for one in found])
+found[2].save_pretrained(sys.argv[2])
+found[3].save_pretrained(sys.argv[2])
+"""
+PUSH = "import sys; from lmctr.cli.main import main; sys.exit(main(['push', sys.argv[1], 'tester/tiny']))"
+SCORE = """
+import torch
+from transformers import AutoModelForSequenceClassification, AutoProcessor
+kinds = (AutoModelForSequenceClassification, AutoProcessor)
+model, processor = (kind.from_pretrained("tester/tiny", trust_remote_code=True) for kind in kinds)
+import sys
+sys.path.insert(0, sys.argv[1])
+from tiny_run import make_batch
+with torch.no_grad():
+    print(model(**make_batch(processor)).logits.tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(finished_run, tmp_path_factory):
+    """A Hub to which the run was pushed."""
+    with HubServer() as server:
+        done = client(server.url, tmp_path_factory.mktemp("home"), "-c", PUSH, str(finished_run[0]))
+        assert done.returncode == 0, done.stderr
+        yield server
+
+
+def test_every_familys_file_imports_its_classes():
+    for family in families():
+        names = {}
+        exec(_source(family), names)
+        for value in (f"{family.stem}Config", f"{family.stem}Model", f"{family.stem}ForCTR"):
+            assert names[value] is family.load(value.removeprefix(family.stem))
+
+
+def test_with_lmctr_the_packages_classes_come(hub, finished_run, tmp_path):
+    done = client(hub.url, tmp_path, "-c", LOAD, "with", str(tmp_path / "saved"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = [
+        "configuration_ctr_sink.CTRSinkConfig",
+        "modeling_ctr_sink.CTRSinkModel",
+        "modeling_ctr_sink.CTRSinkForCTR",
+    ]
+    expected = [f"lmctr.models.ctr_sink.{name}" for name in [*names, "processing_ctr_sink.CTRSinkProcessor"]]
+    assert eval(done.stdout.splitlines()[-1]) == expected
+    assert not list((tmp_path / "saved").glob("*.py"))  # the package's files are not copied
+    _, model, processor = finished_run
+    done = client(hub.url, tmp_path, "-c", SCORE, os.path.dirname(__file__))
+    assert done.returncode == 0, done.stderr[-3000:]
+    with torch.no_grad():
+        torch.testing.assert_close(
+            torch.tensor(eval(done.stdout.splitlines()[-1])), model(**make_batch(processor)).logits
+        )
+
+
+def test_without_lmctr_it_says_how_to_get_it(hub, tmp_path):
+    done = client(hub.url, tmp_path, "-c", LOAD, "without", str(tmp_path / "saved"))
+    assert done.returncode != 0
+    assert "this model needs the package lmctr: pip install lmctr" in done.stderr.splitlines()[-1]
+
+
+def test_the_pushed_folder_is_whole_and_none_of_its_files_is_suspect(hub, tmp_path, finished_run, capsys):
+    files = hub.files("tester/tiny")
+    assert REMOTE_FILE in files
+    for name, file in files.items():
+        (tmp_path / name).write_bytes(file["data"])
+    assert main(["card", str(tmp_path), "--check"]) == 0, capsys.readouterr().out
+    (tmp_path / REMOTE_FILE).write_text("import os\n")
+    assert main(["card", str(tmp_path), "--check"]) == 1
+    assert f"{REMOTE_FILE} can run code" in capsys.readouterr().out
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"]["AutoModel"] = "evil.Evil"
+    (tmp_path / REMOTE_FILE).unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["card", str(tmp_path), "--check"]) == 1
+    assert "config.json has an auto_map" in capsys.readouterr().out
+    assert not (finished_run[0] / REMOTE_FILE).exists()  # what is pushed changes nothing here
+
+
+def test_the_cards_example_runs(hub, tmp_path):
+    card = hub.files("tester/tiny")["README.md"]["data"].decode()
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.S)
+    assert '"tester/tiny"' in code
+    done = client(hub.url, tmp_path, "-c", f"{code}\nprint('ended')")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "ended"
