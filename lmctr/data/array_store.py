@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from lmctr.data import hf_datasets
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, Splits
 from lmctr.utils.files import read_json, write_json
@@ -96,6 +97,25 @@ class ArrayStore(ABC):
     def splits(self) -> Splits:
         """Row numbers (int64) of each part."""
         return Splits(*(np.flatnonzero(self.split == code) for code in range(len(PARTS))), rule="given")
+
+    inner_arrays: ClassVar[tuple[str, ...]] = ()
+    """Arrays with several rows for each of the store's, `counts` of them."""
+
+    def to_dataset(self) -> Any:
+        """The arrays as a `datasets.Dataset` with a row for each of the store's: what a model reads, its label and its part (`split`)."""
+        return hf_datasets.arrays_to(self._arrays(), self.inner_arrays, getattr(self, "counts", None))
+
+    @classmethod
+    def from_dataset(cls, data: Any, processor: Any = None, info: DatasetInfo | None = None) -> Self:
+        """Inverse of [`to_dataset`], in memory.
+
+        Args:
+            data: a `datasets.Dataset` with columns that are arrays of the store. processor: the one that made them. info: of the data.
+
+        Raises:
+            ValueError: unknown or missing columns, missing values.
+        """
+        return cls(hf_datasets.arrays_from(data, cls.array_names, cls.inner_arrays), processor, info)
 
     # what a store says of itself
 

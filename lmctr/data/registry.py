@@ -67,10 +67,10 @@ DATASETS: dict[str, dict[str, str | Callable[..., Any]]] = {
 _WORDS = {"log": "data set", "table": "table", "impressions": "impressions"}
 _DOORS = {"log": "load_log", "table": "load_tabular", "impressions": "load_impressions"}
 _PATHS = {
-    "log": "; or a folder of `lmctr data prepare`, or a schema .yaml file",
-    "table": "; or a schema .yaml file, or a data file",
+    "log": "; or a folder of `lmctr data prepare`, a schema .yaml file, or hf://user/name on the Hub",
+    "table": "; or a schema .yaml file, a data file, or hf://user/name on the Hub",
     "impressions": "",
-    None: "; or a folder of `lmctr data prepare`, a schema .yaml file, or a data file",
+    None: "; or a folder of `lmctr data prepare`, a schema .yaml file, a data file, or hf://user/name on the Hub",
 }
 _SCHEMA_READERS = {"log": "lmctr.data.logs.table:load_table", "table": "lmctr.data.tables.load:source_from_schema"}
 
@@ -132,7 +132,8 @@ def load(name_or_path: str | os.PathLike, *, kind: str | None = None, **options:
 
     Args:
         name_or_path: a name of `DATASETS`; a folder of `lmctr data prepare`, which is a log; a schema file (`.yaml`), which describes a table
-            when it has the key `files` and a log otherwise; or a CSV, TSV, Parquet or JSON lines file, which is a table.
+            when it has the key `files` and a log otherwise; a CSV, TSV, Parquet or JSON lines file, which is a table; or "hf://user/name", a
+            data set of the Hub, read as a table unless the kind says log (see [`lmctr.data.builders.hub`]).
         kind: "log", "table" or "impressions"; needed only to read as a table what is a log too, such as "movielens".
         options: of the data set: the parameters of its function.
 
@@ -201,12 +202,22 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
         if name in DATASETS[own]:
             return Loader(own, _resolve(DATASETS[own][name]), f"options of the {_WORDS[own]} {name!r}")
     path = Path(name).expanduser()
+    if name.startswith("hf://"):
+        return _of_hub(name, kind)
     if kind != "impressions":
         if path.suffix.lower() in (".yaml", ".yml"):
             return _schema(path, kind)
         if path.exists():
             return _log_folder(path) if kind == "log" or (kind is None and path.is_dir()) else _data_file(path)
     raise ValueError(_unknown(name, kind))
+
+
+def _of_hub(name: str, kind: str | None) -> Loader:
+    if kind == "impressions":
+        raise ValueError(f"{name}: a data set of the Hub is read as a log or a table, not as impressions.")
+    reader = "log_from_hub" if kind == "log" else "table_from_hub"
+    where = f"options of the data set {name} of the Hub"
+    return Loader(kind or "table", _resolve(f"lmctr.data.builders.hub:{reader}"), where, {"dataset": name})
 
 
 def _check_kind(kind: str) -> None:
@@ -243,6 +254,8 @@ def is_own_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
     from lmctr.data.logs.log import LOG_FILE
 
     path = Path(name).expanduser()
+    if os.fspath(name).startswith("hf://"):
+        return "columns" in options
     if path.suffix.lower() in (".yaml", ".yml"):
         return path.is_file() and _schema(path, None).kind == "log"
     return (path / LOG_FILE).is_file() or (path.is_file() and "columns" in options)

@@ -53,7 +53,7 @@ def test_dry_run_says_what_would_go(run_dir, capsys):
     assert main(["push", str(run_dir), "tester/tiny", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "ok: AutoModelForCTR loads CTRSinkForCTR" in out
-    assert "would upload 6 files to tester/tiny: config.json, model.safetensors, " in out
+    assert "would upload 7 files to tester/tiny: config.json, model.safetensors, " in out
     assert not (run_dir / "README.md").exists()
 
 

@@ -55,6 +55,7 @@ class ImpressionStore(ArrayStore):
     """
 
     array_names = (*USER_ARRAYS, *AD_ARRAYS)
+    inner_arrays = AD_ARRAYS
     header_file = STORE_FILE
     format_version = FORMAT_VERSION
     processor_class = ImpressionProcessor

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmctr.data import hf_datasets
 from lmctr.data.reading import check_columns
 from lmctr.utils.files import replacing, write_json
 from lmctr.utils.ragged import offsets_from_lengths
@@ -424,6 +425,29 @@ class InteractionLog:
         }
         write_json(directory / LOG_FILE, header)
         return directory
+
+    def to_dataset(self) -> Any:
+        """The log as a `datasets.DatasetDict` of "events", "items" and, where it has any, "users"; [`from_dataset`] reads it back.
+
+        An event is a row of `user_id`, `item_id`, `time`, `label` and `feedback` (a ClassLabel), and where the log has them `scenario` (likewise),
+        `weight`, `feedback_values`, `part`, `hidden`, `label.NAME` of further labels and `context.NAME`. The three have different columns: push
+        them to the Hub as configurations of one data set (`log.to_dataset()["events"].push_to_hub("user/name", "events")`, ...).
+        """
+        return hf_datasets.log_to(self)
+
+    @classmethod
+    def from_dataset(cls, data: Any, items: Any = None, users: Any = None) -> InteractionLog:
+        """Inverse of [`to_dataset`].
+
+        Args:
+            data: that DatasetDict; or a `datasets.Dataset` of events with its columns (other names: [`lmctr.data.log_from_table`]).
+            items: a Dataset or pyarrow Table with the column `item_id`; default: the items seen. users: likewise with `user_id`.
+
+        Raises:
+            ValueError: a missing column; what [`from_columns`] refuses.
+        """
+        columns, given = hf_datasets.log_columns(data, items, users)
+        return cls.from_columns(*columns, **{**given, "info": DatasetInfo.from_dict(given["info"])}, source="data")
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {name: getattr(self, name) for name in ("user_ids", "offsets", "item", "time", "label", "feedback")}

@@ -168,6 +168,7 @@ class ColumnKeys(Values):
     scenario: Codes | None = None
     weight: ColumnName | None = None
     feedback_values: ColumnName | None = None
+    part: ColumnName | None = None
     context: NamedColumns = {}  # noqa: RUF012 (pydantic copies it)
     extra_labels: dict[str, Label] = {}  # noqa: RUF012 (pydantic copies it)
 
@@ -217,6 +218,7 @@ class Schema(Values):
             keys.item,
             keys.weight,
             keys.feedback_values,
+            keys.part,
             *(spec.column for spec in specs if spec is not None),
         ]
         return list(dict.fromkeys(name for name in names if name is not None))

@@ -17,6 +17,7 @@ columns:
   weight: w                        # optional
   context: [device, position]      # optional: further columns of an event that are known when the item is shown; fields of tabular models
   feedback_values: stars           # optional: graded feedback (stars, watched share, dwell time), empty where unknown
+  part: split                      # optional: 0 training, 1 validation, 2 test, -1 none, for data.split: given
   extra_labels: {bought: {column: action, equals: bought}}       # optional
 catalogue:                         # optional: a file of its own, or `columns` of the event table
   path: products.parquet
@@ -214,7 +215,9 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     if keys.feedback is not None:
         feedback, feedback_names = _feedback(table[keys.feedback.column], keys.feedback, source)
     names = {"user": keys.user, "item": keys.item, "time": keys.time.column, "label": keys.label.column}
-    names |= {"weight": keys.weight or "weight", "feedback_values": keys.feedback_values or "feedback_values"}
+    names |= {"weight": keys.weight or "weight", "feedback_values": keys.feedback_values or "feedback_values"} | {
+        "part": keys.part or "part"
+    }
     if keys.scenario is not None:
         names["scenario"] = keys.scenario.column
     info = {"name": spec.name, "label_rule": keys.label.describe()} | info_values(spec.info)
@@ -231,6 +234,7 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
         scenario_names=None if keys.scenario is None else keys.scenario.names,
         weight=None if keys.weight is None else table[keys.weight],
         feedback_values=_graded(table, keys.feedback_values, source),
+        part=None if keys.part is None else table[keys.part],
         **tables | from_events,
         context=None if context is None else pa.table(context),
         info=DatasetInfo.from_dict(info),

@@ -283,7 +283,7 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
     path = Path(data["name"]).expanduser()
     if path.suffix.lower() in (".yaml", ".yml"):
         keys = read_schema(path).columns
-    elif path.is_file():
+    elif "columns" in data["options"]:
         keys = parse_schema({"columns": data["options"]["columns"]}).columns
     else:
         return None
