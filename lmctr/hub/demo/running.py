@@ -117,7 +117,7 @@ def write_space(run: str, target: str | Path, users: int | None = None) -> int:
         place = target / "model" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if name.name == MANIFEST:
-            place.write_bytes(folder.shared_manifest())
+            place.write_bytes(folder.shared_manifest({}))
         else:
             shutil.copyfile(folder.path / name, place)
     write_json(target / "model" / EXAMPLES_FILE, {"requests": examples.requests, "names": examples.names})
