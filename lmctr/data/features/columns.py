@@ -26,6 +26,8 @@ from .vocabulary import hash_strings
 
 __all__ = [
     "Rows",
+    "cross_codes",
+    "crossed_words",
     "group_codes",
     "label_columns_of",
     "numbers",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 
+CROSSED = "\x1f"  # between the two values of a cross: the unit separator of ASCII
 NO_LABEL = -100.0  # what models take for an entry that is left out
 
 
@@ -148,6 +151,32 @@ def text_codes(
         codes = np.where(codes >= 0, place_of[codes], np.int32(-1))
         words = words.filter(pa.array(~empty))
     return codes, words
+
+
+def cross_codes(parts: Sequence[Field], rows: Rows, kinds: Sequence[str | None]) -> tuple[np.ndarray, pa.Array]:
+    """[`text_codes`] of the pairs of values of two fields, in the forms `kinds`; missing where either value is."""
+    (left, words), (right, others) = (
+        text_codes(rows.column(part.source_column), part, rows, kind) for part, kind in zip(parts, kinds)
+    )
+    codes = np.full(len(rows), -1, dtype=np.int32)
+    there = (left >= 0) & (right >= 0)
+    pairs = left[there].astype(np.int64) * max(len(others), 1) + right[there]
+    distinct, codes[there] = np.unique(pairs, return_inverse=True)
+    places = np.divmod(distinct, max(len(others), 1))
+    texts = (own.cast(pa.large_string()).take(pa.array(place)) for own, place in zip((words, others), places))
+    return codes, pc.binary_join_element_wise(*texts, pa.scalar(CROSSED, pa.large_string()))
+
+
+def crossed_words(words: pa.Array, kinds: Sequence[str | None]) -> pa.Array:
+    """Words of [`cross_codes`] in neutral form in the forms `kinds`; null where a part is missing in its form."""
+    parts = pc.split_pattern(words, CROSSED, max_splits=1)
+    texts = [
+        own if kind is None else canonical_words(own, kind)
+        for own, kind in (
+            (pc.list_element(parts, place).cast(pa.large_string()), kind) for place, kind in enumerate(kinds)
+        )
+    ]
+    return pc.binary_join_element_wise(*texts, pa.scalar(CROSSED, pa.large_string()))
 
 
 def _old_words(words: pa.Array) -> pa.Array:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from .columns import Rows, label_columns_of, text_codes, value_lists
 from .fields import Field
 from .fit import FittedState
+from .transform import coded_values
 from .vocabulary import CountAccumulator, Vocabulary
 
 __all__ = ["extend_state", "id_sources"]
@@ -44,9 +45,11 @@ def extend_state(
             own = counts.get(field.share_with or field.name) if field.type != "numeric" else None
             if own is None:
                 continue
-            array = rows.column(field.source_column)
-            values = value_lists(array, field, rows)[0] if field.kind == "list" else array
-            codes, words = text_codes(values, field, rows, state.value_types.get(field.name))
+            if field.kind == "list":
+                values = value_lists(rows.column(field.source_column), field, rows)[0]
+                codes, words = text_codes(values, field, rows, state.value_types.get(field.name))
+            else:
+                codes, words = coded_values(field, state, rows)
             own.add(words, np.bincount(codes + 1, minlength=len(words) + 1)[1:])
     if not num_rows:
         raise ValueError("extend: there are no rows to extend the vocabularies by.")

@@ -26,7 +26,7 @@ MISSING = ("oov", "own_id")
 _COMMON = ("name", "type", "column", "embedding_dim")
 _VOCABULARY = ("min_count", "max_size", "max_idle", "hash_buckets", "share_with", "value_type", "max_unknown")
 _KEYS = {
-    "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format"),
+    "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format", "cross"),
     "numeric": (*_COMMON, "before", "transform", "num_bins", "missing", "fill_value"),
     "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "keep", "time_column"),
     "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "keep"),
@@ -57,6 +57,8 @@ class Field:
         extract: part of a time that is the value: "hour" (0-23), "weekday" (0 = Monday), "weekend" (0 or 1), "day", "month",
             "year".
         time_format: `strptime` format of the column for `extract`; without it the column holds timestamps or unix seconds (UTC).
+        cross: two other categorical fields, whose values together are the value: missing where either is. Take a `min_count` above 1, or
+            `hash_buckets`, where the pairs are many.
         before: numeric fields: what a number becomes before `transform`, and before anything is fitted: "log1p" (sign(x) log(1 + |x|))
             or "logit" (log-odds of a rate); default: nothing.
         transform: numeric fields: "raw", "log1p" (sign(x) log(1 + |x|)), "standardize" ((x - mean) / standard deviation of the
@@ -83,6 +85,7 @@ class Field:
     missing: str = "oov"
     extract: str | None = None
     time_format: str | None = None
+    cross: list[str] | None = None
     before: str | None = None
     transform: str = "raw"
     num_bins: int = 100
@@ -91,6 +94,7 @@ class Field:
     separator: str | None = None
     keep: str | None = None
     time_column: str | None = None
+    parts: tuple[Field, ...] = dataclasses.field(default=(), repr=False, compare=False)  # the fields of a cross
 
     @property
     def source_column(self) -> str:
@@ -128,12 +132,14 @@ class Field:
         return values
 
     def columns(self) -> list[str]:
-        """Columns that it reads."""
+        """Columns that it reads itself; a cross reads those of its fields."""
+        if self.cross is not None:
+            return []
         return [self.source_column] + ([self.time_column] if self.time_column else [])
 
     def to_dict(self) -> dict[str, Any]:
         """Name, type and the keys that differ from their defaults."""
-        values = dataclasses.asdict(self)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "parts"}
         return {key: value for key, value in values.items() if key in ("name", "type") or value != getattr(Field, key)}
 
     @classmethod
@@ -172,6 +178,7 @@ class Field:
             value = getattr(self, key)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ValueError(f"{where}: {key}={value!r}; accepted: a non-empty text.")
+        self._check_cross(where)
         share = self.max_unknown
         if share is not None and (
             isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1
@@ -204,6 +211,18 @@ class Field:
         if self.transform == "quantile" and self.fill_value is not None and self.missing == "own_id":
             raise ValueError(f"{where}: fill_value and missing='own_id' exclude each other.")
 
+    def _check_cross(self, where: str) -> None:
+        if self.cross is None:
+            return
+        is_pair = isinstance(self.cross, list) and len(self.cross) == 2 == len({*map(str, self.cross)})
+        if not is_pair or not all(isinstance(name, str) for name in self.cross):
+            raise ValueError(f"{where}: cross={self.cross!r}; accepted: a list of two different fields.")
+        for key in ("column", "extract", "share_with", "value_type"):
+            if getattr(self, key) is not None:
+                raise ValueError(
+                    f"{where}: {key} belongs to a field with a column of its own, not to a cross; leave it out."
+                )
+
 
 def parse_fields(values: Iterable[Mapping[str, Any] | Field]) -> tuple[Field, ...]:
     """Checks the fields of a processor, one by one and together.
@@ -221,9 +240,23 @@ def parse_fields(values: Iterable[Mapping[str, Any] | Field]) -> tuple[Field, ..
         if field.name in by_name:
             raise ValueError(f"fields: the name {field.name!r} is given twice.")
         by_name[field.name] = field
+    fields = tuple(
+        field if field.cross is None else dataclasses.replace(field, parts=tuple(map(by_name.get, field.cross)))
+        for field in fields
+    )
     for field in fields:
+        for name in field.cross or ():
+            part = by_name.get(name)
+            if part is None or part.type != "categorical" or part.cross is not None:
+                hint = did_you_mean(name, by_name) if part is None else ""
+                what = "no field" if part is None else "no categorical field with a column of its own"
+                raise ValueError(f"field {field.name!r}: cross names {name!r}, which is {what}.{hint}")
         if field.share_with is None:
             continue
+        if field.share_with in by_name and by_name[field.share_with].cross is not None:
+            raise ValueError(
+                f"field {field.name!r}: share_with={field.share_with!r} is a cross, whose values are pairs."
+            )
         owner = by_name.get(field.share_with)
         if owner is None:
             hint = did_you_mean(field.share_with, by_name)

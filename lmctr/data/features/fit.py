@@ -13,7 +13,7 @@ import pyarrow as pa
 from lmctr.data.logs.columns import place
 
 from .canonical import VALUE_TYPES, canonical_words, fits, types_that_fit
-from .columns import Rows, label_columns_of, numbers, text_codes, value_lists
+from .columns import Rows, cross_codes, crossed_words, label_columns_of, numbers, text_codes, value_lists
 from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
 
@@ -58,11 +58,16 @@ class Fitter:
 
     def __init__(self, fields: Sequence[Field], labels: Sequence[str], sample_rows: int, seed: int) -> None:
         self.fields, self.labels = fields, labels
+        self._by_name = {f.name: f for f in fields}
         self._counts = {f.name: CountAccumulator() for f in fields if f.owns_vocabulary}
         self._moments = {f.name: _Moments() for f in fields if f.transform == "standardize"}
         self._quantile = [f for f in fields if f.transform == "quantile"]
         self._sample = _RowSample(len(self._quantile), sample_rows, seed)
-        self._owner = {f.name: f.share_with or f.name for f in fields if f.type != "numeric" and f.extract is None}
+        self._owner = {
+            f.name: f.share_with or f.name
+            for f in fields
+            if f.type != "numeric" and f.extract is None and f.cross is None
+        }
         declared = {f.name: f.value_type for f in fields}
         # Types that the values of a vocabulary's fields may still be of; None where the type is declared
         self._types = {name: None if declared[name] else VALUE_TYPES for name in self._owner.values()}
@@ -82,7 +87,7 @@ class Fitter:
             )
         sampled = []
         for field_ in self.fields:
-            array = rows.column(field_.source_column)
+            array = None if field_.cross else rows.column(field_.source_column)
             if field_.type == "numeric":
                 values = field_.curved(numbers(array, field_.source_column, rows))
                 missing = int(np.isnan(values).sum())
@@ -108,6 +113,8 @@ class Fitter:
 
     def _coded(self, field_: Field, values: pa.Array, rows: Rows) -> tuple[np.ndarray, pa.Array]:
         """Codes and texts: canonical ones of a declared type, whose values are checked, else neutral ones."""
+        if field_.cross is not None:
+            return cross_codes(field_.parts, rows, ["neutral"] * 2)
         kind = self._declared.get(self._owner.get(field_.name))
         codes, words = text_codes(values, field_, rows, kind or "neutral")
         if kind is not None:
@@ -130,11 +137,15 @@ class Fitter:
 
     def _settle(self, name: str, counts: CountAccumulator) -> CountAccumulator:
         """The counts of a vocabulary by canonical texts, once its type is known."""
-        kind = self.value_type(name)
-        if kind is None or self._declared[name]:
+        kind, cross = self.value_type(name), self._by_name[name].cross
+        if cross is None and (kind is None or self._declared[name]):
             return counts
         values, numbers = counts.result()
-        values = canonical_words(values, kind)
+        values = (
+            canonical_words(values, kind)
+            if cross is None
+            else crossed_words(values, [self.value_type(part) for part in cross])
+        )
         given = values.is_valid()
         settled = CountAccumulator()
         settled.add(values.filter(given), numbers[given.to_numpy(zero_copy_only=False)])
@@ -167,7 +178,7 @@ class Fitter:
                     f"{place(None, field_.source_column)}: no value in any of the {self.num_rows} rows fitted on, so the field "
                     f"{field_.name!r} can learn nothing; drop it from the fields."
                 )
-        by_name = {field_.name: field_ for field_ in self.fields}
+        by_name = self._by_name
         state = FittedState(moments={name: moments.result() for name, moments in self._moments.items()})
         for name, counts in self._counts.items():
             owner, counts = by_name[name], self._settle(name, counts)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from .columns import (
     Rows,
+    cross_codes,
     group_codes,
     label_columns_of,
     numbers,
@@ -138,8 +139,8 @@ class _Counts:
 
 def _ids(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.ndarray:
     missing_id = field.first_id - 1  # OOV_ID, or the id of its own that comes after it
-    array = rows.column(field.source_column)
     if field.type == "numeric":
+        array = rows.column(field.source_column)
         raw = numbers(array, field.source_column, rows)
         missing = np.isnan(raw)
         if field.fill_value is not None:
@@ -152,13 +153,20 @@ def _ids(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.nd
             ids[missing] = missing_id
         counts.add(field.name, missing)
         return ids
-    codes, words = text_codes(array, field, rows, state.value_types.get(field.name))
+    codes, words = coded_values(field, state, rows)
     missing = codes < 0
     word_ids = _word_ids(field, state, words)
     counts.examples(field.name, words, word_ids)
     ids = np.append(word_ids, np.int32(missing_id)).take(codes)
     counts.add(field.name, missing, (ids == OOV_ID) & ~missing)
     return ids
+
+
+def coded_values(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarray, pa.Array]:
+    """Codes and words of a categorical field, see [`~lmctr.data.features.columns.text_codes`]."""
+    if field.cross is None:
+        return text_codes(rows.column(field.source_column), field, rows, state.value_types.get(field.name))
+    return cross_codes(field.parts, rows, [state.value_types.get(part.name) for part in field.parts])
 
 
 def _word_ids(field: Field, state: FittedState, words: Any) -> np.ndarray:
