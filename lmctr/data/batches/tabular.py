@@ -37,7 +37,7 @@ class TabularView(StoreBatches):
 
         Returns:
             The forward keys `input_ids` (B, F) int32, `numeric_values` (B, Nn) float32, `sequence_ids` (B, S, L) int32,
-            `sequence_times` (B, S, L) float32 that the store has, `labels` (B,) or (B, T) float32 when it has labels, and
+            `sequence_times` and `sequence_weights` (B, S, L) float32 that the store has, `labels` (B,) or (B, T) float32 when it has labels, and
             `sample_weight` (B,) float32 when it has weights (0 for filler rows).
 
         Raises:
@@ -45,7 +45,7 @@ class TabularView(StoreBatches):
         """
         rows = self.check(rows, lowest=-1)
         batch = self._inputs(INPUTS, rows)
-        self._trimmed(batch, "sequence_ids", "sequence_times")
+        self._trimmed(batch, "sequence_ids", "sequence_times", "sequence_weights")
         if self.store.labels is not None:
             batch["labels"] = torch.from_numpy(values_at(self.store.labels, rows, IGNORED_LABEL))
         if self.store.weight is not None:

@@ -30,6 +30,7 @@ __all__ = [
     "crossed_words",
     "group_codes",
     "label_columns_of",
+    "list_entries",
     "numbers",
     "parse_time",
     "seconds_of",
@@ -320,6 +321,39 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
             "a separator."
         )
     return array.flatten(), _filled(pc.list_value_length(array), 0).astype(np.int64)
+
+
+def list_entries(field: Field, rows: Rows) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
+    """A list field's flat values, the (N,) length of each row's list, and the (E,) float64 weights of a weighted field's values.
+
+    Raises:
+        ValueError: an entry without a weight, or with one that is no number of at least 0.
+    """
+    column, mark = rows.column(field.source_column), field.weight_separator
+    flat, lengths = value_lists(column, field, rows)
+    if mark is None:
+        return flat, lengths, None
+    accepted = f"Accepted: entries like 'red{mark}0.5', with weights of at least 0."
+    if not (is_text(flat.type) or pa.types.is_null(flat.type)):
+        raise ValueError(
+            f"{place(rows.source, field.source_column)}: the entries are {flat.type}, without weights. {accepted}"
+        )
+    flat = flat.cast(pa.large_string())
+    given = pc.and_(pc.is_valid(flat), pc.not_equal(flat, "")).fill_null(False)
+    whole = pc.match_substring(flat, mark)
+    texts = pc.if_else(pc.and_(given, whole).fill_null(False), flat, f"{mark}nan")
+    parts = pc.split_pattern(texts, mark, max_splits=1, reverse=True)
+    words = pc.utf8_trim_whitespace(pc.list_element(parts, 1))
+    try:
+        weights = _filled(words.cast(pa.float64()), np.nan)
+    except pa.ArrowInvalid:
+        weights = np.array([_number(text) if _number(text) is not None else np.nan for text in words.to_pylist()])
+    there = given.to_numpy(zero_copy_only=False)
+    wrong = there & ~(np.isfinite(weights) & (weights >= 0))
+    row_of = np.repeat(np.arange(len(lengths)), lengths)
+    bad = np.bincount(row_of[wrong], minlength=len(lengths)) > 0
+    rows.refuse(bad, column, field.source_column, "hold entries without a weight", accepted)
+    return pc.list_element(parts, 0), lengths, weights
 
 
 def padded(

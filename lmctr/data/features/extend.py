@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .columns import Rows, label_columns_of, text_codes, value_lists
+from .columns import Rows, label_columns_of, list_entries, text_codes
 from .fields import Field
 from .fit import FittedState
 from .transform import coded_values
@@ -46,7 +46,7 @@ def extend_state(
             if own is None:
                 continue
             if field.kind == "list":
-                values = value_lists(rows.column(field.source_column), field, rows)[0]
+                values = list_entries(field, rows)[0]
                 codes, words = text_codes(values, field, rows, state.value_types.get(field.name))
             else:
                 codes, words = coded_values(field, state, rows)

@@ -47,7 +47,7 @@ class FewRows:
             [f for f in fields if f.kind == kind] for kind in ("id", "value", "list")
         )
         self._longest = max((field.max_length for field in self._lists), default=0)
-        self._applies = all(field.time_column is None and field.cross is None for field in fields)
+        self._applies = not any(field.time_column or field.cross or field.weight_separator for field in fields)
         self._of = {field.name: self._reader(field) for field in fields if self._applies}
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> TabularArrays | None:

@@ -28,8 +28,8 @@ _VOCABULARY = ("min_count", "max_size", "max_idle", "hash_buckets", "share_with"
 _KEYS = {
     "categorical": (*_COMMON, *_VOCABULARY, "missing", "extract", "time_format", "cross"),
     "numeric": (*_COMMON, "before", "transform", "num_bins", "missing", "fill_value"),
-    "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "keep", "time_column"),
-    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "keep"),
+    "sequence": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep", "time_column"),
+    "multi_value": (*_COMMON, *_VOCABULARY, "max_length", "separator", "weight_separator", "keep"),
 }
 
 
@@ -67,6 +67,8 @@ class Field:
         fill_value: value of missing cells before `before` and the transform; default 0, for "standardize" the mean.
         max_length: most values of a sequence or multi-value field.
         separator: splits text into values; without it the column holds lists.
+        weight_separator: entries are texts of a value and its weight with this between them ("red:0.5" with ":"), and the list becomes the
+            weighted mean of its vectors; weights are at least 0.
         keep: "last" (default for sequences) or "first" (multi-value): which values stay when there are more.
         time_column: column with the time (unix seconds) of each value of the sequence, a list or text with the same separator.
     """
@@ -92,6 +94,7 @@ class Field:
     fill_value: float | None = None
     max_length: int = 50
     separator: str | None = None
+    weight_separator: str | None = None
     keep: str | None = None
     time_column: str | None = None
     parts: tuple[Field, ...] = dataclasses.field(default=(), repr=False, compare=False)  # the fields of a cross
@@ -174,7 +177,7 @@ class Field:
             if getattr(self, key) not in accepted:
                 names = ", ".join(repr(value) for value in accepted if value is not None)
                 raise ValueError(f"{where}: {key}={getattr(self, key)!r}; accepted: {names}.")
-        for key in ("column", "share_with", "separator", "time_column", "time_format"):
+        for key in ("column", "share_with", "separator", "weight_separator", "time_column", "time_format"):
             value = getattr(self, key)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ValueError(f"{where}: {key}={value!r}; accepted: a non-empty text.")

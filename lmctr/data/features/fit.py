@@ -13,7 +13,7 @@ import pyarrow as pa
 from lmctr.data.logs.columns import place
 
 from .canonical import VALUE_TYPES, canonical_words, fits, types_that_fit
-from .columns import Rows, cross_codes, crossed_words, label_columns_of, numbers, text_codes, value_lists
+from .columns import Rows, cross_codes, crossed_words, label_columns_of, list_entries, numbers, text_codes
 from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
 
@@ -87,7 +87,7 @@ class Fitter:
             )
         sampled = []
         for field_ in self.fields:
-            array = None if field_.cross else rows.column(field_.source_column)
+            array = None if field_.cross or field_.kind == "list" else rows.column(field_.source_column)
             if field_.type == "numeric":
                 values = field_.curved(numbers(array, field_.source_column, rows))
                 missing = int(np.isnan(values).sum())
@@ -97,7 +97,7 @@ class Fitter:
                     sampled.append(values)
                 total = len(values)
             else:
-                values = value_lists(array, field_, rows)[0] if field_.kind == "list" else array
+                values = list_entries(field_, rows)[0] if field_.kind == "list" else array
                 codes, words = self._coded(field_, values, rows)
                 missing, total = int((codes < 0).sum()), len(codes)
                 counted = np.bincount(codes + 1, minlength=len(words) + 1)[1:]

@@ -86,7 +86,13 @@ class TabularFeatureProcessor(FittedExtractor):
         ValueError: unknown keys (the nearest known one is offered) and values, of the processor or of a field.
     """
 
-    model_input_names: ClassVar[list[str]] = ["input_ids", "numeric_values", "sequence_ids", "sequence_times"]
+    model_input_names: ClassVar[list[str]] = [
+        "input_ids",
+        "numeric_values",
+        "sequence_ids",
+        "sequence_times",
+        "sequence_weights",
+    ]
     request_kind: ClassVar[str] = "table"
 
     def __init__(
@@ -321,8 +327,8 @@ class TabularFeatureProcessor(FittedExtractor):
             return_labels: add `labels` from the label column.
 
         Returns:
-            `input_ids` (B, F) int32, `numeric_values` (B, Nn) float32, `sequence_ids` (B, S, L) int32 and `sequence_times`
-            (B, S, L) float32, without those that have no field.
+            `input_ids` (B, F) int32, `numeric_values` (B, Nn) float32, `sequence_ids` (B, S, L) int32, `sequence_times` and
+            `sequence_weights` (B, S, L) float32, without those that have no field.
 
         Raises:
             ValueError: no rows, a missing column, a value that does not fit its field; names column and row.

@@ -13,6 +13,7 @@ from .columns import (
     cross_codes,
     group_codes,
     label_columns_of,
+    list_entries,
     numbers,
     padded,
     seconds_of,
@@ -33,7 +34,7 @@ class TabularArrays(dict):
     """Arrays of a transformed table by their names, and what was unknown in it.
 
     Keys: `input_ids` (N, F) int32, `numeric_values` (N, Nn) float32, `sequence_ids` (N, S, L) int32, `sequence_times` (N, S, L)
-    float32 seconds before the row's time, and, where the table has them, `labels` (N,) float32 or (N, T) of several, `groups` (N,) int64, `times` (N,)
+    float32 seconds before the row's time, `sequence_weights` (N, S, L) float32 where a list has weights, and, where the table has them, `labels` (N,) float32 or (N, T) of several, `groups` (N,) int64, `times` (N,)
     int64 unix seconds, `weight` (N,) float32. Keys without a field are left out.
 
     Args:
@@ -87,9 +88,12 @@ def transform_rows(
         result["sequence_ids"] = np.zeros((num_rows, len(lists), longest), dtype=np.int32)
         if timed:
             result["sequence_times"] = np.zeros((num_rows, len(lists), longest), dtype=np.float32)
+        if any(field.weight_separator for field in lists):
+            result["sequence_weights"] = np.zeros((num_rows, len(lists), longest), dtype=np.float32)
         for place, field in enumerate(lists):
-            for key, grid in zip(("sequence_ids", "sequence_times"), _lists(field, state, rows, now, counts)):
-                result[key][:, place, : field.max_length] = grid
+            for key, grid in _lists(field, state, rows, now, counts).items():
+                if key in result:
+                    result[key][:, place, : field.max_length] = grid
     if inputs_only:
         return counts.arrays(result)
     if special["label"] is not None:
@@ -198,17 +202,19 @@ def _values(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np
 
 def _lists(
     field: Field, state: FittedState, rows: Rows, now: np.ndarray | None, counts: _Counts
-) -> tuple[np.ndarray, ...]:
-    """Padded ids, with a time column also ages. Missing entries of a list are left out; unknown ones stay as id 1."""
-    flat, lengths = value_lists(rows.column(field.source_column), field, rows)
+) -> dict[str, np.ndarray]:
+    """Padded ids and weights (1 where the field has none), with a time column also ages. Missing entries of a list are left out; unknown ones stay as id 1."""
+    flat, lengths, weights = list_entries(field, rows)
+    weights = np.ones(len(flat)) if weights is None else weights
     codes, words = text_codes(flat, field, rows, state.value_types.get(field.name))
     word_ids = _word_ids(field, state, words)
     counts.examples(field.name, words, word_ids)
     ids = np.append(word_ids, np.int32(0)).take(codes)
     row_of = np.repeat(np.arange(len(lengths)), lengths)
     counts.add(field.name, codes < 0, ids == OOV_ID, row_of)
+    others = {"sequence_weights": weights.astype(np.float32)}
     if field.time_column is None:
-        return padded(ids, lengths, field)
+        return dict(zip(("sequence_ids", *others), padded(ids, lengths, field, [*others.values()])))
     column = rows.column(field.time_column)
     moments, time_lengths = value_lists(column, field, rows)
     problem = f"have another number of times than {field.source_column!r} has entries"
@@ -219,7 +225,8 @@ def _lists(
     wrong = np.bincount(row_of[np.isnan(past) | (ages < 0)], minlength=len(lengths)) > 0
     accepted = "A sequence holds what happened before its row."
     rows.refuse(wrong, column, field.time_column, "are missing or later than the row's own time", accepted)
-    return padded(ids, lengths, field, [ages])
+    others["sequence_times"] = ages
+    return dict(zip(("sequence_ids", *others), padded(ids, lengths, field, [*others.values()])))
 
 
 def concatenate(parts: Iterable[TabularArrays]) -> TabularArrays:

@@ -19,7 +19,7 @@ __all__ = ["TabularStore"]
 
 STORE_FILE = "store.json"
 FORMAT_VERSION = 1
-INPUTS = ("input_ids", "numeric_values", "sequence_ids", "sequence_times")
+INPUTS = ("input_ids", "numeric_values", "sequence_ids", "sequence_times", "sequence_weights")
 ARRAYS = (*INPUTS, "labels", "groups", "times", "weight", "split")
 
 
@@ -37,7 +37,7 @@ class TabularStore(ArrayStore):
 
     Attributes:
         input_ids: (S, F) ids in the smallest signed integers that hold them. numeric_values: (S, Nn) float32. sequence_ids: (S, N, L)
-            integers. sequence_times: (S, N, L) float32. labels: (S,) float32, (S, T) of several, where -100 is none. groups: (S,) int64. times: (S,) int64 unix seconds.
+            integers. sequence_times, sequence_weights: (S, N, L) float32. labels: (S,) float32, (S, T) of several, where -100 is none. groups: (S,) int64. times: (S,) int64 unix seconds.
             weight: (S,) float32. split: (S,) int8, 0 train, 1 validation, 2 test, -1 none. Each is None where it does not apply.
     """
 
@@ -54,7 +54,13 @@ class TabularStore(ArrayStore):
         lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"TabularStore: the arrays differ in length: {lengths}.")
-        for name, width in {"input_ids": 2, "numeric_values": 2, "sequence_ids": 3, "sequence_times": 3}.items():
+        for name, width in {
+            "input_ids": 2,
+            "numeric_values": 2,
+            "sequence_ids": 3,
+            "sequence_times": 3,
+            "sequence_weights": 3,
+        }.items():
             if name in arrays and arrays[name].ndim != width:
                 raise ValueError(f"TabularStore: {name} has the shape {arrays[name].shape}; expected {width} axes.")
         return lengths[inputs[0]]

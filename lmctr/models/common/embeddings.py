@@ -79,10 +79,24 @@ class MeanPooling(nn.Module):
 
     uses_target = False
 
-    def forward(self, vectors: torch.Tensor, mask: torch.Tensor, *unused: torch.Tensor | None) -> torch.Tensor:
-        """(B, n, L, d) vectors, (B, n, L) bool mask to (B, n, d)."""
+    takes_weights = True
+
+    def forward(
+        self,
+        vectors: torch.Tensor,
+        mask: torch.Tensor,
+        times: torch.Tensor | None = None,
+        targets: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(B, n, L, d) vectors, (B, n, L) bool mask and, of weighted lists, (B, n, L) weights from 0 on to (B, n, d)."""
         weight = mask.to(vectors.dtype)
-        weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
+        if weights is None:
+            weight = weight / weight.sum(-1, keepdim=True).clamp_min(1)
+        else:
+            weight = weight * weights.to(vectors.dtype)
+            total = weight.sum(-1, keepdim=True)
+            weight = weight / torch.where(total > 0, total, 1)
         return (weight.unsqueeze(-2) @ vectors).squeeze(-2)
 
 
@@ -167,6 +181,7 @@ class FieldGroup(DerivedBuffers):
         numeric_values: torch.Tensor | None,
         sequence_ids: torch.Tensor | None,
         sequence_times: torch.Tensor | None,
+        sequence_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The (B, n, d) vectors of the group's fields: categorical, numeric, sequences."""
         parts = []
@@ -178,7 +193,11 @@ class FieldGroup(DerivedBuffers):
             times = None if sequence_times is None else self._own(sequence_times, self.sequence_fields)
             vectors, mask = self.sequence_vectors(sequence_ids)
             targets = self._targets(parts[0] if self.categorical else None, vectors)
-            parts.append(self.pooling(vectors, mask, times, targets))
+            if sequence_weights is None:
+                parts.append(self.pooling(vectors, mask, times, targets))
+            else:
+                weights = self._own(sequence_weights, self.sequence_fields)
+                parts.append(self.pooling(vectors, mask, times, targets, weights))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def _targets(self, categorical: torch.Tensor | None, vectors: torch.Tensor) -> torch.Tensor | None:
@@ -271,6 +290,7 @@ class FieldEmbedding(DerivedBuffers):
         numeric_values: torch.Tensor | None = None,
         sequence_ids: torch.Tensor | None = None,
         sequence_times: torch.Tensor | None = None,
+        sequence_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The vectors of a batch.
 
@@ -279,6 +299,7 @@ class FieldEmbedding(DerivedBuffers):
             numeric_values: (B, Nn) float.
             sequence_ids: (B, S, L) integers, 0 = padding, on either side.
             sequence_times: (B, S, L) float, optional; mean pooling does not use them.
+            sequence_weights: (B, S, L) float from 0 on, optional: a list is the mean of its vectors by them.
 
         Returns:
             (B, F, d) when all fields have one width, else (B, sum of the widths), both in the order of the fields.
@@ -289,10 +310,26 @@ class FieldEmbedding(DerivedBuffers):
         """
         if self.check:
             self.check_inputs(input_ids, numeric_values, sequence_ids, sequence_times)
-        vectors = [g(input_ids, numeric_values, sequence_ids, sequence_times) for g in self.groups.values()]
+            if sequence_weights is not None:
+                self._check_weights(sequence_ids, sequence_weights)
+        inputs = input_ids, numeric_values, sequence_ids, sequence_times, sequence_weights
+        vectors = [g(*inputs) for g in self.groups.values()]
         if self.is_uniform:
             return vectors[0]
         return torch.cat([part.flatten(1) for part in vectors], 1).index_select(1, self.columns)
+
+    def _check_weights(self, sequence_ids: torch.Tensor | None, weights: torch.Tensor) -> None:
+        if sequence_ids is None or weights.shape != sequence_ids.shape:
+            shape = "no sequence_ids" if sequence_ids is None else f"sequence_ids of shape {tuple(sequence_ids.shape)}"
+            raise ValueError(
+                f"sequence_weights: shape {tuple(weights.shape)} does not fit {shape}; give one weight per entry"
+            )
+        poolings = [group.pooling for group in self.groups.values() if group.pooling is not None]
+        if not all(getattr(pooling, "takes_weights", False) for pooling in poolings):
+            raise ValueError(
+                "sequence_weights: the model weighs the entries of a list by an attention of its own; leave weight_separator out, or take a "
+                "family with mean pooling"
+            )
 
     def penalty(self, vectors: torch.Tensor) -> torch.Tensor | None:
         """(B,) float32: half the sum over fields of strength times squared norm; None without any strength.

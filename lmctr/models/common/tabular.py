@@ -39,6 +39,7 @@ class TabularInputs(NamedTuple):
     numeric_values: torch.Tensor | None = None
     sequence_ids: torch.Tensor | None = None
     sequence_times: torch.Tensor | None = None
+    sequence_weights: torch.Tensor | None = None
 
 
 class Trace(NamedTuple):
@@ -172,11 +173,12 @@ class TabularModelMixin:
         sequence_times: torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        sequence_weights: torch.Tensor | None = None,
     ) -> TabularModelOutput:
         """Encode a batch. The arguments are those of `TabularForCTRMixin.forward`."""
         if self.training and self.config.unknown_share:
             input_ids = self._with_unknown(input_ids)
-        inputs = TabularInputs(input_ids, numeric_values, sequence_ids, sequence_times)
+        inputs = TabularInputs(input_ids, numeric_values, sequence_ids, sequence_times, sequence_weights)
         trace = self.new_trace(output_hidden_states, output_attentions)
         fields = self.embedding(*inputs)
         trace.add(fields)
@@ -268,6 +270,7 @@ class TabularForCTRMixin(WithHeadMixin):
         num_items_in_batch: torch.Tensor | float | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        sequence_weights: torch.Tensor | None = None,
         **options: Any,
     ) -> CTROutput:
         """Score a batch.
@@ -282,6 +285,7 @@ class TabularForCTRMixin(WithHeadMixin):
             num_items_in_batch: divisor of the loss; default: the weight of the labels that count.
             output_hidden_states: return the fields' vectors and every layer's output.
             output_attentions: return the attention maps of families that have some (others return an empty tuple).
+            sequence_weights: (B, S, L) float from 0 on, optional: weights of the entries of lists.
             options: further arguments of the family's base model.
 
         Returns:
@@ -292,6 +296,8 @@ class TabularForCTRMixin(WithHeadMixin):
             ValueError: inputs that do not fit the fields, see `FieldEmbedding.forward`; labels that are none.
         """
         options |= {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+        if sequence_weights is not None:
+            options["sequence_weights"] = sequence_weights
         outputs = self.model(input_ids, numeric_values, sequence_ids, sequence_times, **options)
         several = self.config.num_tasks > 1
         if several:
