@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 import transformers
 from transformers.trainer_utils import PredictionOutput
 
@@ -23,8 +24,9 @@ from lmctr.runs.loading import load_run
 from lmctr.runs.options import EvaluateOptions
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.precision import has_bf16_units
 from lmctr.training.trainer import CTRTrainer
-from lmctr.utils.files import replacing, write_json
+from lmctr.utils.files import read_json, replacing, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +99,10 @@ def evaluate(
     view = input_of(recipe)
     with tempfile.TemporaryDirectory() as scratch:
         values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
+        if values.get("bf16") == "auto":  # as it was trained, where that can be done here
+            chosen = folder.precision.is_file() and read_json(folder.precision)["bf16"]
+            values["bf16"] = chosen and has_bf16_units("cuda" if torch.cuda.is_available() else "cpu")
+            values["use_cpu"] = values.get("use_cpu", False) or (values["bf16"] and not torch.cuda.is_available())
         arguments = CTRTrainingArguments(
             output_dir=scratch, eval_strategy="no", save_strategy="no", disable_tqdm=True, **values
         )

@@ -115,6 +115,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def precision(self) -> Path:
+        """What `training.bf16: auto` chose, and why."""
+        return self.checkpoints / "precision.json"
+
+    @property
     def refit(self) -> Path:
         """Folder of a training on training and validation, with `training.refit`; removed when the run ends."""
         return self.path / ".refit"

@@ -33,6 +33,7 @@ from lmctr.runs.verdict import verdict
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
+from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
 from lmctr.training.processes import leave_process_group
 from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
@@ -205,6 +206,7 @@ class Training:
     def _build_and_train(self) -> None:
         """The trainers live no longer than this, see [`~lmctr.training.processes.leave_process_group`]."""
         processor = self._open_data()
+        self._choose_precision(processor)
         trials = [self._trial(count) for count in range(1, (self.args.rolling_origin or 0) + 1)]
         if self.args.refit:
             view, trainer, found = self._refit(self._chosen(processor), trials)
@@ -219,7 +221,9 @@ class Training:
         """Train, and return the evaluations on validation, oldest first; nothing else is measured or kept, as a search wants it."""
         try:
             self._open_folder()
-            trainer = self._trainer(self.view, self._open_data(), self.args)
+            processor = self._open_data()
+            self._choose_precision(processor)
+            trainer = self._trainer(self.view, processor, self.args)
             for callback in callbacks:
                 trainer.add_callback(callback)
             return self._fit(self.view, trainer, ())["evaluations"]
@@ -287,6 +291,35 @@ class Training:
             self.folder.seal()
         self.wait()
         return processor
+
+    def _choose_precision(self, processor: Any) -> None:
+        """With `bf16: auto`, the choice: that of the first process, at the first start."""
+        if not self.args.chooses_bf16:
+            return
+        file = self.folder.precision
+        if self.is_first and not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, self._try_bf16(processor))
+        self.wait()
+        chosen = read_json(file)
+        self.say(f"bf16 auto: {'bfloat16' if chosen['bf16'] else 'float32'} ({chosen['reason']})")
+        self.values |= {"bf16": chosen["bf16"], "use_cpu": self.args.device.type == "cpu"}
+        self.args = CTRTrainingArguments(**self.values)
+
+    def _try_bf16(self, processor: Any) -> dict[str, Any]:
+        """Whether bfloat16 is faster here, for a model like the one to be trained and the first rows of its data."""
+        device = self.args.device
+        if self.args.fp16:
+            return {"bf16": False, "reason": "fp16 is set"}
+        if not has_bf16_units(device):
+            return {"bf16": False, "reason": f"the {device.type} does not compute in bfloat16"}
+        set_seed(self.args.seed)
+        samples = self.view.training_dataset()
+        rows = [samples[row] for row in range(min(self.args.per_device_train_batch_size, len(samples)))]
+        batch = {key: value.to(device) for key, value in self.view.collator(True)(rows).items()}
+        gain = bf16_gain(self.view.model(processor).to(device).train(), batch)
+        reason = f"a trial's steps were {gain:.2f} times as fast in bfloat16; {LEAST_GAIN} are asked for"
+        return {"bf16": gain >= LEAST_GAIN, "gain": gain, "reason": reason}
 
     def _trainer(self, view: InputKind, processor: Any, args: CTRTrainingArguments) -> CTRTrainer:
         """A trainer with a new model, the same for the same seed."""
