@@ -13,7 +13,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...utils.load_report import held_load_report, print_load_report
 
-__all__ = ["load_backbone", "max_positions", "new_backbone", "position_ids_from_mask"]
+__all__ = ["first_position", "load_backbone", "max_positions", "new_backbone", "position_ids_from_mask"]
 
 
 def _constructor_options(config: PreTrainedConfig) -> dict:
@@ -131,7 +131,7 @@ def _surplus_inside(model: PreTrainedModel, unexpected: Iterable[str]) -> bool:
     return any(name.split(".")[0] in own and not name.endswith(".position_ids") for name in names)
 
 
-def _first_position(config: PreTrainedConfig) -> int:
+def first_position(config: PreTrainedConfig) -> int:
     """Number of the first real token; types that do not begin at 0 give padding the number before."""
     if config.model_type == "mpnet":
         return 2  # whatever its padding token
@@ -141,10 +141,10 @@ def _first_position(config: PreTrainedConfig) -> int:
 def max_positions(config: PreTrainedConfig) -> int | None:
     """Most tokens that a backbone has positions for; None without limit."""
     limit = getattr(config, "max_position_embeddings", None)
-    return None if limit is None else limit - _first_position(config)
+    return None if limit is None else limit - first_position(config)
 
 
 def position_ids_from_mask(attention_mask: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
     """(B, N) positions counted over the real tokens, so that left and right padding agree."""
-    mask, first = attention_mask.long(), _first_position(config)
+    mask, first = attention_mask.long(), first_position(config)
     return ((mask.cumsum(1) + first - 1) * mask + max(first - 1, 0) * (1 - mask)).clamp_min(0)

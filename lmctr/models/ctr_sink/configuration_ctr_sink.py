@@ -16,7 +16,7 @@ SINK_KINDS = ("none", "cls", "sink")
 SINK_SIGNALS = ("none", "recency", "elapsed", "similarity", "random", "feedback", "feedback_value", "ordinal")
 STATISTIC = "statistic:"
 SINK_ORDERS = ("recent", "similarity", "time")
-LAYOUTS = ("single", "split")
+LAYOUTS = ("single", "split", "fields")
 FEEDBACK_MODES = ("none", "groups", "inline", "sink")
 
 
@@ -59,7 +59,8 @@ BACKBONES = {
     "qwen3": BackboneSpec("self_attn", "layers", True, 1 / 3),
     "gpt2": BackboneSpec("attn", "h", True, 1 / 2),
 }
-_SPLIT_BACKBONES = ("bert", "llama", "qwen2", "qwen3", "roberta")
+# Types whose layers can be run in two halves (layouts "split" and "fields").
+_HALVED_BACKBONES = ("bert", "camembert", "llama", "qwen2", "qwen3", "roberta", "xlm-roberta")
 
 # Encoders whose attention takes the keys and values of earlier positions.
 PREFIX_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
@@ -134,11 +135,16 @@ class CTRSinkConfig(CTRConfig):
             behaviour's text and the target's pass the lower half of the layers (the first `num_hidden_layers // 2`) on their
             own; their mean vectors and the sinks pass the upper half together, see `split_layout.py`. No sink passes the
             lower half, so there the sink bias works in the upper half only: the default layers are counted from its first
-            layer, `"all"` means all of it, and a layer below it is an error.
+            layer, `"all"` means all of it, and a layer below it is an error. `"fields"`: the authors' published model, see
+            `fields_layout.py`: each of a few text fields passes the lower half with its sinks in it, their vectors the upper half;
+            the sink bias works in the lower half only.
         items_ahead (`str`, *optional*): with `layout="split"`, how training reads texts. `None`: each text in each batch. `"frozen"`: the
             lower half stays as it is, and each text passes it once, without dropout; what it gave is kept in memory. `"epoch"`: so do
             the texts of histories, anew in each epoch, while the target's text is read and trains the lower half.
-        field_projection_size (`int`, defaults to 128): with `layout="split"`, width of the projected history and target.
+        num_history_fields (`int`, defaults to 2): with `layout="fields"`, histories (one per feedback), which come first.
+        num_target_fields (`int`, defaults to 2): with `layout="fields"`, texts of the target (its title and its genres).
+        field_projection_size (`int`, defaults to 128): with `layout="split"`, width of the projected history and target; with
+            `"fields"`, of each projected field.
         head_hidden_size (`int`, defaults to 32): width of the head's hidden layer.
         num_statistics (`int`, defaults to 0): float columns that describe a sample (rates, counts, times since), which an MLP
             and a linear skip bring into the head beside the pooled state.
@@ -179,6 +185,8 @@ class CTRSinkConfig(CTRConfig):
     encoder_prefix: bool = False
     layout: str = "single"
     items_ahead: str | None = None
+    num_history_fields: int = 2
+    num_target_fields: int = 2
     field_projection_size: int = 128
     head_hidden_size: int = 32
     num_statistics: int = 0
@@ -232,20 +240,31 @@ class CTRSinkConfig(CTRConfig):
 
     @property
     def num_lower_layers(self) -> int:
-        """Layers that a text field passes on its own: half of all with `layout="split"`, none otherwise."""
-        return getattr(self.text_config, "num_hidden_layers", 0) // 2 if self.layout == "split" else 0
+        """Layers that a text field passes on its own: half of all, none with `layout="single"`."""
+        return getattr(self.text_config, "num_hidden_layers", 0) // 2 if self.layout != "single" else 0
+
+    @property
+    def num_fields(self) -> int:
+        """Text fields of a row with `layout="fields"`."""
+        return self.num_history_fields + self.num_target_fields
+
+    @property
+    def layers_with_sinks(self) -> range:
+        """The layers that sinks pass, among which those with sink bias are chosen."""
+        lower, num_layers = self.num_lower_layers, getattr(self.text_config, "num_hidden_layers", 0)
+        return range(lower) if self.layout == "fields" else range(lower, num_layers)
 
     @property
     def resolved_sink_bias_layers(self) -> tuple[int, ...]:
         """The layers with sink bias, in order, after defaults."""
-        first, num_layers = self.num_lower_layers, getattr(self.text_config, "num_hidden_layers", 0)
-        layers = self.sink_bias_layers
+        able, layers = self.layers_with_sinks, self.sink_bias_layers
         if layers is None:
             spec, has_sinks = self.backbone_spec, self.sink_kind == "sink"
-            shares = spec.default_layers(num_layers - first) if spec is not None and has_sinks else []
-            layers = [first + layer for layer in shares]
+            # The authors' shares are of all layers; those of "split" are counted inside its upper half.
+            whole = len(able) if self.layout == "split" else getattr(self.text_config, "num_hidden_layers", 0)
+            layers = able[: len(spec.default_layers(whole))] if spec is not None and has_sinks else []
         elif layers == "all":
-            layers = range(first, num_layers)
+            layers = able
         return tuple(layers)
 
     @property
@@ -275,13 +294,17 @@ class CTRSinkConfig(CTRConfig):
     def validate_values(self) -> None:
         self._check_backbone()
         check_sink_settings(self, self._require)
-        if self.layout == "split":
-            known = self.text_config.model_type in _SPLIT_BACKBONES and self.text_config.num_hidden_layers >= 2
-            types = ", ".join(_SPLIT_BACKBONES)
-            needs = f'"single"; "split" needs a backbone of two layers or more of type {types}'
+        if self.layout != "single":
+            known = self.text_config.model_type in _HALVED_BACKBONES and self.text_config.num_hidden_layers >= 2
+            types = ", ".join(_HALVED_BACKBONES)
+            needs = f'"single"; {self.layout!r} needs a backbone of two layers or more of type {types}'
             self._require(known, "layout", needs)
         ahead = self.items_ahead is None or (self.layout == "split" and self.items_ahead in ("frozen", "epoch"))
         self._require(ahead, "items_ahead", 'None, or "frozen" or "epoch" with layout="split"')
+        if self.layout == "fields":
+            windows = "sliding_attention" in (getattr(self.text_config, "layer_types", None) or ())
+            self._require(not windows, "layout", '"single": "fields" has no sliding windows, which this backbone has')
+            self._require_whole("num_history_fields", "num_target_fields")
         if self.encoder_prefix:
             able = self.layout == "single" and self.text_config.model_type in PREFIX_ENCODERS
             needs = f'false; true needs layout="single" and a backbone of type {", ".join(PREFIX_ENCODERS)}'
@@ -299,12 +322,12 @@ class CTRSinkConfig(CTRConfig):
         if isinstance(self.sink_bias_layers, str):
             self._require(self.sink_bias_layers == "all", "sink_bias_layers", 'a list of layer indices, "all" or None')
         layers = self.resolved_sink_bias_layers
-        num_layers = getattr(self.text_config, "num_hidden_layers", 0)
+        able = self.layers_with_sinks
+        half = {"split": " (no sink passes the lower half)", "fields": " (no sink passes the upper half)"}
         self._require(
-            all(self.num_lower_layers <= layer < num_layers for layer in layers) and len(set(layers)) == len(layers),
+            all(layer in able for layer in layers) and len(set(layers)) == len(layers),
             "sink_bias_layers",
-            f"different layer indices from {self.num_lower_layers} to {num_layers - 1}"
-            + (' (no sink passes the lower half with layout="split")' if self.num_lower_layers else ""),
+            f"different layer indices from {able.start} to {able.stop - 1}{half.get(self.layout, '')}",
         )
         has_sinks = not layers or self.sink_kind != "none"
         self._require(has_sinks, "sink_bias_layers", '[] or None with sink_kind="none": no sinks')

@@ -2,7 +2,7 @@
 
 Paper: https://arxiv.org/abs/2508.03668 (KDD 2026). Input texts are made by `CTRSinkProcessor`.
 
-Shapes: B batch, N tokens, P elements (layout "split"), H hidden size, A heads, S signals per sink.
+Shapes: B batch, N tokens, P elements (layout "split"), F fields (layout "fields"), H hidden size, A heads, S signals per sink.
 """
 
 from operator import attrgetter
@@ -21,6 +21,7 @@ from .backbone import load_backbone, max_positions, new_backbone, position_ids_f
 from .backbone_call import call_backbone, hook_sink_bias
 from .configuration_ctr_sink import CTRSinkConfig
 from .field_store import FieldStore
+from .fields_layout import FieldsHead, FieldsOutput, forward_fields
 from .sink_attention import (
     SinkBias,
     SinkBiasLayer,
@@ -196,6 +197,23 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         # At least one (empty) place, so that every parameter takes part in every step of distributed training.
         return sink_buckets, locate_sinks(is_sink, max(most, 1))
 
+    def embed(
+        self, input_ids: torch.Tensor, sink_buckets: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, SinkContext]:
+        """Input embeddings (B, N, H) with those of Eq. 4 at the sinks, the buckets (B, N, S), and where the sinks are."""
+        if sink_buckets is not None and sink_buckets.shape[:2] != input_ids.shape:
+            raise ValueError(
+                f"sink_buckets: shape {tuple(sink_buckets.shape)} does not fit input_ids of shape {tuple(input_ids.shape)}"
+            )
+        sink_buckets, sinks = self.locate(input_ids, sink_buckets)
+        embeddings = self.language_model.get_input_embeddings()
+        if self.sink_embedding is None:
+            return embeddings(input_ids), sink_buckets, sinks
+        is_sink = sink_buckets[..., :1] >= 0
+        inputs_embeds = embeddings(input_ids.masked_fill(is_sink[..., 0], 0))
+        sink_embeds = self.sink_embedding(sink_buckets.clamp_min(0)).to(inputs_embeds.dtype)
+        return torch.where(is_sink, sink_embeds, inputs_embeds), sink_buckets, sinks
+
     def encode_fields(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Vectors of text fields, each on its own: the mean of its tokens' states after the lower half (`layout="split"`).
 
@@ -231,6 +249,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         field_ids: torch.Tensor | None = None,
         field_vectors: torch.Tensor | None = None,
         target_mask: torch.Tensor | None = None,
+        pooling: str = "all",
         **kwargs,
     ) -> BaseModelOutput:
         """Encode a batch.
@@ -242,20 +261,26 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             position_ids: (B, N) int64; default: counted over the real tokens.
             sink_cache: the sinks of cached positions, with `past_key_values` in causal backbones; needs `position_ids` and a
                 float mask (1, 1, N, P + N), and gets this call's sinks appended.
-            field_ids: (B, N) int64, only with `layout="split"`: the element of each token, -1 for padding.
+            field_ids: (B, N) int64, only with `layout="split"` and `"fields"`: the element or field of each token, -1 for padding.
             field_vectors: (B, P, H), in place of `input_ids` and `field_ids`: vectors of `encode_fields`, element by element,
                 padded on the right; then `attention_mask` (B, P) and `sink_buckets` (B, P) or (B, P, S) go by elements, too.
                 The vectors at [SINK] elements are not read.
             target_mask: (B, N) bool, the target item's tokens; read with `encoder_prefix` and a two-dimensional `attention_mask`.
+            pooling: "all" or "sinks", read with `layout="fields"`, which averages each field before the upper half.
             kwargs: passed to the backbone (`output_hidden_states`, `output_attentions`).
 
         Returns:
             `BaseModelOutput` with `last_hidden_state` (B, N, H); `SplitOutput` (B, P, H) with `layout="split"`, whose hidden
-            states and attentions are the upper half's.
+            states and attentions are the upper half's; `FieldsOutput` (B, F, H) with `layout="fields"`.
         """
+        if self.config.layout != "single" and (position_ids is not None or sink_cache is not None):
+            layout = self.config.layout
+            raise ValueError(f'position_ids and sink_cache are not used with layout="{layout}"; leave them out')
+        if self.config.layout == "fields":
+            if field_vectors is not None:
+                raise ValueError('field_vectors are not used with layout="fields", only with "split"; leave them out')
+            return forward_fields(self, input_ids, attention_mask, sink_buckets, field_ids, pooling, **kwargs)
         if self.config.layout == "split":
-            if position_ids is not None or sink_cache is not None:
-                raise ValueError('position_ids and sink_cache are not used with layout="split"; leave them out')
             return forward_split(self, input_ids, attention_mask, sink_buckets, field_ids, field_vectors, **kwargs)
         if input_ids is None or field_ids is not None or field_vectors is not None:
             raise ValueError(
@@ -263,23 +288,11 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                 "checkpoint"
             )
         self.check_length("input_ids:", input_ids.shape[1], "tokens")
-        if sink_buckets is not None and sink_buckets.shape[:2] != input_ids.shape:
-            raise ValueError(
-                f"sink_buckets: shape {tuple(sink_buckets.shape)} does not fit input_ids of shape {tuple(input_ids.shape)}"
-            )
-        sink_buckets, sinks = self.locate(input_ids, sink_buckets)
+        inputs_embeds, _, sinks = self.embed(input_ids, sink_buckets)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         if position_ids is None:
             position_ids = position_ids_from_mask(attention_mask, self.config.text_config)
-        embeddings = self.language_model.get_input_embeddings()
-        if self.sink_embedding is None:
-            inputs_embeds = embeddings(input_ids)
-        else:
-            is_sink = sink_buckets[..., :1] >= 0
-            inputs_embeds = embeddings(input_ids.masked_fill(is_sink[..., 0], 0))
-            sink_embeds = self.sink_embedding(sink_buckets.clamp_min(0)).to(inputs_embeds.dtype)
-            inputs_embeds = torch.where(is_sink, sink_embeds, inputs_embeds)
         if self.config.encoder_prefix and attention_mask.dim() == 2:
             if target_mask is None:
                 raise ValueError("target_mask is needed with encoder_prefix: what stands before it does not see it")
@@ -341,7 +354,8 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
     def __init__(self, config: CTRSinkConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config)
         self.model = CTRSinkModel(config, language_model)
-        self.head = SplitHead(config) if config.layout == "split" else CTRSinkHead(config)
+        heads = {"single": CTRSinkHead, "split": SplitHead, "fields": FieldsHead}
+        self.head = heads[config.layout](config)
         self.poolings = POOLINGS if config.sink_kind != "none" else ("all",)
         self.post_init()
         self._no_split_modules = self.model._no_split_modules
@@ -469,9 +483,14 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             field_ids=field_ids,
             field_vectors=field_vectors,
             target_mask=target_mask,
+            pooling=pooling,
             **kwargs,
         )
-        read = (outputs, pooling) if isinstance(outputs, SplitOutput) else (outputs.last_hidden_state, tokens)
+        read = (
+            (outputs, pooling)
+            if isinstance(outputs, (SplitOutput, FieldsOutput))
+            else (outputs.last_hidden_state, tokens)
+        )
         logits, loss = self.head(*read, statistics).float(), None
         if labels is not None:
             loss = ctr_loss(logits, labels, sample_weight, num_items_in_batch, self.config.soft_labels)

@@ -30,12 +30,14 @@ class SinkContext(NamedTuple):
 
     index (B, M) int64: positions of each row's sinks in text order, 0 where the row has fewer;
     valid (B, M) bool: which entries are sinks;
-    cache: the sinks of the positions before these, where a row is encoded in parts.
+    cache: the sinks of the positions before these, where a row is encoded in parts;
+    group (B, M) int64: the text that each sink stands in, where a row holds several; sinks see those of their own text.
     """
 
     index: torch.Tensor
     valid: torch.Tensor
     cache: "SinkCache | None" = None
+    group: torch.Tensor | None = None
 
 
 class SinkCache:
@@ -172,6 +174,8 @@ class SinkBiasLayer(nn.Module):
         if self.is_causal:
             causal = torch.ones(num_sinks, num_seen, dtype=torch.bool, device=scores.device)
             visible = visible & causal.tril(num_seen - num_sinks)
+        if sinks.group is not None:
+            visible = visible & (sinks.group[:, None, :, None] == sinks.group[:, None, None, :])
         scores = scores.float().masked_fill(~visible, torch.finfo(torch.float32).min)
         bias = scores.softmax(-1).mean(1).to(hidden_states.dtype)
         bias = self.dropout(bias) * self.scale.to(hidden_states.dtype)

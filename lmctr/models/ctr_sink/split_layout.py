@@ -1,8 +1,9 @@
 """Layout "split" of CTR-Sink: text fields one by one through the lower layers, their vectors through the upper ones.
 
-After BAHE (Geng et al., 2024), as in the default layout of CTR-Sink's research code. A row's text is cut into
+After BAHE (Geng et al., 2024). This is not the layout of CTR-Sink's research code, which reads each history as one text with its
+sinks inside: that is "fields", see `fields_layout.py`. Here a behaviour's vector is computed once for all rows. A row's text is cut into
 elements, numbered in text order by `field_ids`: the prompt's opening, each header, each behaviour (with its feedback word and
-separator), each sink, the target with the text around it. What is decided here, because neither paper says it:
+separator), each sink, the target with the text around it. What is decided here:
 
 - A field is the same tokens as in the layout "single", with positions counted anew; special tokens stay where they are.
 - A field's vector depends on its own tokens only, so a behaviour or a candidate is encoded once, whatever row it stands in.
@@ -35,11 +36,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.base import evaluation_mode, weights_version
 
+from .backbone import first_position
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
 from .field_store import FieldStore
 from .statistics_tower import StatisticsTower
 
-__all__ = ["FieldCache", "Fields", "SplitHead", "SplitOutput", "cut_fields", "mean_over", "run_layers"]
+__all__ = ["FieldCache", "Fields", "SplitHead", "SplitOutput", "cut_fields", "mean_over", "projection", "run_layers"]
 
 
 _CHUNK = 512  # fields that are encoded for a store at once
@@ -121,7 +123,9 @@ def cut_fields(
 def check_split(what: str, config: CTRSinkConfig) -> None:
     """Raise `ValueError`, which starts with `what`, unless the model has text fields."""
     if config.layout != "split":
-        raise ValueError(f'{what}: the model has layout="single"; fields are vectors in the layout "split" only')
+        raise ValueError(
+            f'{what}: the model has layout="{config.layout}"; fields are vectors in the layout "split" only'
+        )
 
 
 def mean_over(states: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -137,40 +141,47 @@ def run_layers(
     attention_mask: torch.Tensor,
     first: int,
     stop: int,
+    *,
+    position_ids: torch.Tensor | None = None,
+    embed: bool = True,
+    always_norm: bool = False,
     **kwargs: Any,
 ) -> list[torch.Tensor]:
-    """Pass vectors through layers `first` to `stop` - 1 of a backbone, with positions counted from the left.
+    """Pass vectors through layers `first` to `stop` - 1 of a backbone.
 
     Args:
-        inputs_embeds: (B, N, H), right-padded. They enter layer `first` as word embeddings enter layer 0: encoders add
-            position and type embeddings and normalise. The last layer of a decoder is followed by its final norm.
-        attention_mask: (B, N), 1 for real vectors.
+        inputs_embeds: (B, N, H). They enter layer `first` as word embeddings enter layer 0: encoders add position and type
+            embeddings and normalise, unless `embed` is false.
+        attention_mask: (B, N), 1 for real vectors, which stand on the left; or a float mask (B, 1, N, N).
+        position_ids: (B, N), counted from 0; default: from the left.
+        always_norm: whether a decoder's final norm follows these layers in any case, not only behind its last layer.
         kwargs: passed to the layers.
 
     Returns:
         The states before layer `first` and after each layer, (B, N, H) each.
     """
     config, layers = backbone.config, attrgetter(spec.layers_path)(backbone)
-    position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]
+    if position_ids is None:
+        position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]
+    types = (getattr(config, "layer_types", None) or ["full_attention"] * len(layers))[first:stop]
     if spec.is_causal:
         hidden = inputs_embeds
         common = {"inputs_embeds": hidden, "attention_mask": attention_mask, "past_key_values": None}
         masks = {"full_attention": create_causal_mask(config, position_ids=position_ids, **common)}
-        types = (getattr(config, "layer_types", None) or ["full_attention"] * stop)[first:stop]
         if "sliding_attention" in types:
             masks["sliding_attention"] = create_sliding_window_causal_mask(config, position_ids=position_ids, **common)
         kwargs |= {"position_ids": position_ids, "use_cache": False}
         kwargs["position_embeddings"] = backbone.rotary_emb(hidden, position_ids)
     else:
-        offset = config.pad_token_id + 1 if config.model_type == "roberta" else 0
-        hidden = backbone.embeddings(inputs_embeds=inputs_embeds, position_ids=position_ids + offset)
+        hidden = inputs_embeds
+        if embed:
+            hidden = backbone.embeddings(inputs_embeds=hidden, position_ids=position_ids + first_position(config))
         masks = {"full_attention": create_bidirectional_mask(config, hidden, attention_mask)}
-        types = ["full_attention"] * (stop - first)
     states = [hidden]
     for index, kind in zip(range(first, stop), types, strict=True):
         hidden = layers[index](hidden, attention_mask=masks[kind], **kwargs)
         states.append(hidden)
-    if spec.is_causal and stop == len(layers):
+    if spec.is_causal and (always_norm or stop == len(layers)):
         states[-1] = backbone.norm(hidden)
     return states
 
@@ -292,6 +303,12 @@ def _check_shape(name: str, value: torch.Tensor, shape: torch.Size) -> None:
         raise ValueError(f"{name}: shape {tuple(value.shape)} does not fit {tuple(shape)} tokens or elements")
 
 
+def projection(hidden_size: int, size: int) -> nn.Sequential:
+    """H -> H/2 -> `size`."""
+    middle = max(hidden_size // 2, 1)
+    return nn.Sequential(nn.Linear(hidden_size, middle), nn.LeakyReLU(), nn.Linear(middle, size))
+
+
 class SplitHead(nn.Module):
     """Head of the layout "split": per part H -> H/2 -> 128, concatenation, LayerNorm, LeakyReLU, then the head of Eq. 5.
 
@@ -304,11 +321,7 @@ class SplitHead(nn.Module):
         hidden_size, size = config.text_config.hidden_size, config.field_projection_size
         self.activation = nn.LeakyReLU()
 
-        def projection() -> nn.Sequential:
-            middle = max(hidden_size // 2, 1)
-            return nn.Sequential(nn.Linear(hidden_size, middle), nn.LeakyReLU(), nn.Linear(middle, size))
-
-        self.history, self.target = projection(), projection()
+        self.history, self.target = (projection(hidden_size, size) for _ in range(2))
         self.norm = nn.LayerNorm(2 * size)
         self.dense = nn.Linear(2 * size, config.head_hidden_size)
         self.out = nn.Linear(config.head_hidden_size, 1)

@@ -43,8 +43,9 @@ def test_sink_bias_on_an_unknown_backbone_type():
               "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 60}  # fmt: skip
     with pytest.raises(ValueError, match=r"'albert'; set sink_bias_layers=\[\]"):
         CTRSinkConfig(text_config=albert, sink_bias_layers=[0])
-    with pytest.raises(ValueError, match="width 16 and hidden states of width 32"):
-        CTRSinkForCTR(CTRSinkConfig(text_config=albert))
+    narrow = CTRSinkForCTR(CTRSinkConfig(text_config=albert, num_sink_buckets=10, sink_bias_layers=[])).eval()
+    assert narrow.model.sink_embedding.projection.out_features == 16  # as wide as its words, not as its layers
+    assert torch.isfinite(narrow(**batch_of(narrow.config)).logits).all()
     distilbert = {
         "model_type": "distilbert",
         "dim": 32,
@@ -54,7 +55,7 @@ def test_sink_bias_on_an_unknown_backbone_type():
         "vocab_size": 60,
     }
     config = CTRSinkConfig(text_config=distilbert, num_sink_buckets=10)
-    assert config.resolved_sink_bias_layers == ()
+    assert config.resolved_sink_bias_layers == (0, 1)
 
 
 def test_any_backbone_with_inputs_embeds_works_without_bias():

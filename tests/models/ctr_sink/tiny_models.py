@@ -61,9 +61,9 @@ def text_config(model_type, **values):
     return {"model_type": model_type} | renamed | _VALUES_OF.get(model_type, {}) | values
 
 
-def sink_config(model_type="bert", attn_implementation="sdpa", **values):
+def sink_config(model_type="bert", attn_implementation="sdpa", text=None, **values):
     defaults = {"num_sink_buckets": 10, "sink_embedding_dim": 16, "sink_bias_dropout": 0.0}
-    config = CTRSinkConfig(text_config=text_config(model_type), **(defaults | values))
+    config = CTRSinkConfig(text_config=text_config(model_type, **(text or {})), **(defaults | values))
     config._attn_implementation = attn_implementation
     return config
 
