@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmctr.models.common.embeddings import FieldGroup
+from lmctr.models.common.embeddings import FieldGroup, PretrainedVectors
 
 __all__ = ["carry_optimizer", "carry_weights", "table_rows"]
 
@@ -25,11 +25,15 @@ def table_rows(
     """
     old, found = dict(before.named_modules()), {}
     for name, group in after.named_modules():
+        if isinstance(group, PretrainedVectors):
+            found[f"{name}.bank.weight"] = torch.from_numpy(sources[group.vocabulary])
         if not isinstance(group, FieldGroup) or group.table is None:
             continue
         rows = torch.full((group.table.num_embeddings,), -1)
         for vocabulary, own in group.rows_of.items():
-            source = torch.from_numpy(sources[vocabulary])
+            source = torch.from_numpy(sources[vocabulary])[
+                : len(own)
+            ]  # one row only where vectors were made elsewhere
             rows[own.start : own.stop] = torch.where(source >= 0, source + old[name].rows_of[vocabulary].start, -1)
         found[f"{name}.table.weight"] = rows
     return found

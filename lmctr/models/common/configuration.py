@@ -276,6 +276,10 @@ class TabularCTRConfig(CTRConfig):
             sooner so. In factorisation machines over all fields such numbers drown the other products.
         use_numeric_skip (`bool`, defaults to `False`): a linear map from the numeric fields straight to the logit, beside the network
             that reads them too. In families whose logit is a linear map of hidden states and nothing else: DNN, DCNv2, HiFormer, Wukong.
+        pretrained_dims (`dict[str, int]`, *optional*):
+            By name of a categorical field, the width of vectors made elsewhere that stand in place of learned ones, see
+            [`~lmctr.models.common.embeddings.PretrainedVectors`].
+        trained_vectors (`list[str]`, *optional*): those of them whose vectors are trained too; the others stay as they are.
         task_names (`list[str]`, *optional*): the labels of a row, one logit each; default: one label without a name.
         task_weights (`list[float]`, *optional*): factor of each task's loss; default 1 for each.
         task_head (`str`, defaults to `"shared_bottom"`):
@@ -309,6 +313,8 @@ class TabularCTRConfig(CTRConfig):
     initializer_range: float = 0.01
     numeric_initializer_range: float | None = None
     use_numeric_skip: bool = False
+    pretrained_dims: dict[str, int] | None = None
+    trained_vectors: list[str] | None = None
     task_names: list[str] | None = None
     task_weights: list[float | int] | None = None
     task_head: str = "shared_bottom"
@@ -391,6 +397,16 @@ class TabularCTRConfig(CTRConfig):
         self._require_widths("task_expert_units")
         self._require_share("task_dropout")
         self._require_whole("num_task_experts", "num_own_experts", "num_task_levels")
+        given, shared = (
+            self.pretrained_dims or {},
+            {names[table] for table in self.sequence_tables if table < len(names)},
+        )
+        self._require(
+            all(name in names and name not in shared and dim >= 1 for name, dim in given.items()),
+            "pretrained_dims",
+            f"widths of at least 1 by name of a categorical field ({', '.join(names)}) whose vocabulary no sequence reads",
+        )
+        self._require(set(self.trained_vectors or ()) <= set(given), "trained_vectors", "names of pretrained_dims")
         self._require_above_zero("initializer_range")
         if self.numeric_initializer_range is not None:
             self._require_above_zero("numeric_initializer_range")

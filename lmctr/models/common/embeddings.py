@@ -23,6 +23,7 @@ __all__ = [
     "LinearNumericEncoding",
     "LinearTerm",
     "MeanPooling",
+    "PretrainedVectors",
     "project_fields",
 ]
 
@@ -113,6 +114,36 @@ def mean_pooling(config: TabularCTRConfig, dim: int, sequences: Sequence[int]) -
     return MeanPooling()
 
 
+class PretrainedVectors(nn.Module):
+    """Vectors of a field's values that were made elsewhere, by a linear map (P, d) of their own brought to the model's width.
+
+    They are fixed unless the configuration's `trained_vectors` names the field. New ones are zeros: `lmctr train` fills them from a file
+    (`data.pretrained`), and a saved model holds them. Missing and unknown values, and those without a vector, keep zeros.
+
+    Attributes:
+        vocabulary: the categorical field.
+    """
+
+    def __init__(self, config: TabularCTRConfig, vocabulary: int, dim: int):
+        super().__init__()
+        name = config.field_names[vocabulary]
+        self.vocabulary = vocabulary
+        self.bank = ZeroBank(config.vocab_sizes[vocabulary], config.pretrained_dims[name])
+        self.bank.weight.requires_grad_(name in (config.trained_vectors or ()))
+        self.projection = nn.Linear(self.bank.embedding_dim, dim, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """(B,) ids to (B, d)."""
+        return self.projection(self.bank(ids))
+
+
+class ZeroBank(TableBank):
+    """A [`TableBank`] whose new rows are zeros."""
+
+    def init_parameters(self, config: PreTrainedConfig) -> None:
+        init.zeros_(self.weight)
+
+
 class FieldGroup(DerivedBuffers):
     """The fields with vectors of one width: one fused table, numeric encodings, sequence encoders.
 
@@ -120,7 +151,7 @@ class FieldGroup(DerivedBuffers):
         config: the model's configuration.
         dim: the width d.
         categorical, numeric, sequences: which of the C, Nn and S have this width.
-        numeric_encoder, sequence_encoder: see [`FieldEmbedding`].
+        numeric_encoder, sequence_encoder, use_pretrained: see [`FieldEmbedding`].
     """
 
     def __init__(
@@ -132,6 +163,7 @@ class FieldGroup(DerivedBuffers):
         sequences: list[int],
         numeric_encoder: Callable[..., nn.Module],
         sequence_encoder: Callable[..., nn.Module],
+        use_pretrained: bool = True,
     ):
         super().__init__()
         self.dim = dim
@@ -141,7 +173,13 @@ class FieldGroup(DerivedBuffers):
             and len(numeric) == config.num_numeric
             and len(sequences) == config.num_sequences
         )
+        given = (config.pretrained_dims or {}) if use_pretrained else {}
+        own = {place: field for place, field in enumerate(categorical) if config.field_names[field] in given}
+        self.pretrained = nn.ModuleDict({str(p): PretrainedVectors(config, f, dim) for p, f in own.items()})
         sizes = config.vocab_sizes + config.sequence_vocab_sizes
+        sizes = [
+            1 if field in own.values() else size for field, size in enumerate(sizes)
+        ]  # no learned vectors besides
         tables = [config.sequence_tables[sequence] for sequence in sequences]
         vocabularies = categorical + sorted({table for table in tables if table >= len(config.vocab_sizes)})
         starts, rows = {}, 0
@@ -186,7 +224,7 @@ class FieldGroup(DerivedBuffers):
         """The (B, n, d) vectors of the group's fields: categorical, numeric, sequences."""
         parts = []
         if self.categorical:
-            parts.append(self.table(self._own(input_ids, self.categorical).to(self.id_dtype) + self.offsets))
+            parts.append(self._categorical(self._own(input_ids, self.categorical).to(self.id_dtype)))
         if self.numeric is not None:
             parts.append(self.numeric(self._own(numeric_values, self.numeric_fields)))
         if self.pooling is not None:
@@ -199,6 +237,16 @@ class FieldGroup(DerivedBuffers):
                 weights = self._own(sequence_weights, self.sequence_fields)
                 parts.append(self.pooling(vectors, mask, times, targets, weights))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _categorical(self, ids: torch.Tensor) -> torch.Tensor:
+        """(B, n) ids to (B, n, d)."""
+        if not self.pretrained:
+            return self.table(ids + self.offsets)
+        learned = torch.tensor([str(place) not in self.pretrained for place in range(ids.shape[1])], device=ids.device)
+        vectors = list(self.table(ids * learned + self.offsets).unbind(1))
+        for place, pretrained in self.pretrained.items():
+            vectors[int(place)] = pretrained(ids[:, int(place)])
+        return torch.stack(vectors, 1)
 
     def _targets(self, categorical: torch.Tensor | None, vectors: torch.Tensor) -> torch.Tensor | None:
         """(B, n, d): for each sequence the row's value of the field whose vocabulary it reads, zeros without one."""
@@ -224,6 +272,7 @@ class FieldEmbedding(DerivedBuffers):
             times (B, n, L) or None and targets to (B, n, d). With an attribute `uses_target` that is true, `targets`
             (B, n, d) holds the row's own value of the field that the sequence shares its vocabulary with (zeros for a
             vocabulary of its own), else None. Default: [`MeanPooling`].
+        use_pretrained: whether fields of the configuration's `pretrained_dims` read [`PretrainedVectors`].
         check: whether `forward` checks its inputs. Outside a compiled graph on the CPU, wrong ids raise `ValueError`. On
             other devices and in compiled graphs they fail an assertion on the device, which does not wait for it.
 
@@ -238,6 +287,7 @@ class FieldEmbedding(DerivedBuffers):
         numeric_encoder: Callable[..., nn.Module] = linear_numerics,
         sequence_encoder: Callable[..., nn.Module] = mean_pooling,
         check: bool = True,
+        use_pretrained: bool = True,
     ):
         super().__init__()
         if config.num_fields == 0:
@@ -262,7 +312,7 @@ class FieldEmbedding(DerivedBuffers):
             numeric = [f - self.num_categorical for f in fields if self.num_categorical <= f < first_sequence]
             sequences = [field - first_sequence for field in fields if field >= first_sequence]
             self.groups[str(dim)] = FieldGroup(
-                config, dim, categorical, numeric, sequences, numeric_encoder, sequence_encoder
+                config, dim, categorical, numeric, sequences, numeric_encoder, sequence_encoder, use_pretrained
             )
             order.extend(fields)
         self.group_order = order
@@ -518,7 +568,7 @@ class LinearTerm(FieldEmbedding):
     """
 
     def __init__(self, config: TabularCTRConfig):
-        super().__init__(config, embedding_dim=1, numeric_encoder=weighted_numerics, check=False)
+        super().__init__(config, embedding_dim=1, numeric_encoder=weighted_numerics, check=False, use_pretrained=False)
 
     def forward(self, *inputs: torch.Tensor | None, **named: torch.Tensor | None) -> torch.Tensor:
         """The (B, F) terms of the sum. The inputs are those that the model's [`FieldEmbedding`] has checked."""

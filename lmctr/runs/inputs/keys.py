@@ -155,6 +155,11 @@ class TabularDataKeys(StoredDataKeys):
         min_length=1,
         description="Label columns to predict, whose cells may be empty; metrics without a name measure the first. Null: the table's own.",
     )
+    pretrained: dict = Field(
+        {},
+        description="By categorical field, vectors made elsewhere in place of learned ones: {file, value, vector, trained: false}, a "
+        "file of rows with the columns `value` and `vector` (a list of numbers).",
+    )
     features: dict = Field({}, description="Changes to the data set's fields: by type, `fields`, `only`, `drop`.")
     statistics: str | list[str] = Field(
         [],

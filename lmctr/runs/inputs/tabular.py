@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,6 +34,7 @@ from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.runs.inputs.logs import check_statistics, log_columns
+from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.runs.loading import load_folder
 from lmctr.statistics import ItemStatistics, StatisticsReader
@@ -58,12 +59,15 @@ class TabularInput(StoredInput):
         "sequence_tables",
         "sequence_vocab_sizes",
         "task_names",
+        "pretrained_dims",
+        "trained_vectors",
         "processor_fingerprint",
     )
     set_by_processor_hint: ClassVar = "it follows from the data and data.features"
 
     source: TableSource | None = None
     store: TabularStore | None = None
+    filled: Sequence[str] = ()  # what was said of vectors made elsewhere
     extended: str = ""  # what became of the vocabularies
     reads_descriptions: ClassVar[bool] = False
     log: InteractionLog | None = None  # where the table is a view of one
@@ -100,7 +104,9 @@ class TabularInput(StoredInput):
 
     @classmethod
     def set_elsewhere(cls, family: str) -> Mapping[str, str]:
-        return {**super().set_elsewhere(family), "task_names": "set data.labels"}
+        return {**super().set_elsewhere(family), "task_names": "set data.labels"} | dict.fromkeys(
+            ("pretrained_dims", "trained_vectors"), "set data.pretrained"
+        )
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
@@ -348,7 +354,31 @@ class TabularInput(StoredInput):
             raise ValueError(
                 "model.embedding_dim is a list, but data.features gives fields widths of their own; keep one of the two"
             )
+        keys = read_pretrained(self.data["pretrained"], processor)
+        if keys:
+            data_values["pretrained_dims"] = {name: self._vectors(own)[1].shape[1] for name, own in keys.items()}
+            data_values["trained_vectors"] = [name for name, own in keys.items() if own.trained]
         return data_values
+
+    @cached_property
+    def _files(self) -> dict[tuple[str, ...], tuple[list[Any], np.ndarray]]:
+        """What files of vectors hold, each read once."""
+        return {}
+
+    def _vectors(self, keys: PretrainedKeys) -> tuple[list[Any], np.ndarray]:
+        place = (keys.file, keys.value, keys.vector)
+        if place not in self._files:
+            self._files[place] = read_vectors(keys)
+        return self._files[place]
+
+    def model(self, processor: Any) -> Any:
+        model = super().model(processor)
+        keys = read_pretrained(self.data["pretrained"], processor)
+        self.filled = fill_vectors(model, processor, {name: self._vectors(own) for name, own in keys.items()})
+        return model
+
+    def describe_model(self, model: Any) -> str:
+        return "; ".join([super().describe_model(model), *self.filled])
 
 
 def _is_log(data: dict[str, Any]) -> bool:
