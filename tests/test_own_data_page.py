@@ -89,15 +89,18 @@ def walked(tmp_path_factory):
 
 def test_the_schema_says_what_the_columns_are(walked):
     schema = yaml.safe_load((walked[0] / "clicks" / "schema.yaml").read_text())
+    typed = {"device": "text", "position": "integer", "topic": "text", "age": "integer", "country": "text"}
+    said = {name: {"column": name, "type": kind} for name, kind in typed.items()}
     assert schema["columns"] == {
         "user": "user_id",
         "item": "item_id",
         "time": "time",
         "label": "clicked",
-        "context": ["device", "position"],
+        "context": {name: said[name] for name in ("device", "position")},
     }
-    assert schema["catalogue"] == {"path": "../items.csv", "columns": ["title", "topic", "price"]}
-    assert schema["users"] == {"path": "../users.csv", "columns": ["age", "country"]}
+    columns = {"title": "title", "topic": said["topic"], "price": "price"}
+    assert schema["catalogue"] == {"path": "../items.csv", "columns": columns}
+    assert schema["users"] == {"path": "../users.csv", "columns": {name: said[name] for name in ("age", "country")}}
 
 
 def test_own_columns_reach_every_family(walked):
@@ -107,6 +110,9 @@ def test_own_columns_reach_every_family(walked):
     assert yaml.safe_load((folder / "runs" / "din" / "config.json").read_text())["item_feature_names"] == ["topic"]
     recipe = yaml.safe_load((folder / "runs" / "ctr_sink" / "recipe.yaml").read_text())
     assert recipe["data"]["prompt"]["item"] == "{title}[, {topic}]"
+    for run in ("din", "ctr_sink"):
+        data = yaml.safe_load((folder / "runs" / run / "data.json").read_text())
+        assert {"context:device=phone", "context:position=1"} <= set(data["statistics"]["names"])
 
 
 def test_families_are_measured_on_one_split(walked):
