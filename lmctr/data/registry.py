@@ -262,7 +262,7 @@ def is_own_log(name: str | os.PathLike, options: Mapping[str, Any]) -> bool:
 
 
 def _data_file(path: Path) -> Loader:
-    if path.is_dir():
+    if path.is_dir() and not any(path.glob("*.parquet")):
         raise ValueError(f"{path}: a folder; name the file in it, or the table and give the folder as its path.")
     reader = _resolve("lmctr.data.tables.load:table_source")
     return Loader("table", reader, f"options of the file {path}", {"data": path})

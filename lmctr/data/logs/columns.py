@@ -186,7 +186,9 @@ def to_seconds(values: Any, column: str = "time", source: str | None = None, uni
     elif pa.types.is_date(kind):
         seconds = array.cast(pa.date32()).cast(pa.int32()).to_numpy(zero_copy_only=False).astype(np.int64) * 86_400
     elif pa.types.is_integer(kind):
-        seconds = np.floor_divide(array.cast(pa.int64()).to_numpy(zero_copy_only=False), per_second[unit])
+        seconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        if unit != "s":  # otherwise they are the column itself: a large log has no room for copies
+            seconds = np.floor_divide(seconds, per_second[unit])
     elif pa.types.is_floating(kind):
         numbers = array.to_numpy(zero_copy_only=False)
         refuse(~np.isfinite(numbers), array, column, source, "are not finite", "Every event needs a time.")

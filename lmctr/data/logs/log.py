@@ -32,6 +32,7 @@ FORMAT_VERSION = 1
 _HEADER_KEYS = frozenset(
     ["num_users", "num_items", "num_events", "arrays", "extra_labels", "has_users", "feedback_names", "scenario_names", "info"]
 )  # fmt: skip
+_BLOCK = 1 << 20  # events that are worked on at once
 FEEDBACK_NAMES = ("unknown", "negative", "positive")
 
 
@@ -244,8 +245,12 @@ class InteractionLog:
 
     def history_lengths(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
         """(S,) int64 number of behaviours before each event."""
-        start, end = self.history_bounds(events)
-        return end - start
+        events = self.positions(events)
+        lengths = np.empty(len(events), dtype=np.int64)
+        for first in range(0, len(events), _BLOCK):
+            start, end = self.history_bounds(events[first : first + _BLOCK])
+            lengths[first : first + _BLOCK] = end - start
+        return lengths
 
     def seen_events(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
         """(E,) bool: the given events and the events of their full histories."""
@@ -344,6 +349,7 @@ class InteractionLog:
             return arrays[name], names.get(name, name), source
 
         user_codes, user_ids = columns.encode_ids(*named("user"))
+        user_codes = user_codes.astype(np.int32)
         seconds = columns.to_seconds(*named("time"))
         labels = columns.to_labels(*named("label"), accepted=(0, 1, -1))
         if catalogue is None:

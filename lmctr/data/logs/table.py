@@ -128,13 +128,13 @@ def log_from_file(
 def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> InteractionLog:
     file = folder / Path(events.path).expanduser()
     types = dict.fromkeys((spec.columns.user, spec.columns.item), ID)
-    table = read_table(file, spec.event_columns(), types, progress=progress, **events.reading())
+    read = [read_table(file, spec.event_columns(), types, progress=progress, **events.reading())]
     tables = {
         name: _read_attributes(part, key, ids, folder / part.path, progress)
         for name, part, key, ids in spec.tables()
         if part.path is not None
     }
-    return _build(table, spec, str(file), tables)
+    return _build(read.pop(), spec, str(file), tables)  # which lets go of columns that it has used
 
 
 def log_from_table(
@@ -223,18 +223,25 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     info = {"name": spec.name, "label_rule": keys.label.describe()} | info_values(spec.info)
     info["notes"] = " ".join(filter(None, (info.get("notes"), *notes))) or None
     context = _described(table, keys.context, source) if keys.context else None
+    given = {
+        "feedback": feedback,
+        "feedback_names": feedback_names,
+        "extra_labels": {name: _labels(table[rule.column], rule, source) for name, rule in keys.extra_labels.items()},
+        "scenario": None if keys.scenario is None else table[keys.scenario.column],
+        "scenario_names": None if keys.scenario is None else keys.scenario.names,
+        "weight": None if keys.weight is None else table[keys.weight],
+        "feedback_values": _graded(table, keys.feedback_values, source),
+        "part": None if keys.part is None else table[keys.part],
+    }
+    seconds = seconds_of(table[keys.time.column], keys.time, source)
+    labels = _labels(table[keys.label.column], keys.label, source)
+    del table
+    pa.default_memory_pool().release_unused()  # a large log has no room for what reading took
     return InteractionLog.from_columns(
         *ids.values(),
-        seconds_of(table[keys.time.column], keys.time, source),
-        _labels(table[keys.label.column], keys.label, source),
-        feedback=feedback,
-        feedback_names=feedback_names,
-        extra_labels={name: _labels(table[rule.column], rule, source) for name, rule in keys.extra_labels.items()},
-        scenario=None if keys.scenario is None else table[keys.scenario.column],
-        scenario_names=None if keys.scenario is None else keys.scenario.names,
-        weight=None if keys.weight is None else table[keys.weight],
-        feedback_values=_graded(table, keys.feedback_values, source),
-        part=None if keys.part is None else table[keys.part],
+        seconds,
+        labels,
+        **given,
         **tables | from_events,
         context=None if context is None else pa.table(context),
         info=DatasetInfo.from_dict(info),
@@ -271,7 +278,7 @@ def _mend_missing_items(
 def whole_ids(values: Any, name: str, source: str) -> pa.Array:
     """Ids of a text file as integers, when all are written as plain integers (without leading zeros)."""
     array = columns.as_arrow(values, name, source)
-    if not pa.types.is_dictionary(array.type):
+    if not pa.types.is_dictionary(array.type) or pa.types.is_integer(array.type.value_type):
         return array
     plain = pc.match_substring_regex(array.dictionary, r"^(0|-?[1-9][0-9]{0,17})$")
     if not pc.all(plain).as_py():

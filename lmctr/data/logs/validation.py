@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time as clock
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -166,6 +166,8 @@ def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Find
             if is_number(table[name].type) and not name.endswith("_id")
         }
         columns = {f"{table_name}.{name}": values for name, values in columns.items()}
+        if not columns:
+            continue
         own = {name: values[rows] for name, values in columns.items()}
         findings += telling_fields(own, log.label, splits.train, held)
         if splits.rule == "user":
@@ -180,15 +182,25 @@ def log_findings(log: InteractionLog, splits: Splits | None = None) -> list[Find
     return findings
 
 
+def _user_blocks(log: InteractionLog) -> Iterator[slice]:
+    """The events of whole users, about a million at a time: what events of one user share is counted block by block, in little memory."""
+    stops = np.searchsorted(log.offsets, np.arange(_CHUNK, log.num_events, _CHUNK))
+    bounds = np.unique(np.concatenate([[0], log.offsets[stops], [log.num_events]]))
+    for start, end in itertools.pairwise(bounds.tolist()):
+        yield slice(start, end)
+
+
 def _doubled_events(log: InteractionLog) -> list[Finding]:
     """Events that repeat another in all that the log knows of them, more than a slip of the recording explains."""
     columns = [log.user, log.item, log.time, log.label, log.feedback]
     columns += [values for values in (log.scenario, log.weight) if values is not None] + list(
         log.extra_labels.values()
     )
-    columns += [np.nan_to_num(values, nan=-1.0) for values in (log.feedback_values,) if values is not None]
-    hashes = row_hashes(columns)
-    count = len(hashes) - len(np.unique(hashes))
+    count = 0
+    for block in _user_blocks(log):
+        own = [values[block] for values in columns]
+        own += [np.nan_to_num(values[block], nan=-1.0) for values in (log.feedback_values,) if values is not None]
+        count += block.stop - block.start - len(np.unique(row_hashes(own)))
     if count < max(20, 0.005 * log.num_events):
         return []
     return [Finding("duplicates", "", f"{count:,} of {log.num_events:,} events repeat another in every column")]
@@ -198,13 +210,23 @@ def _copied_samples(log: InteractionLog, train: np.ndarray, held: np.ndarray) ->
     """Samples that repeat a training sample's user, item and label, in a log whose users do not return to items by themselves."""
     if len(train) < 200 or len(held) < 50:
         return []
-    pair = log.user.astype(np.int64) * log.num_items + log.item
-    known, first = np.unique(pair[train], return_index=True)
-    by_itself = 1 - len(known) / len(train)
-    place = np.minimum(np.searchsorted(known, pair[held]), len(known) - 1)
-    again = known[place] == pair[held]
-    count, share = int(again.sum()), float(again.mean())
-    same = float(np.mean(log.label[train[first[place[again]]]] == log.label[held[again]])) if count else 0.0
+    part = np.zeros(log.num_events, dtype=np.int8)
+    part[train], part[held] = 1, 2
+    distinct = count = alike = 0
+    for block in _user_blocks(log):
+        pair = log.user[block].astype(np.int64) * log.num_items + log.item[block]
+        own, late = (np.flatnonzero(part[block] == code) for code in (1, 2))
+        own = own[np.argsort(log.time[block][own], kind="stable")]
+        known, first = np.unique(pair[own], return_index=True)
+        distinct += len(known)
+        if len(known):
+            place = np.minimum(np.searchsorted(known, pair[late]), len(known) - 1)
+            again = known[place] == pair[late]
+            label = log.label[block]
+            count += int(again.sum())
+            alike += int((label[own[first[place[again]]]] == label[late[again]]).sum())
+    by_itself, share = 1 - distinct / len(train), count / len(held)
+    same = alike / count if count else 0.0
     if count < 20 or share < 0.01 + 5 * by_itself or same < 0.99:
         return []
     text = (
@@ -340,16 +362,23 @@ def _hidden(log: InteractionLog) -> np.ndarray:
 
 def _repeats(log: InteractionLog, hidden: np.ndarray) -> tuple[int, int, int]:
     """Samples with an earlier event on the same item, events that double another, and one such sample."""
-    pair, time = log.user.astype(np.int64) * log.num_items + log.item, log.time
-    order = np.lexsort((time, pair))
-    same = pair[order][1:] == pair[order][:-1]
-    tied = same & (time[order][1:] == time[order][:-1]) & (hidden[order][1:] == hidden[order][:-1])
-    # Times inside a (user, item) run rise: every event after the run's first second has an earlier one.
-    first = np.concatenate([[True], ~same])
-    run_start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
-    repeated = order[time[order] > time[order][run_start]]
-    repeated = repeated[log.label[repeated] >= 0]
-    return len(repeated), int(tied.sum()), int(repeated[0]) if len(repeated) else -1
+    repeated = tied = 0
+    example = -1
+    for block in _user_blocks(log):
+        pair, time = log.user[block].astype(np.int64) * log.num_items + log.item[block], log.time[block]
+        order = np.lexsort((time, pair))
+        pair, time, unseen = pair[order], time[order], hidden[block][order]
+        same = pair[1:] == pair[:-1]
+        tied += int((same & (time[1:] == time[:-1]) & (unseen[1:] == unseen[:-1])).sum())
+        # Times inside a (user, item) run rise: every event after the run's first second has an earlier one.
+        first = np.concatenate([[True], ~same])
+        run_start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+        found = order[(time > time[run_start])] + block.start
+        found = found[log.label[found] >= 0]
+        if len(found) and not repeated:
+            example = int(found[0])
+        repeated += len(found)
+    return repeated, tied, example
 
 
 def _check_splits(log: InteractionLog, splits: Splits, time_order: bool) -> list[str]:
@@ -363,7 +392,9 @@ def _check_splits(log: InteractionLog, splits: Splits, time_order: bool) -> list
             ]
         for count, sample in _bad_events(log.label[events] < 0):
             problems.append(f"{count} events of {name!r} have no label, such as {_event(log, int(events[sample]))}")
-        twice = len(events) - len(np.unique(events))
+        own = np.zeros(log.num_events, dtype=bool)
+        own[events] = True
+        twice = len(events) - int(own.sum())
         taken = events[part[events] >= 0]
         if twice or len(taken):
             example = int(taken[0]) if len(taken) else int(events[0])

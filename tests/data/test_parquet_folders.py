@@ -1,0 +1,110 @@
+"""A folder of Parquet files as one log and as one table; leakage counts block by block."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lmctr.data import load_log, load_tabular
+from lmctr.data.logs import validation
+from lmctr.data.logs.log import InteractionLog
+from lmctr.data.logs.splits import split_log
+from lmctr.data.reading import read_table
+
+SCHEMA = "name: big\nevents: {path: events}\ncolumns: {user: u, item: i, time: {column: t}, label: {column: y}}\n"
+
+
+def events(seed=0, size=600):
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "u": rng.integers(0, 20, size) * 7,
+            "i": pa.array(rng.integers(0, 30, size), pa.int32()),
+            "t": 1_600_000_000 + rng.integers(0, 5000, size),
+            "y": (rng.random(size) < 0.4).astype(np.int8),
+        }
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "events").mkdir()
+    whole = events()
+    for number, start in enumerate(range(0, 600, 250)):
+        part = whole.slice(start, 250)
+        part = part.select(part.column_names[::-1]) if number == 1 else part  # columns in another order
+        pq.write_table(part, tmp_path / "events" / f"part-{number}.parquet")
+    (tmp_path / "log.yaml").write_text(SCHEMA)
+    return tmp_path
+
+
+def test_a_folder_is_one_log(folder):
+    log = load_log(folder / "log.yaml")
+    table = events()
+    expected = InteractionLog.from_columns(*(table[name] for name in "uity"))
+    assert log.user_ids.tolist() == expected.user_ids.tolist()
+    for name in ("offsets", "item", "time", "label", "feedback"):
+        assert np.array_equal(getattr(log, name), getattr(expected, name)), name
+    assert log.catalogue["item_id"].to_pylist() == expected.catalogue["item_id"].to_pylist()
+
+
+def test_texts_of_a_folder_stay_texts(folder):
+    for file in (folder / "events").glob("*.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(table.set_column(table.column_names.index("u"), "u", table["u"].cast(pa.string())), file)
+    assert load_log(folder / "log.yaml").user_ids.dtype.kind == "U"
+
+
+def test_a_folder_is_one_table(folder):
+    source = load_tabular(
+        folder / "events",
+        label="y",
+        time="t",
+        fields=[{"name": "u", "type": "categorical"}, {"name": "i", "type": "categorical"}],
+        fractions=(0.8, 0.1, 0.1),
+    )
+    rows = [rows.table.num_rows for rows in source.pieces[0].read(["u", "y"])]
+    assert sum(rows) == 600
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop_columns(["i"]), r"part-1\.parquet.*column.*'?i'?"),
+        (
+            lambda t: t.set_column(t.column_names.index("u"), "u", t["u"].cast(pa.string())),
+            r"part-1.parquet, column 'u': its type is",
+        ),
+    ],
+)
+def test_files_that_differ(folder, change, message):
+    file = folder / "events" / "part-1.parquet"
+    pq.write_table(change(pq.read_table(file)), file)
+    with pytest.raises(ValueError, match=message):
+        load_log(folder / "log.yaml")
+
+
+def test_a_folder_without_parquet_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"a folder without \.parquet files"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 1 << 20])
+def test_counts_by_blocks_of_users_are_those_of_all_events(monkeypatch, chunk):
+    table = events()
+    doubled = pa.concat_tables([table, table.slice(0, 60)])
+    log = InteractionLog.from_columns(*(doubled[name] for name in "uity"))
+    splits = split_log(log)
+    rows = list(zip(*(getattr(log, name).tolist() for name in ("user", "item", "time", "label"))))
+    pairs = [row[:2] for row in rows]
+    repeated = sum(any(p == q and rows[a][2] < rows[b][2] for a, p in enumerate(pairs)) for b, q in enumerate(pairs))
+    tied = len(rows) - len({row[:3] for row in rows})
+    monkeypatch.setattr(validation, "_CHUNK", chunk)
+    found = validation._repeats(log, validation._hidden(log))
+    assert found[:2] == (repeated, tied)
+    assert rows.index(rows[found[2]]) <= found[2]
+    assert log.history_lengths(splits.train).tolist() == [
+        sum(r[0] == rows[e][0] and r[2] < rows[e][2] for r in rows) for e in splits.train
+    ]
+    (finding,) = validation._doubled_events(log)
+    assert finding.text.startswith(f"{len(rows) - len(set(rows)):,} of {len(rows):,} events repeat")
