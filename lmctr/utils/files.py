@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import yaml
 
 __all__ = [
     "check_file",
+    "is_running",
     "json_text",
     "parse_json",
     "parse_yaml",
@@ -98,10 +100,15 @@ def write_text(path: str | Path, text: str) -> None:
 def replacing(path: str | Path) -> Iterator[Path]:
     """The name of a new file beside `path`, which takes its place when the block ends well and is deleted when it does not.
 
-    The new file is on disk before it takes the place, and the folder's entry after, so that a power cut leaves one of the two whole.
+    The new file is on disk before it takes the place, and the folder's entry after, so that a power cut leaves one of the two whole. What a
+    killed process left beside `path` is deleted.
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+        pid = left.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
+        if pid.isdecimal() and not is_running(int(pid)):
+            left.unlink(missing_ok=True)
     try:
         yield temporary
         sync(temporary)
@@ -109,6 +116,19 @@ def replacing(path: str | Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of this number on this machine."""
+    if os.name == "nt":  # where signal 0 would end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def sync(path: Path) -> None:

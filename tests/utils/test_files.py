@@ -1,3 +1,9 @@
+"""Small files: read strictly, written whole."""
+
+import os
+import subprocess
+import sys
+
 import pytest
 
 from lmctr.utils.files import parse_yaml, read_json, read_yaml, write_json, write_text
@@ -71,3 +77,17 @@ def test_aliases_that_stand_for_little_are_read():
         "b": {"x": 1},
         "c": [{"x": 1}] * 2,
     }
+
+
+def test_what_a_killed_writer_left_is_deleted(tmp_path):
+    """And nothing of a writer that lives, or of another file."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = tmp_path / f"a[1].json.{ended.pid}.tmp"
+    others = [
+        tmp_path / name for name in (f"a[1].json.{os.getppid()}.tmp", f"a1.json.{ended.pid}.tmp", "a[1].json.x.tmp")
+    ]
+    for path in (left, *others):
+        path.touch()
+    write_json(tmp_path / "a[1].json", {"a": 1})
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a[1].json", *others])
