@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lmctr.utils.outside import checked, entries
+
 from .registry import DEFAULT_MAX_TOKENS, Request, scorer_for
 from .statistics import RequestStatistics
 from .user_state import UserState
@@ -66,13 +68,14 @@ def score(
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise ValueError(f"max_tokens must be a whole number of at least 1, got {max_tokens!r}")
     if isinstance(candidates, (str, Mapping)):
-        raise ValueError(f"candidates must be a list of items, got {candidates!r}; give [item] for a single one")
+        raise ValueError(f"candidates must be a list of items, got {candidates!r:.200}; give [item] for a single one")
     if isinstance(history, UserState):
         history.check_belongs(model, processor)
         if items is not None:
             raise ValueError("items: a UserState reads the table that it was made with; give it there")
         return history.score(candidates, time, similarity=similarity, max_tokens=max_tokens)
-    history, candidates = list(history), list(candidates)
+    history, candidates = entries(history, "history"), entries(candidates, "candidates")
+    time = checked(time, "time")
     scorer = scorer_for(model, processor)
     if items is not None:
         known = RequestStatistics(processor, items)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmctr.models.common.base import plain_model, weights_version
 from lmctr.utils.files import replacing
+from lmctr.utils.outside import checked, entries
 
 from .fingerprint import model_fingerprint, plain_config, processor_fingerprint
 from .registry import DEFAULT_MAX_TOKENS, EncodedHistory, Request, scorer_for
@@ -114,7 +115,7 @@ class UserState:
             ValueError: behaviours that the processor refuses; the state is then as before.
         """
         self._check_weights()
-        behaviors = [dict(behavior) if isinstance(behavior, Mapping) else behavior for behavior in behaviors]
+        behaviors = entries(behaviors, "behaviors")
         self._scorer.check_behaviors(behaviors, self._history[-1]["time"] if self._history else None)
         history = self._history + behaviors
         history = history[len(history) - self._scorer.needed(history) :]
@@ -148,7 +149,7 @@ class UserState:
         """What a scorer takes to score candidates of this user, alone or with requests of others (`RequestScorer.score_many`); what it
         encoded goes back by [`keep`]."""
         self._check_weights()
-        candidates = list(candidates)
+        candidates, time = entries(candidates, "candidates"), checked(time, "time")
         if self._statistics is not None:
             candidates = self._statistics.fill(candidates, time)
         return Request(self._history, candidates, time, similarity, max_tokens), self._encoded

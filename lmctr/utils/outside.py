@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import date
 from typing import Any
 
 import numpy as np
 
-__all__ = ["check_text", "checked"]
+__all__ = ["check_text", "checked", "entries"]
 
 _DEPTH = 16
 _LARGEST = 2**64
@@ -26,6 +26,17 @@ def check_text(text: str, where: str) -> str:
                 "write the character itself, or both halves"
             ) from None
     return text
+
+
+def entries(values: Any, where: str) -> list[Any]:
+    """[`checked`] entries of a list, such as a history. Raises `ValueError`, which starts with `where`: no list, or a refused entry."""
+    if (
+        isinstance(values, (str, bytes, Mapping, Set))
+        or getattr(values, "ndim", 1) == 0
+        or not isinstance(values, Iterable)
+    ):
+        raise ValueError(f"{where}: expected a list, got {values!r:.80}")
+    return [checked(value, f"{where}[{place}]") for place, value in enumerate(values)]
 
 
 def checked(value: Any, where: str, depth: int = 0) -> Any:

@@ -135,7 +135,10 @@ class TabularFeatureProcessor(FittedExtractor):
                     raise ValueError(
                         f"field {field.name!r} reads the label column {column!r}: that would give the answer away."
                     )
-        self.state = FittedState(statistics=dict(statistics or {}))
+        found = {} if statistics is None else statistics
+        if not isinstance(found, Mapping) or not isinstance(found.get("value_types", {}), Mapping):
+            raise ValueError(f"statistics: got {statistics!r:.200}; accepted: what `fit` writes.")
+        self.state = FittedState(statistics=dict(found))
         self.is_fitted = False
         self.oov_counts: dict[str, dict[str, int]] = {}
         self.unknown_examples: dict[str, list[str]] = {}

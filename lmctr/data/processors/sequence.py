@@ -115,8 +115,12 @@ class SequenceProcessor(FittedExtractor):
         self.features = {name: tuple(values) for name, values in (features or {}).items()}
         for name in ("behavior_names", "scenario_names", "tasks"):
             values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise ValueError(f"{name}: got {list(values)}, accepted: at least one name, all different.")
+            if (
+                not values
+                or len({*map(repr, values)}) < len(values)
+                or not all(isinstance(one, str) for one in values)
+            ):
+                raise ValueError(f"{name}: got {list(values)!s:.200}, accepted: at least one name, all different.")
         for name in (*self.item_feature_names, *self.user_feature_names):
             if name not in self.features:
                 raise ValueError(f"features: no values for the feature {name!r}; there are {sorted(self.features)}.")
