@@ -35,6 +35,7 @@ def rows(**changes):
         ([{"name": "c", "type": "categorical", "time_format": "%H"}], "time_format needs extract"),
         ([{"name": "c", "type": "categorical"}] * 2, "the name 'c' is given twice"),
         ([{"name": "s", "type": "sequence", "share_with": "cc"}, {"name": "c", "type": "categorical"}], "names no field. Did you mean 'c'"),
+        ([{"name": "s", "type": "sequence", "max_length": 2**32}], "max_length=4294967296; accepted: at most 65,536"),
         ([{"name": "s", "type": "sequence", "share_with": "s"}], "another field with a vocabulary of its own"),
         ([{"name": "s", "type": "sequence", "time_column": "t"}], "time_column needs the processor's time column"),
         ([{"name": "label", "type": "categorical"}], "reads the label column 'label'"),

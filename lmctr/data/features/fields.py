@@ -23,6 +23,8 @@ TRANSFORMS = ("raw", "log1p", "standardize", "quantile")
 BEFORE = (None, "log1p", "logit")
 EXTRACTS = ("hour", "weekday", "weekend", "day", "month", "year")
 MISSING = ("oov", "own_id")
+LONGEST = 65_536
+"""Most values of a list field."""
 _COMMON = ("name", "type", "column", "embedding_dim")
 _VOCABULARY = ("min_count", "max_size", "max_idle", "hash_buckets", "share_with", "value_type", "max_unknown")
 _KEYS = {
@@ -172,6 +174,10 @@ class Field:
             value, lowest = getattr(self, key), 2 if key == "num_bins" else 1
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < lowest):
                 raise ValueError(f"{where}: {key}={value!r}; accepted: a whole number of at least {lowest}.")
+        if self.max_length > LONGEST:
+            raise ValueError(
+                f"{where}: max_length={self.max_length!r}; accepted: at most {LONGEST:,}, since every row has so many places."
+            )
         choices = {"missing": MISSING, "before": BEFORE, "transform": TRANSFORMS, "extract": (None, *EXTRACTS)}
         for key, accepted in (choices | {"keep": (None, "last", "first"), "value_type": (None, *VALUE_TYPES)}).items():
             if getattr(self, key) not in accepted:
