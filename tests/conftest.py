@@ -10,10 +10,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests that run for long and add nothing but numbers, unless `-m` names their marker."""
-    if "campaign" in config.option.markexpr:
-        return
-    skip = pytest.mark.skip(reason="the whole campaign: -m campaign")
-    for item in items:
-        if "campaign" in item.keywords:
-            item.add_marker(skip)
+    """Leave out the tests that run for long or need much that is seldom there, unless `-m` names their marker."""
+    for marker in ("campaign", "smollm2"):
+        if marker in config.option.markexpr:
+            continue
+        skip = pytest.mark.skip(reason=f"runs where asked for: -m {marker}")
+        for item in items:
+            if marker in item.keywords:
+                item.add_marker(skip)

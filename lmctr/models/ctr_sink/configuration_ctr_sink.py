@@ -141,6 +141,9 @@ class CTRSinkConfig(CTRConfig):
         items_ahead (`str`, *optional*): with `layout="split"`, how training reads texts. `None`: each text in each batch. `"frozen"`: the
             lower half stays as it is, and each text passes it once, without dropout; what it gave is kept in memory. `"epoch"`: so do
             the texts of histories, anew in each epoch, while the target's text is read and trains the lower half.
+        field_norm (`bool`, defaults to `False`): with `layout="split"` and a decoder, its final norm follows the lower half too, as in
+            the authors' code, before the mean over a text is taken. In pretrained decoders the first token of a text has a state a
+            hundred times as large as the others; without the norm the vectors of all texts are nearly the same.
         num_history_fields (`int`, defaults to 2): with `layout="fields"`, histories (one per feedback), which come first.
         num_target_fields (`int`, defaults to 2): with `layout="fields"`, texts of the target (its title and its genres).
         field_projection_size (`int`, defaults to 128): with `layout="split"`, width of the projected history and target; with
@@ -185,6 +188,7 @@ class CTRSinkConfig(CTRConfig):
     encoder_prefix: bool = False
     layout: str = "single"
     items_ahead: str | None = None
+    field_norm: bool = False
     num_history_fields: int = 2
     num_target_fields: int = 2
     field_projection_size: int = 128
@@ -301,6 +305,8 @@ class CTRSinkConfig(CTRConfig):
             self._require(known, "layout", needs)
         ahead = self.items_ahead is None or (self.layout == "split" and self.items_ahead in ("frozen", "epoch"))
         self._require(ahead, "items_ahead", 'None, or "frozen" or "epoch" with layout="split"')
+        normed = not self.field_norm or (self.layout == "split" and self.is_causal)
+        self._require(normed, "field_norm", 'false, or true with layout="split" and a decoder')
         if self.layout == "fields":
             windows = "sliding_attention" in (getattr(self.text_config, "layer_types", None) or ())
             self._require(not windows, "layout", '"single": "fields" has no sliding windows, which this backbone has')

@@ -187,9 +187,11 @@ def run_layers(
 
 
 def lower_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
-    """What vectors of text fields depend on: all of the backbone but its upper half and a decoder's final norm."""
+    """What vectors of text fields depend on: all of the backbone but its upper half and, without `field_norm`, a decoder's final norm."""
     backbone, layers = model.language_model, attrgetter(model.config.backbone_spec.layers_path)(model.language_model)
-    upper = list(layers[model.config.num_lower_layers :]) + ([backbone.norm] if model.is_causal else [])
+    upper = list(layers[model.config.num_lower_layers :]) + (
+        [backbone.norm] if model.is_causal and not model.config.field_norm else []
+    )
     others = {id(parameter) for module in upper for parameter in module.parameters()}
     return [parameter for parameter in backbone.parameters() if id(parameter) not in others]
 

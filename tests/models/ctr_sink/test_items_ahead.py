@@ -15,14 +15,14 @@ from lmctr.training.lora import add_lora, merge_lora
 TYPES = ("bert", "roberta", "qwen2", "llama")
 
 
-def model_of(model_type, ahead, dropout=0.0):
+def model_of(model_type, ahead, dropout=0.0, **values):
     torch.manual_seed(0)
     text = text_config(model_type, num_hidden_layers=4, vocab_size=500, max_position_embeddings=128)
     if model_type in ("bert", "roberta"):
         text |= {"hidden_dropout_prob": dropout}
     else:
         text |= {"attention_dropout": dropout}
-    config = {"layout": "split", "items_ahead": ahead, "num_sink_buckets": 10, "sink_bias_dropout": 0.0}
+    config = {"layout": "split", "items_ahead": ahead, "num_sink_buckets": 10, "sink_bias_dropout": 0.0} | values
     return CTRSinkForCTR(CTRSinkConfig(text_config=text, **config))
 
 
@@ -120,6 +120,27 @@ def test_epoch_reads_targets_and_renews_histories_at_each_epoch(model_type, monk
     torch.testing.assert_close(model.eval()(**batch).logits, plain(**batch).logits, atol=1e-5, rtol=1e-5)
     model.train().begin_epoch()
     torch.testing.assert_close(model(**batch).logits, plain(**batch).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "llama"])
+def test_the_final_norm_after_the_lower_half(model_type):
+    """Against the layers by hand; the norm then belongs to the frozen half. Encoders have none of their own."""
+    model = model_of(model_type, "frozen", field_norm=True).eval()
+    backbone = model.model.language_model
+    with torch.no_grad():
+        backbone.norm.weight.uniform_(0.2, 2.0)
+    assert not backbone.norm.weight.requires_grad
+    ids = torch.tensor([[5, 9, 30, 7]])
+    seen = []
+    hook = backbone.layers[1].register_forward_hook(lambda module, args, output: seen.append(output))
+    with torch.no_grad():
+        vector = model.encode_fields(ids)[0]
+    hook.remove()
+    states = seen[0][0].double()
+    normed = states / (states.pow(2).mean(-1, keepdim=True) + backbone.config.rms_norm_eps).sqrt()
+    torch.testing.assert_close(vector.double(), (normed * backbone.norm.weight.double()).mean(0), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="field_norm=True is not accepted"):
+        model_of("bert", None, field_norm=True)
 
 
 def test_stored_vectors_have_no_dropout():

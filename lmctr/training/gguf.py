@@ -1,0 +1,54 @@
+"""Backbones that come as one GGUF file: converted once to the folder that everything else reads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+__all__ = ["backbone_of_gguf"]
+
+
+def backbone_of_gguf(file: Path) -> Path:
+    """Folder with configuration, float32 weights in safetensors and tokenizer of a GGUF file.
+
+    Made at the first use, in `$XDG_CACHE_HOME/lmctr/backbones`, else `~/.cache/lmctr/backbones`; that takes a minute or two and four
+    bytes a parameter.
+
+    Raises:
+        ValueError: the package gguf is not installed, or transformers cannot read the file.
+    """
+    about = file.stat()
+    name = hashlib.blake2b(f"{file.name} {about.st_size} {about.st_mtime_ns}".encode(), digest_size=6).hexdigest()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / f"lmctr/backbones/{file.stem}-{name}"
+    if folder.is_dir():
+        return folder
+    if find_spec("gguf") is None:
+        raise ValueError(f"backbone: {file.name} is a GGUF file, which the package gguf reads: pip install gguf")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    try:
+        source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+        loaded = AutoModel.from_pretrained(**source, dtype=torch.float32)
+        # Saved would be a model that calls itself quantised; its weights, which are not any more, go into one that does not.
+        values = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
+        plain = AutoModel.from_config(type(loaded.config).from_dict(values))
+        plain.load_state_dict(loaded.state_dict(), strict=True)
+        plain.save_pretrained(made)
+        AutoTokenizer.from_pretrained(**source).save_pretrained(made)
+        try:
+            made.rename(folder)
+        except OSError:  # another process was faster
+            if not folder.is_dir():
+                raise
+    except (KeyError, RuntimeError, ImportError) as error:
+        raise ValueError(f"backbone: transformers cannot read {file} ({error})") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return folder
