@@ -129,6 +129,11 @@ def _text(config: Any, shape: RequestShape, requests: int, generator: torch.Gene
         behaviours = place // _TOKENS_PER_BEHAVIOUR
         fields = 2 * behaviours + is_sink.long() if has_sinks else behaviours
         inputs["field_ids"] = fields.expand(rows, length).contiguous()
+    if config.layout == "fields":  # equal parts of the row, without sinks in the target's
+        fields = place * config.num_fields // length
+        inputs["field_ids"] = fields.expand(rows, length).contiguous()
+        if has_sinks:
+            inputs["sink_buckets"][:, fields >= config.num_history_fields] = -1
     return inputs
 
 

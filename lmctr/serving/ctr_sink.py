@@ -282,6 +282,8 @@ def _why_not_shared(model: torch.nn.Module, processor: Any) -> str | None:
     used = model.model.language_model.config._attn_implementation
     windows = _window_that_cuts(config.text_config, processor.effective_max_length)
     dependent = [signal for signal in processor.signals if signal in ("similarity", "random")]
+    if config.layout == "fields":
+        return "the fields of layout 'fields' are read as wholes, and its upper half sees the candidate's; rows are batched"
     if config.layout != "single":
         once = "computes the vector of each text once per request"
         return f"layout {config.layout!r} {once}; rows of vectors are short and are batched"

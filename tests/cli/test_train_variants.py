@@ -41,6 +41,25 @@ def test_layout_split_from_training_to_prediction(recipe_file, tmp_path, capsys)
         load_run(folder)
 
 
+def test_layout_fields_from_training_to_prediction(recipe_file, tmp_path):
+    """Two lists and a target of two lines, as four texts; the numbers of fields come from the prompt."""
+    folder = tmp_path / "run"
+    prompt = '{base: generic/en, item: "{title}\\nagain: {title}", behavior_item: "{title}"}'
+    values = ("--data.feedback", "groups", "--data.prompt", prompt, "--model.sink_signal", "recency")
+    train(recipe_file, folder, "--model.layout", "fields", *values)
+    model, processor = load_run(folder)
+    assert model.config.layout == processor.layout == "fields"
+    assert (model.config.num_history_fields, model.config.num_target_fields) == (2, 2)
+    assert len(model.head.projections) == 4
+    assert model.config.max_sinks == 2 * processor.num_behaviors
+    assert main(["evaluate", str(folder)]) == 0
+    log, table = tiny_log(), pq.read_table(folder / "predictions" / "test.parquet").slice(0, 4)
+    requests = [request_of(log, event) for event in table["event"].to_pylist()]
+    requests = [{**one, "target": f"{one['target']}\nagain: {one['target']}"} for one in requests]
+    answers = predict(folder, tmp_path, requests)
+    np.testing.assert_allclose([answer["logit"] for answer in answers], table["logit"].to_numpy(), atol=1e-4)
+
+
 def test_published_settings_are_recipe_values(recipe_file, tmp_path):
     """`sink_bias_causal=False` and `trailing_sink=False`, with the bias in every layer, on a decoder from scratch."""
     folder = tmp_path / "run"

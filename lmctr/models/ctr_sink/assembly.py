@@ -53,7 +53,8 @@ class AssemblySettings:
     """What the processor is set to. See `CTRSinkProcessor` for the meaning of each value.
 
     `feedback_codes` is the number of feedback codes, code 0 included; `sink_id` is None without sinks. `words_per_code` is the
-    number of words of each feedback code: one for each bucket of graded feedback where words tell it, else 1.
+    number of words of each feedback code: one for each bucket of graded feedback where words tell it, else 1. `break_id` stands in
+    pieces where a text field ends and the next begins, and `num_fields` is their number, both for the layout "fields".
     """
 
     num_behaviors: int
@@ -71,6 +72,8 @@ class AssemblySettings:
     value_levels: tuple[float, ...] = ()
     words_per_code: int = 1
     statistic_bounds: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    break_id: int | None = None
+    num_fields: int = 0
 
     @property
     def needs_feedback(self) -> bool:
@@ -293,10 +296,13 @@ def make_plan(
     if settings.feedback == "groups":
         group_lengths = np.diff(np.flatnonzero(np.diff(row * settings.feedback_codes + code, prepend=-1, append=-1)))
         from_end = _rank_from_end(group_lengths)
-        cost = cost + np.where(from_end == 0, pieces.header_length[code], 0)
+        if settings.layout != "fields":
+            cost = cost + np.where(from_end == 0, pieces.header_length[code], 0)
     is_empty = np.diff(offsets) == 0
     fixed = pieces.head[1] + pieces.prefix[1] + pieces.suffix[1] + is_empty * pieces.empty[1]
     fixed = fixed + pieces.item_length[samples.target]
+    if settings.layout == "fields":  # every history has its header, also where it is empty
+        fixed = fixed + pieces.header_length.sum()
     if settings.max_length is not None and np.any(fixed > settings.max_length):
         wrong = int(np.argmax(fixed > settings.max_length))
         raise RowError(
@@ -305,6 +311,8 @@ def make_plan(
             f"{settings.max_length}; raise max_length or shorten the prompt or the target's text",
         )
     sink_discount = int(settings.sink_id is not None and not settings.trailing_sink)  # no sink after the last one
+    if settings.layout == "fields":  # nor after the last one of each history
+        cost, sink_discount = cost - sink_discount * (from_end == 0), 0
     length = fixed + _row_sums(cost, offsets) - sink_discount * ~is_empty
     dropped = np.zeros(len(samples), dtype=np.int64)
     if settings.max_length is not None and np.any(length > settings.max_length):
@@ -335,7 +343,8 @@ def assemble(
         input_ids, attention_mask: (B, N) int64. sink_buckets: (B, N) int64, (B, N, S) for two and more signals, -1
         where the token is no sink. target_mask: (B, N) bool, the tokens of the target's text; when that text is empty,
         the prompt's own tokens around it. num_dropped: (B,) int64, behaviours dropped by truncation. For the layout "split"
-        also field_ids: (B, N) int64, the element of each token, see `split_layout.py`, and -1 for padding.
+        also field_ids: (B, N) int64, the element of each token, see `split_layout.py`, and -1 for padding; for "fields" its field, and
+        -1 also between fields.
 
     Raises:
         ValueError: see [`make_plan`]; also a target without any token.
@@ -344,6 +353,7 @@ def assemble(
     num_rows, counts = len(samples), np.diff(plan.offsets)
     row = np.repeat(np.arange(num_rows), counts)
     last = plan.offsets[1:][counts > 0] - 1
+    is_fields = settings.layout == "fields"
 
     # Each row is a list of spans: head, per behaviour `width` spans of which the last is the behaviour itself, then
     # empty text, target prefix, target, target suffix. Spans of length 0 cost nothing.
@@ -363,10 +373,21 @@ def assemble(
     lengths[own] = pieces.item_length[item] + pieces.tail_length
     has_sink = np.full(len(row), settings.sink_id is not None)
     if settings.sink_id is not None and not settings.trailing_sink:
+        if is_fields:
+            last = np.flatnonzero(np.append(plan.opens_group, True)[1:])
         lengths[own[last]] -= 1
         has_sink[last] = False
     if settings.feedback == "inline":
         starts[own - 1], lengths[own - 1] = pieces.word_start[plan.word], pieces.word_length[plan.word]
+    elif is_fields:
+        # Headers stand one behind the other in the pieces, so those of the empty groups before a group are one span with its own.
+        edges = np.append(pieces.header_start, pieces.header_start[-1] + pieces.header_length[-1])
+        before = np.where(np.isin(np.arange(len(row)), plan.offsets[:-1]), 0, np.roll(plan.code, 1))
+        starts[own - 1] = edges[before + 1]
+        lengths[own - 1] = (edges[plan.code + 1] - edges[before + 1]) * plan.opens_group
+        shown = np.zeros(num_rows, dtype=np.int64)
+        shown[counts > 0] = plan.code[plan.offsets[1:][counts > 0] - 1]
+        starts[close - 4], lengths[close - 4] = edges[shown + 1], edges[-1] - edges[shown + 1]
     elif settings.feedback == "groups":
         starts[own - 1] = pieces.header_start[plan.code]
         lengths[own - 1] = pieces.header_length[plan.code] * plan.opens_group
@@ -411,7 +432,33 @@ def assemble(
         number = np.cumsum(begins) - 1
         arrays["field_ids"] = np.full((num_rows, longest), -1, dtype=np.int64)
         arrays["field_ids"][real] = number - np.repeat(number[row_start], plan.length)
-    return arrays
+    return _as_fields(settings, arrays) if is_fields else arrays
+
+
+def _as_fields(settings: AssemblySettings, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Number the fields of rows and mask what stands between them. The history of the last feedback code, the best, comes first."""
+    real = arrays["attention_mask"].astype(bool)
+    between = real & (arrays["input_ids"] == settings.break_id)
+    found = between.sum(axis=1) + 1
+    if np.any(found != settings.num_fields):
+        wrong = int(np.argmax(found != settings.num_fields))
+        histories = settings.feedback_codes - 1
+        raise RowError(
+            wrong,
+            f"its texts make {int(found[wrong])} fields, but the prompt makes {settings.num_fields}: {histories} histories and a target "
+            f"of {settings.num_fields - histories} lines; give the target's text so many lines, and behaviours texts of one line",
+        )
+    number = np.cumsum(between, axis=1)
+    histories = settings.feedback_codes - 1
+    number = np.where(number < histories, histories - 1 - number, number)
+    real &= ~between
+    return {
+        **arrays,
+        "input_ids": np.where(between, settings.pad_id, arrays["input_ids"]),
+        "attention_mask": real.astype(np.int64),
+        "target_mask": arrays["target_mask"] & real,
+        "field_ids": np.where(real, number, -1),
+    }
 
 
 def _buckets(

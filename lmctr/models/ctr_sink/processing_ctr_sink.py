@@ -93,7 +93,11 @@ class CTRSinkProcessor(ProcessorMixin):
             the element that each token belongs to, -1 for padding. The elements of a row, in text order: the opening special
             tokens with the prompt's head, each header, each behaviour (feedback word, item text, separator), each sink, the
             text of an empty history, the target with the prompt's text around it. `max_length` still counts the whole row;
-            only each element and the number of elements need positions in the backbone, so it may be raised.
+            only each element and the number of elements need positions in the backbone, so it may be raised. `"fields"` (with
+            `feedback="groups"`) adds it too: the number of the text field. Fields are the groups, the last feedback's first, each with
+            its header even where it is empty, then the lines of the target's text; each has the tokenizer's special tokens of
+            its own. The prompt's item template gives a target its lines, its `behavior_item` behaviours texts of one line; the
+            prompt's `empty_history` is not read.
         sink_token (`str`, defaults to `"[SINK]"`): text of the sink token, added to the tokenizer. The model never looks
             its id up, so the language model's vocabulary need not grow.
         sink_token_id (`int`, *optional*): set when a saved processor is loaded; the tokenizer must hold `sink_token` there.
@@ -224,7 +228,7 @@ class CTRSinkProcessor(ProcessorMixin):
     def model_input_names(self) -> list[str]:
         """Keys of a batch."""
         names = ["input_ids", "attention_mask", "sink_buckets", "target_mask"]
-        names += ["field_ids"] if self.layout == "split" else []
+        names += ["field_ids"] if self.layout != "single" else []
         return names + (["statistics"] if self.statistics_reader is not None else [])
 
     @property
@@ -247,7 +251,26 @@ class CTRSinkProcessor(ProcessorMixin):
             value_levels=tuple(self.value_levels or ()),
             words_per_code=self._words_per_code,
             statistic_bounds=tuple((name, tuple(self.statistic_bounds[name])) for name in self.sink_statistics),
+            break_id=self._break_id,
+            num_fields=len(self.prompt.feedback) + self.num_target_fields,
         )
+
+    @property
+    def num_target_fields(self) -> int:
+        """Lines of a target's text, by the prompt's item template."""
+        return self.prompt.item.count("\n") + 1
+
+    @property
+    def _break_id(self) -> int | None:
+        """An id that stands for no token: a text field ends before it, the next begins behind it."""
+        return max(self.tokenizer.get_vocab().values()) + 1 if self.layout == "fields" else None
+
+    @cached_property
+    def _field_break(self) -> list[int]:
+        if self.layout != "fields":
+            return []
+        prefix, suffix = self._special_layout
+        return [*suffix, self._break_id, *prefix]
 
     @property
     def _words_per_code(self) -> int:
@@ -274,6 +297,7 @@ class CTRSinkProcessor(ProcessorMixin):
                 f"{type(self).__name__}: feedback='sink' gives the feedback in the sinks, so sink_signal must hold "
                 f"'feedback' or 'feedback_value', for example ['recency', 'feedback']; got {self.sink_signal!r}"
             )
+        require(self.layout != "fields" or self.feedback == "groups", "feedback", "'groups' with layout='fields'")
         if self.feedback == "none" and carried:
             raise ValueError(
                 f"{type(self).__name__}: sink_signal={self.sink_signal!r} carries the feedback, but feedback='none'; "
@@ -384,11 +408,26 @@ class CTRSinkProcessor(ProcessorMixin):
     def _item_tokens(self, texts: Sequence[str | None]) -> Ragged:
         blank = " " if self._blanks["item"] else ""
         clean = [str(text).strip() if text is not None else "" for text in texts]
-        clean = [blank + text if text else "" for text in clean]
+        counts = np.ones(len(clean), dtype=np.int64)
+        if self.layout == "fields":
+            lines = [text.split("\n") for text in clean]
+            counts = np.array([len(parts) for parts in lines], dtype=np.int64)
+            clean = [line.strip() for parts in lines for line in parts]
+        # Lines are fields, which begin a text of their own; what has one line stands in a text.
+        clean = [
+            blank + text if text and not opens else text for text, opens in zip(clean, np.repeat(counts > 1, counts))
+        ]
         rows: list[list[int]] = []
         for begin in range(0, len(clean), _CHUNK):
             rows.extend(tokenize(self.tokenizer, clean[begin : begin + _CHUNK]))
-        return drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id)
+        found = drop_special(self.tokenizer, Ragged.from_rows(rows, dtype=np.int32), self.sink_token_id)
+        if len(clean) == len(counts):
+            return found
+        joined = [
+            np.concatenate([part for line in range(at, at + count) for part in (self._field_break, found[line])][1:])
+            for at, count in zip(np.cumsum(counts) - counts, counts)
+        ]
+        return Ragged.from_rows([row.astype(np.int32).tolist() for row in joined], dtype=np.int32)
 
     def _pieces(self, items: Ragged) -> Pieces:
         tail = [*self._prompt_ids["separator"], *([] if self.settings.sink_id is None else [self.settings.sink_id])]
@@ -397,8 +436,8 @@ class CTRSinkProcessor(ProcessorMixin):
         return Pieces.build(
             items,
             head=[*prefix, *self._prompt_ids["head"]],
-            empty=self._prompt_ids["empty_history"],
-            prefix=self._prompt_ids["target_prefix"],
+            empty=[] if self.layout == "fields" else self._prompt_ids["empty_history"],
+            prefix=[*self._field_break, *self._prompt_ids["target_prefix"]],
             suffix=[*self._prompt_ids["target_suffix"], *suffix],
             suffix_text=len(self._prompt_ids["target_suffix"]),
             tail=tail,
@@ -406,7 +445,10 @@ class CTRSinkProcessor(ProcessorMixin):
                 *([] for _ in told),
                 *(self._prompt_ids[f"word {code} {value}"] for code in codes for value in told),
             ],
-            headers=[[], *(self._prompt_ids[f"header {code}"] for code in codes)],
+            headers=[
+                [],
+                *([*(self._field_break if code else []), *self._prompt_ids[f"header {code}"]] for code in codes),
+            ],
         )
 
     @cached_property
@@ -419,7 +461,10 @@ class CTRSinkProcessor(ProcessorMixin):
 
     @cached_property
     def _blanks(self) -> dict[str, bool]:
-        return piece_blanks(self.prompt, self.feedback, self.value_levels or ())
+        blanks = piece_blanks(self.prompt, self.feedback, self.value_levels or ())
+        if self.layout == "fields":  # a header begins a text of its own
+            blanks |= {piece: False for piece in blanks if piece.startswith("header ")}
+        return blanks
 
     @cached_property
     def _prompt_ids(self) -> dict[str, list[int]]:

@@ -39,6 +39,8 @@ _SET_BY_DATA = {
     "feedback": "feedback",
     "num_behaviors": "num_behaviors",
     "max_sinks": "num_behaviors",
+    "num_history_fields": "prompt",
+    "num_target_fields": "prompt",
     "num_statistics": "statistics",
 }
 
@@ -306,6 +308,9 @@ class TextInput(LogInput):
             "feedback": self.data["feedback"],
             "max_sinks": processor.max_sinks,
         }
+        if processor.layout == "fields":
+            values["num_history_fields"] = len(processor.prompt.feedback)
+            values["num_target_fields"] = processor.num_target_fields
         reader = processor.statistics_reader
         values["num_statistics"] = 0 if reader is None else len(reader.names)
         if isinstance(backbone, str):

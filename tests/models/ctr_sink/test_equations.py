@@ -91,6 +91,24 @@ def test_attention_is_softmax_of_scores_plus_scaled_bias(backbone, causal):
                 assert attentions[index][row, :, : len(ids), len(ids) :].sum() == 0
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_dropout_leaves_out_entries_of_the_bias(rate):
+    """In training an entry of B is 0 or 1 / (1 - rate) of what it is without; all heads lose it together."""
+    from lmctr.models.ctr_sink.sink_attention import locate_sinks
+
+    torch.manual_seed(0)
+    model = CTRSinkForCTR(sink_config("bert", sink_bias_layers=[0], sink_bias_dropout=rate))
+    layer, hidden = model.model.sink_bias.layers[0], torch.randn(4, 30, 32)
+    is_sink = torch.arange(30).expand(4, -1) % 2 == 0
+    sinks = locate_sinks(is_sink, 15)
+    with torch.no_grad():
+        whole, dropped = layer.eval()(hidden, sinks), layer.train()(hidden, sinks)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], whole[kept] / (1 - rate))
+    assert abs(1 - kept.sum() / (whole != 0).sum() - rate) < 0.06
+    assert (whole != 0).sum() == 4 * 15 * 15
+
+
 @pytest.mark.parametrize("signals", [["recency"], ["recency", "feedback", "elapsed"]])
 def test_sink_embedding_is_linear_of_summed_tables(signals):
     """Eq. 4: the input embedding at a sink is W (sum_s E_s[b_s]) + c; elsewhere it is the backbone's."""

@@ -93,5 +93,5 @@ def test_texts_are_scored_alike_from_tokens_and_from_a_saved_processor_and_a_cac
 
 
 def test_unknown_layout(tokenizers):
-    with pytest.raises(ValueError, match="layout='both' is not accepted; use one of single, split"):
+    with pytest.raises(ValueError, match="layout='both' is not accepted; use one of single, split, fields"):
         CTRSinkProcessor(tokenizers["bert"], layout="both")

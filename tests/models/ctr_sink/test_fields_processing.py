@@ -1,0 +1,148 @@
+"""Fields of the layout "fields" from the processor, against texts that are put together by hand."""
+
+import numpy as np
+import pytest
+import torch
+from test_processing import as_input, history_of
+from text_tokenizers import KINDS, make
+from tiny_models import sink_config
+
+from lmctr import AutoModelForCTR, CTRSinkForCTR
+from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
+
+TARGETS = [
+    "Title of the movie: Heat\nGenres of the movie: Crime, Drama",
+    "Title of the movie: Casino\nGenres of the movie: ",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return {kind: make(kind) for kind in KINDS}
+
+
+def processor_of(tokenizer, **options):
+    settings = {"prompt": "movielens_fields/en", "layout": "fields", "feedback": "groups", "num_behaviors": 3}
+    return CTRSinkProcessor(tokenizer, **(settings | options))
+
+
+def pieces(tokenizer, *texts):
+    """Ids of texts that are tokenised one by one; a blank at a text's end belongs to the next."""
+    ids, blank = [], ""
+    for text in texts:
+        whole, blank = blank + text if text else "", ""
+        if whole.endswith(" "):
+            whole, blank = whole[:-1], " "
+        ids += tokenizer(whole, add_special_tokens=False, split_special_tokens=True)["input_ids"] if whole else []
+    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    return [token for token in ids if token not in special]
+
+
+def field_of(processor, header, shown, trailing):
+    """Ids and recency buckets of one history; `shown`: (text, distance to the target)."""
+    tokenizer, ids, buckets, texts = processor.tokenizer, [], {}, [header]
+    for number, (text, distance) in enumerate(shown):
+        texts += [text, ", "]
+        if trailing or number < len(shown) - 1:
+            ids = pieces(tokenizer, *texts)
+            buckets[len(ids) + len(buckets)] = distance
+    ids = pieces(tokenizer, *texts)
+    for place in sorted(buckets):
+        ids.insert(place, processor.sink_token_id)
+    return ids, buckets
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("trailing", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_are_texts_of_their_own(tokenizers, kind, trailing, side):
+    processor = processor_of(tokenizers[kind], trailing_sink=trailing)
+    processor.tokenizer.padding_side = side
+    rng = np.random.default_rng(0)
+    histories = [history_of(rng, n, known_feedback=True) for n in (0, 1, 2, 5, 12)]
+    made = [as_input(history) for history in histories]
+    assert {entry["feedback"] for history in made for entry in history} == {1, 2}
+    targets = [TARGETS[n % 2] for n in range(len(made))]
+    batch = processor(histories=made, targets=targets, times=[10**8] * len(made), return_num_dropped=True)
+    assert sorted(processor.model_input_names) == sorted(set(batch) - {"num_dropped"})
+    probe = processor.tokenizer("a", add_special_tokens=True)["input_ids"]
+    alone = processor.tokenizer("a", add_special_tokens=False)["input_ids"]
+    start = next(i for i in range(len(probe)) if probe[i : i + len(alone)] == alone)
+    opening, closing = probe[:start], probe[start + len(alone) :]
+    for row, history in enumerate(made):
+        wanted = []
+        for code, header in ((2, "Movies that the user rated high: "), (1, "Movies that the user rated low: ")):
+            own = [
+                (entry["text"].strip(), len(history) - 1 - i)
+                for i, entry in enumerate(history)
+                if entry["feedback"] == code
+            ]
+            wanted.append(field_of(processor, header, own[-3:], trailing))
+        wanted += [(pieces(processor.tokenizer, line.strip()), {}) for line in targets[row].split("\n")]
+        for number, (ids, buckets) in enumerate(wanted):
+            inside = batch["field_ids"][row] == number
+            assert batch["input_ids"][row][inside].tolist() == [*opening, *ids, *closing], (row, number)
+            expected = [-1] * (len(opening) + len(ids) + len(closing))
+            for place, bucket in buckets.items():
+                expected[len(opening) + place] = bucket
+            assert batch["sink_buckets"][row][inside].tolist() == expected
+            assert batch["attention_mask"][row][inside].all()
+            assert batch["target_mask"][row][inside].any() == (number > 1)
+        rest = batch["field_ids"][row] < 0
+        assert not batch["attention_mask"][row][rest].any()
+        assert not batch["target_mask"][row][rest].any()
+        assert (batch["input_ids"][row][rest] == processor.tokenizer.pad_token_id).all()
+
+
+def test_truncation_drops_whole_behaviours(tokenizers):
+    rng = np.random.default_rng(1)
+    history = as_input(history_of(rng, 12, known_feedback=True))
+    call = {"histories": [history], "targets": [TARGETS[0]], "times": [10**8], "return_num_dropped": True}
+    whole = processor_of(tokenizers["bert"], num_behaviors=12, trailing_sink=False)(**call)
+    length = whole["input_ids"].shape[1]
+    for shorter in (1, 9, 30):
+        processor = processor_of(
+            tokenizers["bert"], num_behaviors=12, trailing_sink=False, max_length=length - shorter
+        )
+        cut = processor(**call)
+        assert cut["input_ids"].shape[1] <= length - shorter
+        dropped = int(cut["num_dropped"][0])
+        assert dropped > 0
+        assert (cut["sink_buckets"] >= 0).sum() == (whole["sink_buckets"] >= 0).sum() - dropped
+        for number in (2, 3):
+            assert (cut["field_ids"] == number).sum() == (whole["field_ids"] == number).sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_from_the_processor_to_a_score(tokenizers, kind, tmp_path):
+    backbone = {"bert": "bert", "roberta": "roberta", "qwen": "qwen2"}[kind]
+    torch.manual_seed(0)
+    config = sink_config(backbone, layout="fields", feedback="groups", num_sink_buckets=100)
+    config.text_config.vocab_size, config.text_config.max_position_embeddings = 600, 400
+    CTRSinkForCTR(config).save_pretrained(tmp_path)
+    processor_of(tokenizers[kind]).save_pretrained(tmp_path)
+    processor, model = CTRSinkProcessor.from_pretrained(tmp_path), AutoModelForCTR.from_pretrained(tmp_path)
+    assert processor.layout == model.config.layout == "fields"
+    rng = np.random.default_rng(1)
+    histories = [as_input(history_of(rng, n, known_feedback=True)) for n in (0, 2, 9)]
+    targets = [TARGETS[0], TARGETS[1], TARGETS[0]]
+    with torch.no_grad():
+        together = model(**processor(histories=histories, targets=targets, times=[10**8] * 3)).logits
+        for row in range(3):
+            alone = processor(histories=histories[row : row + 1], targets=targets[row : row + 1], times=[10**8])
+            torch.testing.assert_close(model(**alone).logits[0], together[row], atol=1e-5, rtol=0)
+    assert len(set(together.tolist())) == 3
+
+
+def test_errors(tokenizers):
+    with pytest.raises(ValueError, match="feedback='inline' is not accepted; use 'groups' with layout='fields'"):
+        processor_of(tokenizers["bert"], feedback="inline")
+    processor = processor_of(tokenizers["bert"])
+    call = {"histories": [[{"text": "Heat", "time": 1, "feedback": "liked"}]], "times": [2]}
+    with pytest.raises(
+        ValueError, match="row 0: its texts make 3 fields, but the prompt makes 4: 2 histories and a target of 2 lines"
+    ):
+        processor(targets=["Heat"], **call)
+    call["histories"][0][0]["text"] = "Heat\nCrime"
+    with pytest.raises(ValueError, match="row 0: its texts make 5 fields"):
+        processor(targets=[TARGETS[0]], **call)
