@@ -84,6 +84,11 @@ def export_model(
     ```
     """
     _check(model, format)
+    weighted = [field.name for field in getattr(processor, "fields", ()) if getattr(field, "weight_separator", None)]
+    if weighted:
+        raise ValueError(
+            f"processor: the lists {', '.join(weighted)} have weights (weight_separator), which a graph does not take; serve the run itself"
+        )
     plain = copy.deepcopy(model).to(device="cpu", dtype=torch.float32).eval().requires_grad_(False).bake()
     batches = [random_inputs(plain.config, *sizes, seed=seed) for seed, sizes in enumerate(_SIZES)]
     names = list(batches[0])

@@ -103,6 +103,8 @@ def random_inputs(
             found[name] = torch.stack(columns, axis)
             if "sequence" in name:
                 found[name] = found[name] * inside[:, None]
+            if name in ("input_ids", "sequence_ids"):  # as the processor of tables makes them
+                found[name] = found[name].int()
         elif name in ("numeric_values", "statistics", "user_numeric_values", "ad_numeric_values"):
             found[name] = torch.randn(shape, generator=generator)
     if "attention_mask" in shapes:
