@@ -225,6 +225,8 @@ def _safe(name: str) -> str:
 
 def _remove_abandoned(target: Path) -> None:
     """Removes what interrupted builds of this machine left, those of running processes not."""
+    if os.name == "nt":  # where a signal of 0 ends the process that it asks for
+        return
     for path in target.parent.glob(f"{target.name}.{socket.gethostname()}-*.tmp"):
         pid = path.name.removesuffix(".tmp").split("-")[-2]
         try:

@@ -13,7 +13,12 @@ from lmctr.cli.main import VERBS, build_parser, split_overrides
 from lmctr.models.families import families
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs" / "index.md", ROOT / "docs" / "concepts.md", *sorted((ROOT / "docs" / "tasks").glob("*.md"))]
+PAGES = [
+    ROOT / "docs" / "index.md",
+    ROOT / "docs" / "first_hour.md",
+    ROOT / "docs" / "concepts.md",
+    *sorted((ROOT / "docs" / "tasks").glob("*.md")),
+]
 
 
 def load(name):
