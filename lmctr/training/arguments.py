@@ -67,6 +67,9 @@ class CTRTrainingArguments(TrainingArguments):
             processes (with the same samples per step); the finished model is a folder like any other.
         embedding_learning_rate (`float`, *optional*):
             Peak learning rate of the tables with a sparse `embedding_optimizer`; default `learning_rate`.
+        new_modules_learning_rate (`float`, *optional*):
+            Peak learning rate of what a model has beside its pretrained language model (its `peft_modules_to_save`: of CTR-Sink the sink
+            embedding, the sink bias and the head); default `learning_rate`.
         ema_decay (`float`, *optional*):
             Keep the exponential moving average of the weights with this decay, for example 0.999
             ([`~lmctr.training.averaging.WeightAverage`]): it is what is evaluated, saved and chosen by.
@@ -126,6 +129,10 @@ class CTRTrainingArguments(TrainingArguments):
     )
 
     shard_tables: bool = _field(False, "Share the rows of embedding tables between the processes.")
+
+    new_modules_learning_rate: float | None = _field(
+        None, "Peak learning rate of what a model has beside its language model."
+    )
 
     ema_decay: float | None = _field(None, "Decay of the average of the weights that is evaluated and saved.")
     recency_half_life: float | None = _field(None, "Days after which a training sample counts half.")
@@ -286,6 +293,13 @@ class CTRTrainingArguments(TrainingArguments):
         if self.shard_tables and self.ema_decay is not None:
             raise ValueError(
                 f"shard_tables does not work with ema_decay={self.ema_decay}, which averages whole tables; leave one out"
+            )
+        rate = self.new_modules_learning_rate
+        if rate is not None and not rate >= 0.0:
+            raise ValueError(f"new_modules_learning_rate must be 0 or more, got {rate}")
+        if rate is not None and self.embedding_optimizer != "dense":
+            raise ValueError(
+                f"new_modules_learning_rate works with embedding_optimizer='dense', got {self.embedding_optimizer!r}; leave one out"
             )
         if self.embedding_learning_rate is None:
             return

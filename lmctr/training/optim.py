@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from lmctr.models.common.base import plain_model
 from lmctr.models.common.table_bank import TableBank
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "coalesce_gradients",
     "embedding_optimizer",
     "gradient_norm",
+    "split_new_modules",
     "table_parameters",
     "use_sparse_gradients",
 ]
@@ -361,3 +363,25 @@ def _evaluate(closure: Callable | None) -> Any:
         return None
     with torch.enable_grad():
         return closure()
+
+
+def split_new_modules(optimizer: torch.optim.Optimizer, model: nn.Module, rate: float) -> None:
+    """Give what a model has beside its pretrained language model parameter groups of its own, with this learning rate.
+
+    Raises:
+        ValueError: a model that names no such modules (`peft_modules_to_save`).
+    """
+    names = set(getattr(plain_model(model), "peft_modules_to_save", ()))
+    parts = ((set(name.split(".")), parameter) for name, parameter in model.named_parameters())
+    new = {id(parameter) for words, parameter in parts if words & names and "language_model" not in words}
+    if not new:
+        raise ValueError(
+            f"new_modules_learning_rate={rate}, but {type(plain_model(model)).__name__} has no modules beside a pretrained language "
+            "model; leave it out"
+        )
+    for group in list(optimizer.param_groups):
+        own = [parameter for parameter in group["params"] if id(parameter) in new]
+        if own:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in new]
+            optimizer.add_param_group({**group, "params": own, "lr": rate})
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]

@@ -34,6 +34,7 @@ from lmctr.training.optim import (
     clip_gradients,
     embedding_optimizer,
     gradient_norm,
+    split_new_modules,
     table_parameters,
     use_sparse_gradients,
 )
@@ -260,6 +261,8 @@ class CTRTrainer(Trainer):
         """
         is_new = self.optimizer is None
         optimizer = self._make_optimizer(model)
+        if is_new and self.args.new_modules_learning_rate is not None:
+            split_new_modules(optimizer, self.model if model is None else model, self.args.new_modules_learning_rate)
         if is_new and self.start_optimizer is not None:
             self.start_optimizer(optimizer)
         return optimizer

@@ -53,6 +53,34 @@ def test_checkpoints_and_merging_keep_the_scores(tmp_path):
     )
 
 
+@pytest.mark.parametrize("lora", [False, True])
+def test_new_modules_have_a_learning_rate_of_their_own(tmp_path, lora):
+    model = add_lora(make_model(), {"r": 4}) if lora else make_model()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    rates = {"learning_rate": 0.0, "new_modules_learning_rate": 1e-2}
+    trainer = make_trainer(tmp_path, model=model, load_best_model_at_end=False, **rates)
+    trainer.train()
+    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    new = {name for name in before if {"sink_embedding", "sink_bias", "head"} & set(name.split("."))}
+    new = {name for name in new if dict(model.named_parameters())[name].requires_grad}
+    assert new
+    assert changed == new
+    groups = trainer.optimizer.param_groups
+    assert {group["initial_lr"] for group in groups} == {0.0, 1e-2}
+    assert sum(len(group["params"]) for group in groups) == sum(p.requires_grad for p in model.parameters())
+    for group in groups:  # weight decay stays as it was for each
+        assert group["weight_decay"] == (trainer.args.weight_decay if group["params"][0].dim() > 1 else 0.0)
+
+
+def test_models_and_values_without_new_modules(tmp_path):
+    from toy_tables import make_table_trainer
+
+    with pytest.raises(ValueError, match=r"has no modules beside a pretrained language model; leave it out"):
+        make_table_trainer(tmp_path, new_modules_learning_rate=1e-3).train()
+    with pytest.raises(ValueError, match=r"new_modules_learning_rate must be 0 or more, got -1"):
+        make_trainer(tmp_path, new_modules_learning_rate=-1.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
