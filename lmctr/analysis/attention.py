@@ -20,7 +20,7 @@ from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 
 __all__ = ["AttentionMap", "SinkAttention", "attention_map", "sink_attention", "token_labels"]
 
-_INPUTS = ("input_ids", "attention_mask", "sink_buckets", "position_ids", "target_mask")
+_INPUTS = ("input_ids", "attention_mask", "sink_buckets", "position_ids", "target_mask", "field_ids")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +107,12 @@ def sink_attention(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor
     The language model runs with eager attention and without dropout, whatever it was set to; both are put back afterwards. Each
     layer's attention is reduced to (B,) numbers before the next layer runs, so one (B, A, N, N) tensor is held at a time. (Types of
     language models without a known place of their attention return the layers of a batch together.) Sinks are the positions with a
-    bucket >= 0; for `sink_kind="cls"` these are the inserted [CLS] tokens, not the one that opens the text.
+    bucket >= 0; for `sink_kind="cls"` these are the inserted [CLS] tokens, not the one that opens the text. With `layout="fields"` the
+    layers are those of the lower half, where a token sees its own field; with `"split"` those of the upper half, between elements.
 
     Args:
         model: `CTRSinkForCTR` or `CTRSinkModel`, or a PEFT model around one. It stays on its device.
-        batches: batches as the model takes them: `input_ids`, `attention_mask`, `sink_buckets` (others are ignored). Rows whose
+        batches: batches as the model takes them: `input_ids`, `attention_mask`, `sink_buckets`, `field_ids` (others are ignored). Rows whose
             `labels` are -100 (filler rows) are left out.
 
     Returns:
@@ -168,12 +169,17 @@ def attention_map(
         ValueError: `row`, `layer` or `head` out of range, another kind of model, no eager attention.
     """
     base = _base_model(model)
+    if base.config.layout == "split":
+        raise ValueError(
+            f"model: a map shows attention between the tokens of a text, but the model has layout={base.config.layout!r}, whose texts "
+            "are vectors; ask its forward pass for output_attentions"
+        )
     inputs = _inputs(base, batch)
     size = len(inputs["input_ids"])
     row = _index("row", row, size, f"the batch has {size} rows")
     config = base.config.text_config
     if layer is not None:
-        count = config.num_hidden_layers
+        count = len(range(config.num_hidden_layers)[_measured(base)])
         layer = _index("layer", layer, count, f"the language model has {count} layers")
     if head != "mean":
         count = config.num_attention_heads
@@ -181,6 +187,8 @@ def attention_map(
     # The row alone: a row's attention does not depend on its batch.
     inputs = {name: values[row : row + 1] for name, values in inputs.items()}
     real = inputs["attention_mask"][0].bool()
+    if base.config.layout == "fields":
+        real = real & (inputs["field_ids"][0] >= 0)
     found: list[torch.Tensor] = []
 
     def visit(index: int, weights: torch.Tensor) -> None:
@@ -240,9 +248,15 @@ def token_labels(tokenizer: Any, ids: list[int]) -> list[str]:
 
 def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
     """The columns of `SinkAttention` for one batch, a row per row of the batch."""
-    real = inputs["attention_mask"].bool()
-    buckets = inputs["sink_buckets"]
-    is_sink = ((buckets if buckets.dim() == 2 else buckets[..., 0]) >= 0) & real
+    if base.config.layout == "split":  # what attends are elements of the upper half
+        outputs = base(**inputs, output_attentions=True)
+        real, is_sink, layers = outputs.mask, outputs.is_sink, outputs.attentions
+    else:
+        real, layers = inputs["attention_mask"].bool(), None
+        if base.config.layout == "fields":
+            real = real & (inputs["field_ids"] >= 0)
+        buckets = inputs["sink_buckets"]
+        is_sink = ((buckets if buckets.dim() == 2 else buckets[..., 0]) >= 0) & real
     num_tokens, num_sinks = real.sum(1), is_sink.sum(1)
 
     def over_queries(share: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
@@ -258,8 +272,17 @@ def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, n
         to_sinks.append(over_queries(share, real))
         between_sinks.append(over_queries(share, is_sink))
 
-    _each_layer(base, inputs, visit)
-    if _is_causal(base):
+    if layers is None:
+        _each_layer(base, inputs, visit)
+    else:
+        for index, weights in enumerate(layers):
+            visit(index, weights)
+    if base.config.layout == "fields":  # a token sees its own field
+        fields = inputs["field_ids"]
+        same = (fields[:, :, None] == fields[:, None, :]) & real[:, None, :]
+        same = same.tril() if _is_causal(base) else same
+        seen, sinks_seen = same.sum(-1), (same & is_sink[:, None, :]).sum(-1)
+    elif _is_causal(base):
         seen, sinks_seen = real.cumsum(1), is_sink.cumsum(1)
     else:
         seen, sinks_seen = num_tokens[:, None], num_sinks[:, None].expand_as(real)
@@ -302,10 +325,15 @@ def _each_layer(
         return hook
 
     with ExitStack() as hooks:
-        for index, attention in enumerate(base.self_attentions()):
+        for index, attention in enumerate(base.self_attentions()[_measured(base)]):
             hooks.enter_context(attention.register_forward_hook(hook_of(index)))
         # Types that do not pass keywords on compute no weights to give unless they are asked.
         base(**inputs, **({} if base.config.backbone_spec.passes_keywords else {"output_attentions": True}))
+
+
+def _measured(base: CTRSinkModel) -> slice:
+    """The layers whose attention runs between tokens: with `layout="fields"` those of the lower half."""
+    return slice(base.config.num_lower_layers) if base.config.layout == "fields" else slice(None)
 
 
 def _no_weights(base: CTRSinkModel) -> str:
@@ -348,11 +376,6 @@ def _base_model(model: nn.Module) -> CTRSinkModel:
     if not isinstance(base, CTRSinkModel):
         raise ValueError(
             f"model: attention on sinks is measured in CTRSinkForCTR or CTRSinkModel, got {type(model).__name__}"
-        )
-    if base.config.layout != "single":
-        raise ValueError(
-            f"model: attention on sinks is measured between the tokens of one text, but the model has "
-            f"layout={base.config.layout!r}; ask its forward pass for output_attentions"
         )
     return base
 

@@ -299,7 +299,56 @@ def test_labels_of_characters_that_are_cut_into_bytes():
     assert token_labels(tokenizer, []) == []
 
 
-def test_the_layout_split_is_refused():
-    """Its attention runs between fields, not between the tokens that sinks are given by."""
-    with pytest.raises(ValueError, match=r"layout='split'.*output_attentions"):
-        sink_attention(model_of("bert", layout="split"), [batch_of(sink_config("bert"))])
+@pytest.mark.parametrize("backbone", ["bert", "qwen2"])
+@pytest.mark.parametrize("layout", ["fields", "split"])
+def test_layouts_of_several_texts(layout, backbone):
+    """Eq. 7-8 by loops over the attention of the half that sinks pass: tokens of fields, or elements."""
+    from test_fields_layout import batch_of as fields_batch
+    from test_fields_layout import fields_of
+
+    model = model_of(
+        backbone, layout=layout, sink_bias_layers="all", sink_bias_scale_init=2.5, text={"num_hidden_layers": 4}
+    )
+    batch = fields_batch(fields_of())
+    if layout == "split":  # every sink and every run of tokens between sinks and fields is an element
+        starts = torch.ones_like(batch["field_ids"], dtype=torch.bool)
+        is_sink = batch["sink_buckets"][..., 0] >= 0
+        same = batch["field_ids"][:, 1:] == batch["field_ids"][:, :-1]
+        starts[:, 1:] = is_sink[:, 1:] | is_sink[:, :-1] | ~same
+        number = starts.long().cumsum(1) - 1
+        batch["field_ids"] = number.masked_fill(batch["attention_mask"] == 0, -1)
+    measured = sink_attention(model, [batch])
+    assert measured.num_layers == 2
+    weights, hooks = [], []
+    own = slice(2) if layout == "fields" else slice(2, 4)
+    for attention in model.model.self_attentions()[own]:
+        hooks.append(attention.register_forward_hook(lambda m, args, out: weights.append(out[1])))
+    with torch.no_grad():
+        outputs = model.model(**{key: value for key, value in batch.items() if key != "target_mask"})
+    for row in range(3):
+        if layout == "fields":
+            sinks = [i for i, bucket in enumerate(batch["sink_buckets"][row, :, 0].tolist()) if bucket >= 0]
+            fields = batch["field_ids"][row].tolist()
+            places = [i for i, field in enumerate(fields) if field >= 0]
+        else:
+            sinks = torch.nonzero(outputs.is_sink[row])[:, 0].tolist()
+            places = torch.nonzero(outputs.mask[row])[:, 0].tolist()
+            fields = [0] * len(outputs.mask[row])
+        even = []
+        for query in places:
+            seen = [k for k in places if fields[k] == fields[query] and (backbone == "bert" or k <= query)]
+            even.append(sum(k in sinks for k in seen) / len(seen))
+        assert measured.uniform_to_sinks[row] == pytest.approx(sum(even) / len(even))
+        for layer, weight in enumerate(weights):
+            mean = weight[row].mean(0)
+            share = [sum(float(mean[query, sink]) for sink in sinks) for query in places]
+            assert measured.to_sinks[row, layer] == pytest.approx(sum(share) / len(share), abs=3e-6)
+            between = [value for query, value in zip(places, share) if query in sinks]
+            assert measured.between_sinks[row, layer] == pytest.approx(sum(between) / len(between), abs=3e-6)
+    if layout == "fields":
+        assert attention_map(model, batch, 0, layer=-1).weights.shape == (19, 19)
+        with pytest.raises(ValueError, match="has 2 layers"):
+            attention_map(model, batch, 0, layer=2)
+    else:
+        with pytest.raises(ValueError, match=r"layout='split'.*output_attentions"):
+            attention_map(model, batch, 0)
