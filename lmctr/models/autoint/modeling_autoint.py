@@ -12,6 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
 from lmctr.models.common.layers import attend, in_blocks
+from lmctr.models.common.products import Linear
 from lmctr.models.common.tabular import (
     Encoded,
     TabularForCTRMixin,
@@ -29,7 +30,7 @@ __all__ = ["AutoIntForCTR", "AutoIntModel", "AutoIntPreTrainedModel"]
 ROWS = 256  # held at a time on the CPU
 
 
-class JointProjection(nn.Linear):
+class JointProjection(Linear):
     """W_Query, W_Key, W_Value and W_Res of all heads in one product; each initialised as a matrix of its own."""
 
     def __init__(self, in_size: int, out_size: int, parts: int):

@@ -10,6 +10,8 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from .products import Linear
+
 __all__ = ["MLP", "DenseLayer", "NormalWeight", "attend", "in_blocks", "split_heads"]
 
 
@@ -33,7 +35,7 @@ class DenseLayer(GradientCheckpointingLayer):
 
     def __init__(self, in_size: int, out_size: int, activation: str, dropout: float, use_batch_norm: bool):
         super().__init__()
-        self.linear = nn.Linear(in_size, out_size)
+        self.linear = Linear(in_size, out_size)
         self.norm = nn.BatchNorm1d(out_size) if use_batch_norm else None
         self.activation = ACT2FN[activation]
         self.dropout = nn.Dropout(dropout) if dropout else None

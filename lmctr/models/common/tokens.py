@@ -14,6 +14,7 @@ from transformers import initialization as init
 
 from .configuration import TabularCTRConfig
 from .embeddings import FieldEmbedding
+from .products import Linear
 from .tabular import Encoded, TabularForCTRMixin, TabularInputs, TabularModelMixin, Trace
 
 __all__ = [
@@ -100,8 +101,8 @@ class Tokenizer(nn.Module):
             inputs, outputs = (width, tokens * size) if self.kind == "dense" else (width // tokens, size)
             if self.kind == "dense" and hidden is None:
                 hidden = outputs
-            self.first = nn.Linear(inputs, hidden) if hidden else None
-            self.last = nn.Linear(hidden or inputs, outputs)
+            self.first = Linear(inputs, hidden) if hidden else None
+            self.last = Linear(hidden or inputs, outputs)
             self.hidden_norm = nn.RMSNorm(hidden, eps=1e-12) if is_reference and hidden else None
         self.dropout = nn.Dropout(config.tokenizer_dropout)
 
@@ -142,7 +143,7 @@ class TokenHead(nn.Module):
         width = config.num_tokens * config.token_dim
         self.kind = config.head
         if self.kind == "mlp":
-            self.hidden = nn.Linear(width, 2 * width)
+            self.hidden = Linear(width, 2 * width)
             self.output = nn.Linear(2 * width, 1)
         elif self.kind == "flatten":
             self.output = nn.Linear(width, 1)

@@ -11,6 +11,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding
+from lmctr.models.common.products import Linear
 from lmctr.models.common.tabular import (
     Encoded,
     TabularForCTRMixin,
@@ -30,7 +31,7 @@ class CrossLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: DCNv2Config, size: int):
         super().__init__()
-        self.linear = nn.Linear(size, size)
+        self.linear = Linear(size, size)
 
     def forward(self, states: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         """x_l and x_0, (B, N), to x_{l+1}."""

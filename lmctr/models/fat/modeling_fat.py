@@ -14,6 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lmctr.models.common.embeddings import FieldEmbedding
 from lmctr.models.common.layers import NormalWeight
 from lmctr.models.common.outputs import TabularModelOutput
+from lmctr.models.common.products import Linear
 from lmctr.models.common.tabular import (
     Encoded,
     TabularForCTRMixin,
@@ -124,9 +125,9 @@ class FATLayer(GradientCheckpointingLayer):
         self.attention = FieldAwareAttention(config)
         self.attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps) if self.is_prenorm else None
         self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.up = nn.Linear(size, config.intermediate_size)
+        self.up = Linear(size, config.intermediate_size)
         self.act = ACT2FN[config.hidden_act]
-        self.down = nn.Linear(config.intermediate_size, size)
+        self.down = Linear(config.intermediate_size, size)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(

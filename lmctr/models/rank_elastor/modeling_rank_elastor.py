@@ -14,6 +14,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lmctr.models.common.products import linear
 from lmctr.models.common.tabular import TabularPreTrainedModel
 from lmctr.models.common.tokens import (
     TokenForCTRMixin,
@@ -51,7 +52,7 @@ class KroneckerMixing(nn.Module):
     def forward(self, flat: torch.Tensor) -> torch.Tensor:
         """(B, TD) to (B, TD)."""
         if self.grain == 1:
-            return F.linear(flat, self.weight, self.bias)
+            return linear(flat, self.weight, self.bias)
         mixed = (self.weight @ flat.unflatten(1, (-1, self.grain))).flatten(1)
         return mixed if self.bias is None else mixed + self.bias
 

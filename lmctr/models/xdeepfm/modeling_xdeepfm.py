@@ -13,6 +13,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding, LinearTerm, project_fields
+from lmctr.models.common.products import product
 from lmctr.models.common.tabular import (
     Encoded,
     TabularForCTRMixin,
@@ -50,8 +51,8 @@ class CompressedProduct(torch.autograd.Function):
         blocks = CompressedProduct.blocks(x, x0)
         for start in blocks:
             rows = slice(start, start + blocks.step)
-            product = (x[rows].unsqueeze(2) * x0[rows].unsqueeze(1)).flatten(1)
-            torch.mm(product, weight.T, out=result[rows])
+            pairs = (x[rows].unsqueeze(2) * x0[rows].unsqueeze(1)).flatten(1)
+            result[rows] = product(pairs, weight)
         return result
 
     @staticmethod
@@ -63,12 +64,9 @@ class CompressedProduct(torch.autograd.Function):
         blocks = CompressedProduct.blocks(x, x0)
         for start in blocks:
             rows = slice(start, start + blocks.step)
-            product = (x[rows].unsqueeze(2) * x0[rows].unsqueeze(1)).flatten(1)
-            if grad_weight.dtype == grad.dtype:
-                grad_weight.addmm_(grad[rows].T, product)
-            else:
-                grad_weight += grad[rows].T @ product
-            grad_product = (grad[rows] @ weight).unflatten(1, (x.shape[1], x0.shape[1]))
+            pairs = (x[rows].unsqueeze(2) * x0[rows].unsqueeze(1)).flatten(1)
+            grad_weight += product(grad[rows].T, pairs.T)
+            grad_product = product(grad[rows], weight.T).unflatten(1, (x.shape[1], x0.shape[1]))
             torch.bmm(grad_product, x0[rows].unsqueeze(2), out=grad_x[rows].unsqueeze(2))
             torch.bmm(x[rows].unsqueeze(1), grad_product, out=grad_x0[rows].unsqueeze(1))
         return grad_x, grad_x0, grad_weight.to(weight.dtype)
