@@ -116,7 +116,7 @@ class TrainBenchmark(BackboneBenchmark):
     batches of like length, these with and without the sink bias. Histories come as two lists (disliked, liked) of K behaviours each.
     Prints medians of samples per second for the forward pass without gradients, forward and backward, and the whole step (making
     the batch included), tokens per second, the share of padding, ratios, and the peak memory of a process that trains one step on
-    the longest batch. bfloat16 means autocast. The defaults are the shape that is reported of the authors' research code."""
+    the longest batch. bfloat16 means autocast."""
 
     max_length: int = option("most tokens of a sample, and the padded length", 1024, small=128)
     micro_batch_size: int = option("rows of a forward pass; gradients of a batch are added up", 8)
@@ -238,6 +238,7 @@ class PeersBenchmark(Benchmark):
     numeric: int = option("numeric fields", 13)
     vocabulary: int = option("distinct values of all fields together", 1_010_000, small=500)
     batch_size: int = option("rows of a batch", 4096, small=64)
+    steps: int | None = option("most steps of a loop (default: an epoch)", None)
     turn: int = option("steps of a turn", 6, small=2)
     threads: int | None = option("threads of torch (default: its own choice)", None)
     workers: int = option("worker processes of the other libraries' loaders, 0 for none", 1, least=0)

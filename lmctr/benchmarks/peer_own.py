@@ -55,6 +55,7 @@ def recipe(task: dict[str, Any]) -> dict[str, Any]:
             "per_device_eval_batch_size": 8192,
             "embedding_optimizer": OPTIMIZERS[task["arm"]],
             "callbacks": [f"{TurnsCallback.__module__}:{TurnsCallback.__name__}"],
+            **({} if task["most"] is None else {"max_steps": task["most"]}),
             "use_cpu": True,
             "seed": task["seed"],
         },

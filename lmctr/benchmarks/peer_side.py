@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -60,17 +61,18 @@ class Turns:
 
 
 class Paced:
-    """A loader whose reader makes its steps in turns."""
+    """A loader whose reader makes its steps in turns; `most`: of them at most so many."""
 
-    def __init__(self, loader: Any, turns: Turns, **about: Any):
+    def __init__(self, loader: Any, turns: Turns, most: int | None = None, **about: Any):
         self.loader, self.turns, self.about = loader, turns, about
+        self.most = len(loader) if most is None else min(most, len(loader))
 
     def __len__(self) -> int:
-        return len(self.loader)
+        return self.most
 
     def __iter__(self) -> Iterator[Any]:
         self.turns.begin(**self.about)
-        for batch in self.loader:
+        for batch in itertools.islice(self.loader, self.most):
             yield batch
             self.turns.step()
         self.turns.end()
@@ -127,8 +129,8 @@ def fuxictr(task: dict[str, Any], turns: Turns) -> float:
     train, validation, test = RankDataLoader(feature_map, stage="both", shuffle=True, **loaders)
     model._eval_steps = 1 << 60  # the epoch alone is timed; it is measured once, afterwards
     model.load_weights = lambda path: None  # there is no best checkpoint to return to
-    batches = list(train) if task["ready"] else train
-    model.fit(Paced(batches, turns, parameters=count(model)), epochs=1, validation_data=validation)
+    batches = list(itertools.islice(train, task["most"])) if task["ready"] else train
+    model.fit(Paced(batches, turns, task["most"], parameters=count(model)), epochs=1, validation_data=validation)
     return float(model.evaluate(test, metrics=["AUC"])["AUC"])
 
 
@@ -295,7 +297,9 @@ def deepctr(task: dict[str, Any], turns: Turns) -> float:
         model = models.DCN(places, places, dnn_hidden_units=hidden, **matrix, **strengths)
     model.compile(torch.optim.Adam(model.parameters(), lr=LEARNING_RATE), "binary_crossentropy")
     loader_class = basemodel.DataLoader
-    basemodel.DataLoader = lambda **options: Paced(loader_class(**options), turns, parameters=count(model))
+    basemodel.DataLoader = lambda **options: Paced(
+        loader_class(**options), turns, task["most"], parameters=count(model)
+    )
     inputs, labels = columns(task, "train")
     model.fit(inputs, labels, batch_size=task["batch_size"], epochs=1, verbose=0)
     basemodel.DataLoader = loader_class
@@ -322,7 +326,7 @@ def rechub(task: dict[str, Any], turns: Turns) -> float:
         *test, *test, batch_size=task["batch_size"], num_workers=task["workers"]
     )
     trainer = CTRTrainer(model, optimizer_params={"lr": LEARNING_RATE, "weight_decay": 0.0}, n_epoch=1)
-    trainer.train_one_epoch(Paced(train, turns, parameters=count(model)))
+    trainer.train_one_epoch(Paced(train, turns, task["most"], parameters=count(model)))
     return float(trainer.evaluate(trainer.model, test))
 
 

@@ -146,6 +146,7 @@ def prepare(folder: Path, options: PeersBenchmark) -> dict[str, Any]:
         "hidden_units": [8] if options.quick else [400, 400, 400],
         "batch_size": options.batch_size,
         "steps": options.turn,
+        "most": options.steps,
         "threads": options.threads or torch.get_num_threads(),
         "workers": options.workers,
         "seed": options.seed,
@@ -296,12 +297,13 @@ def as_markdown(result: Mapping[str, Any]) -> str:
     if not settings["rank_elastor"] and {"rank_elastor", "rank_mixer"} & set(result["families"]):
         notes.append("- The code of RankElastor's authors: give its folder by --rank-elastor.")
     form = "{family} | {name} | {samples_per_second:,.0f} | {ratios} | {auc:.4f} | {parameters:,}"
-    head = f"family | loop | samples/s | {DENSE} is so many times as fast | {LAZY} is | by processor time: {DENSE} | {LAZY} | test AUC | parameters"
+    head = f"family | loop | samples/s | {DENSE} is so many times as fast | {LAZY} is | by processor time: {DENSE} | {LAZY} | test AUC then | parameters"
+    steps = "one epoch" if settings["steps"] is None else f"{settings['steps']} steps"
     packages = ", ".join(f"{name} {version}" for name, version in settings["versions"].items()) or "none"
     return f"""## Training loops beside other libraries
 
 {settings["rows"]:,} generated rows, {settings["categorical"]} categorical and {settings["numeric"]} numeric fields, \
-{settings["vocabulary"]:,} values, batch {settings["batch_size"]:,}, float32, Adam 1e-3, one epoch in turns of {settings["turn"]} steps, \
+{settings["vocabulary"]:,} values, batch {settings["batch_size"]:,}, float32, Adam 1e-3, {steps} in turns of {settings["turn"]} steps, \
 the order reversed each time; medians, and medians of the turns' own ratios. "{LAZY}" trains the tables by `lazy_adam`, "{DENSE}" by the \
 peers' optimiser. The other libraries' environment: {packages}; their loaders with {settings["workers"]} worker(s), whose processor time is not \
 counted. By the clock other work on the machine counts too, by processor time it does not.

@@ -32,9 +32,6 @@ from lmctr.training.sampler import GlobalBatchSampler
 from lmctr.utils.measure import peak_memory
 
 _GROUP = 50  # batches that the trainer sorts by length together
-# What is reported of the authors' research code, on two cores, for the default settings (4-layer BERT of width 256, 30 + 30
-# behaviours, batch 32, half of 1,024 positions padding). Not measured here.
-REPORTED = {"samples_per_second": [4.0, 4.6], "memory_gb": 4.6, "positions": 1024}
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,6 @@ def benchmark_train(options: TrainBenchmark) -> dict[str, Any]:
     tokens = int(sum(lengths[batch].sum() for batch in chosen))
     result = {
         **results(options, options.device, samples=samples, parameters=arms["on"].num_parameters),
-        "reported": REPORTED if _is_reported_shape(options) else None,
         "padding": _padding(options, lengths),
         "arms": {
             name: {
@@ -268,11 +264,6 @@ def _memory_of(options: TrainBenchmark, name: str) -> dict[str, int | None]:
     return in_own_process(peak_of_arm, options.settings(), name)
 
 
-def _is_reported_shape(options: TrainBenchmark) -> bool:
-    same = ("model_type", "hidden_size", "layers", "num_behaviors", "max_length", "batch_size", "device", "dtype")
-    return all(getattr(options, name) == getattr(TrainBenchmark, name) for name in same)
-
-
 def as_markdown(result: Mapping[str, Any]) -> str:
     """The results as text with a table."""
     settings, padding = result["settings"], result["padding"]
@@ -315,12 +306,6 @@ in parts of {settings["micro_batch_size"]}, {settings["dtype"]}, dropout {settin
     for name, one in result["arms"].items():
         if "share_of_peak" in one:
             lines.append(f"Share of the device's peak, {name}: {one['share_of_peak']:.1%}.")
-    if result["reported"]:
-        low, high = result["reported"]["samples_per_second"]
-        lines.append(
-            f"Reported of the authors' research code on two cores, not measured here: {low}-{high} samples/s, "
-            f"{result['reported']['memory_gb']} GB."
-        )
     return "\n".join(lines)
 
 

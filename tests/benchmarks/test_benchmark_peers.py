@@ -41,6 +41,9 @@ def test_turns_are_counted_and_waiting_is_not():
     assert seen == [1, 2, 3, 4, 5]
     assert lines[0] == {"ready": True, "parameters": 3}
     assert [line["steps"] for line in lines[1:]] == [2, 2, 1]
+    told = io.StringIO()
+    assert list(Paced([1, 2, 3, 4, 5], Turns(2, io.StringIO("\n" * 4), told), 3)) == [1, 2, 3]
+    assert [json.loads(line).get("steps") for line in told.getvalue().splitlines()] == [None, 2, 1]
     assert all(line["seconds"] >= 0 and line["cpu_seconds"] >= 0 for line in lines[1:])
 
 
@@ -79,7 +82,14 @@ def test_a_peer_that_fails_is_a_line_and_not_the_end(tmp_path):
 @pytest.mark.parametrize("family", PEER_FAMILIES)
 def test_own_recipes_are_accepted(family):
     width = family_of(family).benchmark.get("embedding_dim", 16)
-    task = {"family": family, "embedding_dim": width, "table": {"num_rows": 100}, "batch_size": 8, "seed": 0}
+    task = {
+        "family": family,
+        "embedding_dim": width,
+        "table": {"num_rows": 100},
+        "batch_size": 8,
+        "seed": 0,
+        "most": None,
+    }
     for arm, optimizer in (("dense", "dense"), ("lazy", "lazy_adam")):
         values = load_recipe(recipe({**task, "arm": arm, "hidden_units": [4]}), {}).resolved()
         assert values["training"]["embedding_optimizer"] == optimizer

@@ -44,7 +44,6 @@ def test_rates_ratios_and_padding(monkeypatch):
     assert 0 <= padding["batches of like length"] < 0.1
     assert padding["batches of like length"] < padding["random batches, padded to their longest"]
     assert padding["padded to the longest allowed"] == pytest.approx(1 - padding["tokens_per_sample"] / 64)
-    assert result["reported"] is None  # another shape
     assert "Reported" not in as_markdown(result)
     result["memory"] = {"on": {"before": None, "peak": None}}  # of a system that does not tell
     assert "Peak memory, on: not told by this system." in as_markdown(result)
@@ -128,11 +127,6 @@ def test_other_backbones_and_shares_of_a_peak():
     result = benchmark_train.benchmark_train(settings)
     assert all(0 < one["share_of_peak"] < 1 for one in result["arms"].values())
     assert "Share of the device's peak" in as_markdown(result)
-
-
-def test_the_reported_numbers_stand_beside_their_own_shape_only():
-    assert benchmark_train._is_reported_shape(TrainBenchmark(batches=7, dropout=0.0))
-    assert not benchmark_train._is_reported_shape(TrainBenchmark(batch_size=16))
 
 
 @pytest.mark.parametrize(
