@@ -138,6 +138,8 @@ def test_fields_that_interact(tmp_path):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter))
     served = ServedModel(str(save(tmp_path / "fat", model, processor, processor(rows[:2]))))
+    assert served.model.model.meta_embedding is None  # the hypernetwork's matrices are ready made
+    np.testing.assert_allclose(served.probe[1], 0, atol=1e-5)
     ranking, seen = scored_html(served, {"rows": json.dumps(rows[:4])}, {})
     assert len(rows_of(ranking)) == 4
     matrix = model.field_interactions().mean((0, 1))
@@ -145,6 +147,11 @@ def test_fields_that_interact(tmp_path):
     names = [field["name"] for field in fields]
     assert rows_of(seen)[0] == (f"{names[query]} reads {names[key]}", f"{matrix.max():.3f}")
     assert "<b>" not in ranking + seen
+    plain = lmctr.FATForCTR(lmctr.FATConfig(**processor.model_config_values(), **size, use_pair_modulation=False))
+    served = ServedModel(str(save(tmp_path / "plain", plain, processor, processor(rows[:2]))))
+    ranking, seen = scored_html(served, {"rows": json.dumps(rows[:4])}, {})
+    assert len(rows_of(ranking)) == 4
+    assert "modulation" in seen
 
 
 @pytest.mark.parametrize("kind", KINDS)

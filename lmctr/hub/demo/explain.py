@@ -41,7 +41,10 @@ def explanation(served: ServedModel, request: Mapping[str, Any], place: int, nam
 def _fields(model: torch.nn.Module) -> str:
     if not hasattr(model, "field_interactions"):
         return note("Models of tables show no parts of their scores, except FAT.")
-    found = field_interactions(model)
+    try:
+        found = field_interactions(model)
+    except ValueError as error:  # a model without modulation
+        return note(str(error))
     rows = [(f"{row['query']} reads {row['key']}", row["weight"], f"{row['weight']:.3f}") for row in found.table()]
     says = "What the model has learned for all rows: the modulation of attention from field to field, mean over heads and layers."
     top = bars("Strongest field interactions", rows[:_MOST], says)

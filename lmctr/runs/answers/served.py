@@ -78,7 +78,7 @@ class ServedModel:
         model, self.processor = load_folder(folder)
         self.name = str(run)
         self.version, self.fingerprint = model_fingerprint(model), processor_fingerprint(self.processor)
-        self.model = model.to(usable_device(device)).eval()
+        self.model = model.to(usable_device(device)).eval().bake()  # nothing is made anew for each request
         known = (folder.path / REFERENCE_FILE).is_file()
         self.probe = compare_with_reference(folder.path, self.model) if known else None
         self.kind = self.processor.request_kind
