@@ -264,6 +264,10 @@ class TabularCTRConfig(CTRConfig):
         embedding_regularization (`float` or `list[float]`, defaults to 0.0):
             Strength of the L2 penalty on the vectors that a training batch reads, for all fields or one per field:
             half the strength times the squared norm of the field's vector, averaged over the rows like the loss.
+        regularize_tables (`bool`, defaults to `False`):
+            The penalty is on whole tables instead, as in the BARS benchmark's code: half the strength times the squared norm of all
+            vectors of a field's vocabulary, in the loss of every batch. So rare values are pulled as hard as frequent ones. Numeric
+            fields and vectors made elsewhere have none then.
         unknown_share (`dict[str, float]`, *optional*):
             By name of a categorical field, the share of its ids that a training batch takes as unknown (id 1), drawn anew for each row,
             so that rows of new users or items are scored by what else is known of them (as DropoutNet, Volkovs et al., NeurIPS 2017).
@@ -308,6 +312,7 @@ class TabularCTRConfig(CTRConfig):
     sequence_vocab_sizes: list[int] | None = None
     numeric_encoding: str = "linear"
     embedding_regularization: float | int | list[float | int] = 0.0
+    regularize_tables: bool = False
     unknown_share: dict[str, float | int] | None = None
     sparse_embedding_grad: bool = False
     initializer_range: float = 0.01
@@ -380,6 +385,11 @@ class TabularCTRConfig(CTRConfig):
             len(strengths) == self.num_fields and all(0 <= strength < float("inf") for strength in strengths),
             "embedding_regularization",
             f"a number of at least 0, or {per_field}",
+        )
+        self._require(
+            not (self.regularize_tables and self.sparse_embedding_grad),
+            "regularize_tables",
+            "false where tables are trained sparsely (training.embedding_optimizer): it moves every row in every step",
         )
         names = self.field_names[:num_categorical]
         self._require(

@@ -297,12 +297,13 @@ class FieldEmbedding(DerivedBuffers):
         self.check = check
         self.field_names = list(config.field_names)
         self.num_categorical, self.num_numeric = len(config.vocab_sizes), config.num_numeric
-        self.num_sequences = config.num_sequences
+        self.num_sequences, self.sequence_tables = config.num_sequences, list(config.sequence_tables)
         sizes = config.vocab_sizes + config.sequence_vocab_sizes
         self.sizes = list(config.vocab_sizes)
         self.sequence_sizes = [sizes[table] for table in config.sequence_tables]
         self.dims = config.field_dims if embedding_dim is None else [embedding_dim] * config.num_fields
         self.strengths = config.field_regularization
+        self.regularize_tables = config.regularize_tables
         first_sequence = self.num_categorical + self.num_numeric
         self.groups = nn.ModuleDict()
         order = []
@@ -382,15 +383,31 @@ class FieldEmbedding(DerivedBuffers):
             )
 
     def penalty(self, vectors: torch.Tensor) -> torch.Tensor | None:
-        """(B,) float32: half the sum over fields of strength times squared norm; None without any strength.
+        """(B,) float32: half the sum over fields of strength times squared norm; None without any strength, and of whole tables outside
+        training. Of whole tables it is the same for each row.
 
         `vectors` is what `forward` returned: a categorical field's vector is its row of the table, a numeric or a
         sequence field's is the vector that it became.
         """
         if not any(self.strengths):
             return None
+        if self.regularize_tables:
+            return self.table_penalty().expand(len(vectors)) if self.training else None
         squares = vectors.float().square()
         return 0.5 * ((squares.sum(-1) if self.is_uniform else squares) @ self.strength.float())
+
+    def table_penalty(self) -> torch.Tensor:
+        """() float32: half the sum over vocabularies of strength times the squared norm of all of their vectors; a vocabulary of sequences
+        alone has the strength of the first of them."""
+        first = self.num_categorical + self.num_numeric
+        own = {table: first + place for place, table in reversed(list(enumerate(self.sequence_tables)))}
+        total = torch.zeros((), device=next(self.parameters()).device)
+        for group in self.groups.values():
+            for vocabulary, rows in group.rows_of.items():
+                field = vocabulary if vocabulary < self.num_categorical else own[vocabulary]
+                weights = group.table.weight[rows.start : rows.stop].float()
+                total = total + self.strengths[field] * weights.square().sum()
+        return 0.5 * total
 
     def check_inputs(
         self,

@@ -139,6 +139,7 @@ def test_a_training_fits_the_bins_and_states_grow(tmp_path):
     ]
     candidates = [{"text": "comedy", "statistics": [0.5, 0.5]}, {"text": "drama", "statistics": [0.2, 0.5]}]
     state = UserState(model, processor, history[:3])
+    state = UserState.load(state.save(tmp_path / "state.safetensors"), model, processor)
     state.extend(history[3:])
     found = score(model, processor, state, candidates, 1000)
     with torch.no_grad():
