@@ -211,13 +211,13 @@ def changed(climbed, tmp_path, *words, **changes):
     return ["scaling", "ladder", str(path), "--output_dir", str(tmp_path / "out"), "--no-plots", *words]
 
 
-def last_error(capsys, words):
-    assert main(words) == 2
+def last_error(capsys, words, code=2):
+    assert main(words) == code
     return capsys.readouterr().err.splitlines()[-1]
 
 
 def test_what_is_infeasible_is_an_error_and_the_law_is_kept(climbed, tmp_path, capsys):
-    error = last_error(capsys, changed(climbed, tmp_path, design={"minimal_roi": 1e9, "relative": False}))
+    error = last_error(capsys, changed(climbed, tmp_path, design={"minimal_roi": 1e9, "relative": False}), code=3)
     assert "no candidate of 7 reaches ROI 1e+09" in error
     kept = read(tmp_path / "out", "ladder.json")
     assert kept["fit"]["parameters"]["c0"] == pytest.approx(0.1, rel=1e-6)
