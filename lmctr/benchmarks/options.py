@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from lmctr.models.families import families
 from lmctr.utils.options import given, option
 from lmctr.utils.results import check_output
 
@@ -20,15 +21,7 @@ PEERS = {
     "rechub": "Torch-RecHub",
     "authors": "RankElastor's authors",
 }
-PEER_FAMILIES = {
-    "dnn": ["fuxictr"],
-    "deepfm": ["fuxictr", "deepctr", "rechub"],
-    "dcnv2": ["fuxictr", "deepctr", "rechub"],
-    "autoint": ["fuxictr"],
-    "xdeepfm": ["fuxictr"],
-    "rank_elastor": ["authors"],
-    "rank_mixer": ["authors"],
-}
+PEER_FAMILIES = {family.model_type: list(family.peers) for family in families() if family.peers}
 """Which peers have which family."""
 
 

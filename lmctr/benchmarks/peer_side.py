@@ -145,9 +145,8 @@ def fuxictr_model(task: dict[str, Any], feature_map: Any, options: dict[str, Any
         from src import UniMixer
 
         return UniMixer(feature_map, **options, **_UNIMIXER[family])
-    stems = {"dnn": "DNN", "deepfm": "DeepFM", "dcnv2": "DCNv2", "autoint": "AutoInt", "xdeepfm": "xDeepFM"}
     if task["source"]:
-        stem = stems[family]
+        stem = task["stem"].replace("XDeep", "xDeep")  # as the model_zoo spells it
         places = [
             Path(task["source"]) / "model_zoo" / name / "src" / f"{stem}.py" for name in (stem, f"{stem}/{stem}_torch")
         ]
@@ -155,14 +154,14 @@ def fuxictr_model(task: dict[str, Any], feature_map: Any, options: dict[str, Any
         spec = importlib.util.spec_from_file_location(f"zoo_{stem}", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        values = {
-            "dnn": {"hidden_units": hidden},
-            "deepfm": {"hidden_units": hidden},
-            "dcnv2": {"parallel_dnn_hidden_units": hidden},
-            "autoint": {"dnn_hidden_units": [], "attention_layers": 3, "num_heads": 2, "attention_dim": 64},
-            "xdeepfm": {"dnn_hidden_units": hidden, "cin_hidden_units": [100, 100, 100]},
-        }
-        return getattr(module, stem)(feature_map, **options, **values[family])
+        values = {"hidden_units": hidden}
+        if family == "dcnv2":
+            values = {"parallel_dnn_hidden_units": hidden}
+        elif family == "autoint":
+            values = {"dnn_hidden_units": [], "attention_layers": 3, "num_heads": 2, "attention_dim": 64}
+        elif family == "xdeepfm":
+            values = {"dnn_hidden_units": hidden, "cin_hidden_units": [100, 100, 100]}
+        return getattr(module, stem)(feature_map, **options, **values)
     return _from_layers(family, hidden, feature_map, options)
 
 

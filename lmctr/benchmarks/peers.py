@@ -74,7 +74,9 @@ def benchmark_peers(options: PeersBenchmark) -> dict[str, Any]:
                     for arm in peer_arms(peer, family, options, python)
                 ),
             ]
-            result["families"][family] = measure(arms, shared | {"family": family}, folder / "table")
+            result["families"][family] = measure(
+                arms, shared | {"family": family, "stem": family_of(family).stem}, folder / "table"
+            )
             for arm in result["families"][family]:
                 say(
                     f"{family}, {arm['name']}: {arm.get('error') or format(arm['samples_per_second'], ',.0f') + ' samples/s'}"

@@ -64,6 +64,7 @@ class Family:
             in `configuration_<model_type>`.
         starts: whether `lmctr init` writes a first recipe of it.
         benchmark: configuration values that `lmctr benchmark tabular` measures it with; its other keys have their defaults.
+        peers: other libraries that have it too, for `lmctr benchmark peers`; keys of `lmctr.benchmarks.options.PEERS`.
     """
 
     model_type: str
@@ -76,6 +77,7 @@ class Family:
     module: str | None = None
     starts: bool = False
     benchmark: Mapping[str, Any] = field(default_factory=dict)
+    peers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.input not in INPUTS:
@@ -128,6 +130,7 @@ _FAMILIES = [
         "field embeddings side by side into an MLP",
         "Cheng et al.: Wide & Deep Learning for Recommender Systems (the deep part). https://arxiv.org/abs/1606.07792",
         benchmark=_MLP,
+        peers=("fuxictr",),
     ),
     Family(
         "ffm",
@@ -145,6 +148,7 @@ _FAMILIES = [
         "Guo et al.: DeepFM: A Factorization-Machine based Neural Network for CTR Prediction. https://arxiv.org/abs/1703.04247",
         starts=True,
         benchmark=_MLP,
+        peers=("fuxictr", "deepctr", "rechub"),
     ),
     Family(
         "xdeepfm",
@@ -154,6 +158,7 @@ _FAMILIES = [
         "Lian et al.: xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems. https://arxiv.org/abs/1803.05170",
         title="xDeepFM",
         benchmark=_MLP,
+        peers=("fuxictr",),
     ),
     Family(
         "autoint",
@@ -161,6 +166,7 @@ _FAMILIES = [
         "tabular",
         "multi-head self-attention over the fields",
         "Song et al.: AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks. https://arxiv.org/abs/1810.11921",
+        peers=("fuxictr",),
     ),
     Family(
         "dcnv2",
@@ -170,6 +176,7 @@ _FAMILIES = [
         "Wang et al.: DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems. https://arxiv.org/abs/2008.13535",
         title="DCN-V2",
         benchmark=_MLP,
+        peers=("fuxictr", "deepctr", "rechub"),
     ),
     Family(
         "wukong",
@@ -201,6 +208,7 @@ _FAMILIES = [
         "multi-head token mixing by transposition and an MLP per token",
         "Zhu et al.: RankMixer: Scaling Up Ranking Models in Industrial Recommenders. https://arxiv.org/abs/2507.15551",
         benchmark={"embedding_dim": 10, "num_tokens": 26, "token_dim": 26},
+        peers=("authors",),
     ),
     Family(
         "rank_elastor",
@@ -209,6 +217,7 @@ _FAMILIES = [
         "full mixing of tokens and gated MLPs per token, which keep the effective rank of the representations",
         "Expand More, Shrink Less: Shaping Effective-Rank Dynamics for Dense Scaling in Recommendation. https://arxiv.org/abs/2605.23191",
         benchmark={"embedding_dim": 10, "num_tokens": 15, "token_dim": 26},
+        peers=("authors",),
     ),
     Family(
         "astro",

@@ -246,7 +246,10 @@ def test_grid_of_losses(recipe_path, tmp_path, capsys):
     assert main(["grid", "run", str(path)]) == 0
     assert main(["grid", "report", str(path), "--output", str(tmp_path / "report")]) == 0
     text = (tmp_path / "report" / "losses.md").read_text()
-    assert "| point | seeds | R/R* | OPA | NDCG | Recall | R/R* difference | t test | bootstrap | train s |" in text
+    assert (
+        "| point | seeds | R/R* | OPA | NDCG | Recall | R/R* difference | detectable | t test | bootstrap | train s |"
+        in text
+    )
     assert "(pairwise)" in text
     assert "best reachable baseline" in text
     assert "60 impressions with" in text

@@ -90,7 +90,7 @@ def test_push_and_load_back(hub, finished_run, run_dir, tmp_path):
         "tokenizer.json",
         "tokenizer_config.json",
     }
-    assert set(files) == model_files | {"README.md", ".gitattributes"}
+    assert set(files) == model_files | {"README.md", ".gitattributes", "lmctr_remote.py"}
     assert files["model.safetensors"]["lfs"]  # went through the LFS path
     assert {"batch", "upload", "verify"} <= set(hub.log)
     assert not files["config.json"]["lfs"]

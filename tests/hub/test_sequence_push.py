@@ -92,9 +92,8 @@ def test_every_family_scores_raw_events_after_a_push(trained, tmp_path):
         for family in SEQUENCE:
             done = client(hub.url, tmp_path, "-m", "lmctr", "push", str(trained(family)), f"tester/{family}")
             assert done.returncode == 0, done.stderr
-            files = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md", ".gitattributes"} | {
-                "lmctr_manifest.json"
-            }
+            files = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md", ".gitattributes"}
+            files |= {"lmctr_manifest.json", "lmctr_remote.py"}
             assert set(hub.files(f"tester/{family}")) == files | {
                 "sequence_items.parquet",
                 "sequence_features.parquet",

@@ -114,9 +114,8 @@ def test_every_family_scores_a_raw_csv_after_a_push(runs, shop, tmp_path):
         for family in TABULAR:
             done = client(hub.url, tmp_path, "-m", "lmctr", "push", str(runs / family), f"tester/{family}")
             assert done.returncode == 0, done.stderr
-            files = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md", ".gitattributes"} | {
-                "lmctr_manifest.json"
-            }
+            files = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md", ".gitattributes"}
+            files |= {"lmctr_manifest.json", "lmctr_remote.py"}
             side = {"tabular_vocabularies.parquet", "tabular_numbers.safetensors"}
             assert set(hub.files(f"tester/{family}")) == files | side
         out = tmp_path / "loaded.safetensors"

@@ -167,7 +167,7 @@ def test_a_model_saved_into_a_run_keeps_it_sealed(run, trained):
 
 def test_what_is_shared_has_checksums_of_its_own(run):
     folder = open_run(run, "model")
-    (run / MANIFEST).write_bytes(folder.shared_manifest())
+    (run / MANIFEST).write_bytes(folder.shared_manifest({}))
     listed = read_sealed(run / MANIFEST)["files"]
     assert set(listed) == {path.as_posix() for path in folder.upload_files()} - {MANIFEST}
     load(run)

@@ -110,8 +110,8 @@ class TabularInput(StoredInput):
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
-        keys = (*super().baseline_data_keys(data), "labels")
-        return keys if _is_log(data) else (*keys, "features")  # those of a log read the log, not its fields
+        keys = super().baseline_data_keys(data)
+        return keys if _is_log(data) else (*keys, "labels", "features")  # those of a log read the log, not its fields
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
