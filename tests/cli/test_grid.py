@@ -486,4 +486,4 @@ def test_families_of_other_views_are_paired_on_the_same_samples(tmp_path, capsys
         (row,) = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
         labels, logits = scores(runs, name, 0)
         delong = delong_test(labels, logits, scores(runs, "plain", 0)[1])
-        assert f"| {delong.difference:+.4f} (no sinks) | - | {delong.p_value:.2g} |" in row
+        assert f"| {delong.difference:+.4f} (no sinks) | - | - | {delong.p_value:.2g} |" in row
