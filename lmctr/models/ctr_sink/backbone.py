@@ -30,6 +30,8 @@ def _constructor_options(config: PreTrainedConfig) -> dict:
 
 def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     """A backbone with random weights, without pooler."""
+    if getattr(config, "attn_logit_softcapping", None) is not None and config._attn_implementation in (None, "sdpa"):
+        config._attn_implementation = "eager"  # sdpa would leave the softcapping out (transformers 5.17 lets it)
     model = AutoModel.from_config(config, **_constructor_options(config))
     if "inputs_embeds" not in inspect.signature(model.forward).parameters:
         raise ValueError(
