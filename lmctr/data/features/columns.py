@@ -26,6 +26,7 @@ from .vocabulary import hash_strings
 
 __all__ = [
     "Rows",
+    "count_labels",
     "cross_codes",
     "crossed_words",
     "group_codes",
@@ -393,6 +394,12 @@ def label_columns_of(rows: Rows, columns: Sequence[str]) -> np.ndarray:
         (labels == NO_LABEL).all(1), rows.column(columns[0]), columns[0], "stand in rows without any label", accepted
     )
     return labels
+
+
+def count_labels(rows: Rows, columns: Sequence[str]) -> tuple[int, int]:
+    """How many rows have the first label, and in how many it is positive. Raises as `label_columns_of`."""
+    first = label_columns_of(rows, columns).reshape(len(rows), -1)[:, 0]
+    return int((first >= 0).sum()), int((first > 0).sum())
 
 
 def labels_of(rows: Rows, column: str, may_miss: bool = False) -> np.ndarray:

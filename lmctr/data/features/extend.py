@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .columns import Rows, label_columns_of, list_entries, text_codes
+from .columns import Rows, count_labels, list_entries, text_codes
 from .fields import Field
 from .fit import FittedState
 from .transform import coded_values
@@ -39,8 +39,8 @@ def extend_state(
     for rows in stream:
         num_rows += len(rows)
         if labels:
-            first = label_columns_of(rows, labels).reshape(len(rows), -1)[:, 0]
-            labelled, positives = labelled + int((first >= 0).sum()), positives + int((first > 0).sum())
+            known, clicked = count_labels(rows, labels)
+            labelled, positives = labelled + known, positives + clicked
         for field in fields:
             own = counts.get(field.share_with or field.name) if field.type != "numeric" else None
             if own is None:

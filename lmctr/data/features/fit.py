@@ -13,7 +13,7 @@ import pyarrow as pa
 from lmctr.data.logs.columns import place
 
 from .canonical import VALUE_TYPES, canonical_words, fits, types_that_fit
-from .columns import Rows, cross_codes, crossed_words, label_columns_of, list_entries, numbers, text_codes
+from .columns import Rows, count_labels, cross_codes, crossed_words, list_entries, numbers, text_codes
 from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
 
@@ -80,11 +80,9 @@ class Fitter:
         """Counts some rows."""
         self.num_rows += len(rows)
         if self.labels:
-            first = label_columns_of(rows, self.labels).reshape(len(rows), -1)[:, 0]
-            self._labelled, self._positives = (
-                self._labelled + int((first >= 0).sum()),
-                self._positives + int((first > 0).sum()),
-            )
+            labelled, positives = count_labels(rows, self.labels)
+            self._labelled += labelled
+            self._positives += positives
         sampled = []
         for field_ in self.fields:
             array = None if field_.cross or field_.kind == "list" else rows.column(field_.source_column)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit
 
 from lmctr.analysis.attention import attention_map
 from lmctr.analysis.field_interactions import field_interactions
@@ -132,7 +133,7 @@ def _left_out(served: ServedModel, request: dict[str, Any], names: Mapping[str, 
     without = [{**request, "history": history[:place] + history[place + 1 :]} for place in chosen]
     found = served.answers.together([("request", one) for one in (request, *without)])
     logits = np.array([values.reshape(-1)[0] for values in found], dtype=np.float64)
-    chances = 1 / (1 + np.exp(-logits))
+    chances = expit(logits)
     lost = chances[0] - chances[1:]
     rows = [(_behavior(history[place], names), float(own), f"{own:+.4f}") for place, own in zip(chosen, lost)]
     says = "This model shows no attention on behaviours: how much of the probability goes when one of the last behaviours is left out."

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from lmctr.models.families import family_of
 from lmctr.runs.answers.served import Scored, ServedModel
@@ -108,7 +109,7 @@ def _ranking(scored: Scored, order: np.ndarray, names: Mapping[str, str]) -> str
     served, request = scored.served, scored.request
     logits = scored.logits.reshape(len(scored.logits), -1).astype(np.float64)
     is_chance = served.kind != "impressions"
-    values = 1 / (1 + np.exp(-logits)) if is_chance else logits
+    values = expit(logits) if is_chance else logits
     entries = request[{"table": "rows", "impressions": "ads"}.get(served.kind, "candidates")]
     rows = []
     for rank, place in enumerate(order, 1):
