@@ -68,11 +68,22 @@ class Browser:
         return found["result"].get("value")
 
     def click(self, element):
-        """With the mouse, in the middle of what a JavaScript expression finds."""
-        x, y = self.run(
-            f"(box => [box.x + box.width / 2, box.y + box.height / 2])(({element}).getBoundingClientRect())"
+        """With the mouse, in the middle of what a JavaScript expression finds, once it stands still in view, uncovered."""
+        place = (
+            f"(element => {{ element.scrollIntoView({{block: 'center', behavior: 'instant'}});"
+            " const box = element.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;"
+            " const top = document.elementFromPoint(x, y);"
+            f" return top && (element.contains(top) || top.contains(element)) ? [x, y] : null }})({element})"
         )
+        places = [None, None]
+
+        def still():
+            places.append(self.run(place))
+            return places[-1] is not None and places[-1] == places[-2]
+
+        self.wait(still, f"a still place of {element}")
         for kind in ("mousePressed", "mouseReleased"):
+            x, y = places[-1]
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def type(self, text):
@@ -83,14 +94,17 @@ class Browser:
     def text(self):
         return self.run("document.body ? document.body.innerText : ''") or ""
 
-    def wait(self, condition, what, seconds=90):
+    def wait(self, condition, what, seconds=180):
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, f"{what} did not come"
             time.sleep(0.1)
 
     def wait_for(self, words):
-        self.wait(lambda: words in self.text(), f"{words!r} in {self.address()}")
+        try:
+            self.wait(lambda: words in self.text(), f"{words!r} in {self.address()}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; errors {self.errors}; the page shows:\n{self.text()}") from None
 
     def address(self):
         return self.run("location.href")

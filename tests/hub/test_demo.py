@@ -246,6 +246,7 @@ def test_the_page_in_a_browser(trained, tmp_path, name):
         tab.screenshot(tmp_path / "page.png")
         tab.click("document.querySelector('textarea')")
         tab.type('{"what": 1}')
+        tab.wait(lambda: tab.run("document.querySelector('textarea').value") == '{"what": 1}', "what was typed")
         tab.click("[...document.querySelectorAll('button')].find(button => button.innerText == 'Score')")
         tab.wait_for("a target is a text or" if name == "text" else "what")
         assert tab.errors == []
