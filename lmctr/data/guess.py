@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.table import POSITIVE_WORDS
 from lmctr.data.logs.times import format_of_texts, iso_times, unit_of
-from lmctr.data.reading import checked_file
+from lmctr.data.reading import checked_file, no_header_hint
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.suggest import unknown_key_message
 
@@ -86,6 +86,7 @@ class FileSample:
     Attributes:
         path: the file. reading: keys of the schema besides the path (`delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
+        objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
     """
 
     path: Path
@@ -93,12 +94,13 @@ class FileSample:
     table: pa.Table
     rows: int
     whole: bool
+    objects: tuple[str, ...] = ()
 
     @cached_property
     def distinct(self) -> dict[str, int]:
         """Number of distinct values by column; lists have none."""
         counted = {n: c for n, c in zip(self.table.column_names, self.table.columns) if not pa.types.is_nested(c.type)}
-        return {name: pc.count_distinct(column).as_py() for name, column in counted.items()}
+        return {n: 0 if pa.types.is_null(c.type) else pc.count_distinct(c).as_py() for n, c in counted.items()}
 
     def values(self, name: str) -> pa.Array:
         """The values of a column that are there."""
@@ -116,7 +118,7 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     """Reads the first rows of a CSV, TSV, Parquet or JSON lines file and finds out how it is written.
 
     Raises:
-        FileNotFoundError, ValueError: as [`stream_file`] does.
+        FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names.
     """
     path, kind = checked_file(Path(path).expanduser())
     delimiter = _delimiter(path) if kind == "csv" else None
@@ -124,6 +126,11 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     whole = next(blocks, None) is None
+    counted = table.column_names == [str(place) for place in range(table.num_columns)]  # names that a program gave
+    if kind in ("csv", "tsv") and not counted and (hint := no_header_hint(table.column_names)):
+        raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
+    objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
+    table = table.drop_columns(list(objects))
     reading = {} if delimiter in (None, ",") else {"delimiter": delimiter}
     decimal, missing, cleaned = ".", set(), {}
     for name in table.column_names:
@@ -141,7 +148,13 @@ def sample_file(path: str | os.PathLike) -> FileSample:
         reading |= {"decimal": ","} if decimal == "," else {}
         reading |= {"na_values": sorted(missing)} if missing else {}
     table = pa.table(cleaned)
-    return FileSample(path, reading, table, table.num_rows if whole else _rows_of(path, kind, table), whole)
+    return FileSample(path, reading, table, table.num_rows if whole else _rows_of(path, kind, table), whole, objects)
+
+
+def _holds_objects(kind: pa.DataType) -> bool:
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return pa.types.is_struct(kind) or pa.types.is_map(kind)
 
 
 def _all_match(values: pa.Array, pattern: str) -> bool:
@@ -248,6 +261,9 @@ class _Guesser:
                 )
 
     def run(self) -> LogGuess:
+        for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
+            for name in () if sample is None else sample.objects:
+                self._say(f"{start}left out", name, "holds objects; give their entries columns of their own")
         self.columns["time"] = self._time()
         self.columns["item"] = self._key("item")
         self.columns["user"] = self._key("user")
@@ -290,9 +306,16 @@ class _Guesser:
         return column
 
     def _absent(self, role: str, wanted: str) -> ValueError:
+        taken = "".join(
+            f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
+        )
+        objects = "".join(
+            f"; {name} holds objects: give their entries columns of their own" for name in self.events.objects
+        )
         return ValueError(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN; the columns are "
-            f"{', '.join(self.left)}"
+            f"{', '.join(self.left)}{taken}{objects}. Clicks without users and items are a table: "
+            f"lmctr train {self.events.path} --model deepfm"
         )
 
     # ---- the four columns that every log has ----------------------------------------------------------------------

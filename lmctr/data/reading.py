@@ -351,15 +351,28 @@ def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
         )
 
 
+def no_header_hint(found: Sequence[str]) -> str:
+    """What to say of column names most of which are empty or numbers: the file seems to begin with its first row."""
+    values = [name for name in found if not name.strip() or re.fullmatch(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", name.strip())]
+    if 2 * len(values) <= len(found):
+        return ""
+    return " Its first line holds values, no column names: write a line of names at its top, or `names:` into a table's schema."
+
+
 def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: str) -> None:
     """Raises on duplicate columns and on columns that are wanted and missing."""
     doubled = sorted({name for name in found if list(found).count(name) > 1})
     if doubled:
-        raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.")
+        hint = no_header_hint(found)
+        raise ValueError(f"{source}: duplicate columns {doubled}; give each column a name of its own.{hint}")
     missing = [name for name in dict.fromkeys(wanted or ()) if name not in found]
     if missing:
         sign = next((sign for sign in ";\t|," if len(found) == 1 and sign in found[0]), None)
-        hint = "" if sign is None else f" They look separated by {sign!r}: set `delimiter: {json.dumps(sign)}`."
+        hint = (
+            f" They look separated by {sign!r}: set `delimiter: {json.dumps(sign)}`."
+            if sign
+            else no_header_hint(found)
+        )
         raise ValueError(f"{source}: no column {', '.join(map(repr, missing))}; its columns are {list(found)}.{hint}")
 
 

@@ -27,9 +27,12 @@ def verdict(result: Mapping[str, Any], data: Mapping[str, Any], has_log: bool = 
         return None
     gap = test["auc"] - baselines[name]["test"]["auc"]
     called = name.replace("_", " ")
+    best = strongest_baseline(baselines, "test")
+    ahead = baselines[best]["test"]["auc"] - test["auc"]
+    other = f"; on test {best.replace('_', ' ')} is {ahead:.3f} above the model" if best != name and ahead > 0 else ""
     if gap >= 0:
-        return f"above {called}, the strongest baseline, by {gap:.3f} AUC"
-    return f"below {called} by {-gap:.3f} AUC: try {_next_thing(result, data if has_log else {})}"
+        return f"above {called}, the strongest baseline{' on validation' if other else ''}, by {gap:.3f} AUC{other}"
+    return f"below {called} by {-gap:.3f} AUC{other}: try {_next_thing(result, data if has_log else {})}"
 
 
 def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any]) -> str:

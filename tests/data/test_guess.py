@@ -192,6 +192,25 @@ def test_errors(tmp_path, columns, given, says):
         guess_log(write(tmp_path / "e.csv", table(**columns)), given=given)
 
 
+def test_a_file_without_a_line_of_names_says_so(tmp_path):
+    path = tmp_path / "e.csv"
+    path.write_text("1,17,0.5,68fd1e64\n0,18,,68fd1e64\n")
+    with pytest.raises(ValueError, match="Its first line holds values, no column names"):
+        sample_file(path)
+    path.write_text("1,17,17,0.5\n0,18,18,0.2\n")
+    with pytest.raises(ValueError, match=r"duplicate columns.*first line holds values.*`names:`"):
+        sample_file(path)
+
+
+def test_objects_are_left_out_and_named(tmp_path):
+    ads = [{"id": row % 30, "kind": row % 3} for row in range(ROWS)]
+    guess, _ = guessed(tmp_path / "e.jsonl", table(ad=ads))
+    assert "context" not in guess.schema["columns"]
+    assert next(entry.why for entry in guess.guesses if entry.column == "ad").startswith("holds objects")
+    with pytest.raises(ValueError, match=r"like the user.*item_id is the item; ad holds objects.*--model deepfm"):
+        guess_log(write(tmp_path / "f.jsonl", table(ad=ads, user_id=[None] * ROWS)))
+
+
 def test_codes_are_declared_so_that_a_later_file_gives_the_same(tmp_path):
     codes = [3 + row % 4 for row in range(ROWS)]
     guess, log = guessed(tmp_path / "e.csv", table(zone=codes))

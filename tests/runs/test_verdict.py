@@ -21,9 +21,17 @@ def result(model, evaluations=(0.6, 0.7, 0.65), **test):
 def test_the_strongest_is_chosen_on_validation():
     found = result(0.7, counting=0.9, gradient_boosting=0.8)
     assert strongest_baseline(found["baselines"]) == "gradient_boosting"
-    assert verdict(found, {}).startswith("below gradient boosting by 0.100 AUC: try ")
-    assert verdict(result(0.8156, counting=0.9, gradient_boosting=0.8), {}) == (
+    assert verdict(found, {}).startswith(
+        "below gradient boosting by 0.100 AUC; on test counting is 0.200 above the model: try "
+    )
+    assert verdict(result(0.8156, counting=0.7, gradient_boosting=0.8), {}) == (
         "above gradient boosting, the strongest baseline, by 0.016 AUC"
+    )
+
+
+def test_a_baseline_that_leads_on_test_alone_is_named():
+    assert verdict(result(0.8156, counting=0.9, gradient_boosting=0.8), {}) == (
+        "above gradient boosting, the strongest baseline on validation, by 0.016 AUC; on test counting is 0.084 above the model"
     )
 
 

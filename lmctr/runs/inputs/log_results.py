@@ -45,9 +45,10 @@ class LogResults:
         return self._found[1]
 
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        """Metrics by name and part, and the number of training samples."""
+        """Metrics by name and part, and the number of samples that were fitted on, for the test part."""
         predictions = self._predictions(seed, refit)
-        return baseline_metrics(self.log, self.splits, predictions=predictions), len(self.splits.train)
+        fitted = len(self.splits.train) + (len(self.splits.validation) if refit else 0)
+        return baseline_metrics(self.log, self.splits, predictions=predictions), fitted
 
     def slices(
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, with_baseline: bool, refit: bool = False
