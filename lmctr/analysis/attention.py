@@ -17,6 +17,7 @@ from torch import nn
 from lmctr.models.common.base import IGNORED_LABEL, plain_model
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
+from lmctr.models.ctr_sink.split_layout import cut_fields
 
 __all__ = ["AttentionMap", "SinkAttention", "attention_map", "sink_attention", "token_labels"]
 
@@ -33,7 +34,8 @@ class SinkAttention:
         between_sinks: (S, L) float64, Eq. 8: the same with the sample's sinks as queries only. NaN in a sample without sinks.
         uniform_to_sinks, uniform_between_sinks: (S,) float64, what the two would be if every query spread its attention evenly over
             the tokens that it may see (causal models: itself and earlier ones). The level to compare with; not in the paper.
-        num_sinks, num_tokens: (S,) int64 of each sample, padding not counted.
+        num_sinks, num_tokens: (S,) int64 of each sample, padding not counted; with `layout="split"` elements count as tokens.
+        first_layer: number of the first of the L layers in the language model: above 0 with `layout="split"`.
     """
 
     to_sinks: np.ndarray
@@ -42,6 +44,7 @@ class SinkAttention:
     uniform_between_sinks: np.ndarray
     num_sinks: np.ndarray
     num_tokens: np.ndarray
+    first_layer: int = 0
 
     @property
     def num_samples(self) -> int:
@@ -50,7 +53,7 @@ class SinkAttention:
 
     @property
     def num_layers(self) -> int:
-        """Layers L of the language model."""
+        """Layers L that were measured."""
         return self.to_sinks.shape[1]
 
     @property
@@ -81,11 +84,11 @@ class SinkAttention:
 
 @dataclass(frozen=True, eq=False)
 class AttentionMap:
-    """Attention inside one sample, without its padding. n is the sample's number of tokens.
+    """Attention inside one sample, without its padding. n is the sample's number of tokens; of elements with `layout="split"`.
 
     Attributes:
         weights: (n, n) float32; row = query, column = key; each row sums to 1.
-        tokens: n labels (texts of the tokens, or their ids when no tokenizer was given).
+        tokens: n labels (texts of the tokens or elements, or their ids when no tokenizer was given).
         is_sink, is_target: (n,) bool, the sinks and the target item's tokens.
         buckets: n tuples of sink buckets, one number per signal; empty where the token is no sink.
         layer, head: what the map shows: an index, or "mean" for the mean over all.
@@ -129,7 +132,7 @@ def sink_attention(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor
     ```
     """
     base = _base_model(model)
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in SinkAttention.__dataclass_fields__}
+    columns: dict[str, list[np.ndarray]] = {}
     with _eager_attention(base):
         for batch in batches:
             inputs = _inputs(base, batch)
@@ -137,10 +140,11 @@ def sink_attention(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor
             if batch.get("labels") is not None:
                 keep = (batch["labels"] != IGNORED_LABEL).cpu().numpy()
             for name, values in _measure(base, inputs).items():
-                columns[name].append(values[keep])
-    if not columns["num_sinks"] or not sum(map(len, columns["num_sinks"])):
+                columns.setdefault(name, []).append(values[keep])
+    if not sum(map(len, columns.get("num_sinks", ()))):
         raise ValueError("batches: no rows to measure; give at least one batch with a row that is no filler")
-    return SinkAttention(**{name: np.concatenate(values) for name, values in columns.items()})
+    measured = {name: np.concatenate(values) for name, values in columns.items()}
+    return SinkAttention(**measured, first_layer=base.config.layers_with_sinks.start)
 
 
 @torch.no_grad()
@@ -152,13 +156,13 @@ def attention_map(
     head: int | str = "mean",
     tokenizer: Any = None,
 ) -> AttentionMap:
-    """Attention from every token of a sample to every other one.
+    """Attention from every token of a sample to every other one; with `layout="split"` from element to element (a text or a sink).
 
     Args:
         model: as in [`sink_attention`]; runs in the same way.
         batch: a batch as the model takes it.
         row: which row of the batch.
-        layer: layer index, 0 = first, -1 = last; None: the mean over all layers.
+        layer: layer index, 0 = first, -1 = last; None: the mean over all layers (those of [`sink_attention`]).
         head: head index, or "mean".
         tokenizer: tokenizer or processor that made the batch, for the labels; None: token ids as labels.
 
@@ -169,26 +173,19 @@ def attention_map(
         ValueError: `row`, `layer` or `head` out of range, another kind of model, no eager attention.
     """
     base = _base_model(model)
-    if base.config.layout == "split":
-        raise ValueError(
-            f"model: a map shows attention between the tokens of a text, but the model has layout={base.config.layout!r}, whose texts "
-            "are vectors; ask its forward pass for output_attentions"
-        )
     inputs = _inputs(base, batch)
     size = len(inputs["input_ids"])
-    row = _index("row", row, size, f"the batch has {size} rows")
+    row = _index("row", row, range(size), f"the batch has {size} rows")
     config = base.config.text_config
     if layer is not None:
-        count = len(range(config.num_hidden_layers)[_measured(base)])
-        layer = _index("layer", layer, count, f"the language model has {count} layers")
+        layers = base.config.layers_with_sinks
+        layer = _index("layer", layer, layers, f"the language model has {len(layers)} layers that sinks pass")
     if head != "mean":
         count = config.num_attention_heads
-        head = _index("head", head, count, f"the language model has {count} heads", ', or "mean"')
+        head = _index("head", head, range(count), f"the language model has {count} heads", ', or "mean"')
     # The row alone: a row's attention does not depend on its batch.
     inputs = {name: values[row : row + 1] for name, values in inputs.items()}
-    real = inputs["attention_mask"][0].bool()
-    if base.config.layout == "fields":
-        real = real & (inputs["field_ids"][0] >= 0)
+    real, buckets = (values[0] for values in _places(base, inputs))
     found: list[torch.Tensor] = []
 
     def visit(index: int, weights: torch.Tensor) -> None:
@@ -199,15 +196,20 @@ def attention_map(
     with _eager_attention(base):
         _each_layer(base, inputs, visit)
     weights = torch.stack(found).mean(0).float().cpu().numpy()
-    ids = inputs["input_ids"][0][real].tolist()
-    buckets = inputs["sink_buckets"][0][real].reshape(len(ids), -1).tolist()
-    target = batch.get("target_mask")
-    is_target = np.zeros(len(ids), dtype=bool)
-    if target is not None:
-        is_target = target[row].bool().cpu()[real.cpu()].numpy()
+    buckets, ids = buckets[real].tolist(), inputs["input_ids"][0]
+    if base.config.layout == "split":  # every element with its tokens; the target is the last one
+        owner = inputs["field_ids"][0].masked_fill(~inputs["attention_mask"][0].bool(), -1)
+        texts = [ids[owner == number].tolist() for number in range(len(buckets))]
+        labels = [" ".join(map(str, text)) if tokenizer is None else _plain(tokenizer).decode(text) for text in texts]
+        is_target = np.arange(len(texts)) == len(texts) - 1
+    else:
+        ids, is_target = ids[real].tolist(), np.zeros(len(buckets), dtype=bool)
+        labels = [str(number) for number in ids] if tokenizer is None else token_labels(tokenizer, ids)
+        if batch.get("target_mask") is not None:
+            is_target = batch["target_mask"][row].bool().cpu()[real.cpu()].numpy()
     return AttentionMap(
         weights=weights,
-        tokens=[str(number) for number in ids] if tokenizer is None else token_labels(tokenizer, ids),
+        tokens=labels,
         is_sink=np.array([entry[0] >= 0 for entry in buckets], dtype=bool),
         is_target=is_target,
         buckets=[tuple(entry) if entry[0] >= 0 else () for entry in buckets],
@@ -225,7 +227,7 @@ def token_labels(tokenizer: Any, ids: list[int]) -> list[str]:
         tokenizer: a tokenizer, or a processor that holds one.
         ids: token ids of one text.
     """
-    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    tokenizer = _plain(tokenizer)
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
     labels: list[str] = []
     place = 0
@@ -246,17 +248,26 @@ def token_labels(tokenizer: Any, ids: list[int]) -> list[str]:
     return labels
 
 
+def _plain(tokenizer: Any) -> Any:
+    """The tokenizer itself, or that of a processor."""
+    return getattr(tokenizer, "tokenizer", tokenizer)
+
+
+def _places(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """What attends: which tokens, or with `layout="split"` elements, are real, (B, N), and their buckets, (B, N, S)."""
+    real, buckets = inputs["attention_mask"].bool(), inputs["sink_buckets"]
+    buckets = buckets[..., None] if buckets.dim() == 2 else buckets
+    if base.config.layout == "split":
+        owner = inputs["field_ids"].masked_fill(~real, -1)
+        fields = cut_fields(inputs["input_ids"], owner, buckets, sinks_are_text=False, unique=False)
+        return fields.mask, fields.buckets
+    return (real & (inputs["field_ids"] >= 0) if base.config.layout == "fields" else real), buckets
+
+
 def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
     """The columns of `SinkAttention` for one batch, a row per row of the batch."""
-    if base.config.layout == "split":  # what attends are elements of the upper half
-        outputs = base(**inputs, output_attentions=True)
-        real, is_sink, layers = outputs.mask, outputs.is_sink, outputs.attentions
-    else:
-        real, layers = inputs["attention_mask"].bool(), None
-        if base.config.layout == "fields":
-            real = real & (inputs["field_ids"] >= 0)
-        buckets = inputs["sink_buckets"]
-        is_sink = ((buckets if buckets.dim() == 2 else buckets[..., 0]) >= 0) & real
+    real, buckets = _places(base, inputs)
+    is_sink = (buckets[..., 0] >= 0) & real
     num_tokens, num_sinks = real.sum(1), is_sink.sum(1)
 
     def over_queries(share: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
@@ -272,14 +283,14 @@ def _measure(base: CTRSinkModel, inputs: dict[str, torch.Tensor]) -> dict[str, n
         to_sinks.append(over_queries(share, real))
         between_sinks.append(over_queries(share, is_sink))
 
-    if layers is None:
-        _each_layer(base, inputs, visit)
-    else:
-        for index, weights in enumerate(layers):
-            visit(index, weights)
-    if base.config.layout == "fields":  # a token sees its own field
-        fields = inputs["field_ids"]
-        same = (fields[:, :, None] == fields[:, None, :]) & real[:, None, :]
+    _each_layer(base, inputs, visit)
+    if base.config.layout == "fields" or base.config.encoder_prefix:
+        if base.config.encoder_prefix:  # what stands before the target does not see it
+            own = inputs["target_mask"].long().cumsum(1) > 0
+            same = own[:, :, None] | ~own[:, None, :]
+        else:  # a token sees its own field
+            same = inputs["field_ids"][:, :, None] == inputs["field_ids"][:, None, :]
+        same = same & real[:, None, :]
         same = same.tril() if _is_causal(base) else same
         seen, sinks_seen = same.sum(-1), (same & is_sink[:, None, :]).sum(-1)
     elif _is_causal(base):
@@ -325,15 +336,11 @@ def _each_layer(
         return hook
 
     with ExitStack() as hooks:
-        for index, attention in enumerate(base.self_attentions()[_measured(base)]):
-            hooks.enter_context(attention.register_forward_hook(hook_of(index)))
+        attentions = base.self_attentions()
+        for index in base.config.layers_with_sinks:
+            hooks.enter_context(attentions[index].register_forward_hook(hook_of(index)))
         # Types that do not pass keywords on compute no weights to give unless they are asked.
         base(**inputs, **({} if base.config.backbone_spec.passes_keywords else {"output_attentions": True}))
-
-
-def _measured(base: CTRSinkModel) -> slice:
-    """The layers whose attention runs between tokens: with `layout="fields"` those of the lower half."""
-    return slice(base.config.num_lower_layers) if base.config.layout == "fields" else slice(None)
 
 
 def _no_weights(base: CTRSinkModel) -> str:
@@ -396,10 +403,12 @@ def _wide(weights: torch.Tensor) -> torch.dtype:
     return torch.promote_types(weights.dtype, torch.float32)
 
 
-def _index(name: str, value: int, count: int, has: str, also: str = "") -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -count <= value < count:
-        raise ValueError(f"{name}={value!r} is out of range: {has}; use {-count} to {count - 1}{also}")
-    return value % count
+def _index(name: str, value: int, able: range, has: str, also: str = "") -> int:
+    count = len(able)
+    if isinstance(value, bool) or not isinstance(value, int) or not (value in able or -count <= value < 0):
+        use = f"{-count} to {count - 1}" if able.start == 0 else f"{able.start} to {able.stop - 1}, or {-count} to -1"
+        raise ValueError(f"{name}={value!r} is out of range: {has}; use {use}{also}")
+    return able[value] if value < 0 else value
 
 
 def _mean_or_nan(values: np.ndarray) -> np.ndarray:

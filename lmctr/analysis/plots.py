@@ -158,7 +158,7 @@ def plot_layer_curves(
             one_level = not levels or max(levels) - min(levels) < 1e-3
             for run, measured in runs.items():
                 values, colour = getattr(measured, curve), colours[run]
-                layers = range(len(values))
+                layers = range(measured.first_layer, measured.first_layer + len(values))
                 axes.plot(layers, values, color=colour, linewidth=1.6)
                 biased = set((bias_layers or {}).get(run, ()))
                 faces = [colour if layer in biased else "white" for layer in layers]

@@ -94,7 +94,8 @@ def export_model(
     names = list(batches[0])
     if example is not None:
         batches.append({name: _with_candidates(name, example[name], batches[0][name]) for name in names})
-    limit = getattr(plain.base_model, "max_positions", None)
+    is_one_text = getattr(plain.config, "layout", "single") == "single"
+    limit = getattr(plain.base_model, "max_positions", None) if is_one_text else None  # others: of each text field
     if getattr(plain.config, "num_positions", None) is not None:  # of the events, behind which the graph puts padding
         limit = plain.config.num_positions - _padding(plain)
     axes = input_shapes(plain.config)
@@ -143,8 +144,14 @@ def _check(model: Any, format: str) -> None:
         raise ValueError(
             f"model: a family's XForCTR can be exported, got {type(model).__name__}; merge adapters with merge_lora first"
         )
-    if getattr(model.config, "layout", "single") != "single":
-        raise ValueError(f'model: only layout="single" can be exported, got {model.config.layout!r}')
+    text = getattr(model.config, "text_config", None)
+    if getattr(model.config, "layout", "single") == "split" and "sliding_attention" in getattr(
+        text, "layer_types", ()
+    ):
+        raise ValueError(
+            f'model: a graph of layout="split" has no sliding windows, which this {text.model_type} has; use layout="single", or a '
+            "backbone without them"
+        )
     if getattr(model, "is_quantized", False):
         raise ValueError("model: its backbone is quantised; load it without quantization_config to export it")
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]

@@ -35,6 +35,8 @@ def _text(config: CTRConfig) -> Axes:
     axes: Axes = {"input_ids": tokens, "attention_mask": tokens}
     if config.sink_kind != "none":
         axes["sink_buckets"] = tokens if len(config.signals) == 1 else (*tokens, len(config.signals))
+    if config.layout != "single":
+        axes["field_ids"] = tokens
     if config.encoder_prefix:
         axes["target_mask"] = tokens
     return _kept(axes | {"statistics": ("batch", config.num_statistics)})
@@ -86,13 +88,16 @@ def random_inputs(
 ) -> dict[str, torch.Tensor]:
     """A batch that fits a model: ids of all its tables, histories and texts of different lengths, padded on the right."""
     generator = torch.Generator().manual_seed(seed)
+    layout = getattr(config, "layout", "single")
+    least = config.num_fields if layout == "fields" else 2  # tokens of a row
+    length = length if layout != "fields" else max(length, least)
     sizes = {"batch": batch, "length": length, "candidates": candidates}
 
     def ids(shape: tuple[int, ...], high: int, low: int = 0) -> torch.Tensor:
         return torch.randint(low, max(high, low + 1), shape, generator=generator)
 
     shapes = {name: tuple(sizes.get(axis, axis) for axis in axes) for name, axes in input_shapes(config).items()}
-    lengths = (length - torch.arange(batch) * 2).clamp_min(min(length, 2))
+    lengths = (length - torch.arange(batch) * 2).clamp_min(min(length, least))
     inside = torch.arange(length) < lengths[:, None]  # (B, L)
     found = {}
     for name, shape in shapes.items():
@@ -110,10 +115,18 @@ def random_inputs(
     if "attention_mask" in shapes:
         found["input_ids"] = ids(shapes["input_ids"], config.text_config.vocab_size)
         found["attention_mask"] = inside.long()
-        if "sink_buckets" in shapes:  # every other place inside is a sink
+        places = torch.arange(length).expand(batch, -1)
+        # Every other place inside is a sink; with several texts every third, and two tokens between them are a field.
+        is_sink = (places % (2 if layout == "single" else 3) == 1) & (places < max(length - 2, 2)) & inside
+        if layout == "fields":
+            found["field_ids"] = (places * least // lengths[:, None]).masked_fill(~inside, -1)
+            is_sink &= found["field_ids"] < config.num_history_fields
+        elif layout == "split":
+            opens = is_sink | is_sink.roll(1, 1) | (places == 0)
+            found["field_ids"] = (opens.cumsum(1) - 1).masked_fill(~inside, -1)
+        if "sink_buckets" in shapes:
             found["sink_buckets"] = torch.full(shapes["sink_buckets"], -1)
-            found["sink_buckets"][:, 1 : max(length - 2, 2) : 2] = 0
-            found["sink_buckets"][~inside] = -1
+            found["sink_buckets"][is_sink] = 0
         if "target_mask" in shapes:  # the last place
             found["target_mask"] = torch.arange(length) == lengths[:, None] - 1
     if "ad_mask" in shapes:

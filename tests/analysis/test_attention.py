@@ -349,6 +349,37 @@ def test_layouts_of_several_texts(layout, backbone):
         assert attention_map(model, batch, 0, layer=-1).weights.shape == (19, 19)
         with pytest.raises(ValueError, match="has 2 layers"):
             attention_map(model, batch, 0, layer=2)
-    else:
-        with pytest.raises(ValueError, match=r"layout='split'.*output_attentions"):
-            attention_map(model, batch, 0)
+        return
+    assert measured.first_layer == 2  # the layers are numbered as in the language model
+    for row in range(3):
+        count = int(outputs.mask[row].sum())
+        for layer, values in (
+            (2, weights[0]),
+            (3, weights[1]),
+            (-1, weights[1]),
+            (None, (weights[0] + weights[1]) / 2),
+        ):
+            found = attention_map(model, batch, row, layer)
+            np.testing.assert_allclose(found.weights, values[row, :, :count, :count].mean(0), atol=1e-6)
+            assert found.layer == ("mean" if layer is None else layer % 4)
+        assert found.is_sink.tolist() == outputs.is_sink[row, :count].tolist()
+        assert found.is_target.tolist() == [False] * (count - 1) + [True]
+        texts = [
+            " ".join(map(str, batch["input_ids"][row][batch["field_ids"][row] == n].tolist())) for n in range(count)
+        ]
+        assert found.tokens == texts
+        sinks = batch["sink_buckets"][row, :, 0]
+        assert [entry for entry in found.buckets if entry] == [(int(b),) for b in sinks[sinks >= 0]]
+    with pytest.raises(
+        ValueError, match=r"layer=1 is out of range.*has 2 layers that sinks pass; use 2 to 3, or -2 to -1"
+    ):
+        attention_map(model, batch, 0, layer=1)
+
+
+def test_even_attention_of_a_history_that_does_not_see_the_target():
+    model = model_of("bert", encoder_prefix=True)
+    measured = sink_attention(model, [batch_of(model.config, "left")])
+    for row, (ids, buckets, target) in enumerate(rows()):
+        first, sinks = int(target.long().argmax()), int((buckets[:, 0] >= 0).sum())
+        seen = [first] * first + [len(ids)] * (len(ids) - first)
+        assert measured.uniform_to_sinks[row] == pytest.approx(sum(sinks / n for n in seen) / len(ids))

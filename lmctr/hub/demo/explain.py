@@ -60,8 +60,8 @@ def _fields(model: torch.nn.Module) -> str:
 
 
 def _sinks(served: ServedModel, request: dict[str, Any]) -> str:
-    """Attention of the candidate's tokens on the sinks; empty where the text has none."""
-    if served.model.config.layout != "single":
+    """Attention of the candidate's tokens on the sinks; empty where it sees none."""
+    if served.model.config.layout == "fields":
         return ""
     batch = served.answers.process([("request", request, request["candidates"])])
     found = attention_map(served.model, batch, 0, tokenizer=served.processor)
@@ -76,7 +76,7 @@ def _sinks(served: ServedModel, request: dict[str, Any]) -> str:
     even = len(sinks) / len(found.tokens)
     says = (
         f"Share of the candidate's attention that falls on the sink behind each behaviour, mean over layers and heads. Together {shares.sum():.1%}; "
-        f"sinks are {even:.1%} of the tokens."
+        f"sinks are {even:.1%} of what it reads."
     )
     return bars(
         "Attention on the sinks", [(texts[row], float(shares[row]), f"{shares[row]:.2%}") for row in order], says

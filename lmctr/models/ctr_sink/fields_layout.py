@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_ctr_sink import CTRSinkConfig
-from .split_layout import projection, run_layers
+from .split_layout import encode_in_place, projection, run_layers
 from .statistics_tower import StatisticsTower
 
 __all__ = ["FieldsHead", "FieldsOutput", "forward_fields"]
@@ -60,27 +60,17 @@ def forward_fields(
         field_ids = field_ids.masked_fill(~attention_mask.bool(), -1)
     inputs_embeds, buckets, sinks = model.embed(input_ids, sink_buckets)
     own = field_ids[..., None] == torch.arange(config.num_fields, device=field_ids.device)  # (B, N, F)
-    # Positions are counted inside each field; padding takes part nowhere.
-    number = own.long().cumsum(1)
-    place = (number * own).sum(-1).sub(1).clamp_min(0)
     check_fields(model, own)
-    seen = field_ids[:, :, None] == field_ids[:, None, :]
-    if config.is_causal:
-        seen = seen.tril()
-    lowest = torch.finfo(inputs_embeds.dtype).min
-    mask = torch.zeros(seen.shape, dtype=inputs_embeds.dtype, device=seen.device).masked_fill(~seen, lowest)[:, None]
     options = {}
     if model.sink_bias is not None:
         options["sink_context"] = sinks._replace(group=field_ids.gather(1, sinks.index))
     spec, middle = config.backbone_spec, config.num_lower_layers
-    tokens = run_layers(
-        backbone, spec, inputs_embeds, mask, 0, middle, position_ids=place, always_norm=True, **options
-    )[-1]
+    tokens = encode_in_place(model, inputs_embeds, field_ids, own, always_norm=True, **options)
     chosen = own
     if pooling == "sinks":
         is_sink = (buckets[..., :1] >= 0) & own
         # A history without sinks gives its first token, as in the authors' code; the target's fields all of theirs.
-        instead = own & (number == 1)
+        instead = own & (own.long().cumsum(1) == 1)
         instead = torch.where(is_sink.any(1, keepdim=True), is_sink, instead)
         is_history = torch.arange(config.num_fields, device=own.device) < config.num_history_fields
         chosen = torch.where(is_history, instead, own)

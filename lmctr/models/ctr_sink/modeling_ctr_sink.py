@@ -236,9 +236,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         input_ids, real = input_ids[:, :longest].masked_fill(~real[:, :longest], 0), real[:, :longest]
         self.check_length("input_ids: a field of", longest, "tokens")
         embeds, spec = self.get_input_embeddings()(input_ids), self.config.backbone_spec
-        states = run_layers(self.language_model, spec, embeds, real.long(), 0, self.config.num_lower_layers)[-1]
-        if self.config.field_norm:
-            states = self.language_model.norm(states)
+        stop, norm = self.config.num_lower_layers, self.config.field_norm
+        states = run_layers(self.language_model, spec, embeds, real.long(), 0, stop, always_norm=norm)[-1]
         return mean_over(states, real)
 
     def forward(

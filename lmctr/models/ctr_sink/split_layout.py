@@ -41,7 +41,17 @@ from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
 from .field_store import FieldStore
 from .statistics_tower import StatisticsTower
 
-__all__ = ["FieldCache", "Fields", "SplitHead", "SplitOutput", "cut_fields", "mean_over", "projection", "run_layers"]
+__all__ = [
+    "FieldCache",
+    "Fields",
+    "SplitHead",
+    "SplitOutput",
+    "cut_fields",
+    "encode_in_place",
+    "mean_over",
+    "projection",
+    "run_layers",
+]
 
 
 _CHUNK = 512  # fields that are encoded for a store at once
@@ -186,6 +196,45 @@ def run_layers(
     return states
 
 
+def encode_in_place(
+    model: PreTrainedModel, inputs_embeds: torch.Tensor, field_ids: torch.Tensor, own: torch.Tensor, **kwargs: Any
+) -> torch.Tensor:
+    """(B, N, H) states after the lower half of tokens that stay in their rows: a mask keeps a token to its own field, in which
+    positions are counted; the numbers of a call per field, in one call, with nothing cut apart.
+
+    Args:
+        inputs_embeds: (B, N, H). field_ids: (B, N), -1 for padding. own: (B, N, F) bool, the same. kwargs: of `run_layers`.
+    """
+    place = (own.long().cumsum(1) * own).sum(-1).sub(1).clamp_min(0)
+    seen = field_ids[:, :, None] == field_ids[:, None, :]
+    if model.config.is_causal:
+        seen = seen.tril()
+    lowest = torch.finfo(inputs_embeds.dtype).min
+    mask = torch.zeros(seen.shape, dtype=inputs_embeds.dtype, device=seen.device).masked_fill(~seen, lowest)[:, None]
+    spec, stop = model.config.backbone_spec, model.config.num_lower_layers
+    return run_layers(model.language_model, spec, inputs_embeds, mask, 0, stop, position_ids=place, **kwargs)[-1]
+
+
+def vectors_in_place(
+    model: PreTrainedModel, input_ids: torch.Tensor, field_ids: torch.Tensor, sink_buckets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The vectors (B, P, H) of the elements, which are real (B, P), and their buckets (B, P, S), for exported graphs: the numbers of
+    `cut_fields` and `encode_fields` without shapes that depend on the texts, but for P; checks nothing."""
+    count = (field_ids.amax() + 1).clamp_min(2).item()  # a graph takes two places or more
+    torch._check(count >= 2)
+    torch._check(count <= min(input_ids.shape[1], model.max_positions or input_ids.shape[1]))
+    own = field_ids[..., None] == torch.arange(count, device=field_ids.device)
+    is_sink = (sink_buckets[..., 0] >= 0) & (field_ids >= 0)
+    is_word = torch.zeros_like(is_sink) if model.sink_embedding is None else is_sink  # its own token is not looked up
+    embeds = model.get_input_embeddings()(input_ids.masked_fill(is_word, 0))
+    states = encode_in_place(model, embeds, field_ids, own, always_norm=model.config.field_norm)
+    weight = own.to(states.dtype)
+    vectors = torch.einsum("bnh,bnp->bph", states, weight) / weight.sum(1).clamp_min(1)[..., None]
+    mask = own.any(1)
+    first = own.long().argmax(1)[..., None].expand(-1, -1, sink_buckets.shape[-1])
+    return vectors, mask, torch.where(mask[..., None], sink_buckets.gather(1, first), -1)
+
+
 def lower_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
     """What vectors of text fields depend on: all of the backbone but its upper half and, without `field_norm`, a decoder's final norm."""
     backbone, layers = model.language_model, attrgetter(model.config.backbone_spec.layers_path)(model.language_model)
@@ -245,6 +294,9 @@ def forward_split(
         if attention_mask is not None:
             field_ids = field_ids.masked_fill(~attention_mask.bool(), -1)
         buckets, _ = model.locate(input_ids, sink_buckets)
+    if field_vectors is None and torch.compiler.is_exporting():
+        field_vectors, mask, buckets = vectors_in_place(model, input_ids, field_ids, buckets)
+    elif field_vectors is None:
         ahead = model.config.items_ahead
         stored = ahead == "frozen" or (ahead == "epoch" and model.training)
         fields = cut_fields(

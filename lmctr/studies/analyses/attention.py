@@ -123,8 +123,8 @@ def _layers(result: MeasuredAttention) -> list[dict[str, Any]]:
         to_sinks, between = measured.to_sinks[:, layer], measured.between_sinks[with_sinks, layer]
         rows.append(
             {
-                "layer": layer,
-                "sink_bias": layer in result.config.resolved_sink_bias_layers,
+                "layer": measured.first_layer + layer,
+                "sink_bias": measured.first_layer + layer in result.config.resolved_sink_bias_layers,
                 "to_sinks": float(measured.mean_to_sinks[layer]),
                 "to_sinks_std": float(np.std(to_sinks)),
                 "between_sinks": float(np.mean(between)) if len(between) else None,
