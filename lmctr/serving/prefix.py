@@ -1,12 +1,13 @@
 """Shared prefixes of decoders, and of encoders whose history does not see the target: a history encoded once, going on from what was encoded, and candidates packed behind it.
 
-Shapes: P positions of the prefix, N positions of a pack of candidates, C candidates, S signals, H hidden size.
+Shapes: P positions of the prefix, C candidates, S signals, H hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,12 @@ from transformers import DynamicCache
 from lmctr.models.ctr_sink.backbone import position_ids_from_mask
 from lmctr.models.ctr_sink.sink_attention import SinkCache
 
+from .packed_attention import PackedRow, behind
 from .registry import EncodedHistory
 
 __all__ = ["EncodedPrefix", "Pack", "encode_prefix", "score_packs"]
 
-_PACK = 256  # positions of one pack; each of them is also compared with the pack's other candidates, in vain
-_PASS = 2048  # positions of the packs of a forward pass
+_PASS = 2048  # positions of a forward pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,111 +158,78 @@ class Pack(NamedTuple):
 
 
 def score_packs(model: torch.nn.Module, asked: Sequence[Pack], max_tokens: int) -> list[torch.Tensor]:
-    """Logits of candidates that go on after a prefix: several of them in one row, each seeing the prefix and itself; rows of
-    several users in one forward pass, shorter prefixes padded in front.
+    """Logits of candidates that go on after a prefix: many of them, of several users, in one row, each seeing its user's prefix and itself.
 
     The candidates' positions all begin at P, as if each stood alone. They hold no sinks, so the sink bias, which joins sinks
     only, is zero in their rows: what it did to the prefix is in the cache.
 
     Args:
         model: as `encode_prefix` takes it. asked: candidates of each user.
-        max_tokens: most positions of a pass (bounded by an own limit, above which they only get slower).
+        max_tokens: most positions of a pass (bounded by an own limit, above which they only get slower), the candidates taken as
+            long as their longest.
 
     Returns:
         (C,) float32 on the CPU for each of `asked`.
     """
     logits = [torch.empty(len(one.own)) for one in asked]
-    rows = []
-    for number, one in enumerate(asked):
-        lengths = np.array([len(ids) for ids in one.own], dtype=np.int64)
-        rows += [(int(lengths[chosen].sum()), number, chosen) for chosen in packs(lengths, min(max_tokens, _PACK))]
-    rows.sort(key=lambda row: -row[0])
+    lengths = [(len(ids), number, place) for number, one in enumerate(asked) for place, ids in enumerate(one.own)]
+    lengths.sort(key=lambda one: -one[0])  # those of a pass are about equally long
     begin = 0
-    while begin < len(rows):
-        # The first row is the longest: no other has more than half of its length as padding.
-        end = begin + 1
-        while (
-            end < len(rows)
-            and 2 * rows[end][0] >= rows[begin][0]
-            and (end + 1 - begin) * rows[begin][0] <= min(max_tokens, _PASS)
-        ):
-            end += 1
-        found = _score_rows(model, [(asked[number], chosen) for _, number, chosen in rows[begin:end]])
-        for (_, number, chosen), values in zip(rows[begin:end], found):
-            logits[number][torch.from_numpy(chosen)] = values
-        begin = end
+    while begin < len(lengths):
+        count = max(1, min(max_tokens, _PASS) // lengths[begin][0])
+        chosen = sorted((number, place) for _, number, place in lengths[begin : begin + count])
+        begin += count
+        for (number, place), value in zip(chosen, _score_row(model, asked, chosen).tolist()):
+            logits[number][place] = value
     return logits
 
 
-def _score_rows(model: torch.nn.Module, rows: Sequence[tuple[Pack, np.ndarray]]) -> tuple[torch.Tensor, ...]:
-    """Logits of some candidates of each of B packs, a row each."""
-    device, dtype = next(model.parameters()).device, _dtype(model)
-    language_model = model.model.language_model
-    lengths = [np.array([len(pack.own[number]) for number in chosen]) for pack, chosen in rows]
-    before = [pack.prefix.num_positions for pack, _ in rows]
-    first, width = max(before), max(int(own.sum()) for own in lengths)
-    ids = np.zeros((len(rows), width), dtype=np.int64)
-    segment = np.full((len(rows), width), -1, dtype=np.int64)  # padding sees padding only, and nobody sees it
-    position = np.zeros((len(rows), width), dtype=np.int64)
-    for row, (pack, chosen) in enumerate(rows):
-        own, size = lengths[row], int(lengths[row].sum())
-        ids[row, :size] = np.concatenate([pack.own[number] for number in chosen])
-        segment[row, :size] = np.repeat(np.arange(len(own)), own)
-        position[row, :size] = before[row] + np.arange(size) - np.repeat(np.cumsum(own) - own, own)
-    ids, segment, position = (torch.from_numpy(values).to(device) for values in (ids, segment, position))
-    hidden_keys = torch.zeros(len(rows), 1, width, first + width, dtype=torch.bool, device=device)
-    alike = segment[:, :, None] == segment[:, None, :]
-    hidden_keys[:, 0, :, first:] = ~(alike if model.config.encoder_prefix else alike.tril())
-    for row, count in enumerate(before):
-        hidden_keys[row, :, :, : first - count] = True
-    mask = torch.zeros(hidden_keys.shape, dtype=dtype, device=device)
-    mask.masked_fill_(hidden_keys, torch.finfo(dtype).min)
-    past = DynamicCache(config=model.config.text_config)
-    for layer in range(len(rows[0][0].prefix.keys)):
-        key = _behind_each_other([pack.prefix.keys[layer] for pack, _ in rows], first)
-        past.update(key, _behind_each_other([pack.prefix.values[layer] for pack, _ in rows], first), layer)
+def _score_row(model: torch.nn.Module, asked: Sequence[Pack], chosen: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """(C,) logits of some candidates: number of the user and of the candidate, in the order of the users."""
+    device, language_model = next(model.parameters()).device, model.model.language_model
+    users = sorted({number for number, _ in chosen})
+    own = [asked[number].own[place] for number, place in chosen]
+    size = np.array([len(ids) for ids in own])
+    before = np.array([asked[number].prefix.num_positions for number, _ in chosen])
+    starts = np.cumsum(size) - size
+    owner = np.repeat(np.arange(len(own)), size)
+    within = np.arange(len(owner)) - starts[owner]
+    longest = int(size.max())
+    real = np.arange(longest) < size[:, None]
+    place = np.where(real, starts[:, None] + np.arange(longest), 0)
+    bounds = np.searchsorted([number for number, _ in chosen], [*users, users[-1] + 1])
+    bounds = np.append(starts, size.sum())[bounds].tolist()
+    ids, position, place, real, at, owner, total = (
+        torch.from_numpy(values).to(device)
+        for values in (
+            np.concatenate(own).astype(np.int64)[None],
+            (before[owner] + within)[None] + _first_position(model),
+            place,
+            real,
+            owner * longest + within,
+            owner,
+            size + before,
+        )
+    )
+    row = PackedRow(list(pairwise(bounds)), place, real, at, not model.config.encoder_prefix)
+    prefixes = [asked[number].prefix for number in users]
+    layers = [[(one.keys[layer], one.values[layer]) for one in prefixes] for layer in range(len(prefixes[0].keys))]
     # Not through CTRSinkModel: without sinks there is nothing to embed and no bias to add.
-    hidden = language_model(
+    hidden = behind(language_model, model.config.backbone_spec, row, layers)(
         inputs_embeds=language_model.get_input_embeddings()(ids),
-        attention_mask=mask,
-        position_ids=position + _first_position(model),
-        past_key_values=past,
-        use_cache=True,
-    ).last_hidden_state
-    counts = [len(own) for own in lengths]
-    offset = torch.tensor(np.cumsum([0, *counts[:-1]]), device=device)
-    real = segment >= 0
-    total = torch.cat([pack.prefix.hidden.float().sum(0).expand(count, -1) for (pack, _), count in zip(rows, counts)])
-    total = total.index_add(0, (segment + offset[:, None])[real], hidden[real].float())
-    sizes = torch.from_numpy(np.concatenate([own + count for own, count in zip(lengths, before)])).to(device)
-    pooled = (total / sizes[:, None]).to(hidden.dtype)
+        attention_mask=torch.zeros(1, 1, 1, 1, device=device),  # the row says who sees whom
+        position_ids=position,
+        use_cache=False,
+    ).last_hidden_state[0]
+    summed = torch.stack([asked[number].prefix.hidden.float().sum(0) for number in users])
+    summed = summed[torch.from_numpy(np.searchsorted(users, [number for number, _ in chosen])).to(device)]
+    summed = summed.index_add(0, owner, hidden.float())
+    pooled = (summed / total[:, None]).to(hidden.dtype)
     one = torch.ones(len(pooled), 1, dtype=torch.bool, device=device)
     beside = None
-    if rows[0][0].statistics is not None:
-        beside = torch.cat([pack.statistics[torch.from_numpy(chosen).to(device)] for pack, chosen in rows])
-    return model.head(pooled[:, None], one, beside).float().cpu().split(counts)
-
-
-def _behind_each_other(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
-    """(1, h, P, d) of each row as (B, h, width, d), with zeros in front of the shorter ones."""
-    if all(part.shape[2] == width for part in parts):
-        return parts[0] if len(parts) == 1 else torch.cat(list(parts))
-    whole = parts[0].new_zeros(len(parts), parts[0].shape[1], width, parts[0].shape[3])
-    for row, part in enumerate(parts):
-        whole[row, :, width - part.shape[2] :] = part[0]
-    return whole
-
-
-def packs(lengths: np.ndarray, most: int) -> Iterator[np.ndarray]:
-    """Consecutive numbers of candidates whose lengths add up to `most` at most; a longer one comes alone."""
-    begin, total = 0, 0
-    for number, length in enumerate(lengths):
-        if number > begin and total + length > most:
-            yield np.arange(begin, number)
-            begin, total = number, 0
-        total += int(length)
-    if begin < len(lengths):
-        yield np.arange(begin, len(lengths))
+    if asked[0].statistics is not None:
+        beside = torch.stack([asked[number].statistics[place] for number, place in chosen])
+    return model.head(pooled[:, None], one, beside).float().cpu()
 
 
 def _first_position(model: torch.nn.Module) -> int:

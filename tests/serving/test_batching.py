@@ -144,7 +144,7 @@ def test_several_users_in_one_pass_get_the_scores_of_each_alone(settings, attn):
     scorer = scorer_for(model, processor)
     found = scorer.score_many([state.request(own, time_) for state, (_, own) in zip(states, users)])
     hook.remove()
-    assert max(shape[0] for shape in passes) > 2  # rows of several users
+    assert len(passes) < len(users)  # candidates of several users stand in one row
     for (logits, encoded, reencoded), state, (history, candidates) in zip(found, states, users):
         assert_equal_or_single(logits, row_by_row(model, processor, history, candidates, time_))
         torch.testing.assert_close(

@@ -1,13 +1,15 @@
 """`score` gives the logits of the plain model row by row, whichever path it takes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
 
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkModel
+from lmctr.serving import packed_attention, score, scorer_for
 from lmctr.serving import prefix as prefix_module
-from lmctr.serving import score, scorer_for
 
 SETTINGS = {
     "no sinks": {"sink_kind": "none"},
@@ -137,20 +139,51 @@ def test_truncation_that_depends_on_the_candidate(feedback):
 def test_packs_do_not_change_the_scores(max_tokens, monkeypatch):
     model, processor = make(feedback="inline")
     history, candidates = history_of(6), candidates_of(9)
-    widths = []
-    original = prefix_module.packs
+    passes = []
+    original = prefix_module._score_row
 
-    def counted(lengths, most):
-        for chosen in original(lengths, most):
-            widths.append((len(chosen), int(lengths[chosen].sum())))
-            yield chosen
+    def counted(model, asked, chosen):
+        passes.append([len(asked[number].own[place]) for number, place in chosen])
+        return original(model, asked, chosen)
 
-    monkeypatch.setattr(prefix_module, "packs", counted)
+    monkeypatch.setattr(prefix_module, "_score_row", counted)
     found = score(model, processor, history, candidates, 10**6, max_tokens=max_tokens)
     assert_equal(found, row_by_row(model, processor, history, candidates, 10**6))
-    assert sum(count for count, _ in widths) == 8  # "Toy Story" stands twice
-    assert all(tokens <= max_tokens or count == 1 for count, tokens in widths)
-    assert (len(widths) == 1) == (max_tokens == 8192)
+    assert sum(map(len, passes)) == 8  # "Toy Story" stands twice
+    assert all(sum(lengths) <= max_tokens or len(lengths) == 1 for lengths in passes)
+    assert (len(passes) == 1) == (max_tokens == 8192)
+
+
+def test_attention_of_packed_candidates_is_that_of_each_alone(monkeypatch):
+    """Against a float64 softmax over prefix and own tokens, candidate by candidate, with and without a cap on the scores."""
+    torch.manual_seed(0)
+    sizes, users, before = [3, 1, 4, 2], [(0, 4), (4, 10)], [5, 0]
+    owner = torch.repeat_interleave(torch.arange(4), torch.tensor(sizes))
+    starts, longest = [0, 3, 4, 8], 4
+    place = torch.tensor([[start + i if i < n else 0 for i in range(longest)] for start, n in zip(starts, sizes)])
+    real = torch.tensor([[i < n for i in range(longest)] for n in sizes])
+    own = torch.tensor([c * longest + i for c, n in enumerate(sizes) for i in range(n)])
+    query, key, value = torch.randn(1, 4, 10, 8), torch.randn(1, 2, 10, 8), torch.randn(1, 2, 10, 8)
+    prefix = [tuple(torch.randn(1, 2, count, 8) for _ in range(2)) for count in before]
+    for causal in (True, False):
+        row = packed_attention.PackedRow(users, place, real, own, causal)
+        expected = torch.zeros(10, 4, 8, dtype=torch.float64)
+        for softcap in (None, 0.7):
+            for token in range(10):
+                keys, values = prefix[0 if token < 4 else 1]
+                seen = [t for t in range(10) if owner[t] == owner[token] and (t <= token or not causal)]
+                for head in range(4):
+                    all_keys = torch.cat([keys[0, head // 2], key[0, head // 2, seen]]).double()
+                    scores = all_keys @ query[0, head, token].double() * 0.3
+                    scores = scores if softcap is None else softcap * (scores / softcap).tanh()
+                    of = torch.cat([values[0, head // 2], value[0, head // 2, seen]]).double()
+                    expected[token, head] = scores.softmax(0) @ of
+            module = SimpleNamespace(behind=(row, prefix))
+            for flash in (packed_attention._FLASH, None):
+                monkeypatch.setattr(packed_attention, "_FLASH", flash)
+                found, _ = packed_attention._attend(module, query, key, value, None, scaling=0.3, softcap=softcap)
+                torch.testing.assert_close(found[0].double(), expected, atol=1e-6, rtol=0)
+            monkeypatch.undo()
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "bert"])

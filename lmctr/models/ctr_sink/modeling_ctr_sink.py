@@ -16,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.base import CTRPreTrainedModel, LinearPath, ctr_loss
 from lmctr.models.common.outputs import CTROutput
+from lmctr.models.common.products import use_products
 
 from .backbone import load_backbone, max_positions, new_backbone, position_ids_from_mask
 from .backbone_call import call_backbone, hook_sink_bias
@@ -83,6 +84,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
     def __init__(self, config: CTRSinkConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config)
         self.language_model = new_backbone(config.text_config) if language_model is None else language_model
+        use_products(self.language_model)
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
         if self.sink_embedding is not None:
             words = self.language_model.get_input_embeddings()

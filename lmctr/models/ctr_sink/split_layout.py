@@ -220,7 +220,7 @@ def vectors_in_place(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The vectors (B, P, H) of the elements, which are real (B, P), and their buckets (B, P, S), for exported graphs: the numbers of
     `cut_fields` and `encode_fields` without shapes that depend on the texts, but for P; checks nothing."""
-    count = (field_ids.amax() + 1).clamp_min(2).item()  # a graph takes two places or more
+    count = (field_ids.max() + 1).clamp_min(2).item()  # a graph takes two places or more
     torch._check(count >= 2)
     torch._check(count <= min(input_ids.shape[1], model.max_positions or input_ids.shape[1]))
     own = field_ids[..., None] == torch.arange(count, device=field_ids.device)
