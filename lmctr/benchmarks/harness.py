@@ -15,6 +15,7 @@ import torch
 
 from lmctr.benchmarks.options import Benchmark
 from lmctr.utils.measure import machine
+from lmctr.utils.progress import is_silenced
 from lmctr.utils.results import write_result
 from lmctr.utils.tables import markdown_table
 
@@ -36,8 +37,9 @@ def reports(
 
     def run(options: Benchmark) -> None:
         shown = logging.StreamHandler(sys.stderr)
-        _logger.addHandler(shown)
-        _logger.setLevel(logging.INFO)
+        if not is_silenced():
+            _logger.addHandler(shown)
+            _logger.setLevel(logging.INFO)
         try:
             result = measure(options) | {"command": options.command}
         finally:

@@ -39,6 +39,8 @@ class Action:
         parser = subparsers.add_parser(self.name, help=self.says, description=description, epilog=self.epilog)
         parser.set_defaults(takes_overrides=self.takes_overrides)
         add_options(parser, options)
+        if "quiet" not in {field.name for field in fields(options)}:
+            parser.add_argument("--quiet", action="store_true", help="show no progress; results and warnings stay")
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it."""

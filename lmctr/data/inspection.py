@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sys
 import tempfile
 import textwrap
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from lmctr.data.tables.store import TabularStore
 from lmctr.data.tables.validation import table_findings
 from lmctr.utils.files import write_json
 from lmctr.utils.lock import LOCK, owned
+from lmctr.utils.progress import Work, showing
 from lmctr.utils.tables import text_table
 
 __all__ = [
@@ -69,16 +69,22 @@ def inspect(options: DataOptions) -> Inspected:
         ValueError: bad options or data; a log that leaks.
         FileNotFoundError: the data are absent.
     """
+    with showing(not options.quiet):
+        return _inspect(options)
+
+
+def _inspect(options: DataOptions) -> Inspected:
     data = _read(options)
-    _step("check", options)
     if isinstance(data, InteractionLog):
-        splits, report, problem = _split_and_check(data, options)
+        with Work(f"checking {options.name}"):
+            splits, report, problem = _split_and_check(data, options)
         return Inspected(data, splits, describe_log(data, splits, report, problem, options.num_behaviors or 50))
     with tempfile.TemporaryDirectory(prefix="lmctr-") as folder:  # on disk: tables may be of any size
         if isinstance(data, TableSource):
-            store = TabularStore.build(data, directory=folder, progress=_shows_bars(options))
+            store = TabularStore.build(data, directory=folder)
         else:
-            store = ImpressionStore.build(data, directory=folder)
+            with Work(f"processing {options.name}"):
+                store = ImpressionStore.build(data, directory=folder)
         return Inspected(data, None, _describe_store(data, store))
 
 
@@ -94,7 +100,7 @@ def prepare_data(options: PrepareOptions, say: Callable[[str], None] = print) ->
     output = Path(options.output)
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output {output}: a file of this name exists.")
-    with owned(output, "`lmctr data prepare`"):
+    with showing(not options.quiet), owned(output, "`lmctr data prepare`"):
         return _prepare(options, output, say)
 
 
@@ -122,13 +128,13 @@ def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) 
             sign.touch()
         if store_class is None:
             found = inspect(options)
-            _step("write", options)
-            found.data.save(new)
+            with Work(f"writing {options.name}"):
+                found.data.save(new)
             figures, rows, use, last = found.figures, found.data.num_events, "event", LOG_FILE
         else:
             source = _read(options)
-            _step("write", options)
-            store: ArrayStore = store_class.build(source, directory=new)
+            with Work(f"writing {options.name}"):
+                store: ArrayStore = store_class.build(source, directory=new)
             figures = _describe_store(source, store)
             rows, last = len(store), store.directory.name
             use = f"{'row' if kind == 'table' else 'impression'}\na recipe reads it with data.cache_dir: {output}"
@@ -177,18 +183,8 @@ def _read(options: DataOptions) -> InteractionLog | TableSource | ImpressionSour
                 if key not in loader.options:
                     raise ValueError(f"--{key}: {options.name!r} parts its rows itself; leave it out.")
                 values[key] = value
-    _step("read", options)
-    return loader(**values)
-
-
-def _shows_bars(options: DataOptions) -> bool:
-    """Bars are for people: a file or a pipe gets the names of the steps alone."""
-    return not options.quiet and sys.stderr.isatty()
-
-
-def _step(name: str, options: DataOptions) -> None:
-    if not options.quiet:
-        print(f"{name} {options.name}", file=sys.stderr)
+    with Work(f"reading {options.name}"):
+        return loader(**values)
 
 
 def _options(loader: Loader, options: DataOptions) -> dict[str, Any]:
@@ -204,8 +200,6 @@ def _options(loader: Loader, options: DataOptions) -> dict[str, Any]:
             values[key] = value
     if options.path is not None:
         values["path"] = options.path
-    if "progress" in loader.options:
-        values.setdefault("progress", _shows_bars(options))
     return values
 
 

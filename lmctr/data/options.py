@@ -27,7 +27,7 @@ class DataOptions:
     fractions: list[float] | None = option("shares of train, validation and test", None, metavar="SHARE", count=3)
     seed: int | None = option("seed of the split", None)
     num_behaviors: int | None = option("of a log: behaviours that a model would read (default 50)", None, metavar="K")
-    quiet: bool = option("no progress", False)
+    quiet: bool = option("show no progress; results and warnings stay", False)
     # last, because its name hides the function
     option: list[str] = option(
         "option of the data set, such as last_years=5 (may be repeated)", [], metavar="KEY=VALUE", repeated=True

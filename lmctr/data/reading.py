@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
-from tqdm.auto import tqdm
 
 from lmctr.data.logs.columns import is_number
+from lmctr.utils.progress import Work, over
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _WHOLE = r"^\s*[+-]?\d+\s*$"
@@ -48,17 +48,9 @@ class _Stream(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(path: Path, progress: bool) -> Iterator[BinaryIO]:
-    """The file's bytes (decompressed when the name ends in .gz), with a progress bar over the bytes on disk (on a terminal)."""
-    bar = tqdm(
-        total=path.stat().st_size,
-        unit="B",
-        unit_scale=True,
-        desc=f"reading {path.name}",
-        disable=None if progress else True,
-        leave=False,
-    )
-    with open(path, "rb") as file, bar:
-        counted = pa.PythonFile(_Stream(file, bar.update), mode="r")
+    """The file's bytes (decompressed when the name ends in .gz), with a progress shown by the bytes on disk."""
+    with open(path, "rb") as file, Work(f"reading {path.name}", path.stat().st_size, "B", show=progress) as work:
+        counted = pa.PythonFile(_Stream(file, work.update), mode="r")
         yield pa.CompressedInputStream(counted, "gzip") if path.suffix == ".gz" else counted
 
 
@@ -178,7 +170,7 @@ def read_table(
         names: column names of a CSV file without a header line.
         decimal: decimal point of CSV files.
         na_values: texts of CSV files that mean a missing value, also in columns of text; empty ones too, then.
-        progress: show a bar.
+        progress: show it here, see `lmctr.utils.progress`.
 
     Raises:
         FileNotFoundError: no such file.
@@ -202,7 +194,7 @@ def read_table(
         )
     try:
         if kind == "parquet":
-            table = _read_parquet(parquet_files(path), wanted, types or {})
+            table = _read_parquet(parquet_files(path), wanted, types or {}, progress)
         else:
             with opened(path, progress) as stream:
                 table = pajson.read_json(stream)
@@ -213,10 +205,13 @@ def read_table(
     return _with_rows(table, str(path))
 
 
-def _read_parquet(files: list[Path], wanted: Sequence[str] | None, types: Mapping[str, pa.DataType]) -> pa.Table:
+def _read_parquet(
+    files: list[Path], wanted: Sequence[str] | None, types: Mapping[str, pa.DataType], progress: bool
+) -> pa.Table:
     """Files with the same columns, one below the other; whole numbers asked for as ids are encoded file by file, in half the memory."""
     tables = []
-    for path in files:
+    what = f"reading {files[0].name}" if len(files) == 1 else f"reading {files[0].parent.name}"
+    for path in over(files, what, "files", show=progress):
         with pq.ParquetFile(path) as file:
             check_columns(file.schema_arrow.names, wanted, str(path))
             table = file.read(columns=None if wanted is None else list(dict.fromkeys(wanted)))

@@ -17,6 +17,7 @@ from lmctr.data.logs.schema import read_schema
 from lmctr.data.options import ConvertOptions, UserSampleOptions
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.files import replacing
+from lmctr.utils.progress import over
 from lmctr.utils.suggest import unknown_key_message
 
 __all__ = ["convert_data", "sample_data"]
@@ -80,7 +81,7 @@ def _copy(source: Path, target: str, delimiter: str | None, choose: Callable[[pa
     written = read = 0
     with replacing(output.resolve()) as temporary:
         writer = None
-        for rows in stream_file(source, delimiter=delimiter):
+        for rows in over(stream_file(source, delimiter=delimiter), f"reading {source.name}", "rows", count=len):
             table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
             part = choose(table)
             if writer is None:

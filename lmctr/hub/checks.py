@@ -14,6 +14,7 @@ from lmctr.hub.examples import example_batch
 from lmctr.runs.folder import MANIFEST, METRICS, RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
+from lmctr.utils.progress import step
 
 __all__ = ["RunReport", "split_metrics", "validate_run"]
 
@@ -28,6 +29,7 @@ class RunReport:
     lines: tuple[str, ...]
 
 
+@step("checking the run")
 def validate_run(run_dir: str | Path) -> RunReport:
     """Check that a run folder is complete, that it loads, and that it gives the logits and metrics of the run.
 

@@ -23,6 +23,7 @@ from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
 from lmctr.utils.files import write_json
 from lmctr.utils.lock import owned
+from lmctr.utils.progress import Work
 
 __all__ = ["EXPORT_FILES", "export_model", "run_export"]
 
@@ -99,7 +100,8 @@ def export_model(
     if getattr(plain.config, "num_positions", None) is not None:  # of the events, behind which the graph puts padding
         limit = plain.config.num_positions - _padding(plain)
     axes = input_shapes(plain.config)
-    program = _trace(_Logits(plain, names), batches[0], axes, limit)
+    with Work("tracing the model"):
+        program = _trace(_Logits(plain, names), batches[0], axes, limit)
     folder = Path(path)
     with owned(folder, "`lmctr export`", ".export.lock"):
         return _write(folder, format, program, names, axes, batches, plain, processor, limit)
@@ -119,13 +121,15 @@ def _write(
     """Write and compare the graph. `export.json`, which says what it takes, is written when all else is there and right."""
     file = folder / EXPORT_FILES[format]
     (folder / "export.json").unlink(missing_ok=True)
-    if format == "torch":
-        torch.export.save(program, file)
-    else:
-        graph = torch.onnx.export(program, input_names=names, output_names=["logits"], dynamo=True, verbose=False)
-        _name_axes(graph, axes)
-        graph.save(str(file))
-    parity = _parity(plain, file, format, program, batches, limit)
+    with Work(f"writing {file.name}"):
+        if format == "torch":
+            torch.export.save(program, file)
+        else:
+            graph = torch.onnx.export(program, input_names=names, output_names=["logits"], dynamo=True, verbose=False)
+            _name_axes(graph, axes)
+            graph.save(str(file))
+    with Work("comparing the graph with the model"):
+        parity = _parity(plain, file, format, program, batches, limit)
     processor.save_pretrained(folder)
     types = {name: str(batches[0][name].dtype).removeprefix("torch.") for name in names}
     # The inputs' names stay a plain list: programs that serve graphs of earlier versions read it.

@@ -10,6 +10,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from lmctr.runs.folder import is_shared
 from lmctr.utils.hub_calls import HubError, ask_hub
+from lmctr.utils.progress import Work, without_others
 
 __all__ = ["is_hub_id", "local_folder"]
 
@@ -64,4 +65,7 @@ def local_folder(name: str | Path, revision: str | None = None, token: str | boo
         raise ValueError(
             f"{name} on the Hub has no config.json: it holds no model (there is no folder of this name here)"
         )
-    return Path(ask_hub(what, lambda: snapshot_download(name, revision=revision, allow_patterns=files, token=token)))
+    with Work(f"downloading {name}"), without_others():
+        return Path(
+            ask_hub(what, lambda: snapshot_download(name, revision=revision, allow_patterns=files, token=token))
+        )

@@ -22,6 +22,7 @@ from lmctr.runs.inputs import input_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.loading import load_run
 from lmctr.runs.options import EvaluateOptions
+from lmctr.runs.progress import ProgressLines
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.precision import has_bf16_units
@@ -117,7 +118,9 @@ def evaluate(
             data_collator=view.collator(arguments.bf16 or arguments.fp16),
             processing_class=processor,
         )
-        output = trainer.predict(view.dataset(split), metric_key_prefix=split)
+        with ProgressLines() as lines:
+            trainer.add_callback(lines)
+            output = trainer.predict(view.dataset(split), metric_key_prefix=split)
         if arguments.process_index != 0:
             return {}
         if predictions:

@@ -16,6 +16,7 @@ from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.trust import check_classes, check_size
 from lmctr.utils.files import read_json
 from lmctr.utils.load_report import held_load_report
+from lmctr.utils.progress import step
 
 __all__ = ["check_fingerprint", "check_tokenizer_files", "load_bare_model", "load_folder", "load_run"]
 
@@ -29,6 +30,7 @@ def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
     return load_folder(open_run(run_dir, "model"))
 
 
+@step("loading the model")
 def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     """`load_run` of a folder whose small files were read."""
     check_classes(folder.path, folder.model_type)

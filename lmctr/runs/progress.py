@@ -1,32 +1,93 @@
-"""One readable line per log entry of the trainer, from the first process only."""
+"""What is shown of a training: bars of steps and of batches measured, and one readable line per log entry of the trainer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lmctr.utils.progress import Work, clock
+
+__all__ = ["ProgressLines", "clock"]
+
 
 class ProgressLines(TrainerCallback):
-    """Prints losses while training and the metrics of each evaluation.
+    """Shows how far a training or a measurement is, and prints losses and the metrics of each evaluation, from the first process only.
+
+    A context: what is being shown ends with it.
 
     Args:
         stage: tells the current stage (1, 2 or None).
         say: prints a line.
     """
 
-    def __init__(self, stage: Callable[[], int | None], say: Callable[[str], None]):
+    def __init__(self, stage: Callable[[], int | None] = lambda: None, say: Callable[[str], None] = lambda line: None):
         self.stage = stage
         self.say = say
         self.began = time.monotonic()
         self.first_step = 0
+        self.works: dict[str, Work] = {}
+
+    def __enter__(self) -> ProgressLines:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for what in reversed(list(self.works)):
+            self._end(what, *error)
+
+    def _count(self, what: str, unit: str, total: int | None, done: int) -> None:
+        """Shows that so much is done."""
+        if what not in self.works:
+            self.works[what] = Work(what, total, unit, max(done - 1, 0)).__enter__()
+        self.works[what].update(done - self.works[what].done)
+
+    def _end(self, what: str, *error: Any) -> None:
+        work = self.works.pop(what, None)
+        if work is not None:
+            work.__exit__(*(error or (None,)))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
     ) -> TrainerControl:
         self.began, self.first_step = time.monotonic(), state.global_step
         return control
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> TrainerControl:
+        if state.is_world_process_zero:
+            self._count("training", "steps", state.max_steps, state.global_step)
+        return control
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> TrainerControl:
+        self._end("training")
+        return control
+
+    def on_prediction_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        eval_dataloader: Any = None,
+        **kwargs,
+    ) -> TrainerControl:
+        if state.is_world_process_zero:
+            total = len(eval_dataloader) if hasattr(eval_dataloader, "__len__") else None
+            done = self.works["measuring"].done if "measuring" in self.works else 0
+            self._count("measuring", "batches", total, done + 1)
+        return control
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> TrainerControl:
+        self._end("measuring")
+        return control
+
+    on_predict = on_evaluate
 
     def on_log(
         self,
@@ -57,9 +118,3 @@ class ProgressLines(TrainerCallback):
         elif "eval_revenue_ratio" in logs:
             self.say(f"{place}  validation R/R* {logs['eval_revenue_ratio']:.4f}  NDCG {logs['eval_ndcg']:.4f}")
         return control
-
-
-def clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

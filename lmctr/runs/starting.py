@@ -18,6 +18,7 @@ from lmctr.models.families import families, family_of
 from lmctr.runs.find import GROUPS
 from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
 from lmctr.utils.files import write_text
+from lmctr.utils.progress import step
 
 __all__ = ["init", "recipe_for_file", "starting_recipe"]
 
@@ -85,6 +86,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     return 0
 
 
+@step("looking at the columns")
 def _guess(events: str, options: DataFiles, ask: Ask | None) -> LogGuess:
     files = [None if path is None else sample_file(path) for path in (events, options.items, options.users)]
     named = {role: getattr(options, role) for role in ("user", "item", "time", "label")}

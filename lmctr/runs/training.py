@@ -40,6 +40,7 @@ from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import json_text, read_json, write_json, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
+from lmctr.utils.progress import say, showing
 from lmctr.utils.tables import write_csv
 
 _REFERENCE_ROWS = 8
@@ -56,6 +57,7 @@ def train(
     overrides: Mapping[str, Any] | None = None,
     resume: bool | str = "auto",
     overwrite: bool = False,
+    quiet: bool = False,
 ) -> Run:
     """Train a model by a recipe, measure it beside the baselines, and leave a run folder, as `lmctr train` does.
 
@@ -67,6 +69,7 @@ def train(
         resume: "auto" goes on with a run that was begun in the folder if its recipe is the same, returns a finished one as it is,
             and starts one where there is none; True: there must be one; False: there must be none.
         overwrite: delete an earlier run in the folder and start again.
+        quiet: print nothing, neither progress nor results; warnings stay.
 
     Returns:
         The finished run.
@@ -85,7 +88,8 @@ def train(
     """
     called = "recipe" if isinstance(recipe, (Mapping, Recipe)) else repr(str(recipe))
     command = f"lmctr.runs.train({called}{f', overrides={dict(overrides)}' if overrides else ''})"
-    return train_recipe(recipe, output_dir, overrides or {}, resume, overwrite, command)
+    with showing(not quiet):
+        return train_recipe(recipe, output_dir, overrides or {}, resume, overwrite, command, quiet)
 
 
 def run_train(options: TrainOptions) -> int:
@@ -105,7 +109,13 @@ def run_train(options: TrainOptions) -> int:
 
 
 def train_recipe(
-    recipe: Any, output_dir: str | Path | None, overrides: Any, resume: bool | str, overwrite: bool, command: str
+    recipe: Any,
+    output_dir: str | Path | None,
+    overrides: Any,
+    resume: bool | str,
+    overwrite: bool,
+    command: str,
+    quiet: bool = False,
 ) -> Run:
     """[`train`], with the command that `metrics.json` names; `overrides` may be pairs of texts, see `load_recipe`."""
     if resume not in (True, False, "auto"):
@@ -120,7 +130,7 @@ def train_recipe(
         if not isinstance(recipe, (str, Path)):
             raise ValueError("output_dir is missing: a recipe that is no file has no name to make one from")
         folder = f"runs/{Path(recipe).stem}"
-    return Training(loaded, RunFolder(Path(folder)), resume, overwrite, command).run()
+    return Training(loaded, RunFolder(Path(folder)), resume, overwrite, command, quiet).run()
 
 
 class _FirstStep(TrainerCallback):
@@ -175,7 +185,12 @@ class Training:
             check_lora(self.args.lora, config_class(recipe.model["family"]))
 
     def say(self, line: str) -> None:
-        """Print a line, from the first process only."""
+        """Print a line of progress, from the first process only."""
+        if self.is_first and not self.quiet:
+            say(line)
+
+    def tell(self, line: str) -> None:
+        """Print a line of the result, from the first process only."""
         if self.is_first and not self.quiet:
             print(line, flush=True)
 
@@ -196,10 +211,10 @@ class Training:
             self._open_folder()
         self.wait()
         if self.folder.finished:
-            self.say(f"{self.folder.path} holds a finished run: nothing to resume")
+            self.tell(f"{self.folder.path} holds a finished run: nothing to resume")
         else:
             self._build_and_train()
-            self.say(f"run folder: {self.folder.path}  ({time.monotonic() - began:.0f} s)")
+            self.tell(f"run folder: {self.folder.path}  ({time.monotonic() - began:.0f} s)")
         self._close()
         return Run(self.folder)
 
@@ -358,7 +373,6 @@ class Training:
         for callback in trainer.callback_handler.callbacks:  # beside the checkpoints, which may be deleted
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(Path(args.output_dir).parent / "tensorboard")
-        trainer.add_callback(ProgressLines(lambda: trainer.stages.stage, self.say))
         trainer.add_callback(_FirstStep(self.folder))
         total = count_parameters(model)
         trained = total - sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
@@ -375,18 +389,20 @@ class Training:
         """Train, from the newest checkpoint on, and measure. Returns what `metrics.json` says of it."""
         checkpoint, skipped = newest_complete_checkpoint(trainer.args.output_dir)
         for message in skipped:
-            self.say(f"skipped: {message}")
+            self.tell(f"skipped: {message}")
         if checkpoint is not None or (self.resume and self.was_started):
             self.say(f"resuming from {checkpoint}" if checkpoint else "no complete checkpoint: starting from step 0")
-        outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        if self.is_first:
-            self.folder.unseal()  # until the last file of the run is written
         metrics = {}
-        for name in parts:
-            output = trainer.predict(view.dataset(name), metric_key_prefix=name)
-            metrics[name] = plain_metrics(output.metrics, name, view.tasks)
+        with ProgressLines(lambda: trainer.stages.stage, self.say) as lines:
+            trainer.add_callback(lines)
+            outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             if self.is_first:
-                write_predictions(self.folder.path / "predictions" / f"{name}.parquet", view, name, output)
+                self.folder.unseal()  # until the last file of the run is written
+            for name in parts:
+                output = trainer.predict(view.dataset(name), metric_key_prefix=name)
+                metrics[name] = plain_metrics(output.metrics, name, view.tasks)
+                if self.is_first:
+                    write_predictions(self.folder.path / "predictions" / f"{name}.parquet", view, name, output)
         state = trainer.state
         return {
             "split metrics": metrics,
@@ -531,7 +547,7 @@ class Training:
             sliced += [{"split": part} | row for row in rows]
         if sliced:
             write_csv(self.folder.path / SLICES, sliced)
-        self.say(results_table(result))
+        self.tell(results_table(result))
         text = json_text(result)
         self.folder.seal({METRICS: text})
         write_text(self.folder.path / METRICS, text)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from lmctr.utils.files import replacing
 from lmctr.utils.parquet import read_parquet
+from lmctr.utils.progress import step
 from lmctr.utils.ragged import offsets_from_lengths
 
 from .reader import EventRows, StatisticsReader, described_numbers, side_rows, side_signals
@@ -61,6 +62,7 @@ class ItemStatistics:
         return len(self.item_ids)
 
     @classmethod
+    @step("counting statistics")
     def from_log(
         cls, log: Any, reader: StatisticsReader, time: int | None = None, *, label: np.ndarray | None = None
     ) -> ItemStatistics:

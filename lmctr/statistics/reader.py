@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import logit
 
+from lmctr.utils.progress import step
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.suggest import unknown_key_message
 
@@ -129,6 +130,7 @@ class StatisticsReader:
         values = [self.names, self.prior, self.value_prior, self.strength, sorted(self.numbers.items())]
         return f"{zlib.crc32(json.dumps(values).encode()):08x}"
 
+    @step("counting statistics")
     def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
         """(S, F) float64 statistics of events from the whole log before their second, NaN where not known."""
         rows = EventRows.of_log(log, label)

@@ -20,6 +20,7 @@ from lmctr.evaluation.comparison import (
 )
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.utils.files import read_yaml, write_json, write_text
+from lmctr.utils.progress import step
 from lmctr.utils.tables import markdown_table, text_table
 
 _NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the samples themselves are compared
@@ -110,6 +111,7 @@ class Comparison:
         return [rows, tests]
 
 
+@step("comparing runs")
 def compare_runs(
     runs: Sequence[str], others: Sequence[str] = (), split: str = "test", num_resamples: int = 1000
 ) -> Comparison:

@@ -27,6 +27,7 @@ from lmctr.studies.analyses.common import run_names
 from lmctr.studies.compare import compare_runs
 from lmctr.studies.options import ReportOptions
 from lmctr.utils.files import write_text
+from lmctr.utils.progress import step
 
 _MAIN = ("revenue_ratio", "auc")
 _RESULTS_NOTE = (
@@ -91,6 +92,7 @@ def run_report(options: ReportOptions, say: Callable[[str], None] = print) -> in
     return 0
 
 
+@step("making the report")
 def build_report(
     runs: Sequence[str | Path],
     split: str = "test",

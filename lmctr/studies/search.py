@@ -28,6 +28,7 @@ from lmctr.runs.training import Training, train_recipe
 from lmctr.studies.compare import Comparison, compare_runs, write_comparison
 from lmctr.studies.options import SearchOptions
 from lmctr.studies.search_space import read_space
+from lmctr.utils import progress
 from lmctr.utils.files import read_yaml, write_text
 from lmctr.utils.tables import text_table, write_csv
 
@@ -72,13 +73,14 @@ class Search:
         FileNotFoundError, ValueError: no such recipe or space, values that the recipe does not accept, a folder with another search.
     """
 
-    def __init__(self, options: SearchOptions, say: Callable[[str], None] = print):
+    def __init__(self, options: SearchOptions, say: Callable[[str], None] | None = None):
         try:
             import optuna
         except ImportError as error:
             raise MissingExtraError("search needs optuna; install it with: pip install 'lmctr[search]'") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.optuna, self.options, self.say = optuna, options, say
+        self.optuna, self.options = optuna, options
+        self.say, self.tell = say or progress.say, say or print
         self.start = load_recipe(options.recipe, options.overrides)
         self.space = read_space(options.space, input_of(self.start).free_data_keys)
         for parameter in self.space:
@@ -104,7 +106,7 @@ class Search:
         while (done := _counted(study)) < self.options.trials:
             minutes = (time.monotonic() - began) / 60
             if self.options.max_minutes is not None and minutes >= self.options.max_minutes:
-                self.say(
+                self.tell(
                     f"{minutes:.1f} minutes have passed: {done} of {self.options.trials} trials; the same command goes on"
                 )
                 break
@@ -162,7 +164,7 @@ class Search:
             known = {parameter.key: parameter.encode(_value_at(values, parameter.key)) for parameter in self.space}
             missing = [key for key, value in known.items() if value is None]
             if missing:
-                self.say(f"the start itself is no trial: the space does not hold its {', '.join(missing)}")
+                self.tell(f"the start itself is no trial: the space does not hold its {', '.join(missing)}")
             else:
                 study.enqueue_trial(known)
 
@@ -226,16 +228,16 @@ class Search:
         for trial in sorted(ended, key=lambda trial: -self.sign * trial.value)[:5]:
             place = "best" if trial.number == best.number else ""
             table.append([place, *(_short(value) for value in self._values(trial).values()), f"{trial.value:.4f}"])
-        self.say(f"\n{text_table(table)}")
+        self.tell(f"\n{text_table(table)}")
         counts = {state: sum(trial.state.name == state for trial in study.trials) for state in ("COMPLETE", "PRUNED")}
-        self.say(f"{_counted(study)} trials: {counts['COMPLETE']} to their end, {counts['PRUNED']} ended early")
+        self.tell(f"{_counted(study)} trials: {counts['COMPLETE']} to their end, {counts['PRUNED']} ended early")
         start = self.start.resolved()
         if all(_value_at(start, key) == value for key, value in values.items()):
             values = {}
         recipe = self._recipe(values, "the search")
         path = self.folder / "best.yaml"
         recipe.save(path)
-        self.say(
+        self.tell(
             f"wrote {path}" if values else f"wrote {path}: the start stayed the best, so there is nothing to compare"
         )
         compared = None if self.options.no_compare or not values or not self.options.seeds else self._compare(recipe)
@@ -255,7 +257,7 @@ class Search:
                 train_recipe(recipe, path, {"training.seed": seed}, "auto", False, self.options.command)
                 runs.setdefault(name, []).append(str(path))
         comparison = compare_runs(runs["best"], runs["start"])
-        self.say(f"\n{comparison.text()}")
+        self.tell(f"\n{comparison.text()}")
         for suffix in ("md", "json"):
             write_comparison(comparison, self.folder / f"comparison.{suffix}", self.options.command)
         return comparison

@@ -10,6 +10,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from lmctr.utils.progress import step
+
 PACKAGE_PREFIX = "package:"
 
 
@@ -59,6 +61,7 @@ def resolve_backbone(name: str) -> str:
     return str(folders[0])
 
 
+@step("training the tokenizer")
 def train_tokenizer(
     texts: Iterable[str],
     kind: str,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lmctr.data.logs.log import InteractionLog
+from lmctr.utils.progress import Work
 
 from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
 
@@ -60,7 +61,8 @@ class TextView(LogBatches):
         texts, self._target_offset = processor.item_texts(log.catalogue), 0
         if processor.prompt.behavior_item is not None:  # behaviours first, so that an event's item is its row
             texts, self._target_offset = processor.behavior_texts(log.catalogue) + texts, log.num_items
-        self.pieces = processor.encode_items(texts)
+        with Work(f"tokenising {len(texts):,} texts"):
+            self.pieces = processor.encode_items(texts)
         feedback = None
         if processor.needs_feedback:
             described = processor.prompt.feedback_names

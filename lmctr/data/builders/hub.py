@@ -17,6 +17,7 @@ from lmctr.data.logs.splits import PARTS
 from lmctr.data.logs.table import log_from_table
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.source import TableSource
+from lmctr.utils.progress import Work, without_others
 
 __all__ = ["log_from_hub", "table_from_hub"]
 
@@ -107,7 +108,8 @@ def _loaded(dataset: str, config: str | None, revision: str | None) -> Mapping[s
             f"{dataset}: accepted is hf://user/name, hf://user/name@revision, or hf:// before a folder here"
         )
     try:
-        found = datasets.load_dataset(place, config, revision=own or revision)
+        with Work(f"reading {dataset}"), without_others():
+            found = datasets.load_dataset(place, config, revision=own or revision)
     except datasets.exceptions.DatasetNotFoundError as error:
         raise FileNotFoundError(f"{dataset}: no such data set, or none that may be read: {error}") from error
     except (

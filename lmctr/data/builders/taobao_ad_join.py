@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tqdm.auto import tqdm
 
 from lmctr.data.features.columns import Rows, numbers
 from lmctr.data.reading import read_table
 from lmctr.data.tables.reading import block_size_for, stream_file
 from lmctr.data.tables.source import watched
 from lmctr.utils.files import read_json, write_json
+from lmctr.utils.progress import over
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
 PREPARED = "lmctr_prepared"
@@ -99,9 +99,7 @@ def prepare_taobao_ad(
     users = users.rename_columns(names)
     words = {"pid": pa.array(list(pids)), "btag": pa.array(tags)}
     total = dropped = 0
-    for part in tqdm(
-        range(num_partitions), desc="joining behaviours", disable=None if progress else True, leave=False
-    ):
+    for part in over(range(num_partitions), "joining behaviours", "parts", show=progress):
         sample = samples.read(part)
         if len(sample):
             table, lost = _join(sample, events.read(part), ads, users, words, max_length)

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 from numpy.lib.format import open_memmap
-from tqdm.auto import tqdm
 
 from lmctr.utils.files import write_json
+from lmctr.utils.progress import Work
 from lmctr.utils.ragged import offsets_from_lengths
 
 from .columns import is_text
@@ -298,15 +298,12 @@ class _Plan:
         user = self.log.user[self.events]
         bounds = np.flatnonzero(np.diff(user, prepend=-1, append=-1)) if len(user) else np.zeros(1, dtype=np.int64)
         saved = time.monotonic()
-        bar = tqdm(
-            total=len(self.events), initial=done, desc="retrieval", unit="sample", disable=None if progress else True
-        )
         try:
-            with bar:
+            with Work("retrieval", len(self.events), "samples", done, show=progress) as work:
                 for begin, stop in itertools.pairwise(bounds):
                     for first, last in self._blocks(max(int(begin), done), int(stop)):
                         history[first:last], similarity[first:last] = self._search(first, last)
-                        bar.update(last - first)
+                        work.update(last - first)
                         done = last
                     if folder is not None and time.monotonic() - saved > _SAVE_EVERY:
                         self._save_progress(folder, history, similarity, done)

@@ -15,6 +15,8 @@ import scipy.sparse as sp
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from lmctr.utils.progress import step
+
 __all__ = ["MissingExtraError", "TextRetriever", "Vectors", "cached_vectors"]
 
 Vectors = np.ndarray | sp.csr_matrix
@@ -87,6 +89,7 @@ class TextRetriever:
         self._vectorizer = vectorizer
         return self
 
+    @step("encoding texts")
     def encode(self, texts: Sequence[str | None], progress: bool = False) -> Vectors:
         """(n, D) L2-normalised vectors of texts.
 

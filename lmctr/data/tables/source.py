@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tqdm.auto import tqdm
 
 from lmctr.data.features.columns import Rows, group_codes, seconds_of
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.progress import over
 
 from .arrays import array_of
 from .reading import stream_file
@@ -235,11 +235,8 @@ def _uniform(keys: np.ndarray, seed: int) -> np.ndarray:
 
 
 def watched(stream: Iterator[Rows], what: str, progress: bool) -> Iterator[Rows]:
-    """The stream itself, with a progress bar over its rows."""
-    with tqdm(unit=" rows", unit_scale=True, desc=what, disable=None if progress else True, leave=False) as bar:
-        for rows in stream:
-            yield rows
-            bar.update(len(rows))
+    """The stream itself, with progress shown by its rows."""
+    return over(stream, what, "rows", count=len, show=progress)
 
 
 def rows_of(data: Any, columns: Mapping[str, str] | None = None, part: str | None = None) -> Iterator[Rows]:

@@ -21,6 +21,7 @@ from lmctr.runs.folder import ITEM_STATISTICS, RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.statistics import ItemStatistics
 from lmctr.utils.measure import usable_device
+from lmctr.utils.progress import over
 
 from .base import Answers, unknown_words
 from .files import check_input, check_output, whole_output
@@ -85,7 +86,8 @@ def predict(options: PredictOptions) -> int:
         nullcontext(sys.stdin) if options.input == "-" else open(options.input, encoding="utf-8") as lines,
         whole_output(options.output) as target,
     ):
-        for number, (request, logits) in enumerate(answers.scored(read_objects(lines, name, skip=skip))):
+        scored = answers.scored(read_objects(lines, name, skip=skip))
+        for number, (request, logits) in enumerate(over(scored, f"scoring {name}", "requests")):
             if number % _CHECKED == _CHECKED - 1:
                 _check_limits(answers, folder, name, options.allow_unknown)
             answer = answer_of(request, logits, answers.tasks)
@@ -102,7 +104,10 @@ def predict(options: PredictOptions) -> int:
 def _predict_joined(rows: JoinedRows, options: PredictOptions) -> int:
     count = skipped = 0
     with scores_to(options.output, rows.tasks) as writer:
-        for ids, logits, reasons in rows.blocks(options.input, options.id_column):
+        blocks = rows.blocks(options.input, options.id_column)
+        for ids, logits, reasons in over(
+            blocks, f"scoring {options.input}", "rows", count=lambda block: len(block[2])
+        ):
             writer.write(ids, logits, reasons if rows.skip else None)
             bad = sum(reason is not None for reason in reasons)
             count, skipped = count + len(reasons) - bad, skipped + bad

@@ -20,6 +20,7 @@ from scipy.special import expit
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.unknown import UnknownValues
 from lmctr.data.tables.source import rows_of
+from lmctr.utils.progress import over
 
 from .files import whole_output
 from .requests import read_objects
@@ -66,7 +67,7 @@ def predict_table(
     count, unknown, name = 0, UnknownValues(processor), "standard input" if source == "-" else source
     tasks = processor.tasks
     with scores_to(target, tasks) as writer:
-        for rows in _rows(source, columns):
+        for rows in over(_rows(source, columns), f"scoring {name}", "rows", count=len):
             logits = table_logits(model, processor(rows), batch_size)
             unknown.add()
             unknown.check(name, allow_unknown)

@@ -15,6 +15,7 @@ from lmctr.auto import AutoModelForCTR
 from lmctr.runs.inputs import config_class
 from lmctr.runs.inputs.keys import DataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
+from lmctr.utils.progress import step
 from lmctr.utils.values import Values
 
 PARTS = ("train", "validation", "test")
@@ -43,6 +44,21 @@ ALONE = RunContext()
 """One process, and no folder to write to."""
 
 
+_STEPS = {
+    "load": "reading the data",
+    "load_shared": "reading the data",
+    "share": "sharing the data",
+    "check": "checking the data",
+    "with_validation": "adding validation to training",
+    "make_processor": "fitting the processor",
+    "open": "preparing the samples",
+    "describe": "describing the data",
+    "baselines": "measuring the baselines",
+    "slices": "measuring slices",
+    "save_beside": "counting for requests",
+}
+
+
 class InputKind(ABC):
     """What a recipe's data are to a model: keys of the recipe, data, processor, model, datasets.
 
@@ -66,6 +82,11 @@ class InputKind(ABC):
     training_defaults: ClassVar[dict[str, Any]] = {}
     has_stages: ClassVar[bool] = False
     log: Any = None
+
+    def __init_subclass__(cls) -> None:
+        """What takes long of any kind of input is shown."""
+        for name in _STEPS.keys() & vars(cls).keys():
+            setattr(cls, name, step(_STEPS[name])(vars(cls)[name]))
 
     def __init__(self, data: dict[str, Any], model: dict[str, Any]):
         self.data = data

@@ -23,6 +23,7 @@ from lmctr.runs.recipe import load_recipe
 from lmctr.utils.files import write_json
 from lmctr.utils.measure import usable_device
 from lmctr.utils.options import check_counts
+from lmctr.utils.progress import Work
 from lmctr.utils.tables import write_csv
 
 _WANTED = {
@@ -118,7 +119,7 @@ class Measure(ABC):
         transformers.utils.logging.disable_progress_bar()
         results = {}
         for name, folder in folders.items():
-            with opened(folder, options) as run:
+            with opened(folder, options) as run, Work(f"measuring {name}"):
                 results[name] = self.measure(run, name)
             self.say(self.text(name, results[name]))
         return self.write(results, folders)

@@ -19,18 +19,20 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lmctr.evaluation.evaluator import METRIC_TITLES
-from lmctr.runs.progress import clock
 from lmctr.runs.recipe import Recipe
 from lmctr.runs.training import train_recipe
 from lmctr.studies.grids.baselines import baselines_file, compute_baselines, missing_seeds
 from lmctr.studies.grids.file import Grid, check_recipes, load_grid
 from lmctr.studies.grids.options import GridRunOptions, RunnerOptions
 from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_run, inspect_runs
+from lmctr.utils import progress
 from lmctr.utils.lock import owned
+from lmctr.utils.progress import clock
 
 # What a training imports on its way; the server holds it all, before the first fork.
 PRELOADED = (
@@ -64,15 +66,14 @@ class GridRunner:
     Args:
         grid: the checked grid, with the chosen points.
         options: how the runs are trained.
-        say: prints a line.
+        say: prints a line; default: those of progress by [`~lmctr.utils.progress.say`].
     """
 
-    def __init__(
-        self, grid: Grid, options: RunnerOptions, say: Callable[[str], None] = lambda line: print(line, flush=True)
-    ):
+    def __init__(self, grid: Grid, options: RunnerOptions, say: Callable[[str], None] | None = None):
         if options.max_minutes is not None and options.max_minutes <= 0:
             raise ValueError(f"--max-minutes must be greater than 0, got {options.max_minutes:g}")
-        self.grid, self.options, self.say = grid, options, say
+        self.grid, self.options = grid, options
+        self.say, self.tell = say or progress.say, say or partial(print, flush=True)
         self.recipes: dict[tuple[str, int], Recipe] = check_recipes(grid, options.overrides)
         self.failures: list[tuple[GridRun, str]] = []
         self.seconds: dict[str, list[float]] = {}
@@ -96,7 +97,7 @@ class GridRunner:
     def show_plan(self) -> None:
         """Print the state of every run and its folder."""
         for run in self.plan():
-            self.say(f"{run.state:12} {run.folder.path}")
+            self.tell(f"{run.state:12} {run.folder.path}")
 
     def run(self) -> int:
         """Train what is missing. Returns 0 when everything is done, 1 when a run failed or was not started."""
@@ -111,7 +112,7 @@ class GridRunner:
             self._baselines()
             for number, run in enumerate(todo):
                 if self.options.max_minutes is not None and time.monotonic() - began > self.options.max_minutes * 60:
-                    self.say(
+                    self.tell(
                         f"{self.options.max_minutes:g} minutes are over: {len(todo) - number} runs were not started"
                     )
                     break
@@ -119,7 +120,7 @@ class GridRunner:
             else:
                 number = len(todo)
         for run, message in self.failures:
-            self.say(f"failed: {run.name}: {message} (output: {run.log})")
+            self.tell(f"failed: {run.name}: {message} (output: {run.log})")
         return 0 if not self.failures and number == len(todo) else 1
 
     def command(self, run: GridRun, resume: bool) -> list[str]:
@@ -136,7 +137,8 @@ class GridRunner:
         started = time.monotonic()
         run.log.parent.mkdir(parents=True, exist_ok=True)
         run.failure.unlink(missing_ok=True)
-        code = self._train(run, resume=run.state == BEGUN)
+        with progress.Work(f"training {run.name}"):
+            code = self._train(run, resume=run.state == BEGUN)
         after = inspect_run(self.grid, run.point, run.seed, self.recipes[run.point, run.seed])
         passed = time.monotonic() - started
         if code == 0 and after.state == DONE:
@@ -189,9 +191,10 @@ class GridRunner:
             if missing:
                 log = path.with_suffix(".log")
                 log.parent.mkdir(parents=True, exist_ok=True)
-                code = in_child(_baselines_here, (self.grid.output_dir, recipe, missing, str(log)))
+                with progress.Work(f"measuring baselines of {recipe.data['name']}"):
+                    code = in_child(_baselines_here, (self.grid.output_dir, recipe, missing, str(log)))
                 if code:
-                    self.say(f"baselines of {recipe.data['name']} failed: {_last_error(log, code)} (output: {log})")
+                    self.tell(f"baselines of {recipe.data['name']} failed: {_last_error(log, code)} (output: {log})")
 
 
 def in_child(function: Callable[..., int], arguments: tuple[Any, ...]) -> int:
@@ -234,7 +237,8 @@ def _train_here(recipe: Recipe, run: GridRun, resume: bool, words: list[str]) ->
     print(f"$ lmctr {shlex.join(words)}", flush=True)
     threading.Thread(target=_end_with_the_grid, daemon=True).start()
     try:
-        train_recipe(recipe, run.folder.path, (), "auto" if resume else False, False, "lmctr " + " ".join(words))
+        with progress.showing():
+            train_recipe(recipe, run.folder.path, (), "auto" if resume else False, False, "lmctr " + " ".join(words))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lmctr.studies.scaling.models import saved_model
 from lmctr.studies.scaling.options import CostRunOptions, MeasureOptions, RequestOptions
 from lmctr.studies.scaling.tables import flops_text, show_and_write
 from lmctr.utils.measure import machine
+from lmctr.utils.progress import say
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class CostComparison:
 
 def run(options: CostRunOptions) -> None:
     """Measure, print, and write where `options.output` asks for it."""
-    found = compare_costs(options, lambda line: print(line, file=sys.stderr, flush=True))
+    found = compare_costs(options, partial(say, stream=sys.stderr))
     show_and_write(options, [found.heading()], found.table(), found.to_dict())
 
 

@@ -23,6 +23,7 @@ from lmctr.scaling.fits import (
 from lmctr.studies.scaling.fit_two import run_two
 from lmctr.studies.scaling.options import FitOptions, LawOptions
 from lmctr.studies.scaling.tables import compact, result_folder, save_results
+from lmctr.utils.progress import step
 from lmctr.utils.tables import markdown_table, text_table
 
 _CURVE_POINTS = 120
@@ -158,6 +159,7 @@ def fit_points(options: FitOptions) -> FitAnalysis:
     return analyse(*read_points(options.points, options.x, options.y), options, options.x, options.y)
 
 
+@step("fitting the law")
 def analyse(
     x: np.ndarray, y: np.ndarray, options: LawOptions, x_name: str = "x", y_name: str = "metric"
 ) -> FitAnalysis:

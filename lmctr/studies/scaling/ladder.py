@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from lmctr.studies.scaling.ladder_file import Ladder, load_ladder
 from lmctr.studies.scaling.ladder_report import Report
 from lmctr.studies.scaling.models import saved_model
 from lmctr.studies.scaling.options import LadderOptions
+from lmctr.utils import progress
 from lmctr.utils.tables import write_csv
 
 _COUNTS = ("per_sample", "per_request")
@@ -87,7 +89,7 @@ def climb(
     missing: list[GridRun],
     command: str,
     plots: bool = True,
-    say: Callable[[str], None] = lambda line: print(line, flush=True),
+    say: Callable[[str], None] | None = None,
 ) -> Report:
     """Everything after the training: collect, fit, measure, choose, write.
 
@@ -95,6 +97,7 @@ def climb(
         ValueError: too few sizes, a metric that the runs do not have, a limit that no size meets, an infeasible ROI or budget. What was found before is
             in the folder by then.
     """
+    show, say = say or progress.say, say or partial(print, flush=True)
     folder = ladder.output_dir
     points, sizes = collect(ladder, finished)
     write_csv(folder / "points.csv", points, line_end="\n")
@@ -108,10 +111,10 @@ def climb(
     for row, value in zip(sizes, report.analysis.fit.predict([row[ladder.x] for row in sizes])):
         row["law"] = float(value)
     if ladder.cost is not None:
-        say(
+        show(
             f"measuring {len(sizes)} sizes under {ladder.cost.latency_ms:g} ms, at most {ladder.cost.max_seconds:g} s each"
         )
-        measure(ladder, finished, sizes, say)
+        measure(ladder, finished, sizes, show)
     shown = [{key: value for key, value in row.items() if key != "capacity"} for row in sizes]
     write_csv(folder / "sizes.csv", shown, line_end="\n")
     if ladder.cost is not None:
