@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
             raise ValueError(f"{verb} takes no recipe overrides, got --{overrides[0][0]}")
         args.overrides = overrides
         args.command = "lmctr " + " ".join(argv)
-        with showing(not args.quiet):
+        with showing(not getattr(args, "quiet", False)):
             return int(module.run(args) or 0)
     except BrokenPipeError:  # `lmctr predict ... | head`
         sys.stderr.close()

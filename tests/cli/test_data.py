@@ -38,7 +38,7 @@ def test_prepare_then_inspect(tmp_path, capsys):
     assert "0 training samples after the first validation or test sample" in captured.out
     assert f"best reachable AUC: {log.info.best_auc:.4f}" in captured.out
     assert re.search(r"written to .*log: .* bytes per event", captured.out)
-    assert "read" in captured.err, "the steps"
+    assert captured.err == "", "what is quick shows no progress"
     report = json.loads((folder / "report.json").read_text())
     assert report["counts"]["samples"] == 600
 

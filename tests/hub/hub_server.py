@@ -1,7 +1,7 @@
 """A stand-in of the Hugging Face Hub on loopback, in the standard library: what huggingface_hub needs to push and load.
 
 Tokens: "hf_writer" may write to the user `tester`, "hf_reader" may only read. Files that end in .safetensors go through the LFS
-path. `HubServer.failures` maps an endpoint's name to a status, to make it fail.
+path. Data sets can be read; their ids in `HubServer.repos` begin with "datasets:". `HubServer.failures` maps an endpoint's name to a status, to make it fail.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         ("POST", r"/api/models/([^/]+/[^/]+)/commit/([^/]+)", "commit"),
         ("GET", r"/api/models/([^/]+/[^/]+)/tree/([^/]+)(/.*)?", "tree"),
         ("GET", r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?", "info"),
+        ("POST", r"/api/models/([^/]+/[^/]+)/paths-info/([^/]+)", "paths"),
         ("POST", r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", "batch"),
         ("PUT", r"/lfs/([0-9a-f]{64})", "upload"),
         ("POST", r"/lfs/([0-9a-f]{64})/verify", "verify"),
@@ -100,7 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def dispatch(self):
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        path = unquote(urlsplit(self.path).path)
+        path = re.sub("^(/api)?/datasets/", lambda start: f"{'/api/models' * bool(start[1])}/datasets:", self.path)
+        path = unquote(urlsplit(path).path)
         found = [
             (name, match)
             for method, pattern, name in self.ROUTES
@@ -249,12 +251,27 @@ class _Handler(BaseHTTPRequestHandler):
         facts = {"_id": "0", "id": repo_id, "modelId": repo_id, "sha": oid, "private": repo["private"]}
         return self.answer(200, {**facts, "siblings": siblings, "tags": [], "downloads": 0, "likes": 0})
 
-    def tree(self, repo_id, revision, _):
+    def tree(self, repo_id, revision, folder):
+        return self.entries(repo_id, revision, lambda path: f"/{path}".startswith(f"{folder or ''}/"), folder or "")
+
+    def paths(self, repo_id, revision):
+        asked = json.loads(self.body)["paths"]
+        return self.entries(repo_id, revision, lambda path: path in asked)
+
+    def entries(self, repo_id, revision, wanted, folder=None):
+        """The files that are wanted; of a folder that is listed alone, the folders in it too."""
         repo = self.repo(repo_id)
         if repo is None or (oid := self.commit_of(repo, revision)) is None:
             return None
         entries = []
         for path, file in sorted(repo["commits"][oid].items()):
+            if not wanted(path):
+                continue
+            inner = path[len(folder) :].lstrip("/").partition("/") if folder is not None else ("", "", "")
+            if inner[1] and "recursive=false" in self.path:
+                found = {"type": "directory", "path": f"{folder}/{inner[0]}".lstrip("/"), "size": 0, "oid": "0" * 40}
+                entries += [found] if found not in entries else []
+                continue
             entry = {"type": "file", "path": path, "size": len(file["data"])}
             entry["oid"] = hashlib.sha1(b"blob %d\0" % len(file["data"]) + file["data"]).hexdigest()
             if file["lfs"]:

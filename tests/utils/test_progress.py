@@ -5,8 +5,8 @@ import io
 import logging
 import os
 import pty
-import subprocess
 import struct
+import subprocess
 import sys
 import termios
 import threading
