@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache, utils
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
 from lmctr.runs.folder import is_shared
 from lmctr.utils.hub_calls import HubError, ask_hub
-from lmctr.utils.progress import Work, without_others
+from lmctr.utils.progress import Work, without_bars_of
 
 __all__ = ["is_hub_id", "local_folder"]
 
@@ -65,7 +65,7 @@ def local_folder(name: str | Path, revision: str | None = None, token: str | boo
         raise ValueError(
             f"{name} on the Hub has no config.json: it holds no model (there is no folder of this name here)"
         )
-    with Work(f"downloading {name}"), without_others():
+    with Work(f"downloading {name}"), without_bars_of(utils):
         return Path(
             ask_hub(what, lambda: snapshot_download(name, revision=revision, allow_patterns=files, token=token))
         )

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["Work", "clock", "is_silenced", "over", "say", "showing", "step", "without_others"]
+__all__ = ["Work", "clock", "is_silenced", "over", "say", "showing", "step", "without_bars_of"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -209,20 +209,16 @@ def step(what: str) -> Callable[[F], F]:
 
 
 @contextmanager
-def without_others() -> Iterator[None]:
-    """Inside, `datasets` and the Hub's client draw no bars of their own."""
-    import datasets
-    from huggingface_hub import utils as hub
-
-    others = [(datasets, datasets.are_progress_bars_disabled()), (hub, hub.are_progress_bars_disabled())]
+def without_bars_of(*packages: Any) -> Iterator[None]:
+    """Inside, these packages (`datasets`, `huggingface_hub.utils`) draw no bars of their own."""
+    drawing = [package for package in packages if not package.are_progress_bars_disabled()]
     try:
-        for package, _ in others:
+        for package in drawing:
             package.disable_progress_bars()
         yield
     finally:
-        for package, was_disabled in others:
-            if not was_disabled:
-                package.enable_progress_bars()
+        for package in drawing:
+            package.enable_progress_bars()
 
 
 def clock(seconds: float) -> str:

@@ -45,13 +45,7 @@ SMALL = {
 }
 FAST = ("deepfm", "fat")
 NAMES = [family.model_type for family in families() if family.input != "text"]
-NOT_IN_ONNX = pytest.mark.xfail(
-    reason="the ONNX exporter cannot convert ASTRO's partition; torch.export can", strict=True
-)
-ALL = [
-    name if name in FAST else pytest.param(name, marks=[pytest.mark.slow, *([NOT_IN_ONNX] if name == "astro" else [])])
-    for name in NAMES
-]
+ALL = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
 class Processor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import huggingface_hub.utils
 import numpy as np
 
 from lmctr.data.hf_datasets import EVENTS, ITEMS, USERS
@@ -17,7 +18,7 @@ from lmctr.data.logs.splits import PARTS
 from lmctr.data.logs.table import log_from_table
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.source import TableSource
-from lmctr.utils.progress import Work, without_others
+from lmctr.utils.progress import Work, without_bars_of
 
 __all__ = ["log_from_hub", "table_from_hub"]
 
@@ -108,7 +109,7 @@ def _loaded(dataset: str, config: str | None, revision: str | None) -> Mapping[s
             f"{dataset}: accepted is hf://user/name, hf://user/name@revision, or hf:// before a folder here"
         )
     try:
-        with Work(f"reading {dataset}"), without_others():
+        with Work(f"reading {dataset}"), without_bars_of(datasets, huggingface_hub.utils):
             found = datasets.load_dataset(place, config, revision=own or revision)
     except datasets.exceptions.DatasetNotFoundError as error:
         raise FileNotFoundError(f"{dataset}: no such data set, or none that may be read: {error}") from error

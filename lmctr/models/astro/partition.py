@@ -74,13 +74,18 @@ def matching_events(
     for strategy in strategies:
         match = mask
         if strategy.behaviors is not None:
-            match = match & torch.isin(behaviors, torch.tensor(strategy.behaviors, device=behaviors.device))
+            match = match & _among(behaviors, strategy.behaviors)
         if strategy.scenarios == SAME:
             match = match & wanted.gather(1, scenarios)
         elif strategy.scenarios is not None:
-            match = match & torch.isin(scenarios, torch.tensor(strategy.scenarios, device=scenarios.device))
+            match = match & _among(scenarios, strategy.scenarios)
         matches.append(match)
     return torch.stack(matches)
+
+
+def _among(codes: torch.Tensor, wanted: Sequence[int]) -> torch.Tensor:
+    """Which codes are among the wanted; `torch.isin` sorts, which ONNX cannot."""
+    return (codes[..., None] == torch.tensor(wanted, device=codes.device)).any(-1)
 
 
 def block_starts(
