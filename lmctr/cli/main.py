@@ -12,7 +12,6 @@ import yaml
 
 from lmctr import __version__
 from lmctr.cli.parser import Parser
-from lmctr.utils.progress import showing
 from lmctr.utils.suggest import did_you_mean
 
 # verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
@@ -55,8 +54,7 @@ def main(argv: list[str] | None = None) -> int:
             raise ValueError(f"{verb} takes no recipe overrides, got --{overrides[0][0]}")
         args.overrides = overrides
         args.command = "lmctr " + " ".join(argv)
-        with showing(not getattr(args, "quiet", False)):
-            return int(module.run(args) or 0)
+        return int(module.run(args) or 0)
     except BrokenPipeError:  # `lmctr predict ... | head`
         sys.stderr.close()
         return 141

@@ -10,6 +10,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 from lmctr.utils.lazy import load_target
+from lmctr.utils.progress import showing
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Action:
     def run(self, args: argparse.Namespace) -> int:
         """Do it."""
         options = read_options(load_target(self.options), args)  # checks them before what does the work is imported
-        done = load_target(self.does)(options)
+        with showing(not args.quiet):
+            done = load_target(self.does)(options)
         return done if isinstance(done, int) else 0
 
 
