@@ -17,6 +17,7 @@ such that honest data stay below them: a check that cannot tell says nothing.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -197,7 +198,7 @@ def row_hashes(columns: Sequence[np.ndarray]) -> np.ndarray:
     result = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for array in columns:
-            flat = np.ascontiguousarray(array).reshape(len(array), -1)
+            flat = np.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:]))
             if flat.dtype.kind == "f":
                 flat = flat.astype(np.float64).view(np.uint64)
             for column in flat.T:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lmctr.evaluation import metrics
-from lmctr.statistics import StatisticsReader, resolve_statistics
+from lmctr.statistics import Statistic, StatisticsReader, resolve_statistics, statistic
 from lmctr.utils.tables import text_table
 
 __all__ = ["sample_slices", "slice_metrics", "slices_text"]
@@ -26,7 +26,12 @@ def sample_slices(log: Any, events: np.ndarray, train: np.ndarray) -> dict[str, 
     Args:
         log: the log. events: (S,) samples. train: training events: a user or an item without one is new.
     """
-    reader = StatisticsReader(resolve_statistics("full", log), 0.5)
+    rows = [statistic(name) for name in resolve_statistics("full", log)]
+    alike: dict[tuple[str, ...], list[Statistic]] = {}  # what is missing together
+    for row in rows:
+        if row.missing:
+            alike.setdefault((row.family, row.column, row.missing), []).append(row)
+    reader = StatisticsReader(("user_count", "item_count", *(own[0].name for own in alike.values())), 0.5)
     statistics = reader.raw(log, events)
     labels = ["0", *(f"{low} to {high - 1}" for low, high in pairwise(_BOUNDS)), f"{_BOUNDS[-1]} or more"]
     slices = {}
@@ -35,8 +40,10 @@ def sample_slices(log: Any, events: np.ndarray, train: np.ndarray) -> dict[str, 
         slices[f"labelled events of the {side}"] = (np.searchsorted(_BOUNDS, counts, side="right"), labels)
     for side in ("user", "item"):
         column = np.asarray(getattr(log, side))
-        slices[side] = ((~np.isin(column[events], column[train])).astype(np.int64), ["seen in training", "new"])
-    share = np.isnan(statistics).mean(1)
+        is_new = np.ones(int(column.max(initial=0)) + 1, dtype=np.int64)
+        is_new[column[train]] = 0
+        slices[side] = (is_new[column[events]], ["seen in training", "new"])
+    share = np.isnan(statistics[:, 2:]) @ [len(own) for own in alike.values()] / len(rows)
     slices["missing statistics"] = (np.digitize(share, (1e-9, 0.1)), ["none", "below 10 %", "10 % or more"])
     return slices
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,7 @@ STRENGTH = 3.0
 """Imaginary events that smooth the statistics of models; chosen among 1, 3 and 10 on the validation part of MovieLens latest-small."""
 RESIDUALS = {"label": "residual", "value": "value_residual"}
 _CLIP = 1e-6  # of rates, before their log-odds
+_PART = 1 << 20  # events that statistics are counted in at once, where they can be counted in parts
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,26 @@ class StatisticsReader:
 
     @step("counting statistics")
     def raw(self, log: Any, events: np.ndarray, *, label: np.ndarray | None = None) -> np.ndarray:
-        """(S, F) float64 statistics of events from the whole log before their second, NaN where not known."""
-        rows = EventRows.of_log(log, label)
-        return sample_statistics(rows, log.catalogue, self.rows, self.priors, events, getattr(log, "context", None))
+        """(S, F) float64 statistics of events from the whole log before their second, NaN where not known.
+
+        Where no statistic reads both sides of an event, those of users are counted in the events of the samples' users, those of items in
+        the events of the samples' items, some millions of events at a time.
+        """
+        context, wanted, events = getattr(log, "context", None), self.rows, np.asarray(events, dtype=np.int64)
+        if bases_left(wanted):
+            rows = EventRows.of_log(log, label)
+            return sample_statistics(rows, log.catalogue, wanted, self.priors, events, context)
+        result = np.empty((len(events), len(wanted)))
+        for side in ("user", "item"):
+            places = [place for place, row in enumerate(wanted) if (row.family == "item") == (side == "item")]
+            own = [wanted[place] for place in places]
+            for asked, seen in _parts(np.asarray(getattr(log, side)), events) if own else ():
+                rows, around = EventRows.of_log(log, label, seen), context
+                if any(row.family == "context" for row in own):
+                    around = None if context is None else context.take(seen)
+                found = np.searchsorted(seen, events[asked])
+                result[np.ix_(asked, places)] = sample_statistics(rows, log.catalogue, own, self.priors, found, around)
+        return result
 
     @cached_property
     def context(self) -> tuple[str, ...]:
@@ -223,24 +241,37 @@ class EventRows:
     real: np.ndarray | None = None
 
     @classmethod
-    def of_log(cls, log: Any, label: np.ndarray | None = None) -> EventRows:
-        """The events of a log; the hidden ones only look."""
-        label, hidden = (
-            np.asarray(log.label if label is None else label).astype(np.float64),
-            getattr(log, "hidden", None),
-        )
-        value = getattr(log, "feedback_values", None)
-        value = np.full(len(label), np.nan) if value is None else np.asarray(value, dtype=np.float64)
-        columns = (np.asarray(log.user, dtype=np.int64), np.asarray(log.item, dtype=np.int64), np.asarray(log.time))
+    def of_log(cls, log: Any, label: np.ndarray | None = None, events: np.ndarray | slice = slice(None)) -> EventRows:
+        """The events of a log, or some of them; the hidden ones only look."""
+        hidden, value = getattr(log, "hidden", None), getattr(log, "feedback_values", None)
+        label = np.asarray(log.label if label is None else label)[events].astype(np.float64)
+        value = np.full(len(label), np.nan) if value is None else np.asarray(value)[events].astype(np.float64)
+        columns = (np.asarray(column)[events] for column in (log.user, log.item, log.time))
+        columns = [column.astype(np.int64, copy=False) for column in columns]
         label = np.where(label < 0, np.nan, label)
         if hidden is None:
             return cls(*columns, label, value)
+        hidden = np.asarray(hidden)[events]
         label, value = (np.where(hidden, np.nan, signal) for signal in (label, value))
-        return cls(*columns, label, value, ~np.asarray(hidden))
+        return cls(*columns, label, value, ~hidden)
 
     def keyed(self, key: np.ndarray) -> KeyedRows:
         """The rows by another key."""
         return KeyedRows(key, self.time, self.real)
+
+
+def _parts(key: np.ndarray, asked: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Parts of asked events (S,), as places among them, and with each the positions of all events of the same keys, in order.
+
+    A part has about a million events, or those of one key.
+    """
+    own = key[asked]
+    keys = np.unique(own)
+    part_of = np.full(int(key.max(initial=-1)) + 1, -1, dtype=np.int32)
+    part_of[keys] = np.cumsum(np.bincount(key, minlength=len(part_of))[keys]) // _PART
+    parts = part_of[own]
+    for part in np.unique(parts):
+        yield np.flatnonzero(parts == part), np.flatnonzero(part_of[key] == part)
 
 
 def sample_statistics(

@@ -73,15 +73,15 @@ class GlobalBatchSampler(Sampler[list[int]]):
         if self.strategy == "sequential":
             return self._cut(np.arange(self.num_samples))
         rng = np.random.default_rng([self.seed, epoch])
-        order = rng.permutation(self.num_samples)
+        kind = np.int32 if self.num_samples < 2**31 else np.int64
+        order = rng.permutation(np.arange(self.num_samples, dtype=kind))
         if self.strategy == "random" or self.lengths is None:
             return self._cut(order)
         group = self.global_batch_size * self.group_batches
-        parts = []
         for start in range(0, self.num_samples, group):
             part = order[start : start + group]
-            parts.append(part[np.argsort(self.lengths[part], kind="stable")])
-        batches = self._cut(np.concatenate(parts))
+            part[:] = part[np.argsort(self.lengths[part], kind="stable")]
+        batches = self._cut(order)
         num_full = self.num_samples // self.global_batch_size
         return [batches[index] for index in rng.permutation(num_full)] + batches[num_full:]
 

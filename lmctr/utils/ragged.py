@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Ragged", "offsets_from_lengths", "ragged_arange"]
+__all__ = ["Ragged", "blocks", "offsets_from_lengths", "ragged_arange"]
+
+_BLOCK = 1 << 20
+
+
+def blocks(length: int) -> Iterator[slice]:
+    """The places of an array of this length, about a million at a time: what is worked out of a long array needs no copy of it."""
+    return (slice(start, min(start + _BLOCK, length)) for start in range(0, length, _BLOCK))
 
 
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:

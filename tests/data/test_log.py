@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmctr.data import DatasetInfo, InteractionLog, load_log
+from lmctr.data.batches.rows import RowDataset
+from lmctr.data.batches.sequence import SequenceView
+from lmctr.data.processors.sequence import SequenceProcessor
 
 
 def make(user, time, item=None, label=None, **keywords):
@@ -107,6 +110,36 @@ def test_history_bounds_refuses_positions_outside_the_log():
         log.history_bounds([0.5])
 
 
+@pytest.mark.parametrize("hidden", [None, "some"])
+def test_what_samples_see_against_a_plain_loop_block_by_block(hidden, monkeypatch):
+    monkeypatch.setattr("lmctr.utils.ragged._BLOCK", 7)
+    draw = np.random.default_rng(1)
+    user, time = draw.integers(0, 9, 120), draw.integers(0, 40, 120)
+    log = make(user, time, item=draw.integers(0, 30, 120), hidden=None if hidden is None else draw.integers(0, 2, 120))
+    events = draw.permutation(120)[:31]
+    seen, lengths = np.zeros(120, dtype=bool), []
+    for event in events:
+        before = (log.user == log.user[event]) & (log.time < log.time[event])
+        if hidden is not None:
+            before &= ~log.hidden
+        seen |= before
+        seen[event] = True
+        lengths.append(before.sum())
+    assert np.array_equal(log.seen_events(events), seen)
+    assert np.array_equal(log.history_lengths(events), lengths)
+    ids = log.catalogue["item_id"].to_pylist()
+    fitted = SequenceProcessor.fit(log, events)
+    assert fitted.items["item_id"].to_pylist() == sorted({ids[item] for item in log.item[seen]})
+    others = np.setdiff1d(np.arange(120), events)
+    view = SequenceView(log, fitted)
+    start, end = log.history_bounds(others)
+    read = [log.item[first:last] for first, last in zip(start, end)]
+    missing = [ids[item] not in fitted.items["item_id"].to_pylist() for item in np.concatenate(read)]
+    assert view.unknown(others)[0]["items of histories"] == {"values": len(missing), "unknown": sum(missing)}
+    assert np.array_equal(view.lengths(others), end - start)
+    assert RowDataset(view, others).labels.tolist() == log.label[others].tolist()
+
+
 def test_history_of_ten_thousand_events():
     log = make(["u"] * 10_000 + ["v"], np.r_[np.arange(10_000)[::-1], 5])
     assert log.history_lengths([9_999, 10_000]).tolist() == [9_999, 0]
@@ -133,7 +166,7 @@ def test_memory_grows_with_events_only():
     log.history_bounds(np.arange(1_000))
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held / num_events < 40, "item 4 + time 8 + label 1 + feedback 1 + user 4 + history_end 8 bytes per event"
+    assert held / num_events < 30, "item 4 + time 8 + label 1 + feedback 1 + user 4 + history_end 4 bytes per event"
     assert peak / num_events < 150
 
 

@@ -6,6 +6,7 @@ from test_baselines import make_log, make_splits
 
 from lmctr.evaluation import metrics
 from lmctr.evaluation.slices import sample_slices, slice_metrics, slices_text
+from lmctr.statistics import StatisticsReader, resolve_statistics
 
 
 def test_slices_hold_the_samples_that_they_name():
@@ -65,3 +66,15 @@ def test_metrics_of_a_slice():
     assert lines[0].split("  ")[0] == "slice"
     assert "gAUC gradient boosting" in lines[0]
     assert f"{row['model_auc']:.4f}" in lines[2]
+
+
+def test_missing_statistics_are_a_share_of_all_of_them():
+    log = make_log(1, num_events=400, num_users=30, seconds=500)
+    events = np.arange(400)
+    raw = StatisticsReader(resolve_statistics("full", log), 0.5).raw(log, events)
+    share = np.isnan(raw).mean(1)
+    codes, names = sample_slices(log, events, events)["missing statistics"]
+    assert [names[code] for code in codes] == [
+        "none" if own == 0 else "below 10 %" if own < 0.1 else "10 % or more" for own in share
+    ]
+    assert len(set(codes)) > 1

@@ -11,6 +11,7 @@ import pytest
 
 from lmctr.data import InteractionLog
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, resolve_statistics, statistic
+from lmctr.statistics.reader import EventRows, sample_statistics
 from lmctr.statistics.scan import scan
 
 GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None] * 5
@@ -333,3 +334,18 @@ def test_hidden_events_look_and_are_not_seen():
     table, other = (ItemStatistics.from_log(one, reader, int(log.time.max()) + 1) for one in (log, less))
     for name, values in other.state.items():
         np.testing.assert_allclose(table.state[name], values, rtol=1e-9, atol=1e-9)
+
+
+def test_counting_in_parts_is_counting_in_the_whole(monkeypatch):
+    log = make_log(3, num_events=300)
+    names = [row for row in resolve_statistics("full", log) if not {"residual", "taste"} & {*row.split("_")}]
+    reader = StatisticsReader(tuple(name for name in names if name != "expected_value"), 0.3)
+    events = np.random.default_rng(0).permutation(300)[:200]
+    wanted = sample_statistics(EventRows.of_log(log), log.catalogue, reader.rows, reader.priors, events)
+    sizes = []
+    of_log = EventRows.of_log
+    monkeypatch.setattr(EventRows, "of_log", lambda *given: sizes.append(len(of_log(*given).user)) or of_log(*given))
+    monkeypatch.setattr("lmctr.statistics.reader._PART", 40)
+    np.testing.assert_array_equal(reader.raw(log, events), wanted)
+    assert len(sizes) > 6
+    assert max(sizes) < 130  # 40, and the events of one more user or item

@@ -16,6 +16,7 @@ from lmctr.data.features.transform import MAX_EXAMPLES
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import Splits
 from lmctr.models.common.base import IGNORED_LABEL
+from lmctr.utils.ragged import blocks
 
 __all__ = ["Batches", "EventStatistics", "LogBatches", "RowCollator", "RowDataset", "StoreBatches"]
 
@@ -111,10 +112,11 @@ class LogBatches(Batches):
 
     def samples(self, rows: Sequence[int] | np.ndarray | None) -> np.ndarray:
         rows = self.log.sample_events() if rows is None else np.asarray(rows)
-        unlabelled, total = self._unlabelled(rows, self.labels(rows)), int((rows >= 0).sum())
-        if unlabelled.any():
+        own = (rows[block] for block in blocks(len(rows)))
+        unlabelled = sum(int(self._unlabelled(some, self.labels(some)).sum()) for some in own)
+        if unlabelled:
             raise ValueError(
-                f"{int(unlabelled.sum())} of {total} events have no label; take samples from log.sample_events() or a split"
+                f"{unlabelled} of {int((rows >= 0).sum())} events have no label; take samples from log.sample_events() or a split"
             )
         return rows
 
@@ -124,7 +126,7 @@ class LogBatches(Batches):
         what: str,
         candidates: tuple[np.ndarray, np.ndarray],
         histories: tuple[np.ndarray, np.ndarray],
-        bounds: tuple[np.ndarray, np.ndarray],
+        bounds: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
         named: Callable[[np.ndarray], list[str]],
     ) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
         """Counts of values and of the unknown among them, of samples and of their histories, and examples of items that have some.
@@ -132,14 +134,18 @@ class LogBatches(Batches):
         Args:
             events: (S,) positions of the samples. what: what the values are called.
             candidates, histories: (I,) values of each item and the unknown among them, where it is a candidate and in histories.
-            bounds: first event and end of each history. named: from numbers of items to examples.
+            bounds: from samples to the first event and the end of their histories. named: from numbers of items to examples.
         """
-        item, (start, end) = self.log.item, bounds
-        inside = np.zeros(len(item) + 1, dtype=np.int64)  # how many of the histories hold an event
-        np.add.at(inside, start, 1)
-        np.add.at(inside, end, -1)
-        read = {"candidates": np.bincount(item[events], minlength=self.log.num_items)}
-        read["histories"] = np.bincount(item, np.cumsum(inside)[:-1], self.log.num_items).astype(np.int64)
+        item, inside, one = self.log.item, np.zeros(self.log.num_events + 1, dtype=np.int32), np.int32(1)
+        read = {role: np.zeros(self.log.num_items, dtype=np.int64) for role in ("candidates", "histories")}
+        for block in blocks(len(events)):
+            start, end = bounds(events[block])
+            np.add.at(inside, start, one)
+            np.add.at(inside, end, -one)
+            read["candidates"] += np.bincount(item[events[block]], minlength=self.log.num_items)
+        np.cumsum(inside, out=inside)  # how many of the histories hold an event
+        for block in blocks(self.log.num_events):
+            read["histories"] += np.bincount(item[block], inside[block], self.log.num_items).astype(np.int64)
         counts, examples = {}, {}
         for role, (values, unknown) in (("candidates", candidates), ("histories", histories)):
             times, name = read[role], f"{what} of {role}"
@@ -281,7 +287,7 @@ class RowDataset(Dataset):
         sort_by_length: order the samples by length (for inference with little padding).
 
     Attributes:
-        rows: (S,) or (S, C) int64 in the order of the dataset. order: (S,) int64 place of each sample in the `rows` that were given.
+        rows: (S,) or (S, C) int64 in the order of the dataset.
         events: the row numbers row by row, without padding. num_samples: their number. candidate_mask: (S, C) bool, where a row has a
             sample; None for one sample per row.
         lengths: (S,) int64. labels: float32 like `rows`, -100 for padding, with a task axis for several tasks. groups: (S,) int64 users or
@@ -296,7 +302,6 @@ class RowDataset(Dataset):
     ) -> None:
         self.view: Any = view
         self.rows = view.samples(rows)
-        self.order = np.arange(len(self.rows))
         if sort_by_length:
             lengths = view.lengths(self.rows)
             if lengths is None:
@@ -304,6 +309,11 @@ class RowDataset(Dataset):
             self.order = np.argsort(lengths, kind="stable")
             self.rows = self.rows[self.order]
             self.lengths = lengths[self.order]  # fills the cached property
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """(S,) int64 place of each sample in the rows that were given."""
+        return np.arange(len(self.rows))
 
     def __len__(self) -> int:
         return len(self.rows)

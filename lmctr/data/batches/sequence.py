@@ -19,6 +19,7 @@ import torch
 
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.processors.sequence import OOV, PADDING, SequenceProcessor
+from lmctr.utils.ragged import blocks
 
 from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
 
@@ -169,9 +170,7 @@ class SequenceView(LogBatches):
         """Items without an id of their own, see [`~lmctr.data.batches.rows.LogBatches.unknown_of`]."""
         own = np.ones_like(self._item), (self._item == OOV).astype(np.int64)
         ids = self.log.catalogue["item_id"]
-        return self.unknown_of(
-            events, "items", own, own, self.bounds(events), lambda items: [str(ids[i]) for i in items]
-        )
+        return self.unknown_of(events, "items", own, own, self.bounds, lambda items: [str(ids[i]) for i in items])
 
     def labels(self, events: np.ndarray) -> np.ndarray:
         """Labels float32 in the shape of `events` (with a task axis behind for several tasks), -100 where there is none."""
@@ -241,9 +240,12 @@ class SequenceView(LogBatches):
         return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """(R,) int64 history length of each row."""
-        start, end = self.bounds(rows)
-        return end - start
+        """(R,) int32 history length of each row."""
+        lengths = np.empty(len(rows), dtype=np.int32)
+        for block in blocks(len(rows)):
+            start, end = self.bounds(rows[block])
+            lengths[block] = end - start
+        return lengths
 
     def _scenarios(self, events: np.ndarray) -> np.ndarray:
         if self._scenario is None:

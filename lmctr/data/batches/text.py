@@ -111,14 +111,16 @@ class TextView(LogBatches):
 
     def unknown(self, events: np.ndarray) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
         """Tokens of items that the tokenizer does not know, see [`~lmctr.data.batches.rows.LogBatches.unknown_of`]."""
-        start, end = self.log.history_bounds(events)
-        bounds = np.maximum(start, end - self.processor.num_behaviors), end
         before = np.append(0, np.cumsum(self.pieces.values == self.processor.tokenizer.unk_token_id))
         own = []
         for offset in (self._target_offset, 0):
             rows = slice(offset, offset + self.log.num_items)
             first, length = self.pieces.item_start[rows], self.pieces.item_length[rows].astype(np.int64)
             own.append((length, before[first + length] - before[first]))
+
+        def bounds(events: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            start, end = self.log.history_bounds(events)
+            return np.maximum(start, end - self.processor.num_behaviors), end
 
         def texts(items: np.ndarray) -> list[str]:
             return [str(text)[:60] for text in self.processor.item_texts(self.log.catalogue.take(items))]

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from lmctr.data import hf_datasets
 from lmctr.data.reading import check_columns
 from lmctr.utils.files import replacing, write_json
-from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.ragged import blocks, offsets_from_lengths
 
 from . import columns
 
@@ -32,7 +32,6 @@ FORMAT_VERSION = 1
 _HEADER_KEYS = frozenset(
     ["num_users", "num_items", "num_events", "arrays", "extra_labels", "has_users", "feedback_names", "scenario_names", "info"]
 )  # fmt: skip
-_BLOCK = 1 << 20  # events that are worked on at once
 FEEDBACK_NAMES = ("unknown", "negative", "positive")
 
 
@@ -201,12 +200,13 @@ class InteractionLog:
 
     @functools.cached_property
     def history_end(self) -> np.ndarray:
-        """(E,) int64 first event of the same user whose time is not before the event's own (see the history rule); where events are
-        hidden, the end of the seen ones that are before it."""
+        """(E,) first event of the same user whose time is not before the event's own (see the history rule); where events are hidden, the
+        end of the seen ones that are before it. int32, int64 from 2^31 events on."""
         if not self.num_events:
-            return np.zeros(0, dtype=np.int64)
+            return np.zeros(0, dtype=np.int32)
+        kind = np.int32 if self.num_events < 2**31 else np.int64
         if self.hidden is not None:
-            return self._end_of_seen()
+            return self._end_of_seen().astype(kind)
         starts_run = np.empty(self.num_events, dtype=bool)  # a run: events of one user at one second
         starts_run[0] = True
         np.not_equal(self.time[1:], self.time[:-1], out=starts_run[1:])
@@ -220,8 +220,8 @@ class InteractionLog:
                 f"InteractionLog.time: {len(rows)} events are earlier than the event before them of the same user (first: event "
                 f"{rows[0]}). Events must be sorted by user and time; InteractionLog.from_columns sorts them."
             )
-        ends = np.arange(self.num_events, dtype=np.int64)
-        ends[~starts_run] = 0
+        ends = np.arange(self.num_events, dtype=kind)
+        ends *= starts_run
         return np.maximum.accumulate(ends, out=ends)
 
     def _end_of_seen(self) -> np.ndarray:
@@ -241,24 +241,26 @@ class InteractionLog:
     def history_bounds(self, events: np.ndarray | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Start and end (int64, end excluded) of the full history of each event, as positions in the event arrays."""
         events = self.positions(events)
-        return self.offsets[self.user[events]], self.history_end[events]
+        return self.offsets[self.user[events]], self.history_end[events].astype(np.int64)
 
     def history_lengths(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
         """(S,) int64 number of behaviours before each event."""
         events = self.positions(events)
         lengths = np.empty(len(events), dtype=np.int64)
-        for first in range(0, len(events), _BLOCK):
-            start, end = self.history_bounds(events[first : first + _BLOCK])
-            lengths[first : first + _BLOCK] = end - start
+        for block in blocks(len(events)):
+            start, end = self.history_bounds(events[block])
+            lengths[block] = end - start
         return lengths
 
     def seen_events(self, events: np.ndarray | Sequence[int]) -> np.ndarray:
         """(E,) bool: the given events and the events of their full histories."""
-        start, end = self.history_bounds(events)
-        change = np.zeros(self.num_events + 1, dtype=np.int64)
-        np.add.at(change, start, 1)
-        np.add.at(change, end, -1)
-        seen = np.cumsum(change[:-1]) > 0
+        events = self.positions(events)
+        last = np.zeros(self.num_users, dtype=np.int64)  # end of the events that a user's samples see
+        for block in blocks(len(events)):
+            np.maximum.at(last, self.user[events[block]], self.history_end[events[block]].astype(np.int64))
+        seen = np.empty(self.num_events, dtype=bool)
+        for block in blocks(self.num_events):
+            seen[block] = np.arange(block.start, block.stop) < last[self.user[block]]
         seen[events] = True
         return seen
 

@@ -26,6 +26,7 @@ from lmctr.data.features.settings import FittedExtractor
 from lmctr.data.logs.log import InteractionLog
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.parquet import read_parquet
+from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_list, plain_id, whole_seconds
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
@@ -190,11 +191,7 @@ class SequenceProcessor(FittedExtractor):
             if task != "label" and task not in log.extra_labels:
                 raise ValueError(unknown_key_message(task, ["label", *log.extra_labels], "tasks"))
         given = GivenStatistics.fit(statistics, statistics_of_events, events, log.num_events, statistics_prior)
-        last = np.zeros(log.num_users, dtype=np.int64)  # end of the events that a training sample may see
-        np.maximum.at(last, log.user[events], log.history_end[events])
-        seen = np.arange(log.num_events) < last[log.user]
-        seen[events] = True
-        counts = np.bincount(log.item[seen], minlength=log.num_items)
+        counts = _item_counts(log, events)
         rows = np.flatnonzero(counts >= min_count)
         table: dict[str, Any] = {"item_id": log.catalogue["item_id"].take(pa.array(rows)).combine_chunks()}
         features: dict[str, list[str]] = {}
@@ -565,6 +562,14 @@ class SequenceProcessor(FittedExtractor):
         for name, value in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", "value"))):
             features.setdefault(name, []).append(value)
         return cls(**values, items=tables[ITEMS_FILE], features=features)
+
+
+def _item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
+    """(I,) how often the training part shows each item: in its samples and the events of their histories."""
+    seen, counts = log.seen_events(events), np.zeros(log.num_items, dtype=np.int64)
+    for block in blocks(log.num_events):
+        counts += np.bincount(log.item[block][seen[block]], minlength=log.num_items)
+    return counts
 
 
 def _strings(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:

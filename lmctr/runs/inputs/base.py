@@ -323,7 +323,7 @@ def checksum(*arrays: np.ndarray | None) -> str:
     """Of the values of arrays one after the other, without those that are None."""
     value = 0
     for array in arrays:
-        value = value if array is None else zlib.crc32(np.ascontiguousarray(array).tobytes(), value)
+        value = value if array is None else zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), value)
     return f"{value:08x}"
 
 

@@ -104,8 +104,7 @@ class SequenceInput(LogInput):
 
     def check(self) -> list[str]:
         lines = super().check()
-        train = self.splits.train
-        if not (self.log.history_end[train] > self.log.offsets[self.log.user[train]]).any():
+        if not self.log.history_lengths(self.splits.train).any():
             raise ValueError(
                 f"no training sample of {self.log.info.name!r} has an event before it: there are no sequences to learn from; "
                 "take a log with several events per user"
@@ -142,6 +141,8 @@ class SequenceInput(LogInput):
     def _check_strategies(self, config: Any) -> None:
         """A block that never holds an event is a mistake in the recipe; that it is empty for some users is no problem."""
         strategies = getattr(config, "parsed_strategies", ())
+        if not strategies:
+            return
         log, train = self.log, self.splits.train
         last = np.zeros(log.num_users, dtype=np.int64)
         np.maximum.at(last, log.user[train], log.history_end[train])
@@ -167,7 +168,7 @@ class SequenceInput(LogInput):
         if run.measures:
             self._check_labels(parts)
         given = isinstance(processor.scaling, GivenStatistics) and processor.statistics
-        samples = np.concatenate([own for _, own in self.splits.items()])
+        samples = np.concatenate([own for _, own in self.splits.items()]) if processor.statistics_reader else None
         self.view = SequenceView(self.log, processor, self._given_statistics(processor) if given else None, samples)
 
     def dataset(self, part: str) -> SequenceDataset:
@@ -205,7 +206,7 @@ class SequenceInput(LogInput):
 
     def _history_facts(self, events: np.ndarray) -> dict[str, float | int]:
         lengths = self.view.lengths(events)
-        whole = self.log.history_end[events] - self.log.offsets[self.log.user[events]]
+        whole = self.log.history_lengths(events)
         return {
             "mean_length": float(lengths.mean()),
             "longest": int(lengths.max()),
