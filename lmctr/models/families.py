@@ -40,7 +40,7 @@ INPUTS = {
     "text": Input(
         "lmctr.models.ctr_sink.processing_ctr_sink:CTRSinkProcessor", "lmctr.serving.ctr_sink:CTRSinkScorer"
     ),
-    "tabular": Input("lmctr.data.features.processor:TabularFeatureProcessor"),
+    "tabular": Input("lmctr.data.features.processor:TabularFeatureProcessor", "lmctr.serving.tables:TableScorer"),
     "sequence": Input("lmctr.data.processors.sequence:SequenceProcessor", "lmctr.serving.events:EventScorer"),
     "impressions": Input(
         "lmctr.data.processors.impressions:ImpressionProcessor", "lmctr.serving.retrieval:RetrievalScorer"

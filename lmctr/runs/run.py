@@ -75,8 +75,12 @@ class Run:
         return predict_rows(self.model, self.processor, rows, self._retriever, self._items)
 
     def score(self, history: Sequence[Any], candidates: Sequence[Any], time: float) -> np.ndarray:
-        """(C,) logits of one user's candidates, by the fastest exact path that the model has, see [`~lmctr.serving.score`]."""
-        if self._retriever is not None or self._items is not None:  # similarities and statistics come from them
+        """(C,) logits of one user's candidates, by the fastest exact path that the model has, see [`~lmctr.serving.score`]; of a model of
+        tables `history` is `[user]`, the columns that all candidates share, and `time` is not read."""
+        reads_requests = self.processor.request_kind != "table"
+        if reads_requests and (
+            self._retriever is not None or self._items is not None
+        ):  # which fill in what requests lack
             return self.predict([{"history": history, "candidates": candidates, "time": time}])
         return score(self.model, self.processor, history, candidates, time).numpy()
 

@@ -57,6 +57,8 @@ def rerank_request(body: Mapping[str, Any], kind: str, clock: Callable[[], float
         raise ValueError(f"request: documents must be objects with columns; this model reads {kind}")
     if kind == "impressions":
         return own | {"user": query, "ads": documents}
+    if not any(query.keys() & document.keys() for document in documents):
+        return own | {"shared": query, "candidates": documents}
     return own | {"rows": [{**query, **document} for document in documents]}
 
 

@@ -40,9 +40,10 @@ def score(
         model: a model with a CTR head, for example a [`CTRSinkForCTR`].
         processor: the processor saved with it.
         history: the user's full history as the processor takes it, oldest first, or a [`UserState`], which is brought up to
-            date: what this request had to encode stays in it. For retrieval families `[user]`, one dict of the user's columns.
+            date: what this request had to encode stays in it. For retrieval families `[user]`, one dict of the user's columns; for
+            tabular families that of the columns that all candidates share.
         candidates: items as `{"text": ...}` or texts, or as the family's processor takes them. May be empty.
-        time: the request's time in seconds, after every behaviour. Retrieval families do not read it.
+        time: the request's time in seconds, after every behaviour. Retrieval and tabular families do not read it.
         similarity: (C, history) cosines of candidates and behaviours, where the processor's order or a sink signal needs them.
             Default: the `"similarity"` of each behaviour, for every candidate.
         items: the table of the items' statistics (`ItemStatistics`), for a model that reads statistics and candidates that do not

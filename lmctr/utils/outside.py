@@ -39,6 +39,16 @@ def entries(values: Any, where: str) -> list[Any]:
     return [checked(value, f"{where}[{place}]") for place, value in enumerate(values)]
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether [`checked`] gives the value back, seen without the words that say where it stands: most values of large requests are such."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii()
+    if kind is int:
+        return -_LARGEST < value < _LARGEST
+    return (kind is float and not math.isinf(value)) or value is None or kind is bool
+
+
 def checked(value: Any, where: str, depth: int = 0) -> Any:
     """A request, or a part of it, as it was given, with tuples as lists and mappings as dicts.
 
@@ -73,10 +83,15 @@ def checked(value: Any, where: str, depth: int = 0) -> Any:
             if not isinstance(key, str):
                 raise ValueError(f"{where}: the key {key!r:.80} is no text; keys are names")
             check_text(key, where)
-            found[key] = checked(inner, f"{where}.{key}" if depth else f"{where}: {key}", depth + 1)
+            if not _is_plain(inner):
+                inner = checked(inner, f"{where}.{key}" if depth else f"{where}: {key}", depth + 1)
+            found[key] = inner
         return found
     if isinstance(value, (list, tuple)):
-        return [checked(inner, f"{where}[{place}]", depth + 1) for place, inner in enumerate(value)]
+        return [
+            inner if _is_plain(inner) else checked(inner, f"{where}[{place}]", depth + 1)
+            for place, inner in enumerate(value)
+        ]
     raise ValueError(
         f"{where}: a value of the type {type(value).__name__} ({value!r:.80}) is not accepted; give texts, numbers, true, false, null, "
         "or lists and objects of them"

@@ -225,6 +225,28 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
         assert "'ad'" in server.post("/v1/score", {"rows": [{"price": 1}]}).json()["error"]["message"]
 
 
+def test_rows_with_columns_in_common(folders):
+    documents, shared = [{"ad": f"a{number}"} for number in (0, 3, 1, 7)], {"price": 3.0}
+    with live(folders("deepfm")) as server:
+        expected = server.score({"rows": [{**one, **shared} for one in documents]})
+        found = server.score({"id": "q", "shared": shared, "candidates": documents})
+        assert found["id"] == "q"
+        assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-6)
+        assert found["unknown_share"] == 1 / 5  # the price is read once
+        for wrong, message in (
+            ({"shared": [], "candidates": documents}, "shared must be an object"),
+            ({"shared": shared, "candidates": []}, "candidates must be a list of at least one"),
+            ({"shared": shared, "rows": documents}, "unknown key 'rows'"),
+            ({"shared": shared, "candidates": [{**documents[0], **shared}]}, "'price' is shared too"),
+        ):
+            response = server.post("/v1/score", wrong)
+            assert response.status_code == 400
+            assert message in response.json()["error"]["message"]
+    run = lmctr.runs.load(folders("deepfm"))
+    logits = run.predict([{**one, **shared} for one in documents])
+    assert run.score([shared], documents, 0) == pytest.approx(logits, abs=1e-6)
+
+
 def test_ready_says_what_was_probed_and_a_wrong_model_is_not_served(folders, tmp_path):
     with live(folders("hstu")) as server:
         answer = server.client.get("/ready").json()

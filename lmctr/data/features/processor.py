@@ -53,6 +53,7 @@ from .transform import TabularArrays, concatenate, transform_rows
 
 __all__ = ["SPECIAL", "TabularFeatureProcessor", "checked_labels"]
 
+_MOST_PARTS = 8  # sets of shared columns that readers are kept for
 _LIMITS = ("min_count", "max_size", "max_idle", "max_unknown")
 SPECIAL = ("label", "extra_labels", "group", "time", "time_format", "weight")
 """Settings of sources and processors that name what is no field."""
@@ -281,7 +282,7 @@ class TabularFeatureProcessor(FittedExtractor):
 
     def _set_state(self, state: FittedState) -> None:
         self.state, self.is_fitted = state, True
-        for name in ("fingerprint", "_few_rows"):
+        for name in ("fingerprint", "_few_rows", "_parts"):
             self.__dict__.pop(name, None)
 
     # transforming
@@ -362,6 +363,74 @@ class TabularFeatureProcessor(FittedExtractor):
     @cached_property
     def _few_rows(self) -> FewRows:
         return FewRows(self.fields, self.state)
+
+    def of_candidates(
+        self, shared: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]]
+    ) -> tuple[BatchFeature, dict[str, np.ndarray]]:
+        """Rows that have some columns in common, as a model's inputs: fields of these columns are read once.
+
+        Args:
+            shared: the columns that all rows share. candidates: the other columns of each row (C).
+
+        Returns:
+            What `__call__` gives for the joined rows, and by input a bool array that says which of its fields are shared.
+
+        Raises:
+            ValueError: a column in both, and what `__call__` raises; starts with "shared" or "candidates".
+        """
+        self._require_fitted()
+        for place, candidate in enumerate(candidates):
+            both = shared.keys() & candidate.keys()
+            if both:
+                raise ValueError(f"candidates[{place}]: the column {min(both)!r} is shared too; give it in one place")
+        key = frozenset(shared) & frozenset(self.input_columns())
+        if key not in self._parts:
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.clear()
+            ours = [field for field in self.fields if key.issuperset(self._columns_of(field))]
+            self._parts[key] = [
+                (own, FewRows(own, self.state), sorted({name for field in own for name in self._columns_of(field)}))
+                for own in (ours, [field for field in self.fields if field not in ours])
+            ]
+        (ours, *_), (_, _, read) = self._parts[key]
+        beside = {name: shared[name] for name in read if name in shared}
+        joined = [{**beside, **candidate} for candidate in candidates] if beside else list(candidates)
+        parts = []
+        for where, rows, (fields, few, columns) in zip(
+            ("shared", "candidates"), ([dict(shared)], joined), self._parts[key]
+        ):
+            try:
+                arrays = few(rows) if fields else TabularArrays({}, {})
+                if arrays is None:
+                    special = self._special(group=None, weight=None, label=None, extra_labels=None)
+                    blocks = rows_of(rows, {name: self.input_columns()[name] for name in columns})
+                    arrays = concatenate(
+                        transform_rows(fields, self.state, block, special, inputs_only=True) for block in blocks
+                    )
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
+            parts.append(arrays)
+        self.oov_counts = parts[0].oov_counts | parts[1].oov_counts
+        self.unknown_examples = parts[0].unknown_examples | parts[1].unknown_examples
+        inputs, masks = {}, {}
+        for name, kind in (("input_ids", "id"), ("numeric_values", "value"), ("sequence_ids", "list")):
+            is_shared = np.array([field in ours for field in self.fields if field.kind == kind], dtype=bool)
+            if len(is_shared):
+                inputs[name], masks[name] = _side_by_side(parts, name, is_shared, len(candidates)), is_shared
+        for name in ("sequence_times", "sequence_weights"):
+            if any(name in part for part in parts):
+                inputs[name] = _side_by_side(parts, name, masks["sequence_ids"], len(candidates))
+        return BatchFeature(inputs, tensor_type="pt"), masks
+
+    @cached_property
+    def _parts(self) -> dict[frozenset[str], Any]:
+        """By the shared columns: of the fields that read nothing else, and of the others, fields, their reader and their columns."""
+        return {}
+
+    def _columns_of(self, field: Field) -> list[str]:
+        """The columns that a field's values depend on."""
+        times = [self.time] if field.time_column and self.time is not None else []
+        return [name for part in field.parts or (field,) for name in part.columns()] + times
 
     # what the model needs to know
 
@@ -537,3 +606,15 @@ def column_names(source: Any) -> list[str] | None:
     if names is None and hasattr(source, "columns") and not callable(source.columns):
         names = [str(name) for name in source.columns]
     return None if names is None else list(names)
+
+
+def _side_by_side(parts: Sequence[TabularArrays], name: str, is_shared: np.ndarray, count: int) -> np.ndarray:
+    """(C, n, ...) an input of C rows from the one row of the shared fields and the rows of the others."""
+    found = [part.get(name) for part in parts]
+    there = [own for own in found if own is not None]
+    width = () if there[0].ndim == 2 else (max(own.shape[2] for own in there),)
+    result = np.zeros((count, len(is_shared), *width), dtype=there[0].dtype)
+    for own, mask in zip(found, (is_shared, ~is_shared)):
+        if own is not None:
+            result[(slice(None), np.flatnonzero(mask), *(slice(size) for size in own.shape[2:]))] = own
+    return result

@@ -105,10 +105,16 @@ def evaluation_copy(model: torch.nn.Module) -> torch.nn.Module:
     with _COPYING:
         known, copied = _COPIES.get(model, ((), None))
         if len(known) != len(shared) or any(one is not other for one, other in zip(known, shared)):
-            kept = [*shared, *(module.config for module in model.modules() if hasattr(module, "config"))]
-            copied = copy.deepcopy(model, {id(one): one for one in kept}).eval()
+            copied = copy_with_same_weights(model).eval()
             _COPIES[model] = (shared, copied)
         return copied
+
+
+def copy_with_same_weights(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a model's modules, with the model's own weights, buffers and configurations."""
+    configs = (module.config for module in model.modules() if hasattr(module, "config"))
+    kept = [*model.parameters(), *model.buffers(), *configs]
+    return copy.deepcopy(model, {id(one): one for one in kept})
 
 
 _COPIES: weakref.WeakKeyDictionary[torch.nn.Module, tuple] = weakref.WeakKeyDictionary()

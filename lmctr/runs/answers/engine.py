@@ -105,7 +105,8 @@ class Engine:
         )
 
     def score(self, body: Mapping[str, Any], deadline: float = math.inf) -> Future[Scored]:
-        """The scores of a request: as a line of `lmctr predict`, `{"rows": [...]}` for tables; with `user_id` in the place of the history
+        """The scores of a request: as a line of `lmctr predict`, for tables `{"rows": [...]}`, or
+        `{"shared": {...}, "candidates": [...]}` where candidates have columns in common; with `user_id` in the place of the history
         for a kept state. `deadline`: of `time.monotonic()`.
 
         Raises:

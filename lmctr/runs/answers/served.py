@@ -90,7 +90,7 @@ class ServedModel:
             self.answers = answers_for(self.model, self.processor, retriever, batch_size, max_tokens, self.items)
         # Whether what is encoded of a history is kept and shared by its candidates.
         self._keeps = self.reads_histories and self.answers.keeps_states
-        self._scorer = scorer_for(self.model, self.processor) if self._keeps else None
+        self._scorer = scorer_for(self.model, self.processor) if self._keeps or self.kind == "table" else None
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -114,18 +114,21 @@ class ServedModel:
             raise ValueError("request: give either the history or the user_id of a kept state, not both")
         if self.answers is not None:
             return self.answers.check({**body, "history": []} if has_state else dict(body), "request")
+        name, keys = ("candidates", ("id", "shared", "candidates")) if "shared" in body else ("rows", ("id", "rows"))
         for key in body:
-            if key not in ("id", "rows"):
-                raise ValueError(f"request: {unknown_key_message(key, ('id', 'rows'), 'the request')}")
-        rows = body.get("rows")
+            if key not in keys:
+                raise ValueError(f"request: {unknown_key_message(key, keys, 'the request')}")
+        if not isinstance(body.get("shared", {}), dict):
+            raise ValueError("request: shared must be an object, the columns that all candidates have in common")
+        rows = body.get(name)
         if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-            raise ValueError("request: rows must be a list of at least one object with the columns of the fields")
+            raise ValueError(f"request: {name} must be a list of at least one object with the columns of the fields")
         return dict(body)
 
     def positions(self, request: Mapping[str, Any]) -> int:
         """About how many positions a checked request has, for the size of batches."""
         if self.kind == "table":
-            return len(request["rows"])
+            return len(request.get("rows", request.get("candidates")))
         if self.kind == "impressions":
             return len(request["ads"])
         history, candidates = request["history"], request["candidates"]
@@ -160,6 +163,15 @@ class ServedModel:
         return [one if isinstance(one, Exception) else _finite(one) for one in found]
 
     def _table(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
+        rows = [request for request in requests if "rows" in request]
+        scored = iter(self._rows(rows) if rows else ())
+        return [next(scored) if "rows" in request else self._candidates(request) for request in requests]
+
+    def _candidates(self, request: dict[str, Any]) -> Scored:
+        logits = self._scorer.score(Request([request["shared"]], request["candidates"], 0), None)[0].numpy()
+        return Scored(request, logits, *_totals(self.processor.oov_counts), self)
+
+    def _rows(self, requests: Sequence[dict[str, Any]]) -> list[Scored]:
         inputs, counts = [], []
         for request in requests:
             inputs.append(self.processor(request["rows"], return_tensors="np"))

@@ -1,0 +1,162 @@
+"""Request scoring of the tabular families: what a user's candidates have in common is read and computed once.
+
+Shapes: C candidates, F fields, d width of their vectors, n sequences of a group of fields.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from lmctr.models.common.base import copy_with_same_weights
+from lmctr.models.common.embeddings import FieldEmbedding, FieldGroup
+
+from .registry import EncodedHistory, Request, RequestScorer
+
+__all__ = ["TableScorer"]
+
+ROWS_AT_ONCE = 4096
+"""Candidates that run at once: bounds the memory of a request, not its result."""
+
+
+class TableScorer(RequestScorer):
+    """Scores rows of a table that have some columns in common.
+
+    The history is one dict, the columns that all candidates share (the user's, the moment's); candidates are dicts of the others, as the
+    [`TabularFeatureProcessor`] takes them. The request's time is not read. Shared columns become ids once, shared sequences are pooled
+    once, and layers that read the vectors of all fields side by side (MLPs, the first cross layer) compute the shared fields' part once.
+    """
+
+    reason = (
+        "the fields of shared columns are computed once for all candidates; nothing of a history of events is kept"
+    )
+
+    def check_behaviors(self, behaviors: Any, after: float | None) -> None:
+        raise ValueError(
+            f"{type(self.model).__name__} reads columns of a table, no events, so there is no state to keep of a user; give "
+            "lmctr.serving.score [user], the columns that the candidates share"
+        )
+
+    def needed(self, history: Any) -> int:
+        return len(history)
+
+    def score(
+        self, request: Request, encoded: EncodedHistory | None
+    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
+        self.refuse_similarity(request)
+        history, candidates = request.history, request.candidates
+        if len(history) != 1 or not isinstance(history[0], Mapping):
+            raise ValueError(
+                f"history: expected one dict, the columns that the candidates share, got {len(history)} entries; give [user]"
+            )
+        for place, candidate in enumerate(candidates):
+            if not isinstance(candidate, Mapping):
+                raise ValueError(f"candidates[{place}]: expected a dict of the other columns, got {candidate!r}")
+        if not candidates:
+            return torch.zeros(0), encoded, 0
+        inputs, shared = self.processor.of_candidates(history[0], candidates)
+        masks = {name: torch.from_numpy(mask) for name, mask in shared.items()}
+        return _sharing(self._model).logits(inputs, masks), encoded, 0
+
+
+class _SharedFields:
+    """A model, in evaluation mode, that is told which fields have one value in all rows of a batch."""
+
+    def __init__(self, model: nn.Module):
+        self.weights = [*model.parameters(), *model.buffers()]
+        self.model = copy_with_same_weights(model).eval()
+        self.lock = threading.Lock()
+        self.count = 0  # rows of the batch
+        self.shared: dict[str, torch.Tensor] = {}  # by input, (columns,) bool
+        self.fields: torch.Tensor | None = None  # the vectors of the batch
+        embedding = self.model.get_input_embeddings()
+        embedding.register_forward_hook(self._keep)
+        for module in list(self.model.modules()):
+            if isinstance(module, FieldGroup) and module.pooling is not None and not module.pooling.uses_target:
+                own = module.sequence_vectors
+                module.sequence_vectors = lambda ids, group=module, own=own: own(
+                    ids[:1] if self._is_once(group) else ids
+                )
+                module.pooling = _PooledOnce(module, self)
+            if isinstance(module, nn.Linear) and module.in_features == embedding.output_size:
+                module.forward = _Split(module, module.forward, embedding, self)
+
+    def is_of(self, model: nn.Module) -> bool:
+        """Whether the weights are still the model's."""
+        now = [*model.parameters(), *model.buffers()]
+        return len(now) == len(self.weights) and all(one is other for one, other in zip(now, self.weights))
+
+    def logits(self, inputs: Mapping[str, torch.Tensor], shared: dict[str, torch.Tensor]) -> torch.Tensor:
+        """(C,) float32 logits, (C, T) of several tasks, on the CPU, of rows whose columns `shared` are alike."""
+        parts, device = [], self.model.device
+        with self.lock, torch.inference_mode():
+            self.shared = shared
+            for start in range(0, len(next(iter(inputs.values()))), ROWS_AT_ONCE):
+                batch = {key: own[start : start + ROWS_AT_ONCE].to(device) for key, own in inputs.items()}
+                self.count = len(next(iter(batch.values())))
+                parts.append(self.model(**batch).logits.float().cpu())
+            self.fields = None
+        return torch.cat(parts)
+
+    def _keep(self, embedding: nn.Module, given: Any, fields: torch.Tensor) -> None:
+        self.fields = fields
+
+    def _is_once(self, group: FieldGroup) -> bool:
+        return bool(self.shared["sequence_ids"][group.sequence_fields].all())
+
+
+class _PooledOnce(nn.Module):
+    """A group's sequence encoder that runs on one row where all its sequences are shared."""
+
+    uses_target = False
+
+    def __init__(self, group: FieldGroup, about: _SharedFields):
+        super().__init__()
+        self.pooling, self.is_once, self.about = group.pooling, lambda: about._is_once(group), about
+
+    def forward(
+        self, vectors: torch.Tensor, mask: torch.Tensor, times: torch.Tensor | None, *more: torch.Tensor | None
+    ) -> torch.Tensor:
+        if not self.is_once():
+            return self.pooling(vectors, mask, times, *more)
+        times, *more = (None if one is None else one[:1] for one in (times, *more))
+        return self.pooling(vectors, mask, times, *more).expand(self.about.count, -1, -1)
+
+
+class _Split:
+    """W x + b = (W_u u + b) + W_c c, of one user's vectors u and the candidates' vectors c; another input goes the layer's own way."""
+
+    def __init__(self, layer: nn.Linear, own: Any, embedding: FieldEmbedding, about: _SharedFields):
+        self.layer, self.own, self.about, self.embedding = layer, own, about, embedding
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        fields = self.about.fields
+        same = fields is not None and states.data_ptr() == fields.data_ptr() and states.numel() == fields.numel()
+        if not same or states.dim() != 2 or len(states) < 2:
+            return self.own(states)
+        shared = [self.about.shared.get(key) for key in ("input_ids", "numeric_values", "sequence_ids")]
+        shared = torch.cat([own for own in shared if own is not None])
+        columns = shared.repeat_interleave(torch.tensor(self.embedding.dims)).to(states.device)
+        if not columns.any():
+            return self.own(states)
+        weight, ours, theirs = self.layer.weight, columns.nonzero()[:, 0], (~columns).nonzero()[:, 0]
+        user = nn.functional.linear(states[:1, ours], weight[:, ours], self.layer.bias)
+        return torch.addmm(user, states[:, theirs], weight[:, theirs].t())
+
+
+_SHARING: weakref.WeakKeyDictionary[nn.Module, _SharedFields] = weakref.WeakKeyDictionary()
+_MAKING = threading.Lock()
+
+
+def _sharing(model: nn.Module) -> _SharedFields:
+    """The model's copy for shared fields, kept until its weights are replaced by others (a change in place is a change of both)."""
+    with _MAKING:
+        known = _SHARING.get(model)
+        if known is None or not known.is_of(model):
+            known = _SHARING[model] = _SharedFields(model)
+        return known
