@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from lmctr.models.common.embeddings import FieldGroup, PretrainedVectors
+from lmctr.models.common.table_bank import table_banks
 
-__all__ = ["carry_optimizer", "carry_weights", "table_rows"]
+__all__ = ["bank_rows", "carry_optimizer", "carry_weights", "table_rows"]
 
 
 def table_rows(
@@ -37,6 +38,12 @@ def table_rows(
             rows[own.start : own.stop] = torch.where(source >= 0, source + old[name].rows_of[vocabulary].start, -1)
         found[f"{name}.table.weight"] = rows
     return found
+
+
+def bank_rows(after: torch.nn.Module, sources: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """The same of a model of a log, whose tables have a vocabulary each; `sources` by its name."""
+    banks = {name: bank.vocabulary for name, bank in table_banks(after).items()}
+    return {name: torch.from_numpy(sources[own]) for name, own in banks.items() if own is not None}
 
 
 def _gathered(old: torch.Tensor, rows: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import importlib.metadata
 import os
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["machine", "machine_line", "peak_memory", "usable_device", "versions"]
+__all__ = ["machine", "machine_line", "peak_memory", "release_memory", "usable_device", "versions"]
 
 
 def machine(
@@ -103,3 +105,12 @@ def usable_device(device: str | None) -> torch.device:
         problem = str(error).splitlines()[0]
         accepted = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
         raise ValueError(f"--device {device}: {problem}; accepted here: {accepted}") from error
+
+
+def release_memory() -> None:
+    """Give the system back what arrays and tables held that are gone; allocators keep some of it for later otherwise."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # where there is no glibc
+        ctypes.CDLL(None).malloc_trim(0)

@@ -107,9 +107,13 @@ def test_what_cannot_go_on_is_refused(first, tmp_path, overrides, words):
         lmctr.runs.train(RECIPE, output_dir=tmp_path / "run", overrides=overrides)
 
 
-def test_only_tables_go_on(first, tmp_path):
+def test_only_runs_of_the_same_kind_go_on(first, tmp_path):
     recipe = {"data": {"name": "synthetic"}, "model": {"family": "din"}, "training": {"from_run": str(first.path)}}
-    with pytest.raises(
-        ValueError, match="from_run extends the vocabularies of tables; 'synthetic' is read as another"
-    ):
+    with pytest.raises(ValueError, match=r"has no sequence_items\.parquet; give a run of a log"):
+        lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    recipe["model"] = {"family": "dnn"}
+    with pytest.raises(ValueError, match="'synthetic' is an interaction log, which this family reads as a table"):
+        lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    recipe = {**recipe, "data": {"name": "synthetic_cascade"}, "model": {"family": "two_tower"}}
+    with pytest.raises(ValueError, match="'synthetic_cascade' is read as another kind of data"):
         lmctr.runs.train(recipe, output_dir=tmp_path / "run")

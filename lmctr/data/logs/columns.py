@@ -83,8 +83,10 @@ def whole_column(
     return array
 
 
-def encode_ids(values: Any, column: str, source: str | None = None) -> tuple[np.ndarray, pa.Array]:
-    """Codes 0 .. n - 1 of the ids and the sorted distinct ids (int64 or string).
+def encode_ids(
+    values: Any, column: str, source: str | None = None, dtype: type[np.signedinteger] = np.int64
+) -> tuple[np.ndarray, pa.Array]:
+    """Codes 0 .. n - 1 of the ids, of type `dtype`, and the sorted distinct ids (int64 or string).
 
     Ids are integers or strings; a float column is accepted when all its values are whole (a table reader's doing).
     """
@@ -92,7 +94,7 @@ def encode_ids(values: Any, column: str, source: str | None = None) -> tuple[np.
     used = np.bincount(indices, minlength=len(dictionary)) > 0
     order = pc.sort_indices(dictionary).to_numpy()
     order = order[used[order]]
-    rank = np.zeros(len(dictionary), dtype=np.int64)
+    rank = np.zeros(len(dictionary), dtype=dtype)
     rank[order] = np.arange(len(order))
     return rank[indices], dictionary.take(pa.array(order))
 

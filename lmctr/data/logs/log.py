@@ -350,13 +350,12 @@ class InteractionLog:
         def named(name: str) -> tuple[pa.Array, str, str | None]:
             return arrays[name], names.get(name, name), source
 
-        user_codes, user_ids = columns.encode_ids(*named("user"))
-        user_codes = user_codes.astype(np.int32)
+        user_codes, user_ids = columns.encode_ids(*named("user"), dtype=np.int32)
         seconds = columns.to_seconds(*named("time"))
         labels = columns.to_labels(*named("label"), accepted=(0, 1, -1))
         if catalogue is None:
-            rows, item_ids = columns.encode_ids(*named("item"))
-            rows, catalogue = rows.astype(np.int32), pa.table({"item_id": item_ids})
+            rows, item_ids = columns.encode_ids(*named("item"), dtype=np.int32)
+            catalogue = pa.table({"item_id": item_ids})
         else:
             check_keys(catalogue, "item_id", "catalogue")
             rows = columns.item_rows(*named("item"), catalogue["item_id"])

@@ -46,6 +46,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.reading import ID, check_columns, read_table
 from lmctr.data.schemas import info_values
+from lmctr.utils.measure import release_memory
 
 from . import columns
 from .log import DatasetInfo, InteractionLog, check_keys
@@ -134,7 +135,9 @@ def _read(spec: Schema, events: FileSpec, folder: Path, progress: bool) -> Inter
         for name, part, key, ids in spec.tables()
         if part.path is not None
     }
-    return _build(read.pop(), spec, str(file), tables)  # which lets go of columns that it has used
+    log = _build(read.pop(), spec, str(file), tables)  # which lets go of columns that it has used
+    release_memory()
+    return log
 
 
 def log_from_table(
@@ -236,7 +239,7 @@ def _build(table: pa.Table, spec: Schema, source: str, tables: Mapping[str, pa.T
     seconds = seconds_of(table[keys.time.column], keys.time, source)
     labels = _labels(table[keys.label.column], keys.label, source)
     del table
-    pa.default_memory_pool().release_unused()  # a large log has no room for what reading took
+    release_memory()  # a large log has no room for what reading took
     return InteractionLog.from_columns(
         *ids.values(),
         seconds,

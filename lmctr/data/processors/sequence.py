@@ -35,6 +35,7 @@ from .given_statistics import GivenStatistics
 __all__ = ["OOV", "PADDING", "SequenceProcessor"]
 
 PADDING, OOV, FIRST_ID = 0, 1, 2
+_ABSENT = "absent"  # column of both files
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
 _EVENT_KEYS = ("item", "behavior", "scenario", "time", "label", "value")
 _CANDIDATE_KEYS = ("item", "scenario", "time")
@@ -59,6 +60,7 @@ class SequenceProcessor(FittedExtractor):
         item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
         items: table with the column `item_id` and, for each item feature, an int column of the item's code; row i has id i + 2.
         features: values of each feature by name (strings); value j has the code j + 2.
+        absent: of a processor that was extended, by "items" and feature from how many extensions in a row each value was absent.
         fingerprint: what a saved file states; checked against the content.
 
     Example:
@@ -74,7 +76,7 @@ class SequenceProcessor(FittedExtractor):
 
     model_input_names = ["history_items", "candidate_items"]  # noqa: RUF012 (transformers' own convention)
     request_kind: ClassVar[str] = "events"
-    fitted: ClassVar[tuple[str, ...]] = ("items", "features", "fingerprint")
+    fitted: ClassVar[tuple[str, ...]] = ("items", "features", "absent", "fingerprint")
     is_fitted = True
 
     def __init__(
@@ -93,6 +95,7 @@ class SequenceProcessor(FittedExtractor):
         user_feature_names: Sequence[str] = (),
         items: pa.Table | None = None,
         features: Mapping[str, Sequence[str]] | None = None,
+        absent: Mapping[str, Sequence[int]] | None = None,
         fingerprint: str | None = None,
         **kwargs: Any,
     ):
@@ -114,6 +117,7 @@ class SequenceProcessor(FittedExtractor):
         self.max_history_length = max_history_length
         self.items = pa.table({"item_id": pa.array([], pa.int64())}) if items is None else items
         self.features = {name: tuple(values) for name, values in (features or {}).items()}
+        self.absent = {name: tuple(map(int, values)) for name, values in (absent or {}).items()}
         for name in ("behavior_names", "scenario_names", "tasks"):
             values = getattr(self, name)
             if (
@@ -191,14 +195,14 @@ class SequenceProcessor(FittedExtractor):
             if task != "label" and task not in log.extra_labels:
                 raise ValueError(unknown_key_message(task, ["label", *log.extra_labels], "tasks"))
         given = GivenStatistics.fit(statistics, statistics_of_events, events, log.num_events, statistics_prior)
-        counts = _item_counts(log, events)
+        counts = item_counts(log, events)
         rows = np.flatnonzero(counts >= min_count)
         table: dict[str, Any] = {"item_id": log.catalogue["item_id"].take(pa.array(rows)).combine_chunks()}
         features: dict[str, list[str]] = {}
         for name in item_features:
-            values = _strings(log.catalogue, name, "item_features", "the catalogue")
-            features[name] = _distinct(values.take(pa.array(rows)))
-            table[name] = _codes(values, features[name])[rows]
+            values = strings_of(log.catalogue, name, "item_features", "the catalogue")
+            features[name] = distinct(values.take(pa.array(rows)))
+            table[name] = codes_of(values, features[name])[rows]
         trained = np.zeros(log.num_users, dtype=bool)
         trained[log.user[events]] = True
         for name in user_features:
@@ -206,7 +210,7 @@ class SequenceProcessor(FittedExtractor):
                 raise ValueError(f"user_features: got {name!r}, but the log has no user table.")
             if name in features:
                 raise ValueError(f"user_features: {name!r} is an item feature already; rename one of the columns.")
-            features[name] = _distinct(_strings(log.users, name, "user_features", "the user table").filter(trained))
+            features[name] = distinct(strings_of(log.users, name, "user_features", "the user table").filter(trained))
         return cls(
             behavior_names=log.feedback_names,
             scenario_names=log.scenario_names or ("default",),
@@ -226,7 +230,7 @@ class SequenceProcessor(FittedExtractor):
         known = self.items["item_id"].combine_chunks()
         if pa.types.is_integer(known.type) != pa.types.is_integer(item_ids.type):
             known, item_ids = known.cast(pa.string()), item_ids.cast(pa.string())
-        return _codes(item_ids.cast(known.type), known)
+        return codes_of(item_ids.cast(known.type), known)
 
     def item_feature_codes(self, catalogue: pa.Table) -> np.ndarray:
         """(I, Fi) int64 codes of the catalogue's item features."""
@@ -245,7 +249,7 @@ class SequenceProcessor(FittedExtractor):
     def _feature_codes(self, table: pa.Table, names: Sequence[str], argument: str, where: str) -> np.ndarray:
         codes = np.zeros((table.num_rows, len(names)), np.int64)
         for column, name in enumerate(names):
-            codes[:, column] = _codes(_strings(table, name, argument, where), self.features[name])
+            codes[:, column] = codes_of(strings_of(table, name, argument, where), self.features[name])
         return codes
 
     @cached_property
@@ -287,6 +291,8 @@ class SequenceProcessor(FittedExtractor):
         for name in self.items.column_names:
             digest.update(json.dumps([name, self.items[name].to_pylist()]).encode())
         digest.update(json.dumps(self.features, sort_keys=True).encode())
+        if self.absent:
+            digest.update(json.dumps(self.absent, sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
     # ---- serving ----------------------------------------------------------------------------------------------------
@@ -537,8 +543,13 @@ class SequenceProcessor(FittedExtractor):
         names = [name for name, values in self.features.items() for _ in values]
         values = [value for values in self.features.values() for value in values]
         features = pa.table({"feature": pa.array(names, pa.string()), "value": pa.array(values, pa.string())})
+        items = self.items
+        if self.absent:
+            items = items.append_column(_ABSENT, pa.array(self.absent["items"], pa.int64()))
+            absent = [count for name in self.features for count in self.absent[name]]
+            features = features.append_column(_ABSENT, pa.array(absent, pa.int64()))
         paths = [os.path.join(directory, name) for name in (ITEMS_FILE, FEATURES_FILE)]
-        for table, path in zip((self.items, features), paths):
+        for table, path in zip((items, features), paths):
             pq.write_table(table, path)
         return paths
 
@@ -561,10 +572,16 @@ class SequenceProcessor(FittedExtractor):
         features: dict[str, list[str]] = {name: [] for name in names}
         for name, value in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", "value"))):
             features.setdefault(name, []).append(value)
-        return cls(**values, items=tables[ITEMS_FILE], features=features)
+        items, absent = tables[ITEMS_FILE], {}
+        if _ABSENT in items.column_names:
+            absent = {"items": items[_ABSENT].to_pylist(), **{name: [] for name in names}}
+            for name, count in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", _ABSENT))):
+                absent[name].append(count)
+            items = items.drop_columns([_ABSENT])
+        return cls(**values, items=items, features=features, absent=absent)
 
 
-def _item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
+def item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
     """(I,) how often the training part shows each item: in its samples and the events of their histories."""
     seen, counts = log.seen_events(events), np.zeros(log.num_items, dtype=np.int64)
     for block in blocks(log.num_events):
@@ -572,7 +589,7 @@ def _item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _strings(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
+def strings_of(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
     if name not in table.column_names:
         raise ValueError(unknown_key_message(name, table.column_names, f"{argument} (columns of {where})"))
     column = table[name].combine_chunks()
@@ -581,11 +598,11 @@ def _strings(table: pa.Table, name: str, argument: str, where: str) -> pa.Array:
     return column.cast(pa.string())
 
 
-def _distinct(values: pa.Array) -> list[str]:
+def distinct(values: pa.Array) -> list[str]:
     return sorted(value for value in pc.unique(values).to_pylist() if value is not None)
 
 
-def _codes(values: pa.Array | pa.ChunkedArray, known: pa.Array | Sequence[str]) -> np.ndarray:
+def codes_of(values: pa.Array | pa.ChunkedArray, known: pa.Array | Sequence[str]) -> np.ndarray:
     known = known if isinstance(known, pa.Array) else pa.array(list(known), pa.string())
     found = pc.fill_null(pc.index_in(values, value_set=known), OOV - FIRST_ID)
     return found.to_numpy(zero_copy_only=False).astype(np.int64) + FIRST_ID

@@ -31,8 +31,8 @@ from lmctr.models.common.sequence import (
     SequenceForCTRMixin,
     SequenceInputs,
     SequenceModelMixin,
+    feature_tables,
 )
-from lmctr.models.common.table_bank import TableBank
 
 from .configuration_astro import ASTROConfig
 from .layers import ALL, AdaptiveLayer, BlockLinear, BlockNorm, GatingFusion, RelativeBias, Temperature
@@ -295,9 +295,7 @@ class ASTROForCTR(SequenceForCTRMixin, ASTROPreTrainedModel):
 
     def new_head(self, config: ASTROConfig) -> nn.Module:
         dim = config.hidden_size
-        self.user_features = nn.ModuleList(
-            [TableBank(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
-        )
+        self.user_features = feature_tables("user", config.user_feature_vocab_sizes, dim)
         width = config.num_blocks * dim + len(self.user_features) * dim + config.num_statistics
         sizes = [width, *config.head_hidden_sizes]
         layers: list[nn.Module] = []

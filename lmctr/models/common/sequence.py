@@ -8,6 +8,7 @@ Shapes: B rows (users), N history events, C candidates of a row, T tasks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ __all__ = [
     "SequenceModelMixin",
     "SequencePreTrainedModel",
     "StatisticsSkip",
+    "feature_tables",
     "final_network",
     "sequence_inputs",
     "sequence_logits",
@@ -230,15 +232,19 @@ def _check(name: str, wrong_rows: torch.Tensor, what: str) -> None:
         raise ValueError(f"{name}: row {int(wrong_rows.nonzero()[0])} {what}")
 
 
+def feature_tables(side: str, sizes: Sequence[int], dim: int) -> nn.ModuleList:
+    """A table for each feature of items or users ("item", "user")."""
+    tables = (TableBank(size, dim, 0, vocabulary=f"{side}_feature.{place}") for place, size in enumerate(sizes))
+    return nn.ModuleList(tables)
+
+
 class ItemEmbedding(nn.Module):
     """Sum of the embeddings of an item and of its categorical features; id 0 of each is padding, a zero vector."""
 
     def __init__(self, config: SequenceCTRConfig, dim: int):
         super().__init__()
-        self.items = TableBank(config.item_vocab_size, dim, padding_idx=0)
-        self.features = nn.ModuleList(
-            [TableBank(size, dim, padding_idx=0) for size in config.item_feature_vocab_sizes]
-        )
+        self.items = TableBank(config.item_vocab_size, dim, padding_idx=0, vocabulary="items")
+        self.features = feature_tables("item", config.item_feature_vocab_sizes, dim)
 
     def forward(self, items: torch.Tensor, features: torch.Tensor | None = None) -> torch.Tensor:
         """(...) ids and (..., Fi) feature ids to (..., dim)."""
@@ -281,9 +287,7 @@ class CandidateContext(nn.Module):
     def __init__(self, config: SequenceCTRConfig, dim: int, use_statistics: bool = True):
         super().__init__()
         self.scenarios = nn.Embedding(config.num_scenarios, dim)
-        self.user_features = nn.ModuleList(
-            [TableBank(size, dim, padding_idx=0) for size in config.user_feature_vocab_sizes]
-        )
+        self.user_features = feature_tables("user", config.user_feature_vocab_sizes, dim)
         self.use_statistics = use_statistics and config.num_statistics > 0
         self.out_size = (1 + len(self.user_features)) * dim + self.use_statistics * config.num_statistics
 

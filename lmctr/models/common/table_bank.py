@@ -32,6 +32,7 @@ class TableBank(nn.Embedding):
 
     Args:
         num_embeddings: V. embedding_dim: d. sparse: whether the weight's gradient is COO, with the rows that were looked up.
+        vocabulary: of models of logs, whose ids the rows are: "items", "item_feature.0", "user_feature.0", ...
         padding_idx: a row of zeros that is never trained; None: every row is learned, row 0 of a field too, because that a value
             is missing is information.
 
@@ -40,11 +41,19 @@ class TableBank(nn.Embedding):
             ceil(V / P) from p ceil(V / P) on, the last ones fewer.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, sparse: bool = False):
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        sparse: bool = False,
+        vocabulary: str | None = None,
+    ):
         mesh = _mesh.get()
         device = None if mesh is None else "meta"  # the whole table never exists
         super().__init__(num_embeddings, embedding_dim, padding_idx=padding_idx, sparse=sparse, device=device)
         self.mesh: DeviceMesh | None = None
+        self.vocabulary = vocabulary
         if mesh is not None:
             first, last = self._share(mesh)
             self.weight = nn.Parameter(torch.empty(last - first, embedding_dim))

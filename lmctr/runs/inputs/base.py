@@ -269,7 +269,8 @@ class InputKind(ABC):
             ValueError: a kind of input, or data, whose processors cannot be extended.
         """
         raise ValueError(
-            f"training.from_run extends the vocabularies of tables; {self.data['name']!r} is read as another kind of data"
+            f"training.from_run extends the vocabularies of tables, and of logs for families of sequences; {self.data['name']!r} is read "
+            "as another kind of data"
         )
 
     def carried(self, model: Any, processor: Any) -> Callable[[Any], str] | None:

@@ -183,6 +183,11 @@ class SequenceDataKeys(LogDataKeys):
     item_features: list[str] = Field([], description="Catalogue columns that the model reads.")
     user_features: list[str] = Field([], description="Columns of the user table that the model reads.")
     min_count: int = Field(1, ge=1, description="Items seen less often in training share the id of unknown ones.")
+    max_idle: int | None = Field(
+        None,
+        ge=1,
+        description="With training.from_run: items and values absent from so many trainings in a row lose their ids.",
+    )
 
 
 class RankingKeys(Values):

@@ -39,6 +39,7 @@ class LogInput(InputKind):
     splits: Splits
     whole_train: np.ndarray
     view: LogBatches
+    before: Path | None = None  # the run folder that a training goes on from, where its kind can
     reads_descriptions: ClassVar[bool] = False
 
     @classmethod
@@ -127,14 +128,14 @@ class LogInput(InputKind):
 
     def with_validation(self, folder: Path, is_first: bool) -> LogInput:
         other = type(self)(self.data, self.model_group)
-        other.log, other.splits = self.log, self.splits.with_validation(self.log.time)
+        other.log, other.splits, other.before = self.log, self.splits.with_validation(self.log.time), self.before
         whole = dataclasses.replace(self.splits, train=self.whole_train)
         other.whole_train = whole.with_validation(self.log.time).train
         return other
 
     def earlier(self, count: int) -> LogInput:
         other = type(self)(self.data, self.model_group)
-        other.log, other.splits = self.log, self.splits.earlier(count, self.log.time)
+        other.log, other.splits, other.before = self.log, self.splits.earlier(count, self.log.time), self.before
         other.whole_train = other.splits.train
         return other
 

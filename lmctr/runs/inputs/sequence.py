@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, SequenceView
+from lmctr.data.processors.extend_sequence import extend_sequence_processor, sequence_sources
 from lmctr.data.processors.given_statistics import GivenStatistics
-from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.data.processors.sequence import ITEMS_FILE, SequenceProcessor
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
+from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_columns, log_fingerprint
 from lmctr.statistics import StatisticsReader, resolve_statistics
+from lmctr.training.growth import bank_rows
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values
 
@@ -47,7 +51,7 @@ _SET_BY_DATA = {
 _COST_SAMPLES = 64
 
 
-class SequenceInput(LogInput):
+class SequenceInput(GoingOn, LogInput):
     """Histories of events and candidates, for families of `SequenceCTRConfig`."""
 
     data_keys: ClassVar = SequenceDataKeys
@@ -113,6 +117,8 @@ class SequenceInput(LogInput):
 
     def make_processor(self) -> SequenceProcessor:
         data = self.data
+        if self.before is not None:
+            return self._continued()
         processor = SequenceProcessor.fit(
             self.log,
             self.splits.train,
@@ -126,6 +132,36 @@ class SequenceInput(LogInput):
         )
         self._check_strategies(self.config(processor))  # a wrong model key is an error before the run folder exists
         return processor
+
+    def _continued(self) -> SequenceProcessor:
+        """The earlier run's processor with the items and values of these data.
+
+        Raises:
+            ValueError: a run of other data, or of other settings than the recipe's.
+        """
+        if not (self.before / ITEMS_FILE).is_file():
+            raise ValueError(
+                f"training.from_run: {self.before} has no {ITEMS_FILE}; give a run of a log and of a family of sequences"
+            )
+        data, earlier = self.data, SequenceProcessor.from_pretrained(self.before)
+        names = resolve_statistics(data["statistics"], self.log) if data["statistics"] else ()
+        for key, own, found in (
+            ("tasks", self.tasks, earlier.tasks),
+            ("item_features", data["item_features"], earlier.item_feature_names),
+            ("user_features", data["user_features"], earlier.user_feature_names),
+            ("max_history_length", data["max_history_length"], earlier.max_history_length),
+            ("statistics", names, earlier.statistics),
+        ):
+            own, found = (list(one) if isinstance(one, (tuple, list)) else one for one in (own, found))
+            if own != found:
+                raise ValueError(f"data.{key} is {own} here and {found} in {self.before}; keep it, or train anew")
+        limits = {"min_count": data["min_count"], "max_idle": data["max_idle"]}
+        processor, report = extend_sequence_processor(earlier, self.log, self.splits.train, **limits)
+        self.say_extended(report)
+        return processor
+
+    def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:
+        return bank_rows(model, sequence_sources(earlier, processor))
 
     def _given_statistics(self, processor: SequenceProcessor) -> np.ndarray:
         """(E, Fs) statistics of a processor from before there were readers, which took counts as log(1 + count); NaN for no sample."""

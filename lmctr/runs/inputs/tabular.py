@@ -28,22 +28,22 @@ from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
 from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.models.common.base import IGNORED_LABEL
-from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS, open_run
+from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
 from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
+from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
 from lmctr.runs.inputs.logs import check_statistics, log_columns
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
-from lmctr.runs.loading import load_folder
 from lmctr.statistics import ItemStatistics, StatisticsReader
-from lmctr.training.growth import carry_optimizer, carry_weights, table_rows
+from lmctr.training.growth import table_rows
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
 
 
-class TabularInput(StoredInput):
+class TabularInput(GoingOn, StoredInput):
     """Rows of categorical, numeric and sequence fields, for families of `TabularCTRConfig`."""
 
     data_keys: ClassVar = TabularDataKeys
@@ -68,11 +68,9 @@ class TabularInput(StoredInput):
     source: TableSource | None = None
     store: TabularStore | None = None
     filled: Sequence[str] = ()  # what was said of vectors made elsewhere
-    extended: str = ""  # what became of the vocabularies
     reads_descriptions: ClassVar[bool] = False
     log: InteractionLog | None = None  # where the table is a view of one
     log_splits: Splits | None = None
-    before: Path | None = None  # the run folder that a training goes on from
 
     # ---- the recipe -----------------------------------------------------------------------------------------------
 
@@ -203,39 +201,21 @@ class TabularInput(StoredInput):
         processor = TabularFeatureProcessor(**{**arguments, "fields": fields})
         if self.before is None:
             return processor
-        report = processor.continued(TabularFeatureProcessor.from_pretrained(self.before)).extend(self.source)
-        self.extended = ", ".join(
-            f"{name} {own['size']:,} (+{own['added']:,} -{own['evicted']:,})" for name, own in report.items()
+        self.say_extended(
+            processor.continued(TabularFeatureProcessor.from_pretrained(self.before)).extend(self.source)
         )
         return processor
 
     def go_on_from(self, run: str) -> None:
         if _is_log(self.data):
             raise ValueError(
-                f"training.from_run goes on from day to day with tables, but {self.data['name']!r} is an interaction log; make a table of it"
+                f"training.from_run goes on from day to day with tables, and with logs for families of sequences; {self.data['name']!r} is "
+                "an interaction log, which this family reads as a table; make a table of it"
             )
-        self.before = open_run(run).path
+        super().go_on_from(run)
 
-    def carried(self, model: Any, processor: Any) -> Callable[[Any], str] | None:
-        if self.before is None:
-            return None
-        folder = open_run(self.before)
-        old, earlier = load_folder(folder)
-        if type(old) is not type(model):
-            raise ValueError(
-                f"training.from_run: {self.before} holds a {type(old).__name__}, the recipe makes a {type(model).__name__}"
-            )
-        rows = table_rows(old, model, id_sources(earlier, processor))
-        carry_weights(old, model, rows)
-        file = folder.checkpoints / f"checkpoint-{folder.metrics()['best_step']}" / "optimizer.pt"
-
-        def start(optimizer: Any) -> str:
-            if not file.is_file():
-                return f"no optimiser state in {file.parent}: it starts anew"
-            carry_optimizer(file, optimizer, old, model, rows)
-            return f"optimiser state of {file.parent}"
-
-        return start
+    def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:
+        return table_rows(old, model, id_sources(earlier, processor))
 
     def _check_leaks(self) -> list[str]:
         allow = self.data["allow_leaks"]

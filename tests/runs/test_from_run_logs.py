@@ -1,0 +1,201 @@
+"""`lmctr train RECIPE --from RUN` with a later log: items, values of features and users that are new extend the tables of a DIN."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.data import InteractionLog
+from lmctr.data.processors.extend_sequence import extend_sequence_processor, sequence_sources
+from lmctr.data.processors.sequence import SequenceProcessor
+
+RECIPE = {
+    "data": {
+        "item_features": ["kind"],
+        "user_features": ["city"],
+        "max_history_length": 10,
+        "max_idle": 1,
+        "baselines": False,
+    },
+    "model": {"family": "din", "embedding_dim": 4, "initializer_range": 0.1},
+    "training": {"epochs": 1, "learning_rate": 1e-2, "per_device_train_batch_size": 64, "use_cpu": True, "seed": 0},
+}
+STILL = {"training.learning_rate": 0.0, "training.weight_decay": 0.0}
+
+
+def make_log(day, seed=0):
+    """A day's events: items, kinds and cities move on from day to day."""
+    draw = np.random.default_rng([seed, day])
+    items, users = np.arange(60) + 20 * day, np.arange(40) + 15 * day
+    catalogue = pa.table({"item_id": items, "kind": [f"k{item // 10}" for item in items]})
+    table = pa.table({"user_id": users, "city": [f"c{user // 10}" for user in users]})
+    count = 1200
+    time = 86_400 * (100 + day) + draw.integers(0, 86_400, count)
+    user, item = draw.choice(users, count), draw.choice(items, count)
+    return InteractionLog.from_columns(
+        user, item, time, ((item + user) % 3 == 0) * 1, catalogue=catalogue, users=table
+    )
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs")
+    return [str(make_log(day).save(folder / f"day{day}")) for day in range(2)]
+
+
+@pytest.fixture(scope="module")
+def first(days, tmp_path_factory):
+    """A finished run of day 0. Read it only."""
+    recipe = {**RECIPE, "data": {**RECIPE["data"], "name": days[0]}}
+    return lmctr.runs.train(recipe, output_dir=tmp_path_factory.mktemp("run") / "day0")
+
+
+@pytest.fixture(scope="module")
+def second(first, days, tmp_path_factory):
+    """Day 1 from day 0, at a learning rate of 0: the weights are those that it began with."""
+    recipe = {**RECIPE, "data": {**RECIPE["data"], "name": days[1]}}
+    folder = tmp_path_factory.mktemp("run") / "day1"
+    return lmctr.runs.train(recipe, output_dir=folder, overrides={**STILL, "training.from_run": str(first.path)})
+
+
+def vectors(run):
+    """By vocabulary and value, the row of its table."""
+    processor = SequenceProcessor.from_pretrained(run.path)
+    weights = load_file(run.path / "model.safetensors")
+    found = {}
+    for name, table, values in (
+        ("items", "item_embedding.items", processor.items["item_id"].to_pylist()),
+        ("kind", "item_embedding.features.0", processor.features["kind"]),
+        ("city", "context.user_features.0", processor.features["city"]),
+    ):
+        rows = weights[f"model.{table}.weight"]
+        assert len(rows) == len(values) + 2
+        found[name] = dict(zip(values, rows[2:])) | {None: rows[1]}
+    return found
+
+
+def test_values_keep_their_vectors_new_ones_get_some_and_old_ones_go(first, second):
+    before, after = vectors(first), vectors(second)
+    for name, gone, new in (("items", 19, 60), ("kind", "k1", "k6"), ("city", "c0", "c5")):
+        assert gone in before[name]
+        assert gone not in after[name]  # max_idle
+        assert new not in before[name]
+        assert 0 < after[name][new].abs().max() < 1
+        both = before[name].keys() & after[name].keys()
+        assert len(both) > 2
+        for value in both:
+            torch.testing.assert_close(after[name][value], before[name][value], atol=0, rtol=0)
+    old, new = (load_file(run.path / "model.safetensors") for run in (first, second))
+    torch.testing.assert_close(
+        new["model.layers.0.linear.weight"], old["model.layers.0.linear.weight"], atol=0, rtol=0
+    )
+
+
+def test_the_optimiser_goes_on_too(first, second):
+    states = []
+    for run in (first, second):
+        checkpoint = run.path / "checkpoints" / f"checkpoint-{run.metrics['best_step']}"
+        states.append(torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"])
+    steps = [{float(entry["step"]) for entry in state.values()} for state in states]
+    assert len(steps[0]) == len(steps[1]) == 1
+    assert steps[1].pop() == 2 * steps[0].pop()
+
+
+def test_it_evaluates_and_predicts_by_itself(second):
+    assert main(["evaluate", str(second.path)]) == 0
+    history = [{"item": 25, "time": 10, "behavior": "positive"}]
+    request = {
+        "history": history,
+        "time": 20,
+        "candidates": [{"item": item, "user": {"city": "c3"}} for item in (30, 70)],
+    }
+    assert np.isfinite(second.predict([request])).all()
+
+
+def test_the_command_line_says_what_it_does(first, days, tmp_path, capsys):
+    import yaml
+
+    (tmp_path / "day.yaml").write_text(yaml.safe_dump({**RECIPE, "data": {**RECIPE["data"], "name": days[1]}}))
+    words = ["train", str(tmp_path / "day.yaml"), "--from", str(first.path), "--output-dir", str(tmp_path / "run")]
+    assert main([*words, "--training.max_steps", "2"]) == 0
+    assert f"going on from {first.path}: values of items 60 (+20 -20), kind 6 (+2 -2), city" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"model.family": "hstu", "model.hidden_size": 16}, "holds a DINForCTR, the recipe makes a HSTUForCTR"),
+        ({"model.embedding_dim": 8}, "weight has shape"),
+        ({"data.item_features": []}, r"data.item_features is \[\] here and \['kind'\] in .*day0"),
+        ({"data.max_history_length": 5}, "data.max_history_length is 5 here and 10"),
+        ({"training.from_run": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_cannot_go_on_is_refused(first, days, tmp_path, overrides, words):
+    recipe = {**RECIPE, "data": {**RECIPE["data"], "name": days[1]}}
+    if "model.family" in overrides:
+        recipe["model"] = {"family": "hstu"}
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        lmctr.runs.train(
+            recipe, output_dir=tmp_path / "run", overrides={"training.from_run": str(first.path), **overrides}
+        )
+
+
+@pytest.mark.parametrize("max_idle", [None, 1, 2])
+def test_vocabularies_over_three_days_against_plain_sets(max_idle, tmp_path):
+    logs = [make_log(day) for day in (0, 1, 2)]
+    processor = SequenceProcessor.fit(logs[0], item_features=["kind"], user_features=["city"])
+    known = {
+        "items": dict.fromkeys(processor.items["item_id"].to_pylist(), 0),
+        "kind": dict.fromkeys(processor.features["kind"], 0),
+        "city": dict.fromkeys(processor.features["city"], 0),
+    }
+    for log in logs[1:]:
+        before, events = processor, log.sample_events()[:700]
+        processor, report = extend_sequence_processor(before, log, events, max_idle=max_idle)
+        processor.save_pretrained(tmp_path)
+        processor = SequenceProcessor.from_pretrained(tmp_path)
+        seen = log.seen_events(events)
+        ids = log.catalogue["item_id"].to_pylist()
+        shown = {
+            "items": {ids[item] for item in log.item[seen]},
+            "kind": {f"k{ids[item] // 10}" for item in log.item[seen]},
+            "city": {f"c{log.user_ids[user] // 10}" for user in log.user[events]},
+        }
+        for name, own in known.items():
+            idle = {value: 0 if value in shown[name] else count + 1 for value, count in own.items()}
+            kept = {value: count for value, count in idle.items() if max_idle is None or count < max_idle}
+            new = sorted(shown[name] - own.keys())
+            assert report[name] == {"added": len(new), "evicted": len(own) - len(kept), "size": len(kept) + len(new)}
+            known[name] = kept | dict.fromkeys(new, 0)
+            values = processor.items["item_id"].to_pylist() if name == "items" else list(processor.features[name])
+            assert values == list(known[name])
+        kinds = processor.items["kind"].to_numpy()
+        for item, code in zip(processor.items["item_id"].to_pylist(), kinds):
+            expected = f"k{item // 10}"
+            assert (processor.features["kind"][code - 2] if code > 1 else None) == (
+                expected if expected in known["kind"] else None
+            )
+        sources = sequence_sources(before, processor)
+        old = before.items["item_id"].to_pylist()
+        assert sources["items"].tolist() == [0, 1] + [
+            old.index(item) + 2 if item in old else -1 for item in known["items"]
+        ]
+        old = list(before.features["city"])
+        assert sources["user_feature.0"].tolist() == [0, 1] + [
+            old.index(city) + 2 if city in old else -1 for city in known["city"]
+        ]
+
+
+def test_ids_of_another_kind_are_named():
+    processor = SequenceProcessor.fit(make_log(0))
+    log = InteractionLog.from_columns(["u", "u"], ["a", "b"], [5, 6], [0, 1])
+    with pytest.raises(
+        ValueError, match="item_id: the log's ids have the type string, those of the earlier run int64"
+    ):
+        extend_sequence_processor(processor, log, np.arange(2))
+    with pytest.raises(ValueError, match="train_events: there are none"):
+        extend_sequence_processor(processor, make_log(1), np.arange(0))
