@@ -9,6 +9,7 @@ RUN/reference.safetensors     a few test samples and the model's logits; `lmctr 
 RUN/predictions/*.parquet     event, user, item, time, label, logit of validation and test
 RUN/checkpoints/              the trainer's checkpoints
 RUN/item_statistics.parquet   only with statistics: the items' at the end of the log, for requests
+RUN/field_vectors.safetensors only with items encoded ahead: the vectors of their texts
 RUN/retriever/                only where histories are retrieved
 RUN/adapter/                  only with LoRA: what was trained, without the language model
 RUN/tensorboard/              only with training.report_to: tensorboard
@@ -80,6 +81,7 @@ _OWN = (  # what a run writes, the sign of a finished one first
         "*tabular_vocabularies.parquet",
         "*tabular_numbers.safetensors",
         "sequence_*.parquet",
+        "field_vectors.safetensors",
         ITEM_STATISTICS,
         LOG_STATISTICS,
     ),

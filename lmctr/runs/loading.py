@@ -38,6 +38,7 @@ def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     _check_agreement(folder, config)
     check_size(folder.path, config, folder.num_parameters)
     model = _load_model(folder)
+    model.load_beside(folder.path)
     if config.has_tokenizer:
         check_tokenizer_files(folder.path)
     processor = _load_processor(folder)

@@ -570,6 +570,7 @@ class Training:
             model.save_pretrained(self.folder.path)
         self.view.save_beside(self.folder.path, trainer.processing_class)
         if trainer.holds_whole_model:
+            model.save_beside(self.folder.path)
             rows = [samples[row] for row in range(min(_REFERENCE_ROWS, len(samples)))]
             write_reference(self.folder.path, model, trainer.data_collator(rows))
 

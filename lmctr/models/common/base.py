@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -248,6 +249,12 @@ class CTRPreTrainedModel(PreTrainedModel):
         """As `PreTrainedModel.save_pretrained`; the checksums of a run's folder are kept true."""
         with resealing(save_directory) if is_main_process else nullcontext():
             super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+
+    def save_beside(self, folder: Path) -> None:
+        """Write what the model keeps beside its weights into a run's folder."""
+
+    def load_beside(self, folder: Path) -> None:
+        """Take up what `save_beside` wrote; raises `ValueError` where it does not belong to these weights."""
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool = True, **kwargs) -> "CTRPreTrainedModel":

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 __all__ = ["FieldStore"]
@@ -66,6 +67,26 @@ class FieldStore:
                 self._add(list(new), encode(input_ids[chosen].clone(), attention_mask[chosen].clone()))
             places = torch.tensor([self._slots[key] for key in keys], device=input_ids.device)
             return self._vectors[places]
+
+    def refreshed(
+        self, encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], version: Any, device: torch.device
+    ) -> tuple[list[np.ndarray], torch.Tensor]:
+        """The token ids of all fields, and their vectors (F, H), encoded again where they are of another version."""
+        texts = [np.frombuffer(key, dtype=np.int64) for key in self._slots]
+        if version != self._version:
+            mask = torch.arange(max(map(len, texts))) < torch.tensor([len(text) for text in texts])[:, None]
+            ids = torch.zeros(mask.shape, dtype=torch.int64)
+            ids[mask] = torch.from_numpy(np.concatenate(texts))
+            self(encode, ids.to(device), mask.long().to(device), version)
+        return texts, self._vectors[: len(texts)]
+
+    def fill(self, texts: list[np.ndarray], vectors: torch.Tensor, version: Any) -> None:
+        """Hold these fields, as [`refreshed`] gives them, and no others."""
+        with self._changing:
+            self.clear()
+            self._version = version
+            if texts:
+                self._add([text.tobytes() for text in texts], vectors)
 
     def _add(self, keys: list[bytes], made: torch.Tensor) -> None:
         count = len(self._slots)

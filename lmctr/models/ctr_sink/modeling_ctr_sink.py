@@ -6,6 +6,7 @@ Shapes: B batch, N tokens, P elements (layout "split"), F fields (layout "fields
 """
 
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .backbone_call import call_backbone, hook_sink_bias
 from .configuration_ctr_sink import CTRSinkConfig
 from .field_store import FieldStore
 from .fields_layout import FieldsHead, FieldsOutput, forward_fields
+from .saved_fields import load_field_vectors, save_field_vectors
 from .sink_attention import (
     SinkBias,
     SinkBiasLayer,
@@ -428,6 +430,12 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
     def begin_epoch(self) -> None:
         if self.config.items_ahead == "epoch":
             self.model.field_store.clear()
+
+    def save_beside(self, folder: Path) -> None:
+        save_field_vectors(self.model, folder)
+
+    def load_beside(self, folder: Path) -> None:
+        load_field_vectors(self.model, folder)
 
     def linear_path(self) -> LinearPath | None:
         tower = self.head.statistics

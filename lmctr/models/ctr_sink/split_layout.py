@@ -18,7 +18,7 @@ Shapes: B rows, N tokens, P elements of the longest row, F fields, n tokens of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import attrgetter
@@ -245,16 +245,21 @@ def lower_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
     return [parameter for parameter in backbone.parameters() if id(parameter) not in others]
 
 
-def stored_vectors(model: PreTrainedModel, store: FieldStore, fields: Fields, checked: bool) -> torch.Tensor:
-    """(F, H) vectors of fields from a store, which encodes new ones without dropout; with `checked` those of other weights go."""
+def field_encoder(model: PreTrainedModel) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """What a `FieldStore` encodes texts with: without dropout, some at a time."""
 
     def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         with evaluation_mode(model):
             parts = zip(input_ids.split(_CHUNK), attention_mask.split(_CHUNK))
             return torch.cat([model.encode_fields(*part) for part in parts])
 
+    return encode
+
+
+def stored_vectors(model: PreTrainedModel, store: FieldStore, fields: Fields, checked: bool) -> torch.Tensor:
+    """(F, H) vectors of fields from a store, which encodes new ones; with `checked` those of other weights go."""
     version = weights_version(lower_parameters(model)) if checked else None
-    return store(encode, fields.input_ids, fields.attention_mask, version)
+    return store(field_encoder(model), fields.input_ids, fields.attention_mask, version)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from text_tokenizers import make as make_tokenizer
 from tiny_models import text_config
 
@@ -10,7 +11,11 @@ from lmctr.models.common.base import evaluation_mode
 from lmctr.models.ctr_sink.field_store import FieldStore
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkModel
 from lmctr.models.ctr_sink.split_layout import lower_parameters
+from lmctr.runs.folder import RunFolder
+from lmctr.runs.loading import load_run
+from lmctr.serving import score
 from lmctr.training.lora import add_lora, merge_lora
+from lmctr.utils.files import read_json
 
 TYPES = ("bert", "roberta", "qwen2", "llama")
 
@@ -191,3 +196,42 @@ def test_values_that_do_not_apply():
         CTRSinkConfig(items_ahead="frozen")
     with pytest.raises(ValueError, match="items_ahead"):
         model_of("bert", "always")
+
+
+@pytest.mark.parametrize("ahead", ["frozen", "epoch"])
+def test_vectors_are_saved_with_a_run_and_loading_encodes_none_again(ahead, tmp_path, monkeypatch):
+    model = model_of("qwen2", ahead).train()
+    processor = CTRSinkProcessor(make_tokenizer("qwen"), layout="split", num_sink_buckets=10, num_behaviors=4)
+    history = [{"text": text, "time": i} for i, text in enumerate(("Heat", "Casino", "Babe"))]
+    candidates = ["Toy Story", "Heat"]
+    model(**processor([history] * 2, candidates, [9, 9]))
+    with torch.no_grad():
+        lower_parameters(model.model)[1].mul_(1.3)  # a last step, after which vectors of an epoch are of other weights
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    model.save_beside(tmp_path)
+    RunFolder(tmp_path).seal()
+    assert "field_vectors.safetensors" in read_json(tmp_path / "lmctr_manifest.json")["files"]
+    expected = score(model, processor, history, candidates, 9)
+    loaded, again = load_run(tmp_path)
+    counts = count_encoded(monkeypatch)
+    torch.testing.assert_close(score(loaded, again, history, candidates, 9), expected, atol=1e-5, rtol=1e-5)
+    assert sum(size for size, *_ in counts) == 0
+    score(loaded, again, history, ["Alien (1979)"], 9)
+    assert sum(size for size, *_ in counts) == 1  # what was never read
+
+    path = tmp_path / "field_vectors.safetensors"
+    with torch.no_grad():
+        lower_parameters(loaded.model)[-1].add_(1.0)
+    loaded.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"field_vectors.safetensors holds vectors of other weights.*delete it"):
+        load_run(tmp_path)
+    (tmp_path / "lmctr_manifest.json").unlink()
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ValueError, match=r"no whole file of vectors.*delete it"):
+        load_run(tmp_path)
+    save_file({"vectors": torch.zeros(1, 32)}, path, {"format": "other"})
+    with pytest.raises(ValueError, match="its format is 'other'"):
+        load_run(tmp_path)
+    path.unlink()
+    assert torch.isfinite(score(*load_run(tmp_path), history, candidates, 9)).all()

@@ -1,0 +1,84 @@
+"""Vectors of text fields in a file beside the weights, so that what loads a model need not encode its texts again."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from lmctr.models.common.base import weights_version
+from lmctr.utils.files import replacing
+
+from .split_layout import field_encoder, lower_parameters
+
+__all__ = ["FIELD_VECTORS", "load_field_vectors", "save_field_vectors"]
+
+FIELD_VECTORS = "field_vectors.safetensors"
+_FORMAT = "lmctr.field_vectors.1"
+
+
+@torch.no_grad()
+def save_field_vectors(model: PreTrainedModel, folder: Path) -> None:
+    """Write what the `field_store` of a `CTRSinkModel` holds, encoded again where its weights have changed; nothing where it is empty.
+
+    The file holds `vectors` (F, H), the fields' tokens one behind the other, `token_ids` (T,), and their `lengths` (F,); its metadata
+    a hash of the weights that made the vectors.
+    """
+    (folder / FIELD_VECTORS).unlink(missing_ok=True)
+    if model.field_store is None or not len(model.field_store):
+        return
+    lower = lower_parameters(model)
+    texts, vectors = model.field_store.refreshed(field_encoder(model), weights_version(lower), model.device)
+    tensors = {
+        "token_ids": torch.from_numpy(np.concatenate(texts)),
+        "lengths": torch.tensor([len(text) for text in texts]),
+        "vectors": vectors.cpu().clone(),
+    }
+    with replacing(folder / FIELD_VECTORS) as temporary:
+        save_file(tensors, temporary, {"format": _FORMAT, "weights": _weights_hash(model)})
+
+
+def load_field_vectors(model: PreTrainedModel, folder: Path) -> None:
+    """Fill the `field_store` of a `CTRSinkModel` from the file of a folder, where there is one.
+
+    Raises:
+        ValueError: a damaged file, one of another version, of other weights or of vectors of another size.
+    """
+    path = folder / FIELD_VECTORS
+    if model.field_store is None or not path.is_file():
+        return
+    fix = "; delete it (the texts are then encoded at their first use), or put the run's own back"
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                found = metadata.get("format")
+                raise ValueError(
+                    f"{path} holds no vectors of this version: its format is {found!r}, not {_FORMAT!r}{fix}"
+                )
+            ids, lengths, vectors = (file.get_tensor(name) for name in ("token_ids", "lengths", "vectors"))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no whole file of vectors ({error}){fix}") from error
+    if metadata.get("weights") != _weights_hash(model):
+        raise ValueError(f"{path} holds vectors of other weights than those of the model{fix}")
+    shape = (len(lengths), model.config.text_config.hidden_size)
+    if tuple(vectors.shape) != shape or int(lengths.sum()) != len(ids) or (len(lengths) and int(lengths.min()) < 1):
+        raise ValueError(
+            f"{path}: {tuple(vectors.shape)} vectors and {len(ids)} tokens do not fit {shape} fields{fix}"
+        )
+    texts = np.split(ids.numpy(), lengths.cumsum(0)[:-1].numpy())
+    model.field_store.fill(texts, vectors.to(model.device), weights_version(lower_parameters(model)))
+
+
+def _weights_hash(model: PreTrainedModel) -> str:
+    """Hexadecimal hash of the weights that a field's vector depends on."""
+    digest = hashlib.blake2b(digest_size=16)
+    for weight in lower_parameters(model):
+        digest.update(f"{weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(memoryview(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
