@@ -15,8 +15,11 @@ from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 
 sys.path.append(str(Path(__file__).parents[1] / "models" / "ctr_sink"))
 
+from test_fields_layout import batch_of as fields_batch
+from test_fields_layout import fields_of
+from test_split_layout import split_batch
 from text_tokenizers import wordpiece
-from tiny_models import BACKBONES, batch_of, sink_config
+from tiny_models import BACKBONES, DECODERS, ENCODERS, batch_of, sink_config
 
 KEYS = ("input_ids", "attention_mask", "sink_buckets")
 
@@ -31,6 +34,7 @@ class Processor:
 def model_of(backbone, **values):
     torch.manual_seed(0)
     values = {"sink_bias_layers": "all", "sink_signal": ["recency", "feedback"]} | values
+    values |= {"attn_implementation": None} if backbone in ("mpnet", "deberta-v2", "gemma2") else {}
     config = sink_config(backbone, **values)
     config.text_config.num_hidden_layers = 2  # tracing takes seconds per layer
     if hasattr(config.text_config, "layer_types"):
@@ -75,15 +79,63 @@ def test_torch_programs_give_the_models_logits(backbone, values, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_onnx_gives_the_models_logits(backbone, tmp_path):
+    check_onnx(model_of(backbone), batches, tmp_path, KEYS)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("backbone", [name for name in (*ENCODERS, *DECODERS) if name not in BACKBONES])
+def test_onnx_of_every_other_type(backbone, tmp_path):
+    """Half a minute to two minutes each."""
+    check_onnx(model_of(backbone), batches, tmp_path, KEYS)
+
+
+def check_onnx(model, batches, folder, keys):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    model = model_of(backbone)
-    session = onnxruntime.InferenceSession(export_model(model, Processor(), tmp_path))
-    assert [entry.name for entry in session.get_inputs()] == list(KEYS)
+    session = onnxruntime.InferenceSession(export_model(model, Processor(), folder))
+    assert [entry.name for entry in session.get_inputs()] == list(keys)
     assert session.get_inputs()[0].shape == ["batch", "length"]
     for batch in batches(model):
-        found = session.run(["logits"], {key: value.numpy() for key, value in batch.items()})[0]
+        found = session.run(["logits"], {key: batch[key].numpy() for key in keys})[0]
         np.testing.assert_allclose(found, expected(model, batch), atol=1e-4)
+
+
+def layout_batches(model):
+    """Padded on either side; a single row."""
+    if model.config.encoder_prefix:
+        made = [batch_of(model.config, extra=7), batch_of(model.config, "left", seed=4)]
+    elif model.config.layout == "fields":
+        made = [fields_batch(fields_of(1, 2), extra=3), fields_batch(fields_of(2, 2), "left")]
+    else:
+        made = [split_batch(model.config, extra=7), split_batch(model.config, "left", seed=4)]
+    yield from made
+    yield {key: value[:1] for key, value in made[1].items()}
+
+
+LAYOUTS = [
+    *(("bert", {"layout": layout}) for layout in ("fields", "split")),
+    *(("qwen2", {"layout": layout}) for layout in ("fields", "split")),
+    ("bert", {"encoder_prefix": True}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backbone", "values"), LAYOUTS[:2], ids=str)
+def test_torch_programs_of_layouts(backbone, values, tmp_path):
+    """Also the numbers of a row whose elements are more than those that were traced."""
+    model = model_of(backbone, **values)
+    program = torch.export.load(export_model(model, Processor(), tmp_path, format="torch")).module()
+    for batch in layout_batches(model):
+        found = program(**{key: batch[key] for key in (*KEYS, "field_ids")}).numpy()
+        np.testing.assert_allclose(found, expected(model, batch), atol=1e-5)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("backbone", "values"), LAYOUTS, ids=str)
+def test_onnx_of_layouts(backbone, values, tmp_path):
+    """A minute or two each."""
+    last = "target_mask" if values.get("encoder_prefix") else "field_ids"
+    check_onnx(model_of(backbone, **values), layout_batches, tmp_path, (*KEYS, last))
 
 
 @pytest.mark.parametrize("kind", ["none", "cls"])
@@ -123,8 +175,9 @@ def test_what_cannot_be_exported_is_named(tmp_path, monkeypatch):
         export_model(model, Processor(), tmp_path, format="pickle")
     with pytest.raises(ValueError, match="got CTRSinkModel"):
         export_model(model.model, Processor(), tmp_path)
-    with pytest.raises(ValueError, match="got 'split'"):
-        export_model(model_of("bert", layout="split"), Processor(), tmp_path)
+    windows = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+    with pytest.raises(ValueError, match=r"layout=\"split\" has no sliding windows, which this qwen2 has"):
+        export_model(model_of("qwen2", layout="split", text=windows), Processor(), tmp_path)
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install onnx onnxscript"):
         export_model(model, Processor(), tmp_path)
