@@ -28,6 +28,7 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.precision import has_bf16_units
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import read_json, replacing, write_json
+from lmctr.utils.progress import showing
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ def evaluate(
     predictions: str | Path | None = None,
     allow_unknown: bool = False,
     slices: list[dict[str, Any]] | None = None,
+    quiet: bool = False,
 ) -> dict[str, float]:
     """Metrics of one part; empty in processes other than the first.
 
@@ -87,6 +89,7 @@ def evaluate(
         predictions: Parquet file for the scores.
         allow_unknown: measure although nearly all values of a field are unknown.
         slices: a list to which the metrics by slice are added, see [`~lmctr.evaluation.slices.slice_metrics`], beside the strongest baseline's.
+        quiet: show no progress.
 
     Raises:
         FileNotFoundError, ValueError: no finished run and no data, another key, data that do not go with the processor, a field with next
@@ -98,7 +101,7 @@ def evaluate(
     folder = RunFolder(local_folder(run))
     recipe = recipe_of(folder, overrides)
     view = input_of(recipe)
-    with tempfile.TemporaryDirectory() as scratch:
+    with showing(not quiet), tempfile.TemporaryDirectory() as scratch:
         values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
         if values.get("bf16") == "auto":  # as it was trained, where that can be done here
             chosen = folder.precision.is_file() and read_json(folder.precision)["bf16"]

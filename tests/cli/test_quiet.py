@@ -6,6 +6,7 @@ import pytest
 import yaml
 from cli_helpers import TINY
 
+import lmctr
 from lmctr.cli.main import build_parser, main
 from lmctr.runs import train
 from lmctr.utils import progress
@@ -53,8 +54,10 @@ def test_a_training_in_a_pipe(recipe, tmp_path, capsys, monkeypatch):
     quiet = capsys.readouterr()
     assert "AUC" in quiet.out
     assert quiet.err == ""
-    assert main(["evaluate", folder]) == 0
+    lmctr.runs.evaluate(folder)
     assert "measuring: " in capsys.readouterr().err
+    lmctr.runs.evaluate(folder, quiet=True)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_quiet_training(recipe, tmp_path, capsys, monkeypatch):
