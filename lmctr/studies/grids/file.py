@@ -180,7 +180,7 @@ def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
     """Read and check a grid file.
 
     Args:
-        name: path of a YAML file, or the name of a grid that ships with lmctr (`ctr_sink/tables/table1_small`).
+        name: path of a YAML file, or the name of a grid that ships with lmctr (`ctr_sink/tables/trial_synthetic`).
         output_dir: instead of the file's own.
 
     Raises:

@@ -30,7 +30,7 @@ class GridOptions:
     """The grid and the points that are meant; `overrides` are (dotted recipe key, YAML text) pairs for every point, applied last."""
 
     grid: str = option(
-        "YAML file, or the name of a grid of the package (ctr_sink/tables/table1_small)", positional=True
+        "YAML file, or the name of a grid of the package (ctr_sink/tables/trial_synthetic)", positional=True
     )
     output_dir: str | None = option("folder of the runs (default: the grid's own, else runs/<name of the grid>)", None)
     only: list[str] = option(
