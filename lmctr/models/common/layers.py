@@ -122,7 +122,8 @@ def attend(
     """
     # With few tokens the fused kernel's backward is slower than the plain form on CPUs, in 16 bits by far.
     if output_attentions or query.is_cpu:
-        weights = (query @ key.transpose(-1, -2) * scale).softmax(-1).to(value.dtype)
+        query = query if scale == 1 else query * scale  # fewer numbers than the scores have, forward and backward
+        weights = (query @ key.transpose(-1, -2)).softmax(-1).to(value.dtype)
         mixed = nn.functional.dropout(weights, dropout) @ value
         return mixed, weights if output_attentions else None
     return nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scale), None
