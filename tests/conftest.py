@@ -9,8 +9,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--seeds", metavar="FIRST-LAST", help="of a campaign only these seeds, so that it can go in parts")
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out the tests that run for long or need much that is seldom there, unless `-m` names their marker."""
+    if config.option.seeds:
+        first, last = map(int, config.option.seeds.split("-"))
+        seeds = [getattr(item, "callspec", None) and item.callspec.params.get("seed") for item in items]
+        items[:] = [item for item, seed in zip(items, seeds) if seed is not None and first <= seed <= last]
     for marker in ("campaign", "smollm2"):
         if marker in config.option.markexpr:
             continue

@@ -40,11 +40,12 @@ SMALL = {
     "din": {"embedding_dim": 8},
     "twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
     "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
-    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1},
-    "hstu": {"hidden_size": 16, "num_hidden_layers": 1},
+    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2},
+    "hstu": {"hidden_size": 16, "num_hidden_layers": 2},
+    "hstu next": {"hidden_size": 16, "num_hidden_layers": 2, "time_of": "next"},
 }
 FAST = ("deepfm", "fat")
-NAMES = [family.model_type for family in families() if family.input != "text"]
+NAMES = [*(family.model_type for family in families() if family.input != "text"), "hstu next"]
 ALL = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
@@ -56,7 +57,7 @@ class Processor:
 
 
 def model_of(name):
-    family = family_of(name)
+    family = family_of(name.split()[0])
     torch.manual_seed(0)
     model = family.load("ForCTR")(family.load("Config")(**(VALUES[family.input] | SMALL.get(name, {}))))
     with torch.no_grad():  # so that logits differ visibly, and what starts at zero counts

@@ -16,6 +16,9 @@ class HSTUConfig(SequenceCTRConfig):
             in the first half, then on a log scale up to `max_position_distance`.
         max_position_distance (`int`, defaults to 4096): first distance of the last, open bucket, at most.
         num_time_buckets (`int`, defaults to 128): rows of the table of time differences, floor(ln(seconds) / 0.301).
+        time_of (`str`, defaults to `"query"`): which time a query brings to that difference: its own, or that of the token behind it
+            (`"next"`, as in the authors' code: t[i + 1] - t[j]), so that an action knows how long its user waited until the next item.
+            The keys of the last action then depend on the candidate, and each candidate computes them for itself.
         head_hidden_sizes (`list[int]`, *optional*): hidden layers of the final network; default `[128, 64]`.
         hidden_act (`str`, defaults to `"relu"`): their activation. HSTU itself always uses SiLU.
         dropout (`float`, defaults to 0.0): in front of each layer's last linear map and in the final network, in training.
@@ -31,6 +34,7 @@ class HSTUConfig(SequenceCTRConfig):
     num_position_buckets: int = 128
     max_position_distance: int = 4096
     num_time_buckets: int = 128
+    time_of: str = "query"
     head_hidden_sizes: list[int] | None = None
     hidden_act: str = "relu"
     dropout: float = 0.0
@@ -43,5 +47,6 @@ class HSTUConfig(SequenceCTRConfig):
         )
         for key in ("num_position_buckets", "num_time_buckets"):
             self._require(getattr(self, key) >= 2, key, "a whole number of at least 2")
+        self._require(self.time_of in ("query", "next"), "time_of", '"query" or "next"')
         self._require_whole_heads()
         self._require_activation()

@@ -19,6 +19,9 @@ that it would have alone, never another candidate. So the history's keys and val
 - As in that code: one relative bias per layer for all heads, time buckets floor(ln(seconds) / 0.301), norms without parameters in the
   layers, a residual. Positions beyond half of the table share buckets on a log scale, where the code has one row for each distance of
   a fixed length.
+- `time_of="next"` takes that code's time of a query, the next token's: t[i + 1] - t[j]. It differs from the query's own only at actions,
+  whose next token is the next item; for the last action that a candidate sees it is the candidate. So the tokens are taken as pairs
+  (a_{n-1}, x_n), which have one time, a candidate is such a pair too, and what is kept of a history depends on no candidate.
 - Features of the user and statistics enter the final network. The paper would put them into the sequence.
 
 Memory: training keeps (B, h, L, L) per layer. Where no gradients are needed, queries are taken `HISTORY_CHUNK` at a time.
@@ -65,6 +68,11 @@ def time_buckets(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
     return (elapsed.clamp_min(1).double().log() / 0.301).long().clamp_max(num_buckets - 1)
 
 
+def _one_back(values: torch.Tensor) -> torch.Tensor:
+    """(B, L) with each value in the place behind its own, and the last one, which nothing asks for there, in the first."""
+    return torch.cat([values[:, -1:], values[:, :-1]], dim=1)  # a graph of `roll` takes one length only
+
+
 class HSTURelativeBias(nn.Module):
     """rab^{p,t} of Eq. 2: a learned number per position bucket plus one per time bucket."""
 
@@ -106,8 +114,8 @@ class HSTULayer(GradientCheckpointingLayer):
         states: torch.Tensor,
         positions: torch.Tensor,
         times: torch.Tensor,
-        history_times: torch.Tensor,
-        is_history: bool,
+        key_times: torch.Tensor,
+        own_times: torch.Tensor | None,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
         is_last: bool = False,
@@ -115,10 +123,12 @@ class HSTULayer(GradientCheckpointingLayer):
         """One layer for the tokens of histories or for candidates.
 
         Args:
-            states: tokens (B, L, d), or candidates (B, C, d).
-            positions: (B, L) or (B, C), places in the sequence; a candidate's is the number of tokens that it sees. times: seconds.
-            history_times, key, value: of the tokens in front, (B, L) and (B, h, L, d_head); for candidates, and for tokens behind others.
-            is_history: `states` are tokens. is_last: of tokens only keys and values are needed.
+            states: tokens (B, L, d), or candidates of K tokens each (B, C K, d).
+            positions: (B, L) or (B, C), places in the sequence, -1 for none; a candidate's is the number of tokens that it sees.
+            times: seconds that each brings as a query. key_times: those of the history's tokens as keys, of all or, for candidates, in front.
+            own_times: (B, C, K), those of the candidates' own tokens; None: `states` are a history's.
+            key, value: (B, h, L, d_head) of the tokens in front.
+            is_last: of tokens only keys and values are needed.
 
         Returns:
             New states (None for tokens of the last layer), keys and values of `states`, and the candidates' attention
@@ -131,27 +141,55 @@ class HSTULayer(GradientCheckpointingLayer):
         gate, *rest = F.silu(self.f1(normed)).chunk(4, dim=-1)  # Eq. 1
         query, own_value, own_key = (split_heads(x, self.num_heads) for x in rest)
         weights = None
-        if is_history:
+        if own_times is None:
+            all_key, all_value = own_key, own_value
             if key is not None:
                 all_key, all_value = torch.cat([key, own_key], dim=2), torch.cat([value, own_value], dim=2)
-                all_times = torch.cat([history_times, times], dim=1)
-            else:
-                all_key, all_value, all_times = own_key, own_value, times
-            mixed = self._attend_history(query, all_key, all_value, positions, times, all_times)
+            mixed = self._attend_history(query, all_key, all_value, positions, times, key_times)
         else:
-            place = torch.arange(key.shape[2], device=key.device)
-            distance = positions[..., None] - place
-            bias = self.bias(distance.clamp_min(0), times[..., None] - history_times[:, None])
-            length = (positions + 1)[:, None, :, None]  # the tokens and the candidate itself
-            visible = distance > 0
-            seen = F.silu(query @ key.transpose(-1, -2) + bias[:, None]) * visible[:, None]
-            zero = positions.new_zeros(1, 1)
-            own = F.silu((query * own_key).sum(-1, keepdim=True) + self.bias(zero, zero))
-            weights = torch.cat([seen, own], dim=-1) / length  # Eq. 2
-            mixed = weights[..., :-1] @ value + weights[..., -1:] * own_value
+            own = own_key, own_value, own_times
+            mixed, weights = self._attend_candidates(query, key, value, *own, positions, times, key_times)
         mixed = self.norm_attention(mixed.transpose(1, 2).flatten(2))
         states = states + self.f2(self.dropout(gate * mixed))  # Eq. 3
         return states, own_key, own_value, weights
+
+    def _attend_candidates(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        own_key: torch.Tensor,
+        own_value: torch.Tensor,
+        own_times: torch.Tensor,
+        positions: torch.Tensor,
+        times: torch.Tensor,
+        key_times: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Eq. 2 for each candidate behind its events: (B, h, C K, d_head), and its attention (B, h, C, L + 1)."""
+        size = own_times.shape[-1]
+        place = torch.arange(key.shape[2], device=key.device) - (size - 1)
+        own_place = positions[..., None] - torch.arange(size - 1, -1, -1, device=key.device)  # (B, C, K)
+        visible = (place >= 0) & (place < own_place[..., :1])  # (B, C, L)
+        bias = self.bias(
+            (own_place[..., None] - place).clamp_min(0), (times[..., None] - key_times[:, None])[:, :, None]
+        )
+        seen = query @ key.transpose(-1, -2) + bias.flatten(1, 2)[:, None]
+        seen = F.silu(seen).unflatten(2, (-1, size)) * visible[:, None, :, None]  # (B, h, C, K, L)
+
+        split_query, own_key, own_value = (x.unflatten(2, (-1, size)) for x in (query, own_key, own_value))
+        distance = own_place[..., None] - own_place[..., None, :]  # (B, C, K, K)
+        bias = self.bias(distance.clamp_min(0), (times[..., None] - own_times)[:, :, None])
+        own = F.silu((split_query[..., None, :] * own_key[..., None, :, :]).sum(-1) + bias[:, None])
+        own = own * ((distance >= 0) & (own_place[..., None, :] >= 0))[:, None]
+
+        count = (own_place + 1).clamp_min(1)[:, None, ..., None]
+        seen, own = seen / count, own / count  # Eq. 2
+        mixed = seen.flatten(2, 3) @ value + (own[..., None] * own_value[..., None, :, :]).sum(-2).flatten(2, 3)
+        on_history, on_own = seen[..., -1, :], own[..., -1, :]
+        if size > 1:  # back to x_0, a_0, ...: the last action is the candidate's own
+            last = (positions - 1).clamp_min(0)[:, None, :, None].expand(*on_own.shape[:-1], 1)
+            on_history = F.pad(on_history[..., 1:], (0, 1)).scatter_add(-1, last, on_own[..., :1])
+        return mixed, torch.cat([on_history, on_own[..., -1:]], dim=-1)
 
     def _attend_history(
         self,
@@ -164,18 +202,19 @@ class HSTULayer(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         """Eq. 2 for the last tokens of a sequence, causal. Histories are right-padded: no real token sees padding."""
         total, before = query.shape[2], key.shape[2] - query.shape[2]
-        size = total if torch.is_grad_enabled() else HISTORY_CHUNK
+        at_once = torch.is_grad_enabled() or torch.compiler.is_exporting()  # a graph is of any length
         found = []
-        for start in range(0, total, size):
-            end = min(start + size, total)
+        for start in (0,) if at_once else range(0, total, HISTORY_CHUNK):
+            end = total if at_once else min(start + HISTORY_CHUNK, total)
             seen = before + end
             own = positions[:1, start:end]  # the same in every row
-            distance = own[..., None] - torch.arange(seen, device=own.device)
+            place = positions[:1, :1] - before + torch.arange(seen, device=own.device)
+            distance = own[..., None] - place
             elapsed = times[:, start:end, None] - key_times[:, None, :seen]
             bias = self.bias(distance.clamp_min(0), elapsed)
             weights = F.silu(query[:, :, start:end] @ key[:, :, :seen].transpose(-1, -2) + bias[:, None])
-            weights = weights * (distance >= 0)[:, None] / (own + 1)[:, None, :, None]
-            found.append(weights @ value[:, :, :seen])
+            weights = weights * ((distance >= 0) & (place >= 0))[:, None]
+            found.append(weights / (own + 1).clamp_min(1)[:, None, :, None] @ value[:, :, :seen])
         return torch.cat(found, dim=2)
 
 
@@ -204,23 +243,40 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
         self.context = CandidateContext(config, dim)
         width = dim + self.context.out_size
         self.mlp = MLP(width, config.head_hidden_sizes, config.hidden_act, config.dropout)
+        self.is_paired = config.time_of == "next"
         self.gradient_checkpointing = False
         self.post_init()
 
-    def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[torch.Tensor | bool, ...]:
+    def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[torch.Tensor | None, ...]:
         new = inputs.events_after(known // 2)  # keys and values are those of the tokens, two per event
         items = self.item_embedding(new.history_items, new.history_features)
         items = items + self.scenario_embedding(new.history_scenarios)
-        actions = self.behavior_embedding(new.history_behaviors)
-        states = torch.stack([items, actions], dim=2).flatten(1, 2)  # x_0, a_0, x_1, a_1, ...
-        times = self._token_times(inputs)
-        positions = torch.arange(known, times.shape[1], device=states.device).expand(states.shape[0], -1)
-        return states, positions, times[:, known:], times[:, :known], True
+        times = inputs.history_times.repeat_interleave(2, dim=1)
+        positions = torch.arange(known, times.shape[1], device=items.device).expand(items.shape[0], -1)
+        if self.is_paired:  # a_{-1}, x_0, a_0, x_1, ...; the first of them, in place -1, is seen by none
+            positions = positions - 1
+            pairs = self.behavior_embedding(_one_back(inputs.history_behaviors)[:, known // 2 :]), items
+        else:  # x_0, a_0, x_1, a_1, ...
+            pairs = items, self.behavior_embedding(new.history_behaviors)
+        states = torch.stack(pairs, dim=2)
+        return states.flatten(1, 2), positions, times[:, known:], self._key_times(inputs), None
 
-    def embed_candidates(self, inputs: SequenceInputs) -> tuple[torch.Tensor | bool, ...]:
+    def embed_candidates(self, inputs: SequenceInputs) -> tuple[torch.Tensor | None, ...]:
         states = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
         states = states + self.scenario_embedding(inputs.candidate_scenarios)
-        return states, 2 * inputs.dependence, inputs.candidate_times, self._token_times(inputs), False
+        own_times = inputs.candidate_times[..., None]
+        if self.is_paired:
+            last = (inputs.dependence - 1).clamp_min(0)
+            actions = self.behavior_embedding(inputs.history_behaviors.gather(1, last))
+            states = torch.stack([actions, states], dim=2).flatten(1, 2)
+            own_times = torch.cat([inputs.history_times.gather(1, last)[..., None], own_times], dim=-1)
+        return states, 2 * inputs.dependence, inputs.candidate_times, self._key_times(inputs), own_times
+
+    def read_history(
+        self, inputs: SequenceInputs, history: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        states, attentions = super().read_history(inputs, history)
+        return [layer[:, 1::2] for layer in states] if self.is_paired else states, attentions
 
     def represent(self, states: torch.Tensor, inputs: SequenceInputs) -> torch.Tensor:
         return self.mlp(torch.cat([self.norm(states), self.context(inputs)], dim=-1))
@@ -229,9 +285,9 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
         """Attention on tokens (B, h, C, 2 N + 1) as attention on events (B, h, C, N + 1)."""
         return torch.cat([attention[..., :-1].unflatten(-1, (-1, 2)).sum(-1), attention[..., -1:]], dim=-1)
 
-    @staticmethod
-    def _token_times(inputs: SequenceInputs) -> torch.Tensor:
-        return inputs.history_times.repeat_interleave(2, dim=1)
+    def _key_times(self, inputs: SequenceInputs) -> torch.Tensor:
+        times = inputs.history_times.repeat_interleave(2, dim=1)
+        return _one_back(times) if self.is_paired else times
 
 
 class HSTUForCTR(SequenceForCTRMixin, HSTUPreTrainedModel):

@@ -29,6 +29,10 @@ class TestWithFeatures(HSTUTester):
     processor_options = {"item_features": ["genres", "year"], "user_features": ["country"]}
 
 
+class TestTimeOfTheNext(HSTUTester):
+    switches = {"time_of": "next"}
+
+
 def layer_norm(x, eps=1e-6):
     centred = x - x.mean()
     return centred / np.sqrt((centred**2).mean() + eps)
@@ -67,8 +71,9 @@ def reference_logit(model, w, batch, row, candidate):
             mixed = np.zeros(config.hidden_size)
             for j in range(i + 1):
                 _, _, value, key = split[j]
+                asked = times[min(i + 1, len(times) - 1) if config.time_of == "next" else i]
                 bucket = max(b for b in range(len(EDGES)) if EDGES[b] <= i - j)
-                time = min(int(math.log(max(1, times[i] - times[j])) / 0.301), config.num_time_buckets - 1)
+                time = min(int(math.log(max(1, asked - times[j])) / 0.301), config.num_time_buckets - 1)
                 bias = w[p + "bias.position"][bucket] + w[p + "bias.time"][time]
                 for h in range(config.num_attention_heads):
                     part = slice(h * size, (h + 1) * size)
@@ -89,7 +94,12 @@ def reference_logit(model, w, batch, row, candidate):
 
 
 @pytest.mark.parametrize(
-    "switches", [{}, {"num_hidden_layers": 1}, {"num_hidden_layers": 3}, TestWithFeatures.switches], ids=str
+    "switches",
+    [
+        *({}, {"num_hidden_layers": 1}, {"num_hidden_layers": 3}, TestWithFeatures.switches),
+        *({"time_of": "next"}, {"time_of": "next", "num_hidden_layers": 3, **TestWithFeatures.switches}),
+    ],
+    ids=str,
 )
 def test_against_the_reference(switches):
     model = HSTUTester().make_model(task_names=["click", "like"], **switches)
@@ -109,6 +119,52 @@ def test_buckets():
     expected = [0, 0, 0, 2, 13, 27, 37, 68]  # floor(ln(s) / 0.301)
     assert time_buckets(seconds, 128).tolist() == expected
     assert time_buckets(seconds, 20).tolist() == [min(bucket, 19) for bucket in expected]
+
+
+def test_the_time_of_the_next_token_as_in_the_authors_code(monkeypatch):
+    """Time buckets of query i and key j are those of t[i + 1] - t[j], with the last time once more behind the sequence."""
+    model = HSTUTester().make_model(time_of="next", num_hidden_layers=2, num_time_buckets=60)
+    batch = random_batch(model.config, num_rows=1, num_candidates=2)
+    batch["history_times"] = torch.tensor([[3, 4, 4, 90, 700, 701, 9000, 10**6, 10**6]])
+    batch["candidate_times"], batch["dependence"] = torch.tensor([[10**7, 500]]), torch.tensor([[9, 4]])
+    given = []
+    monkeypatch.setattr(
+        model.model.layers[1].bias,
+        "forward",
+        lambda *pair: given.append(pair) or torch.zeros(torch.broadcast_shapes(*[x.shape for x in pair])),
+    )
+    model.model.layers[0].bias.register_forward_pre_hook(lambda module, pair: given.append(pair))
+    with torch.no_grad():
+        model(**batch)
+    history, behind, own = (time_buckets(elapsed, 60)[0] for _, elapsed in given[:3])
+    for candidate, seen in ((0, 9), (1, 4)):
+        events = [*batch["history_times"][0, :seen].tolist(), int(batch["candidate_times"][0, candidate])]
+        times = np.repeat(events, 2)[:-1]  # x_0, a_0, ..., the candidate
+        following = np.append(times, times[-1])
+        apart = np.abs(following[1:, None] - following[None, :-1])
+        wanted = (np.log(np.maximum(apart, 1)) / 0.301).astype(int)  # their formula
+        count = 2 * seen - 1  # tokens that the row shares: all but the last action and the candidate
+        causal = np.tril(np.ones((count, count), bool))
+        assert (history[1 : count + 1, 1 : count + 1].numpy() == wanted[:count, :count])[causal].all()
+        assert (behind[candidate, 0, 1 : count + 1].numpy() == wanted[count, :count]).all()
+        assert (wanted[count, :count] == wanted[count + 1, :count]).all()  # both bring the candidate's time
+        assert own[candidate, 0].tolist() == wanted[count, count:].tolist() == [wanted[count + 1, count], 0]
+
+
+def test_the_time_of_the_next_token_counts_from_the_second_layer_on():
+    """In the first, keys bring no query's time, and a candidate's own is the same; its last action is its own, in its event's place."""
+    for layers in (1, 2):
+        one, two = (HSTUTester().make_model(time_of=of, num_hidden_layers=layers) for of in ("query", "next"))
+        batch = random_batch(one.config, num_candidates=3)
+        batch["dependence"][:] = torch.tensor([[9, 5, 0], [6, 1, 3], [1, 0, 1]])
+        with torch.no_grad():
+            found = [model(**batch, output_attentions=True, output_hidden_states=True) for model in (one, two)]
+        torch.testing.assert_close(found[0].attentions[0], found[1].attentions[0], atol=1e-6, rtol=1e-5)
+        for states in zip(*(one.hidden_states for one in found)):
+            assert states[0].shape == states[1].shape
+        equal = torch.isclose(found[0].logits, found[1].logits, atol=1e-5, rtol=1e-5)
+        assert equal[:, 1:][batch["dependence"][:, 1:] == 0].all()
+        assert equal.all() == (layers == 1)
 
 
 def test_attention_is_pointwise():
@@ -149,7 +205,7 @@ def test_an_action_follows_its_item():
 
 @pytest.mark.parametrize("values", [
     {"hidden_size": 15, "num_attention_heads": 2}, {"num_position_buckets": 1}, {"num_time_buckets": 1},
-    {"max_position_distance": 0}, {"hidden_act": "rel"}, {"head_hidden_sizes": []},
+    {"time_of": "key"}, {"max_position_distance": 0}, {"hidden_act": "rel"}, {"head_hidden_sizes": []},
 ])  # fmt: skip
 def test_bad_configurations(values):
     with pytest.raises(ValueError, match=next(iter(values))):

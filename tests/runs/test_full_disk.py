@@ -1,0 +1,83 @@
+"""A disk that is full while a run trains: one line says so, and the same command line ends as if nothing had been, once there is room."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors import SafetensorError
+from test_same_folder import TABLE, files_of
+
+from lmctr.cli import train as train_verb
+from lmctr.cli.main import main
+
+WORDS = ["train", "table.yaml", "--output-dir", "run", "--resume"]
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A folder of its own on a file system of memory, and a function that sets the size of it in bytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def resize(size):
+        again = "remount," if folder.is_mount() else ""
+        words = ["mount", "-t", "tmpfs", "-o", f"{again}size={size}", "tmpfs", str(folder)]
+        if shutil.which("mount") is None or subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("needs the right to mount a file system")
+
+    resize(100 << 20)
+    before = Path.cwd()
+    yield folder, resize
+    os.chdir(before)
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def used(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "shares", [(0.5, 0.9), pytest.param((0.02, 0.1, 0.25, 0.4, 0.6, 0.7, 0.8, 0.97), marks=pytest.mark.campaign)]
+)
+def test_a_full_disk_loses_nothing(disk, tmp_path, monkeypatch, capsys, shares):
+    folder, resize = disk
+    (tmp_path / "table.yaml").write_text(
+        yaml.safe_dump({**TABLE, "data": {**TABLE["data"], "baselines": False}}, sort_keys=False)
+    )
+    (tmp_path / "whole").mkdir()
+    shutil.copy(tmp_path / "table.yaml", tmp_path / "whole")
+    monkeypatch.chdir(tmp_path / "whole")
+    assert main(WORDS) == 0
+    wanted, needed = files_of(tmp_path / "whole" / "run"), used(tmp_path / "whole")
+    for share in shares:
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        shutil.copy(tmp_path / "table.yaml", folder)
+        monkeypatch.chdir(folder)
+        resize(int(share * needed))
+        capsys.readouterr()
+        assert main(WORDS) == 2, share
+        errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+        assert len(errors) == 1
+        assert "is the disk full? Free some and give the same command again" in errors[0]
+        resize(100 << 20)
+        assert main(WORDS) == 0
+        assert files_of(folder / "run") == wanted, share
+
+
+@pytest.mark.parametrize("error", [
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1028992 vs 1028884"),
+    OSError(122, "Disk quota exceeded", "run/metrics.json"),
+], ids=lambda error: type(error).__name__)  # fmt: skip
+def test_what_other_packages_say_of_a_full_disk_ends_in_one_line(error, tmp_path, monkeypatch, capsys):
+    def run(args):
+        raise error
+
+    monkeypatch.setattr(train_verb, "run", run)
+    assert main(["train", str(tmp_path / "x.yaml")]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {error}; is the disk full? Free some and give the same command again (train: with --resume)\n"
+    )
