@@ -10,7 +10,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--seeds", metavar="FIRST-LAST", help="of a campaign only these seeds, so that it can go in parts")
+    parser.addoption(
+        "--seeds", metavar="FIRST-LAST", help="of a campaign only these seeds, so that it can go in parts"
+    )
 
 
 def pytest_collection_modifyitems(config, items):

@@ -5,6 +5,7 @@ minutes on a core.
 """
 
 import ast
+import compileall
 import json
 import os
 import shlex
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import pytest
 import yaml
@@ -54,6 +56,8 @@ def package(tmp_path_factory):
     """A folder with a copy of the package, and a function that runs tests with it: their exit code and output."""
     folder = tmp_path_factory.mktemp("mutants")
     shutil.copytree(ROOT / "lmctr", folder / "lmctr", ignore=shutil.ignore_patterns("__pycache__"))
+    # By their hashes: a file that is changed is compiled again, all others are not.
+    compileall.compile_dir(folder / "lmctr", quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", START], cwd=ROOT, env=environment, **pipes) as runner:

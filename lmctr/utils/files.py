@@ -54,7 +54,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         doubled = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {doubled!r} stands twice in one object; give it one value")
+        raise ValueError(f"the key {doubled!r:.200} stands twice in one object; give it one value")
     return found
 
 
@@ -160,11 +160,11 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise ValueError(f"{where}{line}: not valid YAML: {problem}") from error
+        raise ValueError(f"{where}{line}: not valid YAML: {problem:.500}") from error
     except RecursionError:
         raise ValueError(f"{where}: not valid YAML: nested too deep") from None
     except (ValueError, OverflowError) as error:  # a scalar that is no value of its kind
-        raise ValueError(f"{where}: not valid YAML: {error}") from error
+        raise ValueError(f"{where}: not valid YAML: {error!s:.500}") from error
 
 
 def _read_text(path: str | Path) -> str:

@@ -85,6 +85,32 @@ def test_eight_threads_score_as_one_and_leave_the_mode_alone(asked, is_training,
     assert modes(model) == before
 
 
+SCORES = {
+    "HSTUForCTR": 450_000,
+    "DINForCTR": 450_000,
+    "CTRSinkForCTR": 50_000,
+}  # twice CTR-Sink: a decoder and an encoder
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+def test_a_million_scores_of_eight_threads_are_those_of_one(asked):
+    """In evaluation and in training mode, at most 250 candidates a request; six minutes in all."""
+    model, processor, requests = asked
+    wanted = SCORES[type(model).__name__]
+    requests = [
+        (history, (candidates * 250)[: 10 + 10 * n], time) for n, (history, candidates, time) in enumerate(requests)
+    ]
+    expected = [score(model.eval(), processor, *one) for one in requests]
+    compared = 0
+    while compared < wanted:
+        model.train(compared >= wanted / 2)
+        for found, wanted_scores in zip(in_threads(model, processor, requests), expected * 3):
+            assert torch.equal(found, wanted_scores)
+            compared += len(found)
+    print(type(model).__name__, compared, "scores")
+
+
 def test_scores_during_a_training_are_those_of_evaluation_mode(asked):
     """Another thread computes losses and gradients with the same model all the while."""
     model, processor, requests = asked

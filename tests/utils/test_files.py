@@ -1,12 +1,13 @@
 """Small files: read strictly, written whole."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 
-from lmctr.utils.files import parse_yaml, read_json, read_yaml, write_json, write_text
+from lmctr.utils.files import parse_json, parse_yaml, read_json, read_yaml, write_json, write_text
 
 _BOMB = b"l0: &l0 [" + b"1, " * 9 + b"1]\n"
 _BOMB += b"".join(b"l%d: &l%d [%s]\n" % (n, n, b", ".join([b"*l%d" % (n - 1)] * 9)) for n in range(1, 11))
@@ -55,6 +56,19 @@ def test_bad_yaml_names_the_file_and_the_line(tmp_path, content, message):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_yaml(tmp_path / "file")
+
+
+@pytest.mark.parametrize("text", [f"a: !{'x' * 9000} 1", f"{{{'k' * 9000}: 1, {'k' * 9000}: 2}}"], ids=["tag", "key"])
+def test_a_refusal_of_yaml_is_of_bounded_length(text):
+    with pytest.raises(ValueError, match=r"x\.yaml, line 1: not valid YAML: ") as refused:
+        parse_yaml(text, "x.yaml")
+    assert len(str(refused.value)) < 600
+
+
+def test_a_refusal_of_json_is_of_bounded_length():
+    with pytest.raises(ValueError, match="stands twice in one object; give it one value") as refused:
+        parse_json(json.dumps({"k" * 9000: 1})[:-1] + ', "' + "k" * 9000 + '": 2}')
+    assert len(str(refused.value)) < 300
 
 
 def test_yaml_scalars_are_those_of_version_1_2():

@@ -69,8 +69,8 @@ def time_buckets(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
 
 
 def _one_back(values: torch.Tensor) -> torch.Tensor:
-    """(B, L) with each value in the place behind its own, and the last one, which nothing asks for there, in the first."""
-    return torch.cat([values[:, -1:], values[:, :-1]], dim=1)  # a graph of `roll` takes one length only
+    """(B, N) with each value in the place behind its own, and the first one, which nothing asks for there, in its own too."""
+    return values.gather(1, (torch.arange(values.shape[1], device=values.device) - 1).clamp_min(0).expand_as(values))
 
 
 class HSTURelativeBias(nn.Module):
@@ -169,12 +169,11 @@ class HSTULayer(GradientCheckpointingLayer):
         size = own_times.shape[-1]
         place = torch.arange(key.shape[2], device=key.device) - (size - 1)
         own_place = positions[..., None] - torch.arange(size - 1, -1, -1, device=key.device)  # (B, C, K)
-        visible = (place >= 0) & (place < own_place[..., :1])  # (B, C, L)
-        bias = self.bias(
-            (own_place[..., None] - place).clamp_min(0), (times[..., None] - key_times[:, None])[:, :, None]
-        )
-        seen = query @ key.transpose(-1, -2) + bias.flatten(1, 2)[:, None]
-        seen = F.silu(seen).unflatten(2, (-1, size)) * visible[:, None, :, None]  # (B, h, C, K, L)
+        flat_place, first = own_place.flatten(1), own_place[..., :1].expand_as(own_place).flatten(1)  # (B, C K)
+        visible = (place >= 0) & (place < first[..., None])  # (B, C K, L)
+        elapsed = times.repeat_interleave(size, dim=1)[..., None] - key_times[:, None]
+        bias = self.bias((flat_place[..., None] - place).clamp_min(0), elapsed)
+        seen = F.silu(query @ key.transpose(-1, -2) + bias[:, None]) * visible[:, None]
 
         split_query, own_key, own_value = (x.unflatten(2, (-1, size)) for x in (query, own_key, own_value))
         distance = own_place[..., None] - own_place[..., None, :]  # (B, C, K, K)
@@ -182,10 +181,10 @@ class HSTULayer(GradientCheckpointingLayer):
         own = F.silu((split_query[..., None, :] * own_key[..., None, :, :]).sum(-1) + bias[:, None])
         own = own * ((distance >= 0) & (own_place[..., None, :] >= 0))[:, None]
 
-        count = (own_place + 1).clamp_min(1)[:, None, ..., None]
-        seen, own = seen / count, own / count  # Eq. 2
-        mixed = seen.flatten(2, 3) @ value + (own[..., None] * own_value[..., None, :, :]).sum(-2).flatten(2, 3)
-        on_history, on_own = seen[..., -1, :], own[..., -1, :]
+        count = (own_place + 1).clamp_min(1)
+        seen, own = seen / count.flatten(1)[:, None, :, None], own / count[:, None, ..., None]  # Eq. 2
+        mixed = seen @ value + (own[..., None] * own_value[..., None, :, :]).sum(-2).flatten(2, 3)
+        on_history, on_own = seen[:, :, size - 1 :: size], own[..., -1, :]
         if size > 1:  # back to x_0, a_0, ...: the last action is the candidate's own
             last = (positions - 1).clamp_min(0)[:, None, :, None].expand(*on_own.shape[:-1], 1)
             on_history = F.pad(on_history[..., 1:], (0, 1)).scatter_add(-1, last, on_own[..., :1])
@@ -286,8 +285,8 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
         return torch.cat([attention[..., :-1].unflatten(-1, (-1, 2)).sum(-1), attention[..., -1:]], dim=-1)
 
     def _key_times(self, inputs: SequenceInputs) -> torch.Tensor:
-        times = inputs.history_times.repeat_interleave(2, dim=1)
-        return _one_back(times) if self.is_paired else times
+        times = inputs.history_times
+        return torch.stack([_one_back(times) if self.is_paired else times, times], dim=2).flatten(1)
 
 
 class HSTUForCTR(SequenceForCTRMixin, HSTUPreTrainedModel):

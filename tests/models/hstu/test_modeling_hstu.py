@@ -146,7 +146,7 @@ def test_the_time_of_the_next_token_as_in_the_authors_code(monkeypatch):
         count = 2 * seen - 1  # tokens that the row shares: all but the last action and the candidate
         causal = np.tril(np.ones((count, count), bool))
         assert (history[1 : count + 1, 1 : count + 1].numpy() == wanted[:count, :count])[causal].all()
-        assert (behind[candidate, 0, 1 : count + 1].numpy() == wanted[count, :count]).all()
+        assert (behind[2 * candidate, 1 : count + 1].numpy() == wanted[count, :count]).all()
         assert (wanted[count, :count] == wanted[count + 1, :count]).all()  # both bring the candidate's time
         assert own[candidate, 0].tolist() == wanted[count, count:].tolist() == [wanted[count + 1, count], 0]
 
