@@ -186,16 +186,13 @@ class SinkBiasLayer(nn.Module):
 def scatter_sinks(bias: torch.Tensor, sinks: SinkContext, seen: SinkContext, length: int) -> torch.Tensor:
     """(B, M, S) values of sinks towards the sinks they see to a (B, N, P + N) matrix of zeros at their rows and columns.
 
-    P is the number of cached positions. Entries of padded sinks go to an extra row and column that is cut off, so no two
-    entries meet.
+    P is the number of cached positions. Entries of padded sinks are 0, and add nothing to the cells that they fall on.
     """
     width = length + (sinks.cache.length if sinks.cache is not None else 0)
-    row = torch.where(sinks.valid, sinks.index, length)
-    column = torch.where(seen.valid, seen.index, width)
-    stride = torch.full((1,), width + 1, device=row.device)  # as a tensor, for ONNX
-    cells = row[:, :, None] * stride + column[:, None, :]
-    full = bias.new_zeros(bias.shape[0], (length + 1) * (width + 1)).scatter(1, cells.flatten(1), bias.flatten(1))
-    return full.view(-1, length + 1, width + 1)[:, :length, :width]
+    stride = torch.full((1,), width, device=bias.device)  # as a tensor, for ONNX
+    cells = sinks.index[:, :, None] * stride + seen.index[:, None, :]
+    full = bias.new_zeros(bias.shape[0], length * width).scatter_add(1, cells.flatten(1), bias.flatten(1))
+    return full.view(-1, length, width)
 
 
 class SinkBias(nn.Module):
