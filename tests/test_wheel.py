@@ -52,6 +52,7 @@ def test_a_wheel_holds_code_and_what_it_reads(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.network
+@pytest.mark.timeout(1800)
 def test_the_commands_of_the_image_run_from_a_wheel(tmp_path):
     """The image's pip call without the packages that are here already, then its CMD and its HEALTHCHECK."""
     pytest.importorskip("uvicorn")
