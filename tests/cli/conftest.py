@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import warm
 import yaml
 from cli_helpers import TINY
 
@@ -22,24 +23,38 @@ def recipe_file(tmp_path_factory):
 def lmctr_process():
     """Runs `python -m lmctr ...` in a process of its own and returns it when it has ended."""
 
-    def start(*words, check=True, launcher=("-m", "lmctr"), kill_when=None):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            [sys.executable, *launcher, *map(str, words)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(*words, check=True, kill_when=None):
+        process = warm.start("-m", "lmctr", *words)
         deadline = time.monotonic() + 240
         while kill_when is not None and not kill_when() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         if kill_when is not None:
             process.send_signal(signal.SIGKILL)
-        process.out, process.err = process.communicate(timeout=240)
-        if check and kill_when is None:
-            assert process.returncode == 0, process.err[-3000:]
+        process.wait()
+        assert process.returncode == 0 or not check or kill_when is not None, process
         return process
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def lmctr_launch():
+    """Runs `lmctr ...` as the two processes of a launch on CPUs, and returns what was printed.
+
+    The launchers themselves take ten seconds of imports; `launcher` names one that shall run.
+    """
+
+    def start(*words, launcher=None):
+        if launcher is not None:
+            words = [sys.executable, *launcher, "-m", "lmctr", *map(str, words)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
+            assert done.returncode == 0, done.stderr[-3000:]
+            return done.stdout
+        environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "no"}
+        running = warm.launch("-m", "lmctr", *words, environment=environment)
+        assert [process.wait() for process in running] == [0, 0], running
+        return "".join(process.out for process in running)
 
     return start
 

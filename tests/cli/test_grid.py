@@ -5,13 +5,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import warm
 import yaml
 from cli_helpers import TINY, error_of, read
 from scipy import stats
@@ -317,32 +317,22 @@ def test_an_interrupted_run_goes_on(tmp_path, way):
     """The interrupted run is continued from its checkpoint and ends with the scores of a run that was not interrupted."""
     changes = {"seeds": [0], "points": [GRID["points"][0]], "compare_to": None, "set": {"training.stage2_epochs": 6}}
     path, runs = write_grid(tmp_path, **changes), tmp_path / "runs"
-    words = [sys.executable, "-m", "lmctr", "grid", "run", str(path), "--output_dir", str(runs)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with open(tmp_path / "printed.txt", "w") as printed:
-        process = subprocess.Popen(
-            words,
-            stdout=printed,
-            stderr=printed,
-            start_new_session=True,
-            env=environment,
-            # Tests that a shell started in the background inherit an ignored SIGINT; a terminal's programs do not.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+    words = ["grid", "run", str(path), "--output_dir", str(runs)]
+    process = warm.start("-m", "lmctr", *words, own_group=True)
     run, deadline = runs / "plain" / "seed-0", time.monotonic() + 120
     while not list(run.glob("checkpoints/checkpoint-*/checkpoint_complete.json")) and time.monotonic() < deadline:
-        assert process.poll() is None, (tmp_path / "printed.txt").read_text()
+        assert process.poll() is None, process
         time.sleep(0.01)
     if way == "ctrl-c":  # a terminal signals the whole group
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 130, (tmp_path / "printed.txt").read_text()
+    assert process.wait(timeout=60) == 130, process
     before = (runs / "plain" / "seed-0.log").read_text()
     time.sleep(1)
     assert (runs / "plain" / "seed-0.log").read_text() == before  # no child is left at work
     assert states(path, runs) == {"plain seed 0": BEGUN}
-    assert main([*words[3:]]) == 0
+    assert main(words) == 0
     assert "resuming from" in (runs / "plain" / "seed-0.log").read_text()
     assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "whole")]) == 0
     whole = read(tmp_path / "whole" / "plain" / "seed-0", "metrics.json")["split metrics"]

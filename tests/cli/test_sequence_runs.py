@@ -404,18 +404,11 @@ def test_killed_run_resumes_to_the_same_model(family, tmp_path, lmctr_process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["astro", "twin"])
-def test_two_processes_give_the_metrics_of_one(family, tmp_path, lmctr_process):
-    from lmctr.utils.resources import find_resource
-
+def test_two_processes_give_the_metrics_of_one(family, tmp_path, lmctr_process, lmctr_launch):
     path = tmp_path / "r.yaml"
     path.write_text(yaml.safe_dump(recipe_of(family, ("label", "like"), baselines=False, max_eval_samples=41)))
     lmctr_process("train", path, "--output_dir", tmp_path / "one")
-    config = find_resource("recipes", "accelerate/cpu2")
-    launcher = ("-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(config), "-m", "lmctr")
-    lmctr_process(
-        *("train", path, "--output_dir", tmp_path / "two", "--training.per_device_train_batch_size", "8"),
-        launcher=launcher,
-    )
+    lmctr_launch("train", path, "--output_dir", tmp_path / "two", "--training.per_device_train_batch_size", "8")
     one, two = (read(tmp_path / name, "metrics.json") for name in ("one", "two"))
     assert (one["num_processes"], two["num_processes"]) == (1, 2)
     assert one["steps"] == two["steps"]

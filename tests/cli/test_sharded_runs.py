@@ -1,4 +1,4 @@
-"""`training.shard_tables` through `accelerate launch`: the run of two processes is that of one."""
+"""`training.shard_tables` in a launch: the run of two processes is that of one."""
 
 import json
 
@@ -9,7 +9,6 @@ import yaml
 from safetensors import safe_open
 
 import lmctr
-from lmctr.utils.resources import find_resource
 
 RECIPE = {
     "data": {"name": "synthetic_table", "options": {"num_rows": 3000, "vocab_size": 500}, "baselines": False},
@@ -27,16 +26,11 @@ RECIPE = {
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_is_that_of_one(tmp_path, lmctr_process):
+def test_a_run_of_two_processes_is_that_of_one(tmp_path, lmctr_process, lmctr_launch):
     path = tmp_path / "r.yaml"
     path.write_text(yaml.safe_dump(RECIPE))
     lmctr_process("train", path, "--output_dir", tmp_path / "one")
-    config = find_resource("recipes", "accelerate/cpu2")
-    launcher = ("-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(config), "-m", "lmctr")
-    lmctr_process(
-        *("train", path, "--output_dir", tmp_path / "two", "--training.per_device_train_batch_size", "64"),
-        launcher=launcher,
-    )
+    lmctr_launch("train", path, "--output_dir", tmp_path / "two", "--training.per_device_train_batch_size", "64")
     metrics = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two")]
     assert [found["num_processes"] for found in metrics] == [1, 2]
     assert metrics[0]["evaluations"][-1]["auc"] == pytest.approx(metrics[1]["evaluations"][-1]["auc"], abs=1e-4)

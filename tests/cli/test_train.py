@@ -331,7 +331,7 @@ def test_resuming_on_changed_data_is_an_error(tiny_run, recipe_file, tmp_path, c
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_process):
+def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_process, lmctr_launch):
     """`accelerate launch -m lmctr train` with the shipped configuration of two CPU processes."""
     from lmctr.utils.resources import find_resource
 
@@ -340,13 +340,13 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
     still += ["--data.max_eval_samples", "71"]
     lmctr_process("train", recipe_file, "--output_dir", tmp_path / "one", *still)
     config = find_resource("recipes", "accelerate/cpu2")
-    launcher = ("-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(config), "-m", "lmctr")
-    two = lmctr_process(
+    launcher = ("-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(config))
+    printed = lmctr_launch(
         *("train", recipe_file, "--output_dir", tmp_path / "two", *still),
         *("--training.per_device_train_batch_size", "8"),
         launcher=launcher,
     )
-    lines = [line for line in two.out.splitlines() if line.strip()]
+    lines = [line for line in printed.splitlines() if line.strip()]
     assert len([line for line in lines if "2 processes on cpu" in line]) == 1  # the first process alone prints
     assert len([line for line in lines if line.startswith("run folder:")]) == 1
     assert not (tmp_path / "two" / ".cache").exists()

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 import urllib.error
@@ -12,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import warm
 
 from lmctr.cli.main import main
 
@@ -40,8 +40,8 @@ def commands():
 
 def started(words):
     """A verb that serves, and the address that it says."""
-    process = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True)
-    return process, re.search(r"http://\S+?(?=/? |/?$)", process.stdout.readline())[0]
+    process = warm.start("-m", *words)
+    return process, re.search(r"http://\S+?(?=/? |/?$)", process.line())[0]
 
 
 def answered(address, data=None):

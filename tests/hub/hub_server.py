@@ -17,6 +17,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+import warm
+
 TOKENS = {"hf_writer": "write", "hf_reader": "read"}
 OWNER = "tester"
 
@@ -52,8 +54,8 @@ class HubServer:
         return repo["commits"][repo["branches"].get(revision, revision)]
 
 
-def client(hub_url, tmp_path, *command, token="hf_writer"):
-    """Python with some words, in a process of its own whose Hub is the one at `hub_url`."""
+def client(hub_url, tmp_path, *command, token="hf_writer", fresh=False):
+    """Python with some words, in a process of its own whose Hub is the one at `hub_url`; `fresh`: with nothing imported yet."""
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub_url,
@@ -67,7 +69,9 @@ def client(hub_url, tmp_path, *command, token="hf_writer"):
     }
     environment.pop("HF_HUB_OFFLINE", None)
     environment.pop("TRANSFORMERS_OFFLINE", None)
-    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
+    if fresh:
+        return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
+    return warm.run(*command, environment=environment, check=False)
 
 
 class _Handler(BaseHTTPRequestHandler):

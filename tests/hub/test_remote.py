@@ -56,7 +56,7 @@ def test_every_familys_file_imports_its_classes():
 
 
 def test_with_lmctr_the_packages_classes_come(hub, finished_run, tmp_path):
-    done = client(hub.url, tmp_path, "-c", LOAD, "with", str(tmp_path / "saved"))
+    done = client(hub.url, tmp_path, "-c", LOAD, "with", str(tmp_path / "saved"), fresh=True)
     assert done.returncode == 0, done.stderr[-3000:]
     names = [
         "configuration_ctr_sink.CTRSinkConfig",
@@ -67,7 +67,7 @@ def test_with_lmctr_the_packages_classes_come(hub, finished_run, tmp_path):
     assert eval(done.stdout.splitlines()[-1]) == expected
     assert not list((tmp_path / "saved").glob("*.py"))  # the package's files are not copied
     _, model, processor = finished_run
-    done = client(hub.url, tmp_path, "-c", SCORE, os.path.dirname(__file__))
+    done = client(hub.url, tmp_path, "-c", SCORE, os.path.dirname(__file__), fresh=True)
     assert done.returncode == 0, done.stderr[-3000:]
     with torch.no_grad():
         torch.testing.assert_close(
@@ -76,7 +76,7 @@ def test_with_lmctr_the_packages_classes_come(hub, finished_run, tmp_path):
 
 
 def test_without_lmctr_it_says_how_to_get_it(hub, tmp_path):
-    done = client(hub.url, tmp_path, "-c", LOAD, "without", str(tmp_path / "saved"))
+    done = client(hub.url, tmp_path, "-c", LOAD, "without", str(tmp_path / "saved"), fresh=True)
     assert done.returncode != 0
     assert "this model needs the package lmctr: pip install lmctr" in done.stderr.splitlines()[-1]
 
@@ -103,6 +103,6 @@ def test_the_cards_example_runs(hub, tmp_path):
     card = hub.files("tester/tiny")["README.md"]["data"].decode()
     (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.S)
     assert '"tester/tiny"' in code
-    done = client(hub.url, tmp_path, "-c", f"{code}\nprint('ended')")
+    done = client(hub.url, tmp_path, "-c", f"{code}\nprint('ended')", fresh=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "ended"

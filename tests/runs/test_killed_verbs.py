@@ -6,11 +6,10 @@ minutes on two cores. The seed of each verb's operations is 0 in the short form 
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
 from test_same_folder import TABLE, TEXT
 
@@ -63,12 +62,11 @@ def kill(verbs, given, work, trials, seed):
     """Kills verbs, and gives the number of trials."""
     asked = {"verbs": {verb: VERBS[verb] for verb in verbs}, "given": str(given), "work": str(work)}
     asked |= {"trials": trials, "seed": seed, "again": DONE}
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
-    script = [sys.executable, str(Path(__file__).parent / "kills.py"), json.dumps(asked)]
-    ended = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=590)
-    print(ended.stdout)
-    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
-    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    ended = warm.start(Path(__file__).parent / "kills.py", json.dumps(asked))
+    ended.wait(timeout=590)
+    print(ended.out)
+    assert ended.returncode == 0, ended
+    found = [json.loads(line) for line in ended.out.splitlines()]
     assert [one["verb"] for one in found] == list(verbs)
     assert not [one for one in found if one["findings"]], found
     return sum(one["trials"] for one in found)

@@ -1,14 +1,12 @@
 """`lmctr serve` as a process: what it prints, refuses, and does on signals."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import httpx
 import pytest
+import warm
 from served_runs import table_run
 
 from lmctr.cli.main import main
@@ -19,15 +17,9 @@ ROWS = {"rows": [{"ad": "a1", "price": 2.0}]}
 
 def started(*words):
     """The process and the address that it printed."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lmctr", "serve", *map(str, words), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    line = process.stdout.readline()
-    assert "serving" in line, process.communicate()[1][-2000:]
+    process = warm.start("-m", "lmctr", "serve", *words, "--port", "0")
+    line = process.line()
+    assert "serving" in line, process
     return process, line.split()[-1]
 
 
@@ -73,7 +65,6 @@ def test_a_new_version_on_sighup_and_every_answer_before_the_end_on_sigterm(tmp_
         assert process.wait(30) == 0
     finally:
         process.kill()
-        process.communicate()
 
 
 def test_what_cannot_be_served_ends_with_code_2(tmp_path, capsys):

@@ -2,8 +2,6 @@
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 import retrieval_tester  # noqa: E402
 import tabular_inputs  # noqa: E402
 import torch  # noqa: E402
+import warm  # noqa: E402
 from sequence_rows import random_batch  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 
@@ -112,23 +111,9 @@ def train(family, folder, processes=1, stop=None, dies=None, resume=None, double
 
 def launch(folder, processes, **options):
     """Run this file in several processes; their exit codes and what they printed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    words = [sys.executable, __file__, str(folder), str(processes), json.dumps(options)]
-    place = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1"}
-    running = [
-        subprocess.Popen(
-            words,
-            env={**os.environ, **place, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    texts = [process.communicate(timeout=240)[0] for process in running]
-    return [process.returncode for process in running], texts
+    running = warm.launch(__file__, folder, processes, json.dumps(options), processes=processes)
+    codes = [process.wait() for process in running]
+    return codes, [process.out + process.err for process in running]
 
 
 def main(folder, processes, options):

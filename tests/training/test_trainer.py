@@ -1,13 +1,11 @@
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import warm
 from toy_training import ToyCollator, ToyDataset, make_model, make_trainer
 from transformers import TrainerCallback
 
@@ -40,16 +38,10 @@ class Recorder(TrainerCallback):
 
 
 def run_script(folder, *words, processes=1, check=True):
-    paths = [str(SCRIPT.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable]
-    if processes > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command += [str(SCRIPT), str(folder), *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    if check:
-        assert done.returncode == 0, done.stderr[-3000:]
-    return done
+    if processes == 1:
+        return warm.run(SCRIPT, folder, *words, check=check)
+    running = warm.launch(SCRIPT, folder, *words, processes=processes)
+    assert [process.wait() for process in running] == [0] * processes, running
 
 
 def same_weights(left, right):

@@ -1,14 +1,11 @@
 """Fully sharded data parallel (FSDP2): what accelerate wraps by recipes/accelerate/fsdp2.yaml, on one and two CPU processes; LoRA under DDP."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+import warm
 import yaml
 from test_split_layout import split_batch
 from tiny_models import BACKBONES, sink_config
@@ -79,12 +76,8 @@ def test_two_processes_equal_one(mode, tmp_path):
     """Ten steps of AdamW on a tiny Qwen2: sharded by FSDP2, and with LoRA under DDP."""
     from fsdp_worker import train
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    words = [sys.executable, str(Path(__file__).with_name("fsdp_worker.py")), str(tmp_path / "weights.pt"), mode]
-    running = [subprocess.Popen(words, env={**os.environ, **place, "RANK": str(rank)}) for rank in range(2)]
-    assert [process.wait(timeout=240) for process in running] == [0, 0]
+    running = warm.launch(Path(__file__).with_name("fsdp_worker.py"), tmp_path / "weights.pt", mode)
+    assert [process.wait() for process in running] == [0, 0], running
     expected, found = train(mode), torch.load(tmp_path / "weights.pt")
     assert expected.keys() == found.keys()
     torch.manual_seed(0)
