@@ -15,6 +15,14 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let a worker of `-n` take tests that lie together, so that fixtures of a file are made once, and help another at the end."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out the tests that run for long or need much that is seldom there, unless `-m` names their marker."""
     if config.option.seeds:

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import runpy
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -34,6 +35,8 @@ WAIT = 240  # seconds after which a command that does not end is an error
 def _become(words, environment, folder, files, own_group):
     if own_group:
         os.setsid()
+    # Tests that a shell started in the background inherit an ignored SIGINT; a terminal's programs do not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -295,7 +295,7 @@ def check_many(count, seed, folder):
 
 
 def test_equal_tables_give_equal_ids(tmp_path):
-    check_many(150, 0, tmp_path)
+    check_many(50, 0, tmp_path)
 
 
 @pytest.mark.campaign

@@ -69,21 +69,27 @@ def test_two_recipes_never_mix(trained, tmp_path):
     assert content(run) == before
 
 
-@pytest.mark.parametrize("step", [12, 16])  # in the second epoch, and at the end of it
-@pytest.mark.parametrize(
-    "workers", [{}, {"dataloader_num_workers": 2, "dataloader_persistent_workers": True}], ids=str
+@pytest.fixture(
+    scope="module", params=[{}, {"dataloader_num_workers": 2, "dataloader_persistent_workers": True}], ids=str
 )
-def test_a_run_that_was_cut_off_ends_with_the_same_weights(workers, step, tmp_path, monkeypatch):
+def whole(request, tmp_path_factory):
+    """A run that saves often and was not cut off, and its recipe."""
     recipe = copy.deepcopy(TABLE)
     recipe["training"] |= {
         "save_steps": 4,
         "save_strategy": "steps",
         "eval_steps": 4,
         "eval_strategy": "steps",
-        **workers,
+        **request.param,
     }
-    whole = train(recipe, output_dir=tmp_path / "whole")
-    assert whole.metrics["steps"] == 24
+    run = train(recipe, output_dir=tmp_path_factory.mktemp("whole") / "run")
+    assert run.metrics["steps"] == 24
+    return run, recipe
+
+
+@pytest.mark.parametrize("step", [12, 16])  # in the second epoch, and at the end of it
+def test_a_run_that_was_cut_off_ends_with_the_same_weights(whole, step, tmp_path, monkeypatch):
+    whole, recipe = whole
     own = training._FirstStep.on_step_end
 
     def on_step_end(self, args, state, control, **kwargs):
