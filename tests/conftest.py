@@ -7,6 +7,8 @@ import pytest
 # Tests run in several processes; more threads than cores make every one of them wait. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# No test needs the Hub's servers, and where none answer, each attempt waits for half a minute. Read when huggingface_hub is imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def pytest_addoption(parser):

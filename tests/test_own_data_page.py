@@ -14,7 +14,7 @@ import yaml
 from lmctr.cli.main import main
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "own_data.md"
-EVENTS, USERS, ITEMS = 40_000, 4_500, 400
+EVENTS, USERS, ITEMS = 12_000, 1_500, 400
 # The page's trainings, cut short: the commands are tested here, not what the models reach.
 SHORT = {
     "din": ["--data.max_train_samples", "2000", "--training.epochs", "1"],
