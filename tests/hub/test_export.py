@@ -140,7 +140,9 @@ def test_onnx_of_layouts(backbone, values, tmp_path):
 
 @pytest.mark.parametrize("kind", ["none", "cls"])
 def test_other_kinds_of_sinks_and_a_bf16_model(kind, tmp_path):
-    model = model_of("bert", layers=1, sink_kind=kind, sink_signal="none", sink_bias_layers="all" if kind == "cls" else None)
+    model = model_of(
+        "bert", layers=1, sink_kind=kind, sink_signal="none", sink_bias_layers="all" if kind == "cls" else None
+    )
     processor = CTRSinkProcessor(wordpiece(vocab_size=50), sink_kind=kind, num_behaviors=2, prompt="generic/en")
     program = torch.export.load(export_model(model, processor, tmp_path, format="torch")).module()
     names = json.loads((tmp_path / "export.json").read_text())["inputs"]
