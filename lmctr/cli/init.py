@@ -8,6 +8,7 @@ INIT = Action(
     "lmctr.runs.options:InitOptions",
     "lmctr.runs.starting:init",
     epilog="lmctr init clicks.csv --items items.csv writes clicks/schema.yaml, clicks/ctr_sink.yaml, clicks/din.yaml and "
-    "clicks/deepfm.yaml, and prints the next commands.",
+    "clicks/deepfm.yaml, and prints the next commands. Rows without users, items and times are a table: a schema of its fields and "
+    "clicks/deepfm.yaml.",
 )
 add_parser, run = INIT.add_parser, INIT.run

@@ -27,7 +27,7 @@ from lmctr.data.reading import checked_file, no_header_hint
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["FileSample", "Guess", "LogGuess", "guess_log", "sample_file"]
+__all__ = ["FileSample", "Guess", "Guesser", "LogGuess", "NoLogError", "guess_log", "sample_file"]
 
 SAMPLE_BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
@@ -87,6 +87,7 @@ class FileSample:
         path: the file. reading: keys of the schema besides the path (`delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
         objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
+        marked: columns of numbers that were texts for their decimal commas or words for missing values.
     """
 
     path: Path
@@ -95,6 +96,7 @@ class FileSample:
     rows: int
     whole: bool
     objects: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -132,7 +134,7 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
     table = table.drop_columns(list(objects))
     reading = {} if delimiter in (None, ",") else {"delimiter": delimiter}
-    decimal, missing, cleaned = ".", set(), {}
+    decimal, missing, cleaned, marked = ".", set(), {}, []
     for name in table.column_names:
         values = table[name].combine_chunks()
         if is_text(values.type):
@@ -143,12 +145,15 @@ def sample_file(path: str | os.PathLike) -> FileSample:
             decimal = "," if comma and pc.any(pc.match_substring(values, ",")).as_py() else decimal
             if comma or (words and _all_match(values, r"^-?\d+(\.\d+)?$")):
                 values = pc.replace_substring(values, ",", ".").cast(pa.float64())
+                marked.append(name)
         cleaned[name] = values
     if kind in ("csv", "tsv"):
         reading |= {"decimal": ","} if decimal == "," else {}
         reading |= {"na_values": sorted(missing)} if missing else {}
     table = pa.table(cleaned)
-    return FileSample(path, reading, table, table.num_rows if whole else _rows_of(path, kind, table), whole, objects)
+    return FileSample(
+        path, reading, table, table.num_rows if whole else _rows_of(path, kind, table), whole, objects, tuple(marked)
+    )
 
 
 def _holds_objects(kind: pa.DataType) -> bool:
@@ -217,6 +222,10 @@ class LogGuess:
         return lines
 
 
+class NoLogError(ValueError):
+    """A file without a user, an item or a time: perhaps a table, no log."""
+
+
 Ask = Callable[[str, Sequence[str], str], str]
 
 
@@ -236,12 +245,14 @@ def guess_log(
         ask: asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer. None keeps guesses.
 
     Raises:
-        ValueError: nothing looks like a user, an item, a time or a label; names what to state.
+        ValueError: nothing looks like a user, an item, a time ([`NoLogError`]) or a label; names what to state.
     """
-    return _Guesser(events, items, users, dict(given or {}), ask).run()
+    return Guesser(events, items, users, dict(given or {}), ask).run()
 
 
-class _Guesser:
+class Guesser:
+    """What is settled so far, and what is left; the parts of a guess are its methods."""
+
     def __init__(
         self,
         events: FileSample,
@@ -267,6 +278,11 @@ class _Guesser:
         self.columns["time"] = self._time()
         self.columns["item"] = self._key("item")
         self.columns["user"] = self._key("user")
+        unsure = {guess.role for guess in self.found.guesses if not guess.sure}
+        if {"item", "user"} <= unsure and (self.found.items, self.found.users) == (None, None):
+            raise NoLogError(
+                f"{self.events.path}: no column is called like a user, and none like an item; state them: --user COLUMN --item COLUMN. {self._table()}"
+            )
         self._reactions()
         keys = ("user", "item", "time", "label", "feedback", "feedback_values", "weight", "extra_labels")
         self.columns = {key: self.columns[key] for key in keys if key in self.columns}
@@ -312,11 +328,13 @@ class _Guesser:
         objects = "".join(
             f"; {name} holds objects: give their entries columns of their own" for name in self.events.objects
         )
-        return ValueError(
+        return (ValueError if role == "label" else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN; the columns are "
-            f"{', '.join(self.left)}{taken}{objects}. Clicks without users and items are a table: "
-            f"lmctr train {self.events.path} --model deepfm"
+            f"{', '.join(self.left)}{taken}{objects}. {self._table()}"
         )
+
+    def _table(self) -> str:
+        return f"Clicks without users and items are a table: lmctr train {self.events.path} --model deepfm"
 
     # ---- the four columns that every log has ----------------------------------------------------------------------
 
@@ -373,7 +391,8 @@ class _Guesser:
             return self._take(role, self.given[role], "")
         if named:
             return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")
-        repeated = [name for name in good if 10 < self.events.distinct[name] < rows / 2]
+        other = self.events.named("user" if role == "item" else "item")
+        repeated = [name for name in good if 10 < self.events.distinct[name] < rows / 2 and name not in other]
         if not repeated:
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])

@@ -136,7 +136,7 @@ def table_counting_baseline(
         "validation" and "test" to probabilities (R,).
     """
     features = table_features(table, splits, seed) if features is None else features
-    return _probabilities(LogisticRegression(C=1.0, max_iter=200), features.rates, table, splits, features)
+    return _probabilities(LogisticRegression(C=1.0, max_iter=1000), features.rates, table, splits, features)
 
 
 def table_gradient_boosting_baseline(

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from lmctr.data.guess import Ask, LogGuess, guess_log, sample_file
+from lmctr.data.guess import Ask, LogGuess, NoLogError, guess_log, sample_file
+from lmctr.data.guess_table import guess_table
 from lmctr.data.logs.splits import split_log
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of
@@ -24,6 +25,7 @@ __all__ = ["init", "recipe_for_file", "starting_recipe"]
 
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
 LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
+_FEW_ROWS = 100_000  # of a table, below which three epochs are few steps
 _BACKBONE = {
     "model_type": "bert",
     "hidden_size": 64,
@@ -55,23 +57,29 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     guess = _guess(options.events, options, _on_terminal if asks else None)
     for line in guess.lines():
         say(line)
-    schema = {"name": events.name.split(".")[0], **relative(guess.schema, folder)}
+    is_table = _is_table(guess)
+    starts = [family for family in FAMILIES if not is_table or family_of(family).input == "tabular"]
+    names = ["schema.yaml", *(f"{family}.yaml" for family in starts)]
+    schema = {"name": events.name.split(".")[0], **(_table_schema if is_table else relative)(guess.schema, folder)}
     folder.mkdir(parents=True, exist_ok=True)
     _write(
         folder / "schema.yaml",
-        _SCHEMA_HEAD.format(events=events) + "".join(f"# {line}\n" for line in guess.lines()),
+        _SCHEMA_HEAD.format(events=events, room="tables.load" if is_table else "logs.table")
+        + "".join(f"# {line}\n" for line in guess.lines()),
         schema,
     )
     say("")
     is_large = guess.events.rows > LARGE
-    if not is_large:
+    if is_table:
+        say("no user, item and time: rows of a table, which tabular families read")
+    elif not is_large:
         say(_checked(folder / "schema.yaml"))
-    for family in FAMILIES:
+    for family in starts:
         recipe = starting_recipe(family, guess, {"name": "schema.yaml"})
         _write(folder / f"{family}.yaml", _RECIPE_HEAD.format(family=family, folder=folder), recipe)
     say(f"wrote {', '.join(str(folder / name) for name in names)}")
     say("\nnext:")
-    if is_large:
+    if is_large and not is_table:
         say(
             f"  lmctr data sample {folder}/schema.yaml --share {LARGE / 3 / guess.events.rows:.2g} --output {folder}/sample.parquet"
         )
@@ -79,29 +87,39 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
             f"      (about {guess.events.rows:,} events are many for a first try; add --data.path {folder}/sample.parquet to the lines below)"
         )
     say(f"  lmctr data inspect {folder}/schema.yaml")
-    for family in FAMILIES:
+    for family in starts:
         say(f"  lmctr train {folder}/{family}.yaml")
-    say("  lmctr evaluate runs/din --compare runs/deepfm")
-    say("  lmctr predict runs/din --input impressions.csv --output scores.csv")
+    say("  lmctr evaluate runs/din --compare runs/deepfm" if not is_table else _OTHER_FAMILY.format(folder=folder))
+    say(f"  lmctr predict runs/{starts[-1] if is_table else 'din'} --input impressions.csv --output scores.csv")
     return 0
 
 
 @step("looking at the columns")
-def _guess(events: str, options: DataFiles, ask: Ask | None) -> LogGuess:
+def _guess(events: str, options: DataFiles, ask: Ask | None, may_be_table: bool = True) -> LogGuess:
+    """The log of the files; where one file lacks a user, an item or a time, the table that it is."""
     files = [None if path is None else sample_file(path) for path in (events, options.items, options.users)]
     named = {role: getattr(options, role) for role in ("user", "item", "time", "label")}
-    return guess_log(*files, {role: column for role, column in named.items() if column is not None}, ask)
+    named = {role: column for role, column in named.items() if column is not None}
+    try:
+        return guess_log(*files, named, ask)
+    except NoLogError:
+        if not may_be_table or files[1:] != [None, None] or "item" in named:
+            raise
+        return guess_table(files[0], named)
+
+
+def _is_table(guess: LogGuess) -> bool:
+    return "fields" in guess.schema
 
 
 def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
     """The recipe of the family `options.model` for the data file `options.recipe`; `say` gets what was taken for what."""
-    family_of(options.model)
-    guess = _guess(options.recipe, options, None)
+    guess = _guess(options.recipe, options, None, may_be_table=family_of(options.model).input == "tabular")
     for line in guess.lines():
         say(line)
     say("")
     schema = dict(guess.schema)
-    events = schema.pop("events")
+    events = dict(schema.pop("events"))
     return starting_recipe(options.model, guess, {"name": events.pop("path"), "options": {**events, **schema}})
 
 
@@ -113,6 +131,20 @@ def relative(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
             path = Path(result[part]["path"]).resolve()
             result[part] = {**result[part], "path": _seen_from(path, folder.resolve())}
     return result
+
+
+def _table_schema(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The content of a table's schema file in a folder."""
+    result = {key: value for key, value in schema.items() if key not in ("events", "time", "time_format")}
+    reading = dict(schema["events"])
+    path = Path(reading.pop("path")).resolve()
+    time = {"column": schema.get("time"), **({"format": schema["time_format"]} if "time_format" in schema else {})}
+    return {
+        "files": _seen_from(path, folder.resolve()),
+        **reading,
+        **({"time": time} if "time" in schema else {}),
+        **result,
+    }
 
 
 def _seen_from(path: Path, folder: Path) -> str:
@@ -134,8 +166,9 @@ def _checked(schema: Path) -> str:
 
 
 _SCHEMA_HEAD = (
-    "# Which column of {events} is what: guessed by `lmctr init`, to be mended here. Keys: lmctr.data.logs.table.\n#\n"
+    "# Which column of {events} is what: guessed by `lmctr init`, to be mended here. Keys: lmctr.data.{room}.\n#\n"
 )
+_OTHER_FAMILY = "  lmctr train {folder}/deepfm.yaml --model.family dcnv2 --output-dir runs/dcnv2"
 _RECIPE_HEAD = (
     "# {family} on the log of schema.yaml: short enough for a first try on two cores.\n#\n#   lmctr train {folder}/{family}.yaml\n#\n"
     "# Every key: lmctr train --list-keys {family}\n\n"
@@ -182,7 +215,8 @@ def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[
         raise ValueError(
             f"--model {family}: it ranks the ads of impressions, which a log of events has not; give {', '.join(FAMILIES)} or another"
         )
-    data, own = {**data, "split": "time", "fractions": [0.8, 0.1, 0.1]}, _RECIPES[kind](guess)
+    rule = "random" if _is_table(guess) and "time" not in guess.schema else "time"
+    data, own = {**data, "split": rule, "fractions": [0.8, 0.1, 0.1]}, _RECIPES[kind](guess)
     options = {**data.get("options", {}), **own["data"].pop("options", {})}
     data |= own["data"] | ({"options": options} if options else {})
     return {"data": data, "model": {"family": family, **own["model"]}, "training": own["training"]}
@@ -242,16 +276,16 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
 
 
 def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
+    of_log = {"options": {"history_length": 20, "min_count": 5}, "statistics": "full"}
     return {
         "data": {
-            "options": {"history_length": 20, "min_count": 5},
+            **({} if _is_table(guess) else of_log),
             "max_train_samples": 500_000,
             "max_eval_samples": 100_000,
-            "statistics": "full",
         },
         "model": {"embedding_dim": 8},
         "training": {
-            "epochs": 3,
+            "epochs": 10 if _is_table(guess) and guess.events.rows < _FEW_ROWS else 3,
             "learning_rate": 1e-3,
             "weight_decay": 1e-3,
             "per_device_train_batch_size": 256,

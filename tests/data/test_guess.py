@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from lmctr.data import load_log
-from lmctr.data.guess import guess_log, sample_file
+from lmctr.data.guess import NoLogError, guess_log, sample_file
+from lmctr.data.guess_table import guess_table
+from lmctr.data.tables.load import table_source
 
 ROWS = 400
 
@@ -209,6 +211,72 @@ def test_objects_are_left_out_and_named(tmp_path):
     assert next(entry.why for entry in guess.guesses if entry.column == "ad").startswith("holds objects")
     with pytest.raises(ValueError, match=r"like the user.*item_id is the item; ad holds objects.*--model deepfm"):
         guess_log(write(tmp_path / "f.jsonl", table(ad=ads, user_id=[None] * ROWS)))
+
+
+def clicks(**more):
+    """Rows of a table without users, items and times."""
+    rng = np.random.default_rng(1)
+    columns = {
+        "clicked": rng.integers(0, 2, ROWS),
+        "visits": rng.integers(0, 90, ROWS),
+        "price": rng.normal(size=ROWS).round(3),
+        "site_id": rng.integers(0, 90, ROWS),
+        "slot": rng.integers(0, 7, ROWS),
+        "browser": rng.choice(["fox", "bear", "owl"], ROWS),
+        "topics": rng.choice(["a|b", "b", "a|c|d"], ROWS),
+        "same": np.zeros(ROWS, dtype=int),
+    }
+    return {name: list(values) for name, values in (columns | more).items() if values is not None}
+
+
+def test_a_table_of_clicks(tmp_path):
+    sample = write(tmp_path / "e.csv", clicks(converted=[0, 1] * (ROWS // 2)), ";")
+    with pytest.raises(NoLogError, match="like the time"):
+        guess_log(sample)
+    guess = guess_table(sample)
+    schema = dict(guess.schema)
+    assert schema.pop("events") == {"path": str(tmp_path / "e.csv"), "delimiter": ";"}
+    assert schema.pop("label") == "clicked"
+    fields = {field["name"]: {key: field[key] for key in field if key != "name"} for field in schema.pop("fields")}
+    assert schema == {}
+    codes = {"type": "categorical", "min_count": 2, "value_type": "integer"}
+    assert fields == {
+        "visits": codes,
+        "visits_number": {"column": "visits", "type": "numeric", "before": "log1p", "transform": "standardize"},
+        "price": {"type": "numeric", "transform": "standardize"},
+        "site_id": codes,
+        "slot": codes,
+        "browser": codes | {"value_type": "text"},
+        "topics": {"type": "multi_value", "separator": "|"},
+    }
+    left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
+    assert left == {"same": "one value only", "converted": "another reaction: told later than the label"}
+    source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"], delimiter=";")
+    assert [field["name"] for field in source.fields] == [field["name"] for field in guess.schema["fields"]]
+
+
+def test_the_time_and_the_users_of_a_table(tmp_path):
+    times = list(range(1_700_000_000, 1_700_000_000 + ROWS))
+    users = [row % 40 for row in range(ROWS)]
+    guess = guess_table(write(tmp_path / "e.csv", clicks(ts=times, user_id=users)))
+    assert (guess.schema["time"], guess.schema["group"]) == ("ts", "user_id")
+    names = [field["name"] for field in guess.schema["fields"]]
+    assert "ts" not in names
+    assert "user_id" in names
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "says"),
+    [
+        ({"clicked": ["yes", "no"] * (ROWS // 2)}, {}, r"like the label \(0 and 1\).*--label"),
+        ({}, {"label": "slot"}, r"like the label \(0 and 1\)"),
+        ({}, {"time": "slot"}, "--time slot: holds no times"),
+        ({"price": ["1.5", "?"] * (ROWS // 2)}, {}, "'price': numbers with decimal commas or with words"),
+    ],
+)
+def test_errors_of_tables(tmp_path, columns, given, says):
+    with pytest.raises(ValueError, match=says):
+        guess_table(write(tmp_path / "e.csv", clicks(**columns)), given)
 
 
 def test_codes_are_declared_so_that_a_later_file_gives_the_same(tmp_path):

@@ -1,0 +1,127 @@
+"""What the columns of one file probably are where it is a table of clicks, no log: its label, its time, and a field per other column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmctr.data.guess import FileSample, Guesser, LogGuess
+from lmctr.data.logs.columns import is_number, is_text
+
+__all__ = ["guess_table"]
+
+_COUNTS = 20  # distinct whole numbers from 0, 1 or below on, above which a column of them may count rather than name
+
+
+def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> LogGuess:
+    """The options of a table's source (see [`~lmctr.data.tables.load`]) from a sample of its file.
+
+    Args:
+        events: of the file. given: columns that the user named, by `user`, `time`, `label`; they are not guessed.
+
+    Returns:
+        The guess; its `schema` has `events` (path and how it is read), `label`, `fields`, and where they are there `time`, `time_format`
+        and `group`.
+
+    Raises:
+        ValueError: no column of two values looks like the label; names what to state. Numbers that are no plain numbers.
+    """
+    return _TableGuesser(events, None, None, {k: v for k, v in (given or {}).items() if k != "item"}, None).run()
+
+
+class _TableGuesser(Guesser):
+    def run(self) -> LogGuess:
+        for name in self.events.objects:
+            self._say("left out", name, "holds objects; give their entries columns of their own")
+        if self.events.marked:
+            name = self.events.marked[0]
+            raise ValueError(
+                f"{self.events.path}, column {name!r}: numbers with decimal commas or with words for missing values; tables take points and "
+                "empty cells: write them so"
+            )
+        reading = {key: value for key, value in self.events.reading.items() if key == "delimiter"}
+        schema = self.found.schema = {"events": {"path": str(self.events.path), **reading}}
+        schema["label"] = self._label()
+        self._moment(schema)
+        if "user" in self.given or (self.events.named("user") and self.events.named("user")[0] in self.left):
+            schema["group"] = self.given.get("user", self.events.named("user")[0])
+            self._say("group", schema["group"], "users, by its name: AUC inside them is reported too")
+        schema["fields"] = [field for name in self.left for field in self._fields(name)]
+        return self.found
+
+    def _label(self) -> str:
+        """The column of 0 and 1 (or false and true): the named one, else the only one."""
+        whole = {name: self.events.table[name].type for name in self.left}
+        binary = [n for n, kind in whole.items() if not is_text(kind) and self._yes(n) is not None]
+        named = [name for name in self.events.named("label") if name in binary]
+        wanted = self.given.get("label")
+        if (wanted or (named or binary or [None])[0]) not in binary:
+            raise self._absent("label", "0 and 1")
+        label = self._take("label", wanted or (named or binary)[0], "", sure=bool(named) or len(binary) == 1)
+        self.found.guesses.pop()
+        self._say("label", label, self._rate(label, self._yes(label)), sure=bool(wanted or named) or len(binary) == 1)
+        for other in named:
+            if other != label:
+                self.left.remove(other)
+                self._say("left out", other, "another reaction: told later than the label")
+        return label
+
+    def _moment(self, schema: dict[str, Any]) -> None:
+        """The column of times, by which rows are parted."""
+        wanted = self.given.get("time")
+        for name in [wanted] if wanted else [name for name in self.events.named("time") if name in self.left]:
+            why, keys = self._time_of(name) or (None, {})
+            if why is None and wanted:
+                raise ValueError(f"--time {name}: holds no times that can be told; write `time` into a table's schema")
+            if why is None or "unit" in keys:
+                continue
+            self.left.remove(name)
+            self._say("time", name, f"{why}: parts the rows")
+            schema["time"] = name
+            schema |= {"time_format": keys["format"]} if "format" in keys else {}
+            return
+
+    def _fields(self, name: str) -> list[dict[str, Any]]:
+        """The fields of a column; none: it is left out. Whole numbers that may count or name are read both ways."""
+        values, distinct = self.events.values(name), self.events.distinct.get(name)
+        kind, left_out, how = values.type, None, {}
+        is_whole = pa.types.is_integer(kind)
+        if not len(values) or (distinct is not None and distinct < 2):
+            left_out = "one value only" if len(values) else "empty"
+        elif pa.types.is_nested(kind):
+            why, how = "lists", {"type": "sequence"}
+        elif pa.types.is_temporal(kind):
+            left_out = "another time"
+        elif is_number(kind) and not is_whole:
+            why, how = "numbers", self._number(values)
+        elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
+            why, how = f"lists, parted by {separator!r}", {"type": "multi_value", "separator": separator}
+        elif distinct > 50 and distinct > 0.9 * len(values):
+            left_out = "another value on (almost) every row"
+        else:
+            why, how = f"{distinct:,} {'codes' if is_whole else 'categories'}", {"type": "categorical", "min_count": 2}
+            how |= {} if pa.types.is_boolean(kind) else {"value_type": "integer" if is_whole else "text"}
+        if left_out is not None:
+            self._say("left out", name, left_out)
+            return []
+        fields = [{"name": name, **how}]
+        if is_whole and not self._names(name, values, distinct):
+            why = f"{distinct:,} different whole numbers: codes, or counts? Read as both"
+            fields.append({"name": f"{name}_number", "column": name, **self._number(values)})
+        self._say("field", name, why, sure=len(fields) == 1)
+        return fields
+
+    @staticmethod
+    def _number(values: pa.Array) -> dict[str, Any]:
+        before = {"before": "log1p"} if pc.min(values).as_py() >= 0 else {}
+        return {"type": "numeric", **before, "transform": "standardize"}
+
+    def _names(self, name: str, values: pa.Array, distinct: int) -> bool:
+        """Whether whole numbers are codes for sure: called so, few, or far above 0."""
+        called = re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())) is not None
+        called = called or any(name in self.events.named(role) for role in ("user", "item"))
+        return called or distinct <= _COUNTS or pc.min(values).as_py() > 1
