@@ -50,7 +50,7 @@ def test_a_wheel_holds_code_and_what_it_reads(tmp_path):
     assert sizes[largest] < 16_000, f"{largest} alone is large: is it something to read at run time?"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.network
 @pytest.mark.timeout(1800)
 def test_the_commands_of_the_image_run_from_a_wheel(tmp_path):

@@ -111,7 +111,7 @@ class Work:
             _open.remove(self)
             if self.bar is not None:
                 self.bar.close()
-            elif self.has_lines and kind is None:
+            elif kind is None and (self.has_lines or self._is_late()):
                 self._line(f"done in {clock(time.monotonic() - self.began)}")
 
     def update(self, count: int = 1) -> None:
@@ -125,6 +125,10 @@ class Work:
         if not self.on_terminal:
             least, most = _LINES
             self.next = max(self.next, now + min(max(least, (now - self.began) / 4), most))
+
+    def _is_late(self) -> bool:
+        """Whether a line is due that a busy machine kept the thread from showing."""
+        return self._thread is not None and not self.on_terminal and time.monotonic() >= self.next
 
     def _watch(self) -> None:
         while not self._ended.wait(max(self.next - time.monotonic(), 0.01)):

@@ -423,7 +423,7 @@ def test_cost_measures_once_and_compares(saved, tmp_path, capsys):
         "--latency-ms",
         "500",
         "--candidates",
-        "64",
+        "512",  # so many that the products, not the calls, take the time
         "--batch-sizes",
         "2",
     )

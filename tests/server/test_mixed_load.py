@@ -146,7 +146,7 @@ def test_mixed_load(tmp_path, kind, seconds, rate):
         spent = processor_seconds(process.pid) - began
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
     loaded = lmctr.runs.load(str(run))
     for number, found in load.first.items():
         load.compare(found, loaded.predict([load.bodies[number]]).reshape(-1))
