@@ -96,15 +96,18 @@ class _TableGuesser(Guesser):
             why, how = "lists", {"type": "sequence"}
         elif pa.types.is_temporal(kind):
             left_out = "another time"
-        elif is_number(kind) and not is_whole:
+        elif is_number(kind) and not is_whole and not self._is_called_code(name):
             why, how = "numbers", self._number(values)
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
             why, how = f"lists, parted by {separator!r}", {"type": "multi_value", "separator": separator}
         elif distinct > 50 and distinct > 0.9 * len(values):
             left_out = "another value on (almost) every row"
         else:
-            why, how = f"{distinct:,} {'codes' if is_whole else 'categories'}", {"type": "categorical", "min_count": 2}
-            how |= {} if pa.types.is_boolean(kind) else {"value_type": "integer" if is_whole else "text"}
+            why, how = (
+                f"{distinct:,} {'codes' if is_number(kind) else 'categories'}",
+                {"type": "categorical", "min_count": 2},
+            )
+            how |= {"value_type": "integer"} if is_whole else {"value_type": "text"} if is_text(kind) else {}
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
@@ -122,6 +125,9 @@ class _TableGuesser(Guesser):
 
     def _names(self, name: str, values: pa.Array, distinct: int) -> bool:
         """Whether whole numbers are codes for sure: called so, few, or far above 0."""
-        called = re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())) is not None
-        called = called or any(name in self.events.named(role) for role in ("user", "item"))
-        return called or distinct <= _COUNTS or pc.min(values).as_py() > 1
+        return self._is_called_code(name) or distinct <= _COUNTS or pc.min(values).as_py() > 1
+
+    def _is_called_code(self, name: str) -> bool:
+        if re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())):
+            return True
+        return any(name in self.events.named(role) for role in ("user", "item"))

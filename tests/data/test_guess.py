@@ -230,7 +230,9 @@ def clicks(**more):
 
 
 def test_a_table_of_clicks(tmp_path):
-    sample = write(tmp_path / "e.csv", clicks(converted=[0, 1] * (ROWS // 2)), ";")
+    rows, of_64_bits = ([10**19 + 10**6 * (row % count) for row in range(ROWS)] for count in (ROWS, 9))
+    columns = clicks(converted=[0, 1] * (ROWS // 2), id=rows, advertiser_id=of_64_bits)
+    sample = write(tmp_path / "e.csv", columns, ";")
     with pytest.raises(NoLogError, match="like the time"):
         guess_log(sample)
     guess = guess_table(sample)
@@ -248,9 +250,14 @@ def test_a_table_of_clicks(tmp_path):
         "slot": codes,
         "browser": codes | {"value_type": "text"},
         "topics": {"type": "multi_value", "separator": "|"},
+        "advertiser_id": {"type": "categorical", "min_count": 2},
     }
     left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
-    assert left == {"same": "one value only", "converted": "another reaction: told later than the label"}
+    assert left == {
+        "same": "one value only",
+        "converted": "another reaction: told later than the label",
+        "id": "another value on (almost) every row",
+    }
     source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"], delimiter=";")
     assert [field["name"] for field in source.fields] == [field["name"] for field in guess.schema["fields"]]
 
