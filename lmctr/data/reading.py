@@ -102,7 +102,11 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
     """The file, or the folder of Parquet files that are one table, and its format. Raises for a file that is absent or empty, and for one
     that holds no text where its format is text."""
     path = Path(path)
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:
+        raise ValueError(f"{str(path)[:200]}: no path of a file: {error.strerror}.") from None
+    if is_folder:
         if format not in (None, "parquet") or not parquet_files(path):
             raise FileNotFoundError(
                 f"{path}: a folder without .parquet files, which alone may be several in a folder; give a file."

@@ -63,7 +63,7 @@ def _load_config(folder: RunFolder) -> CTRConfig:
     try:
         return AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
     except Exception as error:  # configurations of transformers raise of every kind
-        raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error}") from error
+        raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error!s:.500}") from error
 
 
 def _check_agreement(folder: RunFolder, config: CTRConfig) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 _WORDS = {"recipes": "recipe", "prompts": "prompt", "model_cards": "model card"}
 KINDS = tuple(_WORDS)
 _SUFFIXES = ("", ".yaml", ".yml", ".md")
+_LONGEST_NAME = 200
 
 
 def resource_dir(kind: str) -> Path:
@@ -52,6 +53,10 @@ def find_resource(kind: str, name: str) -> Path:
     short = str(name).replace("\\", "/").removeprefix("./").removeprefix(f"{kind}/")
     if Path(short).is_absolute() or ".." in Path(short).parts:
         raise ValueError(f"the name of a {kind} resource stays inside its folder, got {str(name)!r}")
+    if len(short) > _LONGEST_NAME:
+        raise ValueError(
+            f"the name of a {kind} resource has at most {_LONGEST_NAME} signs, got {len(short)}: {short[:50]!r}..."
+        )
     for suffix in _SUFFIXES:
         path = root / f"{short}{suffix}"
         if path.is_file():

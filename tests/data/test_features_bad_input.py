@@ -238,3 +238,16 @@ def test_a_lookup_of_nothing():
     with pytest.raises(ValueError, match="unknown key 'x' in fields with ids"):
         processor.vocab_size("x")
     assert np.array_equal(processor.lookup("c", ["a", "zzz"]), [2, 1])
+
+
+@pytest.mark.parametrize("values", [[10**13], [-(10**13)], pa.array([2**63], pa.uint64())])
+def test_whole_seconds_beyond_the_calendar_are_no_times(values):
+    fields = [{"name": "hour", "type": "categorical", "column": "at", "extract": "hour"}]
+    processor = TabularFeatureProcessor(fields, label=None).fit({"at": [1_700_000_000, 1_700_003_600]})
+    with pytest.raises(ValueError, match=r"column 'at'.*are no times.*unix seconds up to"):
+        processor({"at": values})
+    if isinstance(values, list):
+        with pytest.raises(ValueError, match=r"column 'at'.*are no times.*unix seconds up to"):
+            processor([{"at": values[0]}])
+    with pytest.raises(ValueError, match="column 'at'"):  # as columns, and as Arrow takes them
+        processor([{"at": ""}, {"at": 1_700_000_000}])

@@ -139,7 +139,7 @@ def csv_bytes(draw):
     """A small log as CSV with some bytes put in, taken out or exchanged."""
     content = bytearray(CLEAN)
     for _ in range(draw.integers(0, 4)):
-        place, size = int(draw.integers(len(content))), int(draw.choice([0, 1, 2, 30, 2000]))
+        place, size = int(draw.integers(len(content) + 1)), int(draw.choice([0, 1, 2, 30, 2000]))
         content[place : place + size] = BROKEN[draw.integers(len(BROKEN))]
     return bytes(content)
 
@@ -161,4 +161,5 @@ def test_logs(tmp_path, what, seed):
             raise AssertionError(
                 f"block {seed}, input {number}: {schema if is_schema else content!r:.3000}"
             ) from error
-    assert 10 < refused < 119
+    assert refused > 10
+    assert what == "schema" or refused < 119

@@ -207,6 +207,10 @@ def _extract(words: pa.Array, field: Field, rows: Rows, codes: np.ndarray, array
         rows.refuse((codes >= 0) & wrong[codes], array, field.source_column, "are no times", accepted)
         moments = pa.array(seconds, pa.timestamp("s"))
     elif pa.types.is_integer(kind):
+        values = words.fill_null(0).to_numpy(zero_copy_only=False)
+        far = np.append((values > MAX_SECONDS) | (values < -MAX_SECONDS), False)
+        accepted = f"Accepted: unix seconds up to {MAX_SECONDS}, timestamps, or texts with time_format."
+        rows.refuse((codes >= 0) & far[codes], array, field.source_column, "are no times", accepted)
         moments = words.cast(pa.int64()).cast(pa.timestamp("s"))
     elif pa.types.is_floating(kind) or is_text(kind):
         moments = _moments(words, field, rows, codes, array)

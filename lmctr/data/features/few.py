@@ -182,10 +182,10 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 def _entries(value: Any, field: Field) -> Sequence[Any]:
     """The entries of a list, or of a text with a separator."""
-    if value is None or value == "":
+    if value is None:
         return []
     if isinstance(value, str) and field.separator is not None:
-        return value.split(field.separator)
+        return value.split(field.separator) if value else []
     if not isinstance(value, (list, tuple)):
         raise _NotPlain
     return value
@@ -207,7 +207,7 @@ def _number(value: Any) -> float:
 
 
 def _part_of_time(value: Any, field: Field) -> str | None:
-    if value is None or value == "":
+    if value is None or (value == "" and field.time_format is not None):
         return None
     if field.time_format is not None and isinstance(value, str):
         value = parse_time(value, field.time_format)
@@ -215,7 +215,10 @@ def _part_of_time(value: Any, field: Field) -> str | None:
         raise _NotPlain
     if isinstance(value, bool) or not isinstance(value, int):
         raise _NotPlain
-    moment = datetime.fromtimestamp(value, timezone.utc)
+    try:
+        moment = datetime.fromtimestamp(value, timezone.utc)
+    except (OverflowError, OSError, ValueError) as error:  # a year that the calendar has not
+        raise _NotPlain from error
     if field.extract == "weekend":
         return str(int(moment.weekday() >= 5))
     return str(moment.weekday() if field.extract == "weekday" else getattr(moment, field.extract))

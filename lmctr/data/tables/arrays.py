@@ -38,7 +38,7 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
             return array
     except UnicodeEncodeError:
         raise _no_text(values, name) from None
-    except _ERRORS as error:
+    except (*_ERRORS, TypeError) as error:  # TypeError: arrays inside lists
         problem = error
     of_value = {"text": _text, "number": _number}.get(kind)
     try:
