@@ -67,6 +67,7 @@ _ACTIONS = (
 )
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
+_OF_OBJECTS = "give their entries columns of their own"
 
 
 @dataclass(frozen=True)
@@ -272,9 +273,7 @@ class Guesser:
                 )
 
     def run(self) -> LogGuess:
-        for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
-            for name in () if sample is None else sample.objects:
-                self._say(f"{start}left out", name, "holds objects; give their entries columns of their own")
+        self._leave_out_objects()
         self.columns["time"] = self._time()
         self.columns["item"] = self._key("item")
         self.columns["user"] = self._key("user")
@@ -305,6 +304,11 @@ class Guesser:
             self._say("items missing_items", "empty", f"{lacking:.1%} of the events have an item without a row there")
         return self.found
 
+    def _leave_out_objects(self) -> None:
+        for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
+            for name in () if sample is None else sample.objects:
+                self._say(f"{start}left out", name, f"holds objects; {_OF_OBJECTS}")
+
     def _say(self, role: str, column: str, why: str, sure: bool = True) -> None:
         self.found.guesses.append(Guess(role, column, why, sure))
 
@@ -325,9 +329,7 @@ class Guesser:
         taken = "".join(
             f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
         )
-        objects = "".join(
-            f"; {name} holds objects: give their entries columns of their own" for name in self.events.objects
-        )
+        objects = "".join(f"; {name} holds objects: {_OF_OBJECTS}" for name in self.events.objects)
         return (ValueError if role == "label" else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN; the columns are "
             f"{', '.join(self.left)}{taken}{objects}. {self._table()}"

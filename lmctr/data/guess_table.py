@@ -35,8 +35,7 @@ def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> L
 
 class _TableGuesser(Guesser):
     def run(self) -> LogGuess:
-        for name in self.events.objects:
-            self._say("left out", name, "holds objects; give their entries columns of their own")
+        self._leave_out_objects()
         if self.events.marked:
             name = self.events.marked[0]
             raise ValueError(
@@ -55,15 +54,15 @@ class _TableGuesser(Guesser):
 
     def _label(self) -> str:
         """The column of 0 and 1 (or false and true): the named one, else the only one."""
-        whole = {name: self.events.table[name].type for name in self.left}
-        binary = [n for n, kind in whole.items() if not is_text(kind) and self._yes(n) is not None]
+        types = {name: self.events.table[name].type for name in self.left}
+        binary = [name for name, kind in types.items() if not is_text(kind) and self._yes(name) is not None]
         named = [name for name in self.events.named("label") if name in binary]
-        wanted = self.given.get("label")
-        if (wanted or (named or binary or [None])[0]) not in binary:
+        label = self.given.get("label") or next(iter(named or binary), None)
+        if label not in binary:
             raise self._absent("label", "0 and 1")
-        label = self._take("label", wanted or (named or binary)[0], "", sure=bool(named) or len(binary) == 1)
-        self.found.guesses.pop()
-        self._say("label", label, self._rate(label, self._yes(label)), sure=bool(wanted or named) or len(binary) == 1)
+        self.left.remove(label)
+        is_sure = bool("label" in self.given or named) or len(binary) == 1
+        self._say("label", label, self._rate(label, self._yes(label)), is_sure)
         for other in named:
             if other != label:
                 self.left.remove(other)

@@ -10,7 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lmctr.utils.progress import Work, clock
 
-__all__ = ["ProgressLines", "clock"]
+__all__ = ["ProgressLines"]
 
 
 class ProgressLines(TrainerCallback):

@@ -138,13 +138,8 @@ def _table_schema(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
     result = {key: value for key, value in schema.items() if key not in ("events", "time", "time_format")}
     reading = dict(schema["events"])
     path = Path(reading.pop("path")).resolve()
-    time = {"column": schema.get("time"), **({"format": schema["time_format"]} if "time_format" in schema else {})}
-    return {
-        "files": _seen_from(path, folder.resolve()),
-        **reading,
-        **({"time": time} if "time" in schema else {}),
-        **result,
-    }
+    time = {key: schema[name] for key, name in (("column", "time"), ("format", "time_format")) if name in schema}
+    return {"files": _seen_from(path, folder.resolve()), **reading, **({"time": time} if time else {}), **result}
 
 
 def _seen_from(path: Path, folder: Path) -> str:

@@ -10,13 +10,13 @@ import torch
 
 from lmctr.models.common.base import weights_version
 
-from .registry import EncodedHistory, Request, RequestScorer
 from .retrieval_split import SplitRetrievalModel, split_first_layer
+from .row_scorer import RowScorer
 
 __all__ = ["RetrievalScorer"]
 
 
-class RetrievalScorer(RequestScorer):
+class RetrievalScorer(RowScorer):
     """Scores with a RetrievalMLP or a TwoTower.
 
     The history is one dict, the user's columns as the [`ImpressionProcessor`] takes them (lists of clicked ads among them); candidates are dicts
@@ -25,40 +25,20 @@ class RetrievalScorer(RequestScorer):
     """
 
     reason = "the user's half is computed once for all candidates; nothing of a history of events is kept"
+    reads, of_user, of_candidate = "a user's columns", "the user's columns", "the ad's columns"
+    instead = "and keep ads with lmctr.serving.split_first_layer"
 
-    def check_behaviors(self, behaviors: Sequence[Mapping[str, Any]], after: float | None) -> None:
-        raise ValueError(
-            f"{type(self.model).__name__} reads a user's columns, no events, so there is no state to keep of a user; give "
-            "lmctr.serving.score [user], and keep ads with lmctr.serving.split_first_layer"
-        )
-
-    def needed(self, history: Sequence[Mapping[str, Any]]) -> int:
-        return len(history)
-
-    def score(
-        self, request: Request, encoded: EncodedHistory | None
-    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
-        self.refuse_similarity(request)
-        history, candidates, size = request.history, request.candidates, request.max_tokens
-        if len(history) != 1 or not isinstance(history[0], Mapping):
-            raise ValueError(
-                f"history: expected one dict, the user's columns, got {len(history)} entries; give [user]"
-            )
-        for place, candidate in enumerate(candidates):
-            if not isinstance(candidate, Mapping):
-                raise ValueError(f"candidates[{place}]: expected a dict of the ad's columns, got {candidate!r}")
-        if not candidates:
-            return torch.zeros(0), encoded, 0
-        batch = self.processor(users=[history[0]], ads=[list(candidates)], return_tensors="pt")
-        user = {name: values for name, values in batch.items() if name.startswith("user_")}
+    def score_rows(self, user: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]], size: int) -> torch.Tensor:
+        batch = self.processor(users=[user], ads=[list(candidates)], return_tensors="pt")
+        columns = {name: values for name, values in batch.items() if name.startswith("user_")}
         ads = {name: values[0] for name, values in batch.items() if name.startswith("ad_") and name != "ad_mask"}
         served = _split(self._model)
-        half = served.user_half(**user)
+        half = served.user_half(**columns)
         parts = []
         for start in range(0, len(candidates), size):
             block = {name: values[start : start + size] for name, values in ads.items()}
             parts.append(served.score_halves(half, served.ad_half(**block))[0])
-        return torch.cat(parts).cpu(), encoded, 0
+        return torch.cat(parts).cpu()
 
 
 _SPLITS: weakref.WeakKeyDictionary[torch.nn.Module, tuple[object, SplitRetrievalModel]] = weakref.WeakKeyDictionary()

@@ -6,17 +6,16 @@ Shapes: C candidates, F fields, d width of their vectors, n sequences of a group
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from lmctr.models.common.base import copy_with_same_weights
+from lmctr.models.common.base import KeptOfWeights, copy_with_same_weights
 from lmctr.models.common.embeddings import FieldEmbedding, FieldGroup
 
-from .registry import EncodedHistory, Request, RequestScorer
+from .row_scorer import RowScorer
 
 __all__ = ["TableScorer"]
 
@@ -24,7 +23,7 @@ ROWS_AT_ONCE = 4096
 """Candidates that run at once: bounds the memory of a request, not its result."""
 
 
-class TableScorer(RequestScorer):
+class TableScorer(RowScorer):
     """Scores rows of a table that have some columns in common.
 
     The history is one dict, the columns that all candidates share (the user's, the moment's); candidates are dicts of the others, as the
@@ -35,40 +34,19 @@ class TableScorer(RequestScorer):
     reason = (
         "the fields of shared columns are computed once for all candidates; nothing of a history of events is kept"
     )
+    reads, instead = "columns of a table", "the columns that the candidates share"
+    of_user, of_candidate = instead, "the other columns"
 
-    def check_behaviors(self, behaviors: Any, after: float | None) -> None:
-        raise ValueError(
-            f"{type(self.model).__name__} reads columns of a table, no events, so there is no state to keep of a user; give "
-            "lmctr.serving.score [user], the columns that the candidates share"
-        )
-
-    def needed(self, history: Any) -> int:
-        return len(history)
-
-    def score(
-        self, request: Request, encoded: EncodedHistory | None
-    ) -> tuple[torch.Tensor, EncodedHistory | None, int]:
-        self.refuse_similarity(request)
-        history, candidates = request.history, request.candidates
-        if len(history) != 1 or not isinstance(history[0], Mapping):
-            raise ValueError(
-                f"history: expected one dict, the columns that the candidates share, got {len(history)} entries; give [user]"
-            )
-        for place, candidate in enumerate(candidates):
-            if not isinstance(candidate, Mapping):
-                raise ValueError(f"candidates[{place}]: expected a dict of the other columns, got {candidate!r}")
-        if not candidates:
-            return torch.zeros(0), encoded, 0
-        inputs, shared = self.processor.of_candidates(history[0], candidates)
+    def score_rows(self, user: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]], size: int) -> torch.Tensor:
+        inputs, shared = self.processor.of_candidates(user, candidates)
         masks = {name: torch.from_numpy(mask) for name, mask in shared.items()}
-        return _sharing(self._model).logits(inputs, masks), encoded, 0
+        return _SHARING.of(self._model, _SharedFields).logits(inputs, masks)
 
 
 class _SharedFields:
     """A model, in evaluation mode, that is told which fields have one value in all rows of a batch."""
 
     def __init__(self, model: nn.Module):
-        self.weights = [*model.parameters(), *model.buffers()]
         self.model = copy_with_same_weights(model).eval()
         self.lock = threading.Lock()
         self.count = 0  # rows of the batch
@@ -85,11 +63,6 @@ class _SharedFields:
                 module.pooling = _PooledOnce(module, self)
             if isinstance(module, nn.Linear) and module.in_features == embedding.output_size:
                 module.forward = _Split(module, module.forward, embedding, self)
-
-    def is_of(self, model: nn.Module) -> bool:
-        """Whether the weights are still the model's."""
-        now = [*model.parameters(), *model.buffers()]
-        return len(now) == len(self.weights) and all(one is other for one, other in zip(now, self.weights))
 
     def logits(self, inputs: Mapping[str, torch.Tensor], shared: dict[str, torch.Tensor]) -> torch.Tensor:
         """(C,) float32 logits, (C, T) of several tasks, on the CPU, of rows whose columns `shared` are alike."""
@@ -149,14 +122,4 @@ class _Split:
         return torch.addmm(user, states[:, theirs], weight[:, theirs].t())
 
 
-_SHARING: weakref.WeakKeyDictionary[nn.Module, _SharedFields] = weakref.WeakKeyDictionary()
-_MAKING = threading.Lock()
-
-
-def _sharing(model: nn.Module) -> _SharedFields:
-    """The model's copy for shared fields, kept until its weights are replaced by others (a change in place is a change of both)."""
-    with _MAKING:
-        known = _SHARING.get(model)
-        if known is None or not known.is_of(model):
-            known = _SHARING[model] = _SharedFields(model)
-        return known
+_SHARING = KeptOfWeights()

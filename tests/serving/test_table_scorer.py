@@ -9,7 +9,7 @@ from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.models.common.embeddings import MeanPooling
 from lmctr.models.families import families
 from lmctr.serving import UserState, score
-from lmctr.serving.tables import _SHARING
+from lmctr.serving.tables import _SHARING, _SharedFields
 
 FAMILIES = [family for family in families() if family.input == "tabular"]
 MIXER = {"num_tokens": 4, "token_dim": 8, "tokenizer": "dense"}
@@ -130,11 +130,11 @@ def test_what_is_shared_is_computed_once(processor, monkeypatch):
 def test_it_follows_the_model(processor):
     model = make(processor)
     before = score(model, processor, [USER], candidates(5), 0)
-    first = _SHARING[model]
+    first = _SHARING.of(model, _SharedFields)
     with torch.no_grad():
         model.model.mlp.layers[0].linear.weight.add_(0.1)
     changed = score(model, processor, [USER], candidates(5), 0)
-    assert _SHARING[model] is first
+    assert _SHARING.of(model, _SharedFields) is first
     assert (changed - before).abs().min() > 1e-3
     layer = model.model.mlp.layers[0].linear
     layer.weight = torch.nn.Parameter(torch.zeros(layer.out_features, layer.in_features))

@@ -345,20 +345,26 @@ class TabularFeatureProcessor(FittedExtractor):
             if self.label is None:
                 raise ValueError("return_labels=True: this processor has no label column.")
             columns |= dict.fromkeys(self.label_columns, "number")
-        arrays = None
-        if isinstance(rows, list) and not return_labels and all(isinstance(row, dict) for row in rows):
-            arrays = self._few_rows(rows)
-        if arrays is None:
-            labels = {} if return_labels else {"label": None, "extra_labels": None}
-            special = self._special(group=None, weight=None, **labels)
-            blocks = rows_of(rows, columns)
-            arrays = concatenate(
-                transform_rows(self.fields, self.state, block, special, inputs_only=not return_labels)
-                for block in blocks
-            )
+        is_few = isinstance(rows, list) and not return_labels and all(isinstance(row, dict) for row in rows)
+        arrays = self._arrays_of(rows, self.fields, self._few_rows if is_few else None, columns, return_labels)
         self.oov_counts, self.unknown_examples = arrays.oov_counts, arrays.unknown_examples
         keys = [key for key in (*self.model_input_names, "labels") if key in arrays]
         return BatchFeature({key: arrays[key] for key in keys}, tensor_type=return_tensors)
+
+    def _arrays_of(
+        self, rows: Any, fields: Sequence[Field], few: FewRows | None, columns: Mapping[str, Any], labels: bool = False
+    ) -> TabularArrays:
+        """Some fields of rows to score: by their reader of few rows where it is given and can, else through columns."""
+        arrays = None if few is None else few(rows)
+        if arrays is None:
+            special = self._special(
+                group=None, weight=None, **({} if labels else {"label": None, "extra_labels": None})
+            )
+            arrays = concatenate(
+                transform_rows(fields, self.state, block, special, inputs_only=not labels)
+                for block in rows_of(rows, columns)
+            )
+        return arrays
 
     @cached_property
     def _few_rows(self) -> FewRows:
@@ -400,16 +406,10 @@ class TabularFeatureProcessor(FittedExtractor):
             ("shared", "candidates"), ([dict(shared)], joined), self._parts[key]
         ):
             try:
-                arrays = few(rows) if fields else TabularArrays({}, {})
-                if arrays is None:
-                    special = self._special(group=None, weight=None, label=None, extra_labels=None)
-                    blocks = rows_of(rows, {name: self.input_columns()[name] for name in columns})
-                    arrays = concatenate(
-                        transform_rows(fields, self.state, block, special, inputs_only=True) for block in blocks
-                    )
+                kinds = {name: kind for name, kind in self.input_columns().items() if name in columns}
+                parts.append(self._arrays_of(rows, fields, few, kinds) if fields else TabularArrays({}, {}))
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from error
-            parts.append(arrays)
         self.oov_counts = parts[0].oov_counts | parts[1].oov_counts
         self.unknown_examples = parts[0].unknown_examples | parts[1].unknown_examples
         inputs, masks = {}, {}

@@ -4,10 +4,10 @@ import copy
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -102,13 +102,7 @@ def evaluation_copy(model: torch.nn.Module) -> torch.nn.Module:
     """
     if not any(module.training for module in model.modules()):
         return model
-    shared = [*model.parameters(), *model.buffers()]
-    with _COPYING:
-        known, copied = _COPIES.get(model, ((), None))
-        if len(known) != len(shared) or any(one is not other for one, other in zip(known, shared)):
-            copied = copy_with_same_weights(model).eval()
-            _COPIES[model] = (shared, copied)
-        return copied
+    return _COPIES.of(model, lambda model: copy_with_same_weights(model).eval())
 
 
 def copy_with_same_weights(model: torch.nn.Module) -> torch.nn.Module:
@@ -118,8 +112,29 @@ def copy_with_same_weights(model: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(model, {id(one): one for one in kept})
 
 
-_COPIES: weakref.WeakKeyDictionary[torch.nn.Module, tuple] = weakref.WeakKeyDictionary()
-_COPYING = threading.Lock()
+class KeptOfWeights:
+    """What was made of models, kept until weights or buffers are replaced by others; a change in place is a change of both."""
+
+    def __init__(self) -> None:
+        self._kept: weakref.WeakKeyDictionary[torch.nn.Module, tuple] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, model: torch.nn.Module, make: Callable[[torch.nn.Module], Any]) -> Any:
+        """What `make` gave for the model as its weights are."""
+        shared = [*model.parameters(), *model.buffers()]
+        with self._lock:
+            known, made = self._kept.get(model, (None, None))
+            if (
+                known is None
+                or len(known) != len(shared)
+                or any(one is not other for one, other in zip(known, shared))
+            ):
+                made = make(model)
+                self._kept[model] = (shared, made)
+            return made
+
+
+_COPIES = KeptOfWeights()
 
 
 def ctr_loss(

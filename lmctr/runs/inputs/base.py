@@ -82,6 +82,7 @@ class InputKind(ABC):
     training_defaults: ClassVar[dict[str, Any]] = {}
     has_stages: ClassVar[bool] = False
     log: Any = None
+    before: Path | None = None  # the run folder that a training goes on from, where the kind can
 
     def __init_subclass__(cls) -> None:
         """What takes long of any kind of input is shown."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +16,9 @@ class GoingOn:
     """What kinds of input share whose processors can be extended; they give `rows_before`.
 
     Attributes:
-        before: the run folder that a training goes on from. extended: what became of the vocabularies, in words.
+        extended: what became of the vocabularies, in words.
     """
 
-    before: Path | None = None
     extended: str = ""
 
     def go_on_from(self, run: str) -> None:

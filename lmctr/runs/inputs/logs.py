@@ -39,7 +39,6 @@ class LogInput(InputKind):
     splits: Splits
     whole_train: np.ndarray
     view: LogBatches
-    before: Path | None = None  # the run folder that a training goes on from, where its kind can
     reads_descriptions: ClassVar[bool] = False
 
     @classmethod
