@@ -18,6 +18,7 @@ from lmctr.hub.examples import example_batch
 from lmctr.hub.export_inputs import input_shapes, random_inputs
 from lmctr.hub.options import EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
+from lmctr.models.common.boosted_trees import FoldedTrees
 from lmctr.runs.download import local_folder
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
@@ -91,6 +92,9 @@ def export_model(
             f"processor: the lists {', '.join(weighted)} have weights (weight_separator), which a graph does not take; serve the run itself"
         )
     plain = copy.deepcopy(model).to(device="cpu", dtype=torch.float32).eval().requires_grad_(False).bake()
+    for module in plain.modules():
+        if isinstance(module, FoldedTrees):
+            module.bake()
     batches = [random_inputs(plain.config, *sizes, seed=seed) for seed, sizes in enumerate(_SIZES)]
     names = list(batches[0])
     if example is not None:

@@ -79,7 +79,9 @@ class CTRTrainingArguments(TrainingArguments):
         linear_start (`str`, defaults to `"logistic"`):
             `lmctr train` starts a model that has a linear way from statistics (or numeric fields, with `use_numeric_skip`) to the logits
             as the logistic regression on them, fitted on the training part like the baseline; the hidden layers add nothing yet.
-            `"zero"`: the linear way starts at zero, the rest as ever.
+            `"boosting"`: as gradient-boosted trees on them, with the settings of the baseline, fitted in five folds: the network learns what
+            trees that have not seen a sample leave of its label, and the mean of all folds' trees is added when it scores
+            ([`~lmctr.models.common.boosted_trees.FoldedTrees`]). `"zero"`: the linear way starts at zero, the rest as ever.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
@@ -222,8 +224,8 @@ class CTRTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"recency_half_life must be a number of days above 0, got {self.recency_half_life}; None for equal weights"
             )
-        if self.linear_start not in ("logistic", "zero"):
-            raise ValueError(f"linear_start must be 'logistic' or 'zero', got {self.linear_start!r}")
+        if self.linear_start not in ("logistic", "boosting", "zero"):
+            raise ValueError(f"linear_start must be 'logistic', 'boosting' or 'zero', got {self.linear_start!r}")
         if self.train_sampling_strategy not in ("group_by_length", "random", "sequential"):
             raise ValueError(
                 f"train_sampling_strategy must be group_by_length, random or sequential, got "

@@ -7,20 +7,20 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from lmctr.models.common.linear_path import LinearPath
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 
 __all__ = [
     "IGNORED_LABEL",
     "CTRPreTrainedModel",
-    "LinearPath",
     "WithHeadMixin",
     "count_items",
     "ctr_loss",
@@ -58,24 +58,6 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
 def weights_version(parameters: Iterable[nn.Parameter]) -> tuple[tuple[int, int], ...]:
     """Changes whenever a weight is changed in place, replaced or moved (by an optimiser, a load, `.to`); costs no reading."""
     return tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in parameters)
-
-
-class LinearPath(NamedTuple):
-    """What a model adds to its logits past all hidden layers, and what it adds that to.
-
-    Args:
-        skip: from statistics (.., Fs) straight to the logits (.., T), without a bias. last: the head's last layer, (.., W) to (.., T).
-    """
-
-    skip: nn.Linear
-    last: nn.Linear
-
-    @torch.no_grad()
-    def start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        """Make the logits `statistics @ weight.T + bias`, with weight (T, Fs) and bias (T,): the hidden layers add nothing yet."""
-        self.skip.weight.copy_(weight)
-        self.last.weight.zero_()
-        self.last.bias.copy_(bias)
 
 
 @contextmanager

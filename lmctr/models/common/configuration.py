@@ -44,6 +44,8 @@ class CTRConfig(PreTrainedConfig):
 
     Args:
         soft_labels (`bool`, defaults to `False`): whether labels may be probabilities between 0 and 1, not only 0 and 1.
+        boosted_trees (`dict`, *optional*): sizes of the boosted trees that the model started from (`training.linear_start: boosting`): the
+            `folds`, the `trees` of each, and the `leaves` of a tree at most. Only where the model has a linear way to its logits.
 
     Attributes:
         keys_shared_with_processor: keys that the processor holds too, with the same values in every folder.
@@ -57,6 +59,7 @@ class CTRConfig(PreTrainedConfig):
     task_names: ClassVar[list[str] | None] = None
 
     soft_labels: bool = False
+    boosted_trees: dict[str, int] | None = None
 
     def __post_init__(self, **kwargs):
         own = {field.name for field in fields(self)}
@@ -67,6 +70,16 @@ class CTRConfig(PreTrainedConfig):
             base = {field.name for field in fields(PreTrainedConfig)}
             raise ValueError(unknown_key_message(key, sorted(own - base), type(self).__name__))
         super().__post_init__(**kwargs)
+        sizes = self.boosted_trees
+        self._require(
+            sizes is None
+            or (
+                set(sizes) == {"folds", "trees", "leaves"}
+                and all(1 <= sizes[key] <= most for key, most in (("folds", 100), ("trees", 10_000), ("leaves", 16)))
+            ),
+            "boosted_trees",
+            "None, or folds (1 to 100), trees (1 to 10,000) and leaves (1 to 16)",
+        )
         self.validate_values()
 
     @classmethod

@@ -14,11 +14,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
-from .base import CTRPreTrainedModel, LinearPath, WithHeadMixin, task_loss
+from .base import CTRPreTrainedModel, WithHeadMixin, task_loss
 from .configuration import SequenceCTRConfig
+from .linear_path import LinearPath, StatisticsSkip
 from .outputs import CTROutput
 from .table_bank import TableBank
 
@@ -30,7 +30,6 @@ __all__ = [
     "SequenceInputs",
     "SequenceModelMixin",
     "SequencePreTrainedModel",
-    "StatisticsSkip",
     "feature_tables",
     "final_network",
     "sequence_inputs",
@@ -302,20 +301,6 @@ class CandidateContext(nn.Module):
         return torch.cat(parts, dim=-1)
 
 
-class StatisticsSkip(nn.Linear):
-    """A linear way past the network: statistics (..., Fs) straight to logits (..., T).
-
-    Rates and counts carry most of what simple models know, and a network whose other inputs are wide embeddings is slow to find it.
-    It starts at zero, so that a checkpoint without it is the same model.
-    """
-
-    def __init__(self, config: SequenceCTRConfig):
-        super().__init__(config.num_statistics, config.num_tasks, bias=False)
-
-    def init_parameters(self, config: SequenceCTRConfig) -> None:
-        init.zeros_(self.weight)
-
-
 def final_network(
     mlp: nn.Module, states: torch.Tensor, attentions: tuple[torch.Tensor, ...] | None, output_hidden_states: bool
 ) -> BaseModelOutput:
@@ -462,7 +447,7 @@ class SequenceForCTRMixin(WithHeadMixin):
     def make_parts(self, config: SequenceCTRConfig) -> None:
         super().make_parts(config)
         use_skip = config.use_statistics_skip and config.num_statistics > 0
-        self.statistics_skip = StatisticsSkip(config) if use_skip else None
+        self.statistics_skip = StatisticsSkip(config, config.num_statistics, config.num_tasks) if use_skip else None
 
     def new_head(self, config: SequenceCTRConfig) -> nn.Module:
         """From what `head_input` gives, (B, C, W), to logits (B, C, T)."""
@@ -480,7 +465,7 @@ class SequenceForCTRMixin(WithHeadMixin):
         logits = self.head(self.head_input(representation, inputs))
         if self.statistics_skip is None:
             return logits
-        return logits + self.statistics_skip(inputs.statistics.to(self.statistics_skip.weight.dtype))
+        return logits + self.statistics_skip(inputs.statistics)
 
     def forward(
         self,

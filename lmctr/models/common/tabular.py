@@ -11,16 +11,16 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .base import CTRPreTrainedModel, LinearPath, WithHeadMixin, row_weights, task_loss
+from .base import CTRPreTrainedModel, WithHeadMixin, row_weights, task_loss
 from .configuration import TabularCTRConfig
 from .layers import MLP
+from .linear_path import LinearPath, StatisticsSkip
 from .outputs import CTROutput, TabularModelOutput
 from .tasks import TaskHead, check_chain
 
 __all__ = [
     "Encoded",
     "LogitHead",
-    "NumericSkip",
     "SumHead",
     "TabularForCTRMixin",
     "TabularInputs",
@@ -226,24 +226,14 @@ class SumHead(nn.Module):
         return representation.flatten(1).sum(1) + self.bias
 
 
-class NumericSkip(nn.Linear):
-    """A linear way past the network: numeric fields (B, Nn) straight to (B, 1) logits; it starts at zero."""
-
-    def __init__(self, config: TabularCTRConfig):
-        super().__init__(config.num_numeric, 1, bias=False)
-
-    def init_parameters(self, config: TabularCTRConfig) -> None:
-        init.zeros_(self.weight)
-
-
 class TabularForCTRMixin(WithHeadMixin):
-    """A family's model with the CTR head, and with `use_numeric_skip` a [`NumericSkip`] beside it; for several tasks with a [`TaskHead`]."""
+    """A family's model with the CTR head, and with `use_numeric_skip` a [`StatisticsSkip`] from the numeric fields beside it; for several tasks with a [`TaskHead`]."""
 
     def make_parts(self, config: TabularCTRConfig) -> None:
         self.model = self.base_class(config)
         several = config.num_tasks > 1
         self.head = TaskHead(config, self.model.out_size, self.model.has_partial) if several else self.new_head(config)
-        self.numeric_skip = NumericSkip(config) if config.use_numeric_skip else None
+        self.numeric_skip = StatisticsSkip(config, config.num_numeric) if config.use_numeric_skip else None
         if self.numeric_skip is not None and (
             not config.num_numeric or not isinstance(self.head, LogitHead) or hasattr(self.model, "linear")
         ):
@@ -308,7 +298,7 @@ class TabularForCTRMixin(WithHeadMixin):
                 logits = logits + outputs.partial_logit.float()
         skip = getattr(self, "numeric_skip", None)
         if skip is not None:
-            logits = logits + skip(numeric_values.to(skip.weight.dtype))[:, 0].float()
+            logits = logits + skip(numeric_values)[:, 0].float()
         loss = None
         if labels is not None:
             loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
-from lmctr.models.common.base import CTRPreTrainedModel, LinearPath, ctr_loss
+from lmctr.models.common.base import CTRPreTrainedModel, ctr_loss
+from lmctr.models.common.linear_path import LinearPath
 from lmctr.models.common.outputs import CTROutput
 from lmctr.models.common.products import use_products
 

@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
+from lmctr.models.common.linear_path import StatisticsSkip
+
 from .configuration_ctr_sink import CTRSinkConfig
 
 __all__ = ["StatisticsTower", "check_statistics"]
@@ -47,7 +49,7 @@ class StatisticsTower(nn.Module):
     """An MLP over the statistics, and a linear skip from them to the logit.
 
     The MLP's output is added before the head's activation: the head's first layer reads the pooled state and the MLP's last
-    layer side by side. The skip is a logistic regression on the statistics and begins at zero.
+    layer side by side.
     """
 
     def __init__(self, config: CTRSinkConfig):
@@ -58,12 +60,12 @@ class StatisticsTower(nn.Module):
         self.activation = nn.LeakyReLU()
         self.dropout = config.statistics_dropout
         self.join = StatisticsLinear(sizes[-1], config.head_hidden_size, gain=1.0, bias=False)
-        self.skip = StatisticsLinear(config.num_statistics, 1, gain=0.0, bias=False)
+        self.skip = StatisticsSkip(config, config.num_statistics)
 
     def forward(self, statistics: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, Fs) scaled statistics to their part of the head's hidden layer (B, head_hidden_size) and of the logit (B, 1)."""
-        statistics = statistics.to(self.skip.weight.dtype)
+        skipped, statistics = self.skip(statistics), statistics.to(self.skip.weight.dtype)
         states = torch.cat([statistics, *[(statistics - knot).relu() for knot in self.knots]], -1)
         for layer in self.layers:
             states = F.dropout(self.activation(layer(states)), self.dropout, self.training)
-        return self.join(states), self.skip(statistics)
+        return self.join(states), skipped

@@ -42,6 +42,9 @@ class GoingOn:
             raise ValueError(
                 f"training.from_run: {self.before} holds a {type(old).__name__}, the recipe makes a {type(model).__name__}"
             )
+        if old.config.boosted_trees is not None and model.linear_path() is not None:
+            model.config.boosted_trees = old.config.boosted_trees
+            model.linear_path().skip.grow(model.config)
         rows = self.rows_before(old, model, earlier, processor)
         carry_weights(old, model, rows)
         file = folder.checkpoints / f"checkpoint-{folder.metrics()['best_step']}" / "optimizer.pt"

@@ -1,19 +1,27 @@
-"""The logistic regression that a model with a linear way from statistics to its logits starts as.
+"""What a model with a linear way from statistics to its logits starts as: a logistic regression on them, or boosted trees.
 
 S: samples, Fs: statistics, T: tasks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest, statistic_regression
+from lmctr.evaluation.baseline_parts import (
+    MAX_FITTED_EVENTS,
+    NUM_FOLDS,
+    newest,
+    statistic_regression,
+    statistic_trees,
+)
+from lmctr.models.common.boosted_trees import folds_of
 from lmctr.training.recency import recency_weights
 
-__all__ = ["LinearSamples", "start_linear"]
+__all__ = ["LinearSamples", "start_boosted", "start_linear"]
 
 
 class LinearSamples(NamedTuple):
@@ -41,6 +49,92 @@ def start_linear(model: Any, samples: LinearSamples, half_life: float | None) ->
     Raises:
         ValueError: a task whose labels are of one class.
     """
+    found = []
+    for values, labels, weight in _by_task(samples, half_life):
+        fitted = statistic_regression().fit(values, labels, weight)
+        found.append((fitted.coef_[0], fitted.intercept_[0]))
+    model.linear_path().start(
+        *(torch.as_tensor(np.array(part), dtype=torch.float32).to(model.device) for part in zip(*found))
+    )
+
+
+def start_boosted(model: Any, samples: LinearSamples, half_life: float | None, seed: int) -> None:
+    """Let a new model's logits be those of boosted trees per task with the settings of the baseline, cross-fitted in five folds.
+
+    The trees stay as they are; see [`~lmctr.models.common.boosted_trees.FoldedTrees`].
+
+    Args:
+        model, samples, half_life, raises: as in `start_linear`. seed: of the trees' columns.
+    """
+    forests = []
+    for task, (values, labels, weight) in enumerate(_by_task(samples, half_life)):
+        values = np.ascontiguousarray(values, dtype=np.float32)
+        folds = folds_of(values, NUM_FOLDS)
+        for fold in range(NUM_FOLDS):
+            rows = folds != fold
+            _require_classes(labels[rows], task)
+            own = None if weight is None else weight[rows]
+            forests.append((task, fold, *_forest(values[rows], labels[rows], own, seed)))
+    trees = [tree for *_, forest in forests for tree in forest]
+    path = model.linear_path()
+    model.config.boosted_trees = {
+        "folds": NUM_FOLDS,
+        "trees": max(len(forest) for *_, forest in forests),
+        "leaves": max(len(tree["value"]) for tree in trees),
+    }
+    path.skip.grow(model.config)
+    for forest in forests:
+        path.skip.trees.fill(*forest)
+    path.skip.trees.to(model.device)
+    path.start(torch.zeros_like(path.skip.weight), torch.zeros_like(path.last.bias))
+
+
+def _forest(
+    values: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
+) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
+    """A regression (Fs + 1,) float32, and the trees boosted on the values and on it, as `FoldedTrees.fill` takes them."""
+    fitted = statistic_regression().fit(values, labels, weight)
+    line = np.append(fitted.coef_[0], fitted.intercept_[0]).astype(np.float32)
+    sums = values.astype(np.float64) @ line[:-1].astype(np.float64) + line[-1]
+    columns = np.column_stack([values, sums.astype(np.float32)])
+    model = statistic_trees(len(values), seed).fit(columns, labels, weight)
+    forest = [_columns(tree.nodes) for (tree,) in model._predictors]
+    forest[0]["value"] = forest[0]["value"] + float(model._baseline_prediction.item())
+    return line, forest
+
+
+def _columns(nodes: np.ndarray) -> dict[str, np.ndarray]:
+    """scikit-learn's nodes as inner nodes and leaves of `FoldedTrees.fill`."""
+    inner, kept, values = [], [], []
+
+    def walk(place: int) -> None:
+        node = nodes[place]
+        if node["is_leaf"]:
+            values.append(node["value"])
+            return
+        before = len(values)
+        walk(node["left"])
+        inner.append(place)
+        kept.append(~((1 << len(values)) - (1 << before)))
+        walk(node["right"])
+
+    walk(0)
+    exact = nodes["num_threshold"][inner]
+    threshold = exact.astype(np.float32)
+    above = threshold > exact  # float32 values are sorted as by the threshold itself if it is rounded down
+    threshold[above] = np.nextafter(threshold[above], np.float32(-np.inf))
+    return {
+        "feature": nodes["feature_idx"][inner],
+        "threshold": threshold,
+        "kept": np.array(kept, dtype=np.int64),
+        "value": np.array(values),
+    }
+
+
+def _by_task(
+    samples: LinearSamples, half_life: float | None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+    """Values, labels and weights of each task's samples that have a label."""
     values, labels, weight, times = samples
     if half_life is not None and times is not None:
         recent = recency_weights(times, half_life)
@@ -48,15 +142,15 @@ def start_linear(model: Any, samples: LinearSamples, half_life: float | None) ->
     if times is not None and len(values) > MAX_FITTED_EVENTS:
         kept = newest(times, MAX_FITTED_EVENTS)
         values, labels, weight = values[kept], labels[kept], None if weight is None else weight[kept]
-    found = []
     for task, own in enumerate(labels.reshape(len(values), -1).T):
         known = own >= 0
-        if len(np.unique(own[known])) < 2:
-            raise ValueError(
-                f"training.linear_start fits a logistic regression, but the {int(known.sum())} training labels of task {task} are of one "
-                "class; set training.linear_start to zero"
-            )
-        fitted = statistic_regression().fit(values[known], own[known], None if weight is None else weight[known])
-        found.append((fitted.coef_[0], fitted.intercept_[0]))
-    coefficients, intercepts = (torch.as_tensor(np.array(part), dtype=torch.float32) for part in zip(*found))
-    model.linear_path().start(coefficients, intercepts)
+        _require_classes(own[known], task)
+        yield values[known], own[known], None if weight is None else weight[known]
+
+
+def _require_classes(labels: np.ndarray, task: int) -> None:
+    if len(np.unique(labels)) < 2:
+        raise ValueError(
+            f"training.linear_start fits a model of the statistics, but the {len(labels)} training labels of task {task} are of one class; "
+            "set training.linear_start to zero"
+        )
