@@ -249,7 +249,7 @@ def test_mixed_values_of_a_dict_row():
 
 def test_limits_of_memory_become_blocks():
     assert block_size_for(None) == 8 << 20
-    assert block_size_for(32 << 20) == 2 << 20
+    assert block_size_for(40 << 20) == 2 << 20
     assert block_size_for(1 << 40) == 64 << 20
 
 

@@ -39,7 +39,7 @@ __all__ = ["BLOCK_SIZE", "block_size_for", "names_in_file", "stream_file"]
 BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
 # Fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time.
-_SHARE = 16
+_SHARE = 20
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
 _MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
 
