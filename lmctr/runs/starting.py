@@ -26,6 +26,7 @@ __all__ = ["init", "recipe_for_file", "starting_recipe"]
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
 LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
 _FEW_ROWS = 100_000  # of a table, below which three epochs are few steps
+_FEW_FOR_TREES = 1000
 _BACKBONE = {
     "model_type": "bert",
     "hidden_size": 64,
@@ -237,6 +238,7 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
             "sink_embedding_dim": 32,
         },
         "training": {
+            **_start(guess),
             "stage1_epochs": 1,
             "stage2_epochs": 1,
             "learning_rate": 2e-3,
@@ -260,6 +262,7 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
         },
         "model": {},
         "training": {
+            **_start(guess),
             "epochs": 2,
             "learning_rate": 2e-3,
             "weight_decay": 0.01,
@@ -297,6 +300,11 @@ _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabu
 def _statistics(guess: LogGuess) -> list[str]:
     """Tables have the context as fields of their own."""
     return ["full", "context"] if guess.schema["columns"].get("context") else ["full"]
+
+
+def _start(guess: LogGuess) -> dict[str, Any]:
+    """Boosted trees want samples in each fold."""
+    return {"linear_start": "boosting"} if guess.events.rows >= _FEW_FOR_TREES else {}
 
 
 def _template(guess: LogGuess) -> str:

@@ -17,6 +17,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
+from lmctr.models.common.base import plain_model
 from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
@@ -549,7 +550,10 @@ class Training:
             "machine": machine_line(self.args.device.type),
             "command": self.command,
         }
-        result["verdict"] = verdict(result, self.recipe.data, view.log is not None)
+        starts_otherwise = (
+            self.args.linear_start != "boosting" and plain_model(trainer.model).linear_path() is not None
+        )
+        result["verdict"] = verdict(result, self.recipe.data, view.log is not None, starts_otherwise)
         options = {"with_baseline": bool(baselines), "refit": self.args.refit}
         sliced = []
         for part in found["split metrics"]:
