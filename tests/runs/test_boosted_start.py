@@ -22,8 +22,9 @@ FOLDS = 5
 def samples(count=1500, tasks=1, seed=0):
     generator = np.random.default_rng(seed)
     values = generator.normal(size=(count, 4)).astype(np.float32)
-    values[:, 3] = np.round(values[:, 3])  # ties, also at thresholds
-    scores = values[:, :tasks] + values[:, 1:2] * values[:, 2:3] + generator.normal(size=(count, tasks))
+    step = generator.integers(0, 4, (count, 1))
+    values[:, 3:] = np.float32(1) + step * np.spacing(np.float32(1))  # neighbours: no float32 lies between them
+    scores = values[:, :tasks] + values[:, 1:2] * values[:, 2:3] + step + generator.normal(size=(count, tasks)) - 1.5
     return values, (scores > 0).astype(np.float32)
 
 
