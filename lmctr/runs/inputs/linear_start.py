@@ -20,6 +20,7 @@ from lmctr.evaluation.baseline_parts import (
 )
 from lmctr.models.common.boosted_trees import folds_of
 from lmctr.training.recency import recency_weights
+from lmctr.utils.progress import over
 
 __all__ = ["LinearSamples", "start_boosted", "start_linear"]
 
@@ -70,7 +71,7 @@ def start_boosted(model: Any, samples: LinearSamples, half_life: float | None, s
     for task, (values, labels, weight) in enumerate(_by_task(samples, half_life)):
         values = np.ascontiguousarray(values, dtype=np.float32)
         folds = folds_of(values, NUM_FOLDS)
-        for fold in range(NUM_FOLDS):
+        for fold in over(range(NUM_FOLDS), "fitting the trees that the model starts as", "folds"):
             rows = folds != fold
             _require_classes(labels[rows], task)
             own = None if weight is None else weight[rows]
