@@ -301,6 +301,12 @@ def test_sound_data_of_the_same_make():
     assert check_table(columns | {"item_rate": encoded}, [*FIELDS, {"name": "item_rate", "type": "numeric"}]) == []
 
 
+def test_events_without_a_label_may_repeat():
+    columns, catalogue = log_of()
+    rows = np.arange(300)
+    check_log(added(added(columns, rows, label=np.full(300, -1)), rows, label=np.full(300, -1)), catalogue)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_synthetic_data(seed):
     log = synthetic_log(num_users=150, seed=seed)

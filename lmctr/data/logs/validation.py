@@ -191,7 +191,10 @@ def _user_blocks(log: InteractionLog) -> Iterator[slice]:
 
 
 def _doubled_events(log: InteractionLog) -> list[Finding]:
-    """Events that repeat another in all that the log knows of them, more than a slip of the recording explains."""
+    """Events with a label that repeat another in all that the log knows of them, more than a slip of the recording explains.
+
+    Those without one may: a user gives a film several tags in one go.
+    """
     columns = [log.user, log.item, log.time, log.label, log.feedback]
     columns += [values for values in (log.scenario, log.weight) if values is not None] + list(
         log.extra_labels.values()
@@ -200,14 +203,16 @@ def _doubled_events(log: InteractionLog) -> list[Finding]:
     for block in _user_blocks(log):
         own = [values[block] for values in columns]
         own += [np.nan_to_num(values[block], nan=-1.0) for values in (log.feedback_values,) if values is not None]
+        own = [values[own[3] >= 0] for values in own]
         if log.hidden is None:  # a user's events are in the order of time: only neighbours of one second can be alike
             tied = (own[0][1:] == own[0][:-1]) & (own[2][1:] == own[2][:-1])
             near = np.r_[tied, False] | np.r_[False, tied]
             own = [values[near] for values in own]
         count += len(own[0]) - len(np.unique(row_hashes(own)))
-    if count < max(20, 0.005 * log.num_events):
+    labelled = int((log.label >= 0).sum())
+    if count < max(20, 0.005 * labelled):
         return []
-    return [Finding("duplicates", "", f"{count:,} of {log.num_events:,} events repeat another in every column")]
+    return [Finding("duplicates", "", f"{count:,} of {labelled:,} events repeat another in every column")]
 
 
 def _copied_samples(log: InteractionLog, train: np.ndarray, held: np.ndarray) -> list[Finding]:
