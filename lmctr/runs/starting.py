@@ -238,7 +238,7 @@ def _text_recipe(guess: LogGuess) -> dict[str, Any]:
             "sink_embedding_dim": 32,
         },
         "training": {
-            **_start(guess),
+            **_trees(guess),
             "stage1_epochs": 1,
             "stage2_epochs": 1,
             "learning_rate": 2e-3,
@@ -262,7 +262,7 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
         },
         "model": {},
         "training": {
-            **_start(guess),
+            **_trees(guess),
             "epochs": 2,
             "learning_rate": 2e-3,
             "weight_decay": 0.01,
@@ -302,9 +302,9 @@ def _statistics(guess: LogGuess) -> list[str]:
     return ["full", "context"] if guess.schema["columns"].get("context") else ["full"]
 
 
-def _start(guess: LogGuess) -> dict[str, Any]:
-    """Boosted trees want samples in each fold."""
-    return {"linear_start": "boosting"} if guess.events.rows >= _FEW_FOR_TREES else {}
+def _trees(guess: LogGuess) -> dict[str, Any]:
+    """Boosted trees beside the network, where there is something to fit them on."""
+    return {"boosting_share": 0.5} if guess.events.rows >= _FEW_FOR_TREES else {}
 
 
 def _template(guess: LogGuess) -> str:

@@ -22,7 +22,7 @@ from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
-from lmctr.runs.inputs.linear_start import start_boosted, start_linear
+from lmctr.runs.inputs.linear_start import add_trees, start_linear
 from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.progress import ProgressLines
@@ -384,18 +384,18 @@ class Training:
         return trainer
 
     def _start(self, view: InputKind, model: Any, args: CTRTrainingArguments, goes_on: bool) -> None:
-        """Let a new model start as `linear_start` says; one that goes on from a run keeps what that has."""
-        if args.linear_start == "boosting" and model.linear_path() is None:
-            raise ValueError(
-                "training.linear_start is boosting, but the model has no linear way from statistics to its logits; give it data.statistics (a "
-                "table: numeric fields and model.use_numeric_skip: true), or leave linear_start out"
-            )
-        if goes_on or args.linear_start == "zero" or model.linear_path() is None:
-            return
-        if args.linear_start == "logistic":
-            start_linear(model, view.linear_samples(), args.recency_half_life)
-        else:
-            start_boosted(model, view.linear_samples(), args.recency_half_life, args.seed)
+        """Let a new model start as the arguments say; one that goes on from a run keeps what that has."""
+        if model.linear_path() is None:
+            if args.boosting_share:
+                raise ValueError(
+                    f"training.boosting_share is {args.boosting_share}, but the model has no linear way from statistics to its logits; give it "
+                    "data.statistics (a table: numeric fields and model.use_numeric_skip: true), or leave boosting_share out"
+                )
+        elif not goes_on:
+            if args.linear_start == "logistic":
+                start_linear(model, view.linear_samples(), args.recency_half_life)
+            if args.boosting_share:
+                add_trees(model, view.linear_samples(), args.recency_half_life, args.seed, args.boosting_share)
 
     # ---- training and after ---------------------------------------------------------------------------------------
 

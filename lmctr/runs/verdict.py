@@ -15,13 +15,13 @@ def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation") -
 
 
 def verdict(
-    result: Mapping[str, Any], data: Mapping[str, Any], has_log: bool = True, can_start_boosted: bool = False
+    result: Mapping[str, Any], data: Mapping[str, Any], has_log: bool = True, can_have_trees: bool = False
 ) -> str | None:
     """The sentence, or None where there is no baseline by AUC.
 
     Args:
         result: the content of `metrics.json`. data: the recipe's data group. has_log: whether the samples are events of a log; the
-            statistics of a plain table cannot be counted. can_start_boosted: whether the model could have started as boosted trees and did not.
+            statistics of a plain table cannot be counted. can_have_trees: whether boosted trees could be put beside the model, and are not.
     """
     baselines, test = result["baselines"], result["split metrics"].get("test", {})
     name = strongest_baseline(baselines)
@@ -34,17 +34,19 @@ def verdict(
     other = f"; on test {best.replace('_', ' ')} is {ahead:.3f} above the model" if best != name and ahead > 0 else ""
     if gap >= 0:
         return f"above {called}, the strongest baseline{' on validation' if other else ''}, by {gap:.3f} AUC{other}"
-    return f"below {called} by {-gap:.3f} AUC{other}: try {_next_thing(result, data if has_log else {}, can_start_boosted)}"
+    return (
+        f"below {called} by {-gap:.3f} AUC{other}: try {_next_thing(result, data if has_log else {}, can_have_trees)}"
+    )
 
 
-def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any], can_start_boosted: bool) -> str:
+def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any], can_have_trees: bool) -> str:
     """What to try next, the likeliest first."""
     if "statistics" in data:
         names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"] or []
         if "full" not in names:
             return "data.statistics: full"
-    if can_start_boosted:
-        return "training.linear_start: boosting, which starts from boosted trees"
+    if can_have_trees:
+        return "training.boosting_share: 0.5, which puts boosted trees beside the network"
     aucs = [entry["auc"] for entry in result["evaluations"] if "auc" in entry]
     if len(aucs) > 1 and aucs[-1] == max(aucs):
         return "more epochs: validation AUC still rose at the end"

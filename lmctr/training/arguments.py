@@ -79,9 +79,11 @@ class CTRTrainingArguments(TrainingArguments):
         linear_start (`str`, defaults to `"logistic"`):
             `lmctr train` starts a model that has a linear way from statistics (or numeric fields, with `use_numeric_skip`) to the logits
             as the logistic regression on them, fitted on the training part like the baseline; the hidden layers add nothing yet.
-            `"boosting"`: as gradient-boosted trees on them, with the settings of the baseline, fitted in five folds: the network learns what
-            trees that have not seen a sample leave of its label, and the mean of all folds' trees is added when it scores
-            ([`~lmctr.models.common.boosted_trees.FoldedTrees`]). `"zero"`: the linear way starts at zero, the rest as ever.
+            `"zero"`: the linear way starts at zero, the rest as ever.
+        boosting_share (`float`, defaults to 0.0):
+            Above 0, `lmctr train` puts gradient-boosted trees on the statistics beside a model with such a linear way, fitted on the
+            training part like the baseline, and weighted as it is trained. They become a part of the model: its logits are
+            (1 - share) * network + share * trees. Each learns by itself; 0.5 is a good share for models that are about as good.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
@@ -141,6 +143,7 @@ class CTRTrainingArguments(TrainingArguments):
     linear_start: str = _field(
         "logistic", "What the linear way from statistics to the logits starts as: logistic or zero."
     )
+    boosting_share: float = _field(0.0, "The share of boosted trees on the statistics in the logits; 0: no trees.")
     rolling_origin: int | None = _field(
         None, "Earlier cuts of the training part on which the best epoch is looked for."
     )
@@ -224,8 +227,10 @@ class CTRTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"recency_half_life must be a number of days above 0, got {self.recency_half_life}; None for equal weights"
             )
-        if self.linear_start not in ("logistic", "boosting", "zero"):
-            raise ValueError(f"linear_start must be 'logistic', 'boosting' or 'zero', got {self.linear_start!r}")
+        if self.linear_start not in ("logistic", "zero"):
+            raise ValueError(f"linear_start must be 'logistic' or 'zero', got {self.linear_start!r}")
+        if not 0.0 <= self.boosting_share <= 1.0:
+            raise ValueError(f"boosting_share must lie between 0 (no trees) and 1, got {self.boosting_share}")
         if self.train_sampling_strategy not in ("group_by_length", "random", "sequential"):
             raise ValueError(
                 f"train_sampling_strategy must be group_by_length, random or sequential, got "

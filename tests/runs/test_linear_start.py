@@ -104,7 +104,7 @@ def test_each_task_has_its_own_regression():
 
 
 def test_what_cannot_be():
-    with pytest.raises(ValueError, match="linear_start must be 'logistic', 'boosting' or 'zero', got 'warm'"):
+    with pytest.raises(ValueError, match="linear_start must be 'logistic' or 'zero', got 'warm'"):
         lmctr.CTRTrainingArguments("out", linear_start="warm")
     fields = {"vocab_sizes": [5, 5], "num_numeric": 2, "embedding_dim": 4, "use_numeric_skip": True}
     for make in (

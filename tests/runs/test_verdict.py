@@ -56,10 +56,10 @@ def test_a_plain_table_has_no_statistics_to_try():
     assert "statistics" in verdict(found, {"statistics": []}, has_log=True)
 
 
-def test_a_model_with_statistics_may_start_as_trees():
+def test_trees_may_stand_beside_a_model_with_statistics():
     found = result(0.7, (0.6, 0.7), gradient_boosting=0.8)
-    assert ": try training.linear_start: boosting" in verdict(found, {"statistics": "full"}, can_start_boosted=True)
-    assert ": try data.statistics: full" in verdict(found, {"statistics": []}, can_start_boosted=True)
+    assert ": try training.boosting_share: 0.5" in verdict(found, {"statistics": "full"}, can_have_trees=True)
+    assert ": try data.statistics: full" in verdict(found, {"statistics": []}, can_have_trees=True)
 
 
 def test_without_a_baseline_by_auc_there_is_none():

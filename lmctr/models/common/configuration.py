@@ -44,8 +44,8 @@ class CTRConfig(PreTrainedConfig):
 
     Args:
         soft_labels (`bool`, defaults to `False`): whether labels may be probabilities between 0 and 1, not only 0 and 1.
-        boosted_trees (`dict`, *optional*): sizes of the boosted trees that the model started from (`training.linear_start: boosting`): the
-            `folds`, the `trees` of each, and the `leaves` of a tree at most. Only where the model has a linear way to its logits.
+        boosted_trees (`dict`, *optional*): boosted trees beside the network, where it has a linear way from statistics to the logits
+            (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, and their `share` in the logits.
 
     Attributes:
         keys_shared_with_processor: keys that the processor holds too, with the same values in every folder.
@@ -59,7 +59,7 @@ class CTRConfig(PreTrainedConfig):
     task_names: ClassVar[list[str] | None] = None
 
     soft_labels: bool = False
-    boosted_trees: dict[str, int] | None = None
+    boosted_trees: dict[str, int | float] | None = None
 
     def __post_init__(self, **kwargs):
         own = {field.name for field in fields(self)}
@@ -74,11 +74,13 @@ class CTRConfig(PreTrainedConfig):
         self._require(
             sizes is None
             or (
-                set(sizes) == {"folds", "trees", "leaves"}
-                and all(1 <= sizes[key] <= most for key, most in (("folds", 100), ("trees", 10_000), ("leaves", 16)))
+                set(sizes) == {"trees", "leaves", "share"}
+                and sizes["trees"] in range(1, 10_001)
+                and sizes["leaves"] in range(2, 17)
+                and 0 <= sizes["share"] <= 1
             ),
             "boosted_trees",
-            "None, or folds (1 to 100), trees (1 to 10,000) and leaves (1 to 16)",
+            "None, or trees (1 to 10,000), leaves (2 to 16) and share (0 to 1)",
         )
         self.validate_values()
 

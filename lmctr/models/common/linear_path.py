@@ -1,4 +1,4 @@
-"""The way from statistics to the logits past all hidden layers: linear, and with boosted trees where the model started from them.
+"""The way from statistics to the logits past all hidden layers: a linear map, and boosted trees beside the network.
 
 Shapes: Fs statistics, T tasks, W width of the head's last layer.
 """
@@ -9,16 +9,19 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from lmctr.models.common.boosted_trees import FoldedTrees
+from lmctr.models.common.boosted_trees import BoostedTrees
 
 __all__ = ["LinearPath", "StatisticsSkip"]
 
 
 class StatisticsSkip(nn.Linear):
-    """Statistics (.., Fs) straight to logits (.., T), past the network: a linear map, plus the [`FoldedTrees`] of `config.boosted_trees`.
+    """Adds a linear map of statistics (.., Fs) to a network's logits (.., T), and mixes them with [`BoostedTrees`] where there are some.
 
     Rates and counts carry most of what simple models know, and a network whose other inputs are wide embeddings is slow to find it.
     The linear map starts at zero, so that a checkpoint without it is the same model.
+
+    With `config.boosted_trees` logits are (1 - share) * network + share * trees in evaluation mode. In training mode they are the network's
+    alone: both learn the same labels by themselves, and the mean of two good models that err differently is better than each.
 
     Args:
         config: with `boosted_trees`. num_statistics: Fs. num_tasks: T.
@@ -26,20 +29,23 @@ class StatisticsSkip(nn.Linear):
 
     def __init__(self, config: Any, num_statistics: int, num_tasks: int = 1):
         super().__init__(num_statistics, num_tasks, bias=False)
-        self.trees = None
         self.grow(config)
 
     def grow(self, config: Any) -> None:
         """Take the trees of `config.boosted_trees`, still without values; None: none."""
-        sizes = config.boosted_trees
-        self.trees = None if sizes is None else FoldedTrees(self.in_features, self.out_features, **sizes)
+        sizes = dict(config.boosted_trees or {})
+        self.share = sizes.pop("share", 0.0)
+        self.trees = BoostedTrees(self.in_features, self.out_features, **sizes) if sizes else None
 
     def init_parameters(self, config: Any) -> None:
         init.zeros_(self.weight)
 
-    def forward(self, statistics: torch.Tensor) -> torch.Tensor:
-        logits = super().forward(statistics.to(self.weight.dtype))
-        return logits if self.trees is None else logits + self.trees(statistics)
+    def forward(self, statistics: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """(.., Fs) and the network's logits (.., T) to the model's."""
+        logits = logits + super().forward(statistics.to(self.weight.dtype))
+        if self.trees is None or self.training:
+            return logits
+        return (1.0 - self.share) * logits + self.share * self.trees(statistics)
 
 
 class LinearPath(NamedTuple):
@@ -54,7 +60,7 @@ class LinearPath(NamedTuple):
 
     @torch.no_grad()
     def start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        """Make the logits `statistics @ weight.T + bias`, with weight (T, Fs) and bias (T,): the hidden layers add nothing yet."""
+        """Make the network's logits `statistics @ weight.T + bias`, with weight (T, Fs) and bias (T,): the hidden layers add nothing yet."""
         self.skip.weight.copy_(weight)
         self.last.weight.zero_()
         self.last.bias.copy_(bias)

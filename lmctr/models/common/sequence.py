@@ -465,7 +465,7 @@ class SequenceForCTRMixin(WithHeadMixin):
         logits = self.head(self.head_input(representation, inputs))
         if self.statistics_skip is None:
             return logits
-        return logits + self.statistics_skip(inputs.statistics)
+        return self.statistics_skip(inputs.statistics, logits)
 
     def forward(
         self,

@@ -298,7 +298,7 @@ class TabularForCTRMixin(WithHeadMixin):
                 logits = logits + outputs.partial_logit.float()
         skip = getattr(self, "numeric_skip", None)
         if skip is not None:
-            logits = logits + skip(numeric_values)[:, 0].float()
+            logits = skip(numeric_values, logits[:, None])[:, 0].float()
         loss = None
         if labels is not None:
             loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)

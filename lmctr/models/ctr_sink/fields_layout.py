@@ -23,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_ctr_sink import CTRSinkConfig
 from .split_layout import encode_in_place, projection, run_layers
-from .statistics_tower import StatisticsTower
+from .statistics_tower import StatisticsTower, head_logits
 
 __all__ = ["FieldsHead", "FieldsOutput", "forward_fields"]
 
@@ -118,8 +118,4 @@ class FieldsHead(nn.Module):
         fields = outputs.last_hidden_state.unbind(1)
         projected = [part(field) for part, field in zip(self.projections, fields, strict=True)]
         fused = self.activation(self.norm(self.fusion(torch.cat(projected, dim=-1))))
-        hidden, skip = self.dense(fused), 0.0
-        if self.statistics is not None:
-            beside, skip = self.statistics(statistics)
-            hidden = hidden + beside
-        return (self.out(self.activation(hidden)) + skip).squeeze(-1)
+        return head_logits(self, self.dense(fused), statistics)

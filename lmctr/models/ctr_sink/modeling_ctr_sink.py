@@ -39,7 +39,7 @@ from .sink_attention import (
     prefix_mask,
 )
 from .split_layout import SplitHead, SplitOutput, check_split, forward_split, lower_parameters, mean_over, run_layers
-from .statistics_tower import StatisticsTower, check_statistics
+from .statistics_tower import StatisticsTower, check_statistics, head_logits
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
@@ -347,11 +347,7 @@ class CTRSinkHead(nn.Module):
         self, hidden_states: torch.Tensor, tokens: torch.Tensor, statistics: torch.Tensor | None = None
     ) -> torch.Tensor:
         """(B, N, H) states, a (B, N) bool token set and (B, Fs) statistics to (B,) logits."""
-        hidden, skip = self.dense(mean_over(hidden_states, tokens)), 0.0
-        if self.statistics is not None:
-            beside, skip = self.statistics(statistics)
-            hidden = hidden + beside
-        return (self.out(self.activation(hidden)) + skip).squeeze(-1)
+        return head_logits(self, self.dense(mean_over(hidden_states, tokens)), statistics)
 
 
 class CTRSinkForCTR(CTRSinkPreTrainedModel):

@@ -39,7 +39,7 @@ from lmctr.models.common.base import evaluation_mode, weights_version
 from .backbone import first_position
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
 from .field_store import FieldStore
-from .statistics_tower import StatisticsTower
+from .statistics_tower import StatisticsTower, head_logits
 
 __all__ = [
     "FieldCache",
@@ -399,11 +399,8 @@ class SplitHead(nn.Module):
         if pooling == "sinks":
             chosen = torch.where(outputs.is_sink.any(1, keepdim=True), outputs.is_sink, is_target)
         history, target = self.history(mean_over(states, chosen)), self.target(mean_over(states, is_target))
-        hidden, skip = self.dense(self.activation(self.norm(torch.cat([history, target], dim=-1)))), 0.0
-        if self.statistics is not None:
-            beside, skip = self.statistics(statistics)
-            hidden = hidden + beside
-        return (self.out(self.activation(hidden)) + skip).squeeze(-1)
+        hidden = self.dense(self.activation(self.norm(torch.cat([history, target], dim=-1))))
+        return head_logits(self, hidden, statistics)
 
 
 class FieldCache:

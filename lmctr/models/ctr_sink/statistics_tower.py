@@ -14,7 +14,7 @@ from lmctr.models.common.linear_path import StatisticsSkip
 
 from .configuration_ctr_sink import CTRSinkConfig
 
-__all__ = ["StatisticsTower", "check_statistics"]
+__all__ = ["StatisticsTower", "check_statistics", "head_logits"]
 
 
 def check_statistics(statistics: torch.Tensor | None, config: CTRSinkConfig, rows: int) -> None:
@@ -62,10 +62,18 @@ class StatisticsTower(nn.Module):
         self.join = StatisticsLinear(sizes[-1], config.head_hidden_size, gain=1.0, bias=False)
         self.skip = StatisticsSkip(config, config.num_statistics)
 
-    def forward(self, statistics: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, Fs) scaled statistics to their part of the head's hidden layer (B, head_hidden_size) and of the logit (B, 1)."""
-        skipped, statistics = self.skip(statistics), statistics.to(self.skip.weight.dtype)
+    def forward(self, statistics: torch.Tensor) -> torch.Tensor:
+        """(B, Fs) scaled statistics to their part of the head's hidden layer (B, head_hidden_size)."""
+        statistics = statistics.to(self.skip.weight.dtype)
         states = torch.cat([statistics, *[(statistics - knot).relu() for knot in self.knots]], -1)
         for layer in self.layers:
             states = F.dropout(self.activation(layer(states)), self.dropout, self.training)
-        return self.join(states), skipped
+        return self.join(states)
+
+
+def head_logits(head: nn.Module, hidden: torch.Tensor, statistics: torch.Tensor | None) -> torch.Tensor:
+    """The hidden layer (B, head_hidden_size) of a head with `activation`, `out` and `statistics` to its logits (B,)."""
+    if head.statistics is None:
+        return head.out(head.activation(hidden)).squeeze(-1)
+    hidden = hidden + head.statistics(statistics)
+    return head.statistics.skip(statistics, head.out(head.activation(hidden))).squeeze(-1)

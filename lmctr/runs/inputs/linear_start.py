@@ -1,4 +1,4 @@
-"""What a model with a linear way from statistics to its logits starts as: a logistic regression on them, or boosted trees.
+"""What a model with a linear way from statistics to its logits starts as, a logistic regression, and the boosted trees put beside it.
 
 S: samples, Fs: statistics, T: tasks.
 """
@@ -11,18 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lmctr.evaluation.baseline_parts import (
-    MAX_FITTED_EVENTS,
-    NUM_FOLDS,
-    newest,
-    statistic_regression,
-    statistic_trees,
-)
-from lmctr.models.common.boosted_trees import folds_of
+from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest, statistic_regression, statistic_trees
 from lmctr.training.recency import recency_weights
 from lmctr.utils.progress import over
 
-__all__ = ["LinearSamples", "start_boosted", "start_linear"]
+__all__ = ["LinearSamples", "add_trees", "start_linear"]
 
 
 class LinearSamples(NamedTuple):
@@ -59,41 +52,32 @@ def start_linear(model: Any, samples: LinearSamples, half_life: float | None) ->
     )
 
 
-def start_boosted(model: Any, samples: LinearSamples, half_life: float | None, seed: int) -> None:
-    """Let a new model's logits be those of boosted trees per task with the settings of the baseline, cross-fitted in five folds.
-
-    The trees stay as they are; see [`~lmctr.models.common.boosted_trees.FoldedTrees`].
+def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed: int, share: float) -> None:
+    """Put boosted trees with the settings of the baseline beside a new model, a forest per task; see
+    [`~lmctr.models.common.linear_path.StatisticsSkip`].
 
     Args:
-        model, samples, half_life, raises: as in `start_linear`. seed: of the trees' columns.
+        model, samples, half_life, raises: as in `start_linear`. seed: of the trees' columns. share: of the trees in the logits.
     """
     forests = []
-    for task, (values, labels, weight) in enumerate(_by_task(samples, half_life)):
-        values = np.ascontiguousarray(values, dtype=np.float32)
-        folds = folds_of(values, NUM_FOLDS)
-        for fold in over(range(NUM_FOLDS), "fitting the trees that the model starts as", "folds"):
-            rows = folds != fold
-            _require_classes(labels[rows], task)
-            own = None if weight is None else weight[rows]
-            forests.append((task, fold, *_forest(values[rows], labels[rows], own, seed)))
-    trees = [tree for *_, forest in forests for tree in forest]
-    path = model.linear_path()
+    for values, labels, weight in over(_by_task(samples, half_life), "fitting boosted trees", "tasks"):
+        forests.append(_forest(values.astype(np.float32), labels, weight, seed))
     model.config.boosted_trees = {
-        "folds": NUM_FOLDS,
-        "trees": max(len(forest) for *_, forest in forests),
-        "leaves": max(len(tree["value"]) for tree in trees),
+        "trees": max(len(forest) for _, forest in forests),
+        "leaves": max(2, *(len(tree["value"]) for _, forest in forests for tree in forest)),
+        "share": share,
     }
-    path.skip.grow(model.config)
-    for forest in forests:
-        path.skip.trees.fill(*forest)
-    path.skip.trees.to(model.device)
-    path.start(torch.zeros_like(path.skip.weight), torch.zeros_like(path.last.bias))
+    skip = model.linear_path().skip
+    skip.grow(model.config)
+    for task, forest in enumerate(forests):
+        skip.trees.fill(task, *forest)
+    skip.trees.to(model.device)
 
 
 def _forest(
     values: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
 ) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
-    """A regression (Fs + 1,) float32, and the trees boosted on the values and on it, as `FoldedTrees.fill` takes them."""
+    """A regression (Fs + 1,) float32, and the trees boosted on the values and on it, as `BoostedTrees.fill` takes them."""
     fitted = statistic_regression().fit(values, labels, weight)
     line = np.append(fitted.coef_[0], fitted.intercept_[0]).astype(np.float32)
     sums = values.astype(np.float64) @ line[:-1].astype(np.float64) + line[-1]
@@ -105,7 +89,7 @@ def _forest(
 
 
 def _columns(nodes: np.ndarray) -> dict[str, np.ndarray]:
-    """scikit-learn's nodes as inner nodes and leaves of `FoldedTrees.fill`."""
+    """scikit-learn's nodes as inner nodes and leaves of `BoostedTrees.fill`."""
     inner, kept, values = [], [], []
 
     def walk(place: int) -> None:
@@ -145,13 +129,9 @@ def _by_task(
         values, labels, weight = values[kept], labels[kept], None if weight is None else weight[kept]
     for task, own in enumerate(labels.reshape(len(values), -1).T):
         known = own >= 0
-        _require_classes(own[known], task)
+        if len(np.unique(own[known])) < 2:
+            raise ValueError(
+                f"training.linear_start and boosting_share fit models of the statistics, but the {int(known.sum())} training labels of task "
+                f"{task} are of one class; set training.linear_start to zero and boosting_share to 0"
+            )
         yield values[known], own[known], None if weight is None else weight[known]
-
-
-def _require_classes(labels: np.ndarray, task: int) -> None:
-    if len(np.unique(labels)) < 2:
-        raise ValueError(
-            f"training.linear_start fits a model of the statistics, but the {len(labels)} training labels of task {task} are of one class; "
-            "set training.linear_start to zero"
-        )

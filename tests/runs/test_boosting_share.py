@@ -1,0 +1,164 @@
+"""`training.boosting_share`: boosted trees on the statistics become a part of the model, exactly those of scikit-learn."""
+
+import copy
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+
+import lmctr
+from lmctr.data import load_log, split_log
+from lmctr.hub.export import export_model
+from lmctr.runs.inputs.linear_start import LinearSamples, add_trees
+from tests.runs.test_linear_start import HALF_LIFE, LOG, MODELS, fitted, logits_of, run_of
+
+
+def samples(count=1500, tasks=1, seed=0):
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=(count, 4)).astype(np.float32)
+    step = generator.integers(0, 4, (count, 1))
+    values[:, 3:] = np.float32(1) + step * np.spacing(np.float32(1))  # neighbours: no float32 lies between them
+    scores = values[:, :tasks] + values[:, 1:2] * values[:, 2:3] + step + generator.normal(size=(count, tasks)) - 1.5
+    return values, (scores > 0).astype(np.float32)
+
+
+def forest(values, labels, weight, seed):
+    """What gives the log-odds of rows (S, Fs): put together by hand from scikit-learn's own scores."""
+    line = LogisticRegression(C=0.1, max_iter=500).fit(values, labels, weight)
+    coefficients, intercept = line.coef_[0].astype(np.float32), line.intercept_[0].astype(np.float32)
+
+    def columns(some):
+        return np.column_stack(
+            [some, (some.astype(float) @ coefficients.astype(float) + intercept).astype(np.float32)]
+        )
+
+    trees = HistGradientBoostingClassifier(
+        learning_rate=0.05,
+        max_iter=150 if len(values) >= 1000 else 50,
+        max_leaf_nodes=15,
+        min_samples_leaf=20,
+        l2_regularization=5.0,
+        max_features=0.3,
+        early_stopping=False,
+        random_state=seed,
+    ).fit(columns(values), labels, weight)
+    return lambda some: trees.decision_function(columns(some))
+
+
+def model_of(num_statistics=4, tasks=1):
+    names = ["click", "like"][:tasks]
+    config = lmctr.DINConfig(item_vocab_size=9, embedding_dim=4, num_statistics=num_statistics, task_names=names)
+    return lmctr.DINForCTR(config)
+
+
+@pytest.mark.parametrize("count", [1500, 900])
+def test_the_trees_are_those_of_the_baseline(count):
+    values, labels = samples(count, tasks=2)
+    labels[:200, 1] = -100  # without a label of the second task
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, count).astype(np.float32)
+    model = model_of(tasks=2)
+    torch.nn.init.normal_(model.linear_path().skip.weight)
+    new = samples(400, seed=9)[0]
+    inputs = {"history_items": torch.randint(1, 9, (400, 4)), "candidate_items": torch.randint(1, 9, (400,))}
+    inputs["statistics"] = torch.from_numpy(new)
+    alone = model.eval()(**inputs).logits.detach()
+    add_trees(model, LinearSamples(values, labels, weight, None), None, seed=3, share=0.3)
+    trees = model.linear_path().skip.trees(inputs["statistics"])
+    for task, known in enumerate((slice(0, count), slice(200, count))):
+        expected = forest(values[known], labels[known, task], weight[known], 3)(new)
+        assert expected.std() > 0.1
+        np.testing.assert_allclose(trees[:, task], expected, atol=1e-5)
+    torch.testing.assert_close(model.eval()(**inputs).logits, 0.7 * alone + 0.3 * trees)
+    model.linear_path().skip.train()  # the network learns by itself
+    torch.testing.assert_close(model(**inputs).logits.detach(), alone)
+
+
+def test_saved_loaded_cast_and_exported(tmp_path):
+    values, labels = samples()
+    model = model_of()
+    add_trees(model, LinearSamples(values, labels[:, 0], None, None), None, seed=0, share=1.0)
+    model.eval().save_pretrained(tmp_path / "saved")
+    inputs = {"history_items": torch.randint(1, 9, (20, 4)), "candidate_items": torch.randint(1, 9, (20,))}
+    inputs["statistics"] = torch.from_numpy(values[:20])
+    expected = model(**inputs).logits
+    assert expected.std() > 0.1
+    loaded = lmctr.AutoModelForCTR.from_pretrained(tmp_path / "saved")
+    assert torch.equal(loaded(**inputs).logits, expected)
+    assert loaded.config.boosted_trees == {"trees": 150, "leaves": 15, "share": 1.0}
+    for half in (
+        copy.deepcopy(model).to(torch.bfloat16),
+        lmctr.AutoModelForCTR.from_pretrained(tmp_path / "saved", dtype=torch.bfloat16),
+    ):
+        trees = half.linear_path().skip.trees
+        assert torch.equal(
+            trees(inputs["statistics"])[:, 0], model.linear_path().skip.trees(inputs["statistics"])[:, 0]
+        )
+        torch.testing.assert_close(half(**inputs).logits.float(), expected, atol=0.05, rtol=0)
+
+    class Processor:
+        def save_pretrained(self, folder):
+            pass
+
+    session = onnxruntime.InferenceSession(export_model(model, Processor(), tmp_path / "graph"))
+    types = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
+    given = inputs | {
+        "candidate_items": inputs["candidate_items"][:, None],
+        "statistics": inputs["statistics"][:, None],
+    }
+    rows = {}
+    for entry in session.get_inputs():
+        shape = [
+            {"batch": 20, "candidates": 1}.get(size, 4) if isinstance(size, str) else size for size in entry.shape
+        ]
+        found = given[entry.name].numpy() if entry.name in given else np.zeros(shape)
+        rows[entry.name] = found.astype(types[entry.type])
+    (logits,) = session.run(["logits"], rows)
+    np.testing.assert_allclose(logits.reshape(-1), expected.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["text", "sequence", "table"])
+def test_a_run_is_the_mean_of_regression_and_trees_before_it_learns(kind, tmp_path):
+    run = run_of(kind, tmp_path / "run", boosting_share=0.5)
+    log = load_log("synthetic", **LOG)
+    splits = split_log(log)
+    reader, regression = fitted(log, splits.train, HALF_LIFE)
+    values = reader.scaled(reader.raw(log, splits.train)).astype(np.float32)
+    age = (log.time[splits.train].max() - log.time[splits.train]) / 86400.0
+    trees = forest(values, log.label[splits.train], (0.5 ** (age / HALF_LIFE)).astype(np.float32), 42)
+    events, logits = logits_of(run, "test")
+    new = reader.scaled(reader.raw(log, events)).astype(np.float32)
+    expected = 0.5 * trees(new) + 0.5 * regression.decision_function(new)
+    assert np.abs(trees(new) - regression.decision_function(new)).max() > 0.3
+    np.testing.assert_allclose(logits, expected, atol=2e-4)
+
+
+def test_a_run_that_is_gone_on_from_keeps_its_trees(tmp_path):
+    first = run_of("sequence", tmp_path / "first", boosting_share=0.5)
+    second = run_of("sequence", tmp_path / "second", boosting_share=0.5, from_run=str(first.path))
+    before, after = (lmctr.AutoModelForCTR.from_pretrained(run.path) for run in (first, second))
+    assert after.config.boosted_trees == before.config.boosted_trees
+    for name, bits in before.linear_path().skip.trees.named_buffers():
+        assert torch.equal(dict(after.linear_path().skip.trees.named_buffers())[name], bits), name
+
+
+def test_what_cannot_be(tmp_path):
+    with pytest.raises(ValueError, match=r"boosting_share is 0\.5, but the model has no linear way"):
+        lmctr.runs.train(
+            {
+                "data": {"name": "synthetic", "options": LOG, "statistics": [], "baselines": False},
+                "model": MODELS["sequence"],
+                "training": {"boosting_share": 0.5, "use_cpu": True},
+            },
+            output_dir=tmp_path / "none",
+        )
+    with pytest.raises(ValueError, match=r"boosting_share must lie between 0 .* and 1, got 1\.5"):
+        lmctr.CTRTrainingArguments("out", boosting_share=1.5)
+    for sizes in ({"trees": 5}, {"trees": 10, "leaves": 17, "share": 0.5}, {"trees": 0, "leaves": 2, "share": 0.5}):
+        with pytest.raises(ValueError, match=r"boosted_trees=.* is not accepted; use None, or trees"):
+            lmctr.DINConfig(boosted_trees=sizes)
+    values, labels = samples(40)
+    with pytest.raises(ValueError, match=r"labels of task 0 are of one class; set training\.linear_start to zero"):
+        add_trees(model_of(), LinearSamples(values, 0 * labels[:, 0], None, None), None, seed=0, share=0.5)
