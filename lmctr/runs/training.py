@@ -385,14 +385,15 @@ class Training:
 
     def _start(self, view: InputKind, model: Any, args: CTRTrainingArguments, goes_on: bool) -> None:
         """Let a new model start as the arguments say; one that goes on from a run keeps what that has."""
-        if model.linear_path() is None:
+        path = model.linear_path()
+        if path is None:
             if args.boosting_share:
                 raise ValueError(
                     f"training.boosting_share is {args.boosting_share}, but the model has no linear way from statistics to its logits; give it "
                     "data.statistics (a table: numeric fields and model.use_numeric_skip: true), or leave boosting_share out"
                 )
         elif not goes_on:
-            if args.linear_start == "logistic":
+            if args.linear_start == "logistic" and path.last is not None:
                 start_linear(model, view.linear_samples(), args.recency_half_life)
             if args.boosting_share:
                 add_trees(model, view.linear_samples(), args.recency_half_life, args.seed, args.boosting_share)

@@ -108,10 +108,14 @@ def test_what_cannot_be():
         lmctr.CTRTrainingArguments("out", linear_start="warm")
     fields = {"vocab_sizes": [5, 5], "num_numeric": 2, "embedding_dim": 4, "use_numeric_skip": True}
     for make in (
-        lambda: lmctr.DeepFMForCTR(lmctr.DeepFMConfig(**fields)),
-        lambda: lmctr.FATForCTR(lmctr.FATConfig(**fields, hidden_size=8)),
+        lambda: lmctr.DeepFMForCTR(lmctr.DeepFMConfig(**fields, task_names=["click", "like"])),
         lambda: lmctr.DNNForCTR(lmctr.DNNConfig(**{**fields, "num_numeric": 0})),
     ):
         with pytest.raises(ValueError, match="use_numeric_skip=True is not accepted"):
             make()
+    for model in (
+        lmctr.DeepFMForCTR(lmctr.DeepFMConfig(**fields)),
+        lmctr.FATForCTR(lmctr.FATConfig(**fields, hidden_size=8)),
+    ):
+        assert model.linear_path().last is None  # logits of other terms too
     assert lmctr.DNNForCTR(lmctr.DNNConfig(**{**fields, "use_numeric_skip": False})).linear_path() is None

@@ -52,11 +52,12 @@ class LinearPath(NamedTuple):
     """What a model adds to its logits past all hidden layers, and what it adds that to.
 
     Args:
-        skip: from statistics (.., Fs) straight to the logits (.., T), without a bias. last: the head's last layer, (.., W) to (.., T).
+        skip: from statistics (.., Fs) straight to the logits (.., T), without a bias. last: the head's last layer, (.., W) to (.., T); None
+            where the logits have other terms too, which a model cannot start without.
     """
 
     skip: StatisticsSkip
-    last: nn.Linear
+    last: nn.Linear | None
 
     @torch.no_grad()
     def start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:

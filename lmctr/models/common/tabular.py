@@ -234,17 +234,17 @@ class TabularForCTRMixin(WithHeadMixin):
         several = config.num_tasks > 1
         self.head = TaskHead(config, self.model.out_size, self.model.has_partial) if several else self.new_head(config)
         self.numeric_skip = StatisticsSkip(config, config.num_numeric) if config.use_numeric_skip else None
-        if self.numeric_skip is not None and (
-            not config.num_numeric or not isinstance(self.head, LogitHead) or hasattr(self.model, "linear")
-        ):
+        if self.numeric_skip is not None and (several or not config.num_numeric):
             raise ValueError(
-                f"use_numeric_skip=True is not accepted: {type(self).__name__} with {config.num_numeric} numeric fields has none to skip "
-                "from, or a linear term or a head of its own; leave it out, or use DNN, DCNv2, HiFormer or Wukong with numeric fields"
+                f"use_numeric_skip=True is not accepted: {type(self).__name__} has {config.num_numeric} numeric fields and {config.num_tasks} "
+                "tasks; it goes from at least one numeric field to the logit of one task"
             )
 
     def linear_path(self) -> LinearPath | None:
-        skip = getattr(self, "numeric_skip", None)  # families that make their parts themselves have none
-        return None if skip is None else LinearPath(skip, self.last_layer())
+        if self.numeric_skip is None:
+            return None
+        is_one_layer = isinstance(self.head, LogitHead) and not hasattr(self.model, "linear")
+        return LinearPath(self.numeric_skip, self.last_layer() if is_one_layer else None)
 
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
@@ -296,9 +296,8 @@ class TabularForCTRMixin(WithHeadMixin):
             logits = self.head(outputs.last_hidden_state).float()
             if outputs.partial_logit is not None:
                 logits = logits + outputs.partial_logit.float()
-        skip = getattr(self, "numeric_skip", None)
-        if skip is not None:
-            logits = skip(numeric_values, logits[:, None])[:, 0].float()
+        if self.numeric_skip is not None:
+            logits = self.numeric_skip(numeric_values, logits[:, None])[:, 0].float()
         loss = None
         if labels is not None:
             loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
