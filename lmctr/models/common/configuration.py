@@ -294,7 +294,8 @@ class TabularCTRConfig(CTRConfig):
             about 2. Default: `initializer_range`, and at least 0.03 (b: 0.06) in DNN, DCNv2 and Wukong, 0.08 in FFM, which learn
             sooner so. In factorisation machines over all fields such numbers drown the other products.
         use_numeric_skip (`bool`, defaults to `False`): a linear map from the numeric fields straight to the logit, beside the network
-            that reads them too. In families whose logit is a linear map of hidden states and nothing else: DNN, DCNv2, HiFormer, Wukong.
+            that reads them too, and that boosted trees stand beside (`training.boosting_share`). Where the logit is a linear map of hidden
+            states and nothing else (DNN, DCNv2, HiFormer, Wukong) it starts as `training.linear_start` says, else at zero.
         pretrained_dims (`dict[str, int]`, *optional*):
             By name of a categorical field, the width of vectors made elsewhere that stand in place of learned ones, see
             [`~lmctr.models.common.embeddings.PretrainedVectors`].
