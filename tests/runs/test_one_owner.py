@@ -8,6 +8,7 @@ import torch
 
 from lmctr.runs import evaluate, load, train, training
 from lmctr.runs.folder import MANIFEST, open_run
+from lmctr.utils import lock
 from lmctr.utils.integrity import read_sealed
 from lmctr.utils.lock import LOCK, owned
 
@@ -32,8 +33,9 @@ def trained(tmp_path_factory):
     return train(TABLE, output_dir=tmp_path_factory.mktemp("trained") / "run").path
 
 
-def test_every_writer_is_refused_where_another_is_at_work(trained, tmp_path):
+def test_every_writer_is_refused_where_another_is_at_work(trained, tmp_path, monkeypatch):
     """Another recipe, the same one, an overwriting one, scores written anew, and a model saved there; nothing is changed."""
+    monkeypatch.setattr(lock, "_PATIENCE", 0.1)  # nobody is just being killed
     run = shutil.copytree(trained, tmp_path / "run")
     before, loaded = content(run), load(run)
     model, other = loaded.model, copy.deepcopy(TABLE)
@@ -97,6 +99,9 @@ def test_a_run_that_was_cut_off_ends_with_the_same_weights(whole, step, tmp_path
             raise KeyboardInterrupt
         return own(self, args, state, control, **kwargs)
 
+    # A loader that goes with a cycle of garbage, as after an exception, has lost the queue that tells its workers to end: torch waits for
+    # each of them for so long, and ends it then.
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
     with monkeypatch.context() as patch:
         patch.setattr(training._FirstStep, "on_step_end", on_step_end)
         with pytest.raises(KeyboardInterrupt):
