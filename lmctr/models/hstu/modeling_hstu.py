@@ -60,6 +60,10 @@ def position_buckets(distance: torch.Tensor, num_buckets: int, max_distance: int
     edges = list(range(exact))
     for step in range(rest):
         edges.append(max(edges[-1] + 1, int(exact * (max(max_distance, exact) / exact) ** (step / max(rest - 1, 1)))))
+    if torch.compiler.is_exporting():  # a graph has no search, only its steps, each over all pairs; a table is one
+        ends = zip(edges, [*edges[1:], edges[-1] + 1])
+        table = [bucket for bucket, (start, end) in enumerate(ends) for _ in range(start, end)]
+        return torch.tensor(table, device=distance.device)[distance.clamp(0, edges[-1])]
     return (torch.bucketize(distance, torch.tensor(edges, device=distance.device), right=True) - 1).clamp_min(0)
 
 
