@@ -1,5 +1,6 @@
 """Makes the helper modules of this folder importable from the tests in its subfolders, and keeps threads few."""
 
+import gc
 import os
 
 import pytest
@@ -23,6 +24,12 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_collection_finish():
+    """Collections of garbage, one or more in each training, need not go through all that was imported and collected: half a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config, items):

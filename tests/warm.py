@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import weakref
+from multiprocessing import forkserver
 
 from lmctr.studies.grids.run import PRELOADED
 
@@ -28,6 +29,7 @@ MODULES = (
     "accelerate.commands.launch",
     "torch.distributed.fsdp",
     "transformers.models.bert.modeling_bert",
+    "warmed",
 )
 WAIT = 240  # seconds after which a command that does not end is an error
 
@@ -86,6 +88,19 @@ def _read_hub_settings_again():
     huggingface_hub.hf_api.api.endpoint = huggingface_hub.constants.ENDPOINT
 
 
+def _serve(context):
+    """Start the server, unless it runs, with this folder on its path."""
+    context.set_forkserver_preload(list(MODULES))
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(os.path.abspath(__file__)), before)))
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
 class Command:
     """A command that was started, with what of `subprocess` the tests use; `out` and `err` (`stdout`, `stderr`) are its output so far."""
 
@@ -96,7 +111,7 @@ class Command:
         for file in self.files:
             open(file, "w").close()
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(MODULES))
+        _serve(context)
         environment = dict(os.environ if environment is None else environment)
         given = ([str(word) for word in words], environment, str(folder or os.getcwd()), self.files, own_group)
         self.process = context.Process(target=_become, args=given)

@@ -77,6 +77,7 @@ def client(hub_url, tmp_path, *command, token="hf_writer", fresh=False):
 class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer's second part else waits 40 ms for the first one's receipt
 
     ROUTES = (
         ("POST", r"/api/repos/create", "create"),

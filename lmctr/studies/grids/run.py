@@ -202,7 +202,7 @@ def in_child(function: Callable[..., int], arguments: tuple[Any, ...]) -> int:
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if hasattr(context, "set_forkserver_preload"):
-        context.set_forkserver_preload(list(PRELOADED))
+        context.set_forkserver_preload([*PRELOADED, "lmctr.utils.frozen"])
     process = context.Process(target=_child, args=(function, arguments))
     process.start()
 
