@@ -393,7 +393,7 @@ class Training:
                     "data.statistics (a table: numeric fields and model.use_numeric_skip: true), or leave boosting_share out"
                 )
         elif not goes_on:
-            if args.linear_start == "logistic" and path.last is not None:
+            if args.linear_start == "logistic":
                 start_linear(model, view.linear_samples(), args.recency_half_life)
             if args.boosting_share:
                 add_trees(model, view.linear_samples(), args.recency_half_life, args.seed, args.boosting_share)

@@ -61,7 +61,11 @@ class LinearPath(NamedTuple):
 
     @torch.no_grad()
     def start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        """Make the network's logits `statistics @ weight.T + bias`, with weight (T, Fs) and bias (T,): the hidden layers add nothing yet."""
+        """Make the network's logits `statistics @ weight.T + bias`, with weight (T, Fs) and bias (T,): the hidden layers add nothing yet.
+
+        Without a `last` they are `statistics @ weight.T` and what the new network gives, which is little.
+        """
         self.skip.weight.copy_(weight)
-        self.last.weight.zero_()
-        self.last.bias.copy_(bias)
+        if self.last is not None:
+            self.last.weight.zero_()
+            self.last.bias.copy_(bias)
