@@ -281,8 +281,9 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
             "max_train_samples": 500_000,
             "max_eval_samples": 100_000,
         },
-        "model": {"embedding_dim": 8},
+        "model": {"embedding_dim": 8, **({} if _is_table(guess) else {"use_numeric_skip": True})},
         "training": {
+            **({} if _is_table(guess) else _trees(guess)),
             "epochs": 10 if _is_table(guess) and guess.events.rows < _FEW_ROWS else 3,
             "learning_rate": 1e-3,
             "weight_decay": 1e-3,
