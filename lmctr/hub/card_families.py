@@ -38,7 +38,11 @@ class CardFamily(ABC):
 
     def facts(self) -> list[tuple[str, str]]:
         """(title, value) rows: sizes, and the keys of the configuration that say how the model is made."""
-        return [("Model type", f"`{self.folder.model_type}`"), *self.sizes()]
+        rows, trees = [("Model type", f"`{self.folder.model_type}`"), *self.sizes()], self.config.get("boosted_trees")
+        if trees:
+            text = f"{trees['trees']} on the statistics; their share in the logits is {trees['share']:g}, the network's {1 - trees['share']:g}"
+            rows.append(("Boosted trees", text))
+        return rows
 
     def words(self) -> dict[str, Any]:
         """What the template's sentences about this kind of model need."""

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 import lmctr
 from lmctr.data import load_log, split_log
 from lmctr.hub.export import export_model
+from lmctr.hub.model_card import build_card
 from lmctr.runs.inputs.linear_start import LinearSamples, add_trees
 from tests.runs.test_linear_start import HALF_LIFE, LOG, MODELS, fitted, logits_of, run_of
 
@@ -133,6 +134,9 @@ def test_a_run_is_the_mean_of_regression_and_trees_before_it_learns(kind, tmp_pa
     expected = 0.5 * trees(new) + 0.5 * regression.decision_function(new)
     assert np.abs(trees(new) - regression.decision_function(new)).max() > 0.3
     np.testing.assert_allclose(logits, expected, atol=2e-4)
+    assert "| Boosted trees | 150 on the statistics; their share in the logits is 0.5, the network's 0.5 |" in str(
+        build_card(run.path)
+    )
 
 
 def test_a_run_that_is_gone_on_from_keeps_its_trees(tmp_path):
