@@ -84,9 +84,8 @@ class SurfaceFit:
         for _ in range(num_samples):
             drawn = rng.choice(spread, points)
             target = np.maximum(curve + drawn, curve * 1e-3) if self.absolute else curve * np.exp(drawn)
-            parameters, _ = _fit(
-                self.form, self.u / self.units[0], self.v / self.units[1], target, self.absolute, self
-            )
+            scaled = self.u / self.units[0], self.v / self.units[1]
+            parameters, _ = _fit(self.form, *scaled, target, self.absolute, self.parameters)
             fits.append(_with(self, parameters))
         return fits
 
@@ -139,7 +138,8 @@ def fit_surface(
         needed = min(SURFACES[name] for name in SURFACES if form in ("auto", name)) + 2
         raise ValueError(f"{form} needs {needed} different pairs of sizes, there are {len(pairs)}; take more sizes")
     fits = sorted(
-        (_fitted(name, u, v, y, target, pairs, complement, absolute) for name in forms), key=lambda fit: fit.loo
+        (_fitted(name, u, v, y, target, pairs, complement, absolute) for name in forms),
+        key=lambda fit: (float(f"{fit.loo:.6g}"), fit.num_parameters),  # a constant of 0 is none
     )
     rows = tuple(
         {
@@ -195,7 +195,7 @@ def _curve(form: str, p: dict[str, float], u: np.ndarray, v: np.ndarray) -> np.n
 
 
 def _fit(
-    form: str, u: np.ndarray, v: np.ndarray, target: np.ndarray, absolute: bool, near: SurfaceFit | None = None
+    form: str, u: np.ndarray, v: np.ndarray, target: np.ndarray, absolute: bool, near: dict[str, float] | None = None
 ) -> tuple[dict[str, float], np.ndarray]:
     """Parameters and residuals of one form on sizes about 1; `near` is the only start where it is given."""
     is_additive, has_constant = form.startswith("additive"), form.endswith("constant")
@@ -208,6 +208,18 @@ def _fit(
         curve = _curve(form, parameters(x), u, v)
         return (target - curve) / scale if absolute else np.log(target) - np.log(np.maximum(curve, 1e-12 * scale))
 
+    def slopes(x: np.ndarray) -> np.ndarray:
+        b, c, a, alpha, beta = x
+        by_u, by_v = u**-alpha, v**-beta
+        if is_additive:
+            curve, each = a + b * by_u + c * by_v, (by_u, by_v, 1.0, -b * by_u * log_u, -c * by_v * log_v)
+        else:
+            both = by_u * by_v
+            curve, each = a + b * both, (both, 0.0, 1.0, -b * both * log_u, -b * both * log_v)
+        below = -1.0 if absolute else -1.0 / np.maximum(curve, 1e-12)
+        return np.stack([np.broadcast_to(slope * below, u.shape) for slope in each], axis=1)
+
+    log_u, log_v = np.log(u), np.log(v)
     free = np.array([True, is_additive, has_constant, True, True])
 
     def solve(start: np.ndarray) -> Any:
@@ -218,14 +230,18 @@ def _fit(
             full[free] = x
             return residuals(full)
 
+        def slopes_of_free(x: np.ndarray) -> np.ndarray:
+            full[free] = x
+            return slopes(full)[:, free]
+
         inside = np.clip(start[free], 1e-9, upper - 1e-9)
-        found = least_squares(of_free, inside, bounds=(0.0, upper), x_scale="jac", ftol=1e-12, xtol=1e-12, gtol=1e-12)
+        near_enough = {"ftol": 1e-12, "xtol": 1e-12, "gtol": 1e-12}
+        found = least_squares(of_free, inside, slopes_of_free, bounds=(0.0, upper), x_scale="jac", **near_enough)
         full[free] = found.x
         return found.cost, full.copy()
 
     if near is not None:
-        p = near.parameters
-        starts = [np.array([p["b"] / scale, p["c"] / scale, p["a"] / scale, p["alpha"], p["beta"]])]
+        starts = [np.array([near["b"] / scale, near["c"] / scale, near["a"] / scale, near["alpha"], near["beta"]])]
     else:
         starts = []
         for alpha in _STARTS:
@@ -257,7 +273,7 @@ def _fitted(
     errors = []
     for pair in pairs:
         out = (u == pair[0]) & (v == pair[1])
-        again, _ = _fit(form, scaled[0][~out], scaled[1][~out], target[~out], absolute)
+        again, _ = _fit(form, scaled[0][~out], scaled[1][~out], target[~out], absolute, parameters)
         predicted = _curve(form, again, scaled[0][out], scaled[1][out])
         gap = target[out] - predicted if absolute else np.log(target[out]) - np.log(predicted)
         errors.append(np.square(gap).mean())

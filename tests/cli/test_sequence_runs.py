@@ -384,7 +384,7 @@ def test_attention_of_other_families_is_refused(tmp_path, capsys):
 def test_killed_run_resumes_to_the_same_model(family, tmp_path, lmctr_process):
     path = tmp_path / "r.yaml"
     recipe = recipe_of(family)
-    recipe["training"]["stage2_epochs"] = 6
+    recipe["training"]["stage2_epochs"] = 4
     recipe["data"]["baselines"] = False
     path.write_text(yaml.safe_dump(recipe))
     lmctr_process("train", path, "--output_dir", tmp_path / "whole")

@@ -336,7 +336,7 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
     from lmctr.utils.resources import find_resource
 
     still = ["--model.backbone.hidden_dropout_prob", "0.0", "--model.backbone.attention_probs_dropout_prob", "0.0"]
-    still += ["--model.sink_bias_dropout", "0.0", "--data.baselines", "false", "--data.max_train_samples", "629"]
+    still += ["--model.sink_bias_dropout", "0.0", "--data.baselines", "false", "--data.max_train_samples", "229"]
     still += ["--data.max_eval_samples", "71"]
     lmctr_process("train", recipe_file, "--output_dir", tmp_path / "one", *still)
     config = find_resource("recipes", "accelerate/cpu2")
@@ -352,7 +352,7 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
     assert not (tmp_path / "two" / ".cache").exists()
     one, two = (read(tmp_path / name, "metrics.json") for name in ("one", "two"))
     assert (one["num_processes"], two["num_processes"]) == (1, 2)
-    assert one["steps"] == two["steps"] == 120
+    assert one["steps"] == two["steps"] == 45
     for part in ("validation", "test"):
         left, right = one["split metrics"][part], two["split metrics"][part]
         assert right["num_samples"] == 71

@@ -14,7 +14,13 @@ from lmctr.runs.inputs.linear_start import LinearSamples, start_linear
 from lmctr.statistics import StatisticsReader
 
 LOG = {"num_users": 40, "num_items": 80, "events_per_user": 40, "num_topics": 2}
-BERT = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 MODELS = {
     "text": {
         "family": "ctr_sink",

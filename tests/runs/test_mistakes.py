@@ -11,7 +11,13 @@ from lmctr.runs.recipe import RecipeError
 TEXT = {
     "data": {"name": "synthetic", "prompt": "generic/en"},
     "model": {
-        "backbone": {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        "backbone": {
+            "model_type": "bert",
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+        },
         "tokenizer": {"type": "wordpiece", "vocab_size": 300},
     },
     "training": {"use_cpu": True},

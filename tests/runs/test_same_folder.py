@@ -21,7 +21,13 @@ TEXT = {
         "num_behaviors": 5,
     },
     "model": {
-        "backbone": {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        "backbone": {
+            "model_type": "bert",
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+        },
         "tokenizer": {"type": "wordpiece", "vocab_size": 300},
         "num_sink_buckets": 8,
         "sink_embedding_dim": 8,

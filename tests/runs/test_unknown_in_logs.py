@@ -15,7 +15,13 @@ from lmctr.runs.recipe import load_recipe
 ITEMS, COLUMNS = 30, "{user: user, item: item, time: time, label: click}"
 DIN = {"family": "din"}
 TEXT = {
-    "backbone": {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "backbone": {
+        "model_type": "bert",
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    },
     "tokenizer": {"type": "wordpiece", "vocab_size": 200},
 }
 

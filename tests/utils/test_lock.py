@@ -5,11 +5,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
+import warm
 
 from lmctr.utils import lock
 from lmctr.utils.lock import LOCK, owned
@@ -31,16 +30,15 @@ def holder(tmp_path):
     started = []
 
     def start(how="plain"):
-        words = [sys.executable, "-c", HOLD, str(tmp_path / "run"), how]
-        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True))
-        assert started[-1].stdout.readline() == "held\n"
+        started.append(warm.start("-c", HOLD, tmp_path / "run", how, own_group=True))
+        assert started[-1].line() == "held"
         return started[-1]
 
     yield start
     for process in started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
 
 
 def test_the_second_one_hears_who_holds_the_folder(tmp_path, holder):

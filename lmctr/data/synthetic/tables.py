@@ -297,15 +297,20 @@ class _Model:
             return values
         return values + self.sizes[field] * self.generations[field][values]
 
-    def inputs(self, rng: np.random.Generator, count: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-        """Values of each categorical field (int32), of each numeric field (float64, NaN where missing) and uniforms for labels."""
-        values = [zipf_values(rng.random(count), size, self.zipf_exponent) for size in self.sizes]
+    def inputs(
+        self, rng: np.random.Generator, count: int, rows: slice = slice(None)
+    ) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+        """Values of each categorical field (int32), of each numeric field (float64, NaN where missing) and uniforms for labels.
+
+        Drawn for `count` rows, worked out for `rows` of them.
+        """
+        values = [zipf_values(rng.random(count)[rows], size, self.zipf_exponent) for size in self.sizes]
         numbers = []
         for location, scale, *_ in self.numeric:
-            number = np.floor(np.exp(rng.standard_normal(count) * scale + location))
-            number[rng.random(count) < self.missing_share] = np.nan
+            number = np.floor(np.exp(rng.standard_normal(count)[rows] * scale + location))
+            number[rng.random(count)[rows] < self.missing_share] = np.nan
             numbers.append(number)
-        return values, numbers, rng.random(count)
+        return values, numbers, rng.random(count)[rows]
 
     def effects(self, values: list[np.ndarray], numbers: list[np.ndarray]) -> np.ndarray:
         """(3, N) main, pair and numeric effects, scaled."""
@@ -344,10 +349,16 @@ class _Conversions:
     unknown: float
 
     def draw(
-        self, seed: int, block: int, values: list[np.ndarray], numbers: list[np.ndarray], clicks: np.ndarray
+        self,
+        seed: int,
+        block: int,
+        rows: slice,
+        values: list[np.ndarray],
+        numbers: list[np.ndarray],
+        clicks: np.ndarray,
     ) -> np.ndarray:
-        """(N,) float: 0 or 1, NaN where it is not known."""
-        uniform, hidden = np.random.default_rng([seed, 5, block, self.model.day]).random((2, len(clicks)))
+        """(N,) float: 0 or 1, NaN where it is not known, of these rows of a block."""
+        uniform, hidden = np.random.default_rng([seed, 5, block, self.model.day]).random((2, _BLOCK))[:, rows]
         converts = uniform < sigmoid(self.model.effects(values, numbers).sum(axis=0) + self.model.bias)
         return np.where(clicks & (hidden < self.unknown), np.nan, clicks & converts)
 
@@ -358,9 +369,11 @@ def _blocks(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         yield block, max(start - block * _BLOCK, 0), min(stop - block * _BLOCK, _BLOCK)
 
 
-def _block(model: _Model, seed: int, block: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, np.ndarray]:
+def _block(
+    model: _Model, seed: int, block: int, rows: slice = slice(None)
+) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, np.ndarray]:
     stream = [seed, 2, block] if model.day == 0 else [seed, 2, block, model.day]
-    values, numbers, uniform = model.inputs(np.random.default_rng(stream), _BLOCK)
+    values, numbers, uniform = model.inputs(np.random.default_rng(stream), _BLOCK, rows)
     return values, numbers, uniform, model.effects(values, numbers)
 
 
@@ -380,15 +393,16 @@ def _stream(
     if missing:
         raise ValueError(f"synthetic_table: no column {', '.join(map(repr, missing))}; the columns are {known}.")
     for block, first, last in _blocks(start, stop):
-        values, numbers, uniform, effects = _block(model, seed, block)
+        values, numbers, uniform, effects = _block(model, seed, block, slice(first, last))
         probability = sigmoid(effects.sum(axis=0) + model.bias)
         arrays = {"label": (uniform < probability).astype(np.int8), TRUE_PROBABILITY: probability}
         arrays |= {name: model.names(field, own) for field, (name, own) in enumerate(zip(names[0], values))}
         arrays |= dict(zip(names[1], numbers))
         if "conversion" in wanted and second is not None:
-            arrays["conversion"] = second.draw(seed, block, values, numbers, uniform < probability)
+            clicks = uniform < probability
+            arrays["conversion"] = second.draw(seed, block, slice(first, last), values, numbers, clicks)
         batch = pa.record_batch(
-            {name: pa.array(arrays[name][first:last], from_pandas=name in (*names[1], *extra)) for name in wanted}
+            {name: pa.array(arrays[name], from_pandas=name in (*names[1], *extra)) for name in wanted}
         )
         yield Rows(batch, None, block * _BLOCK + first - start + 1)
 
@@ -397,11 +411,11 @@ def _reachable(model: _Model, seed: int, start: int, stop: int) -> tuple[float |
     """AUC of the true probabilities on the sampled labels, expected AUC over labels, and AUC of the additive part."""
     probabilities, labels, additive = [], [], []
     for block, first, last in _blocks(start, stop):
-        *_, uniform, effects = _block(model, seed, block)
+        *_, uniform, effects = _block(model, seed, block, slice(first, last))
         probability = sigmoid(effects.sum(axis=0) + model.bias)
-        labels.append((uniform < probability)[first:last].astype(np.int8))
-        probabilities.append(probability[first:last])
-        additive.append((effects[0] + effects[2])[first:last])
+        labels.append((uniform < probability).astype(np.int8))
+        probabilities.append(probability)
+        additive.append(effects[0] + effects[2])
     p, y, a = np.concatenate(probabilities), np.concatenate(labels), np.concatenate(additive)
     order = np.argsort(p, kind="stable")
     ordered = p[order]
