@@ -551,10 +551,8 @@ class Training:
             "machine": machine_line(self.args.device.type),
             "command": self.command,
         }
-        starts_otherwise = (
-            self.args.linear_start != "boosting" and plain_model(trainer.model).linear_path() is not None
-        )
-        result["verdict"] = verdict(result, self.recipe.data, view.log is not None, starts_otherwise)
+        wants_trees = not self.args.boosting_share and plain_model(trainer.model).linear_path() is not None
+        result["verdict"] = verdict(result, self.recipe.data, view.log is not None, wants_trees)
         options = {"with_baseline": bool(baselines), "refit": self.args.refit}
         sliced = []
         for part in found["split metrics"]:
