@@ -1,7 +1,11 @@
 """Imported last by the server of `warm`: what a process makes once, when it loads its first model, is made."""
 
+import os
+
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 get_checkpoint_conversion_mapping("bert")
+
+os.fsync = lambda handle: os.fstat(handle) and None  # as in conftest
 
 import lmctr.utils.frozen  # noqa: E402, F401

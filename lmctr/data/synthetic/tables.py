@@ -41,6 +41,8 @@ TRUE_PROBABILITY = "true_probability"
 """Column of the true probabilities; it is no field, and is made when it is asked for by name."""
 _BLOCK = 1 << 16
 _PILOT = 1 << 17  # rows that scale the effects
+_OF_ROWS = ("num_rows", "fractions", "day", "drift")  # settings that the effects do not depend on
+_SCALES: dict[str, tuple[np.ndarray, float]] = {}
 
 
 @dataclass
@@ -111,12 +113,12 @@ class SyntheticTable(Settings):
         chosen = _pairs(rng, sizes, self.num_pairs, self.pairs)
         model = _Model.draw(rng, sizes, chosen, self)
         strengths = (self.main_strength, self.pair_strength, self.numeric_strength)
-        model.scale(np.random.default_rng([seed, 1]), strengths, self.positive_rate)
+        self._scale(model, 1, strengths, self.positive_rate)
 
         second = None
         if self.conversion_rate is not None:
             second = _Model.draw(np.random.default_rng([seed, 3]), sizes, [], self)
-            second.scale(np.random.default_rng([seed, 4]), strengths, self.conversion_rate)
+            self._scale(second, 4, strengths, self.conversion_rate)
             second = _Conversions(second, self.unknown_conversions)
 
         for other in (model, *([] if second is None else [second.model])):
@@ -156,6 +158,15 @@ class SyntheticTable(Settings):
         )
         extra = () if second is None else ("conversion",)
         return TableSource(tuple(piece(part) for part in bounds), tuple(fields), extra_labels=extra, info=info)
+
+    def _scale(self, model: _Model, stream: int, strengths: tuple[float, ...], rate: float) -> None:
+        """Scales a model; once for all tables that differ in their rows alone, for the pilot sample takes longer than a small table."""
+        alike = {name: value for name, value in self.settings().items() if name not in _OF_ROWS}
+        key = repr((stream, alike))
+        if key not in _SCALES:
+            model.scale(np.random.default_rng([self.seed, stream]), strengths, rate)
+            _SCALES[key] = model.factors, model.bias
+        model.factors, model.bias = _SCALES[key]
 
     def _check(self) -> tuple[float, ...]:
         """Checks the settings, and gives the fractions as numbers."""
