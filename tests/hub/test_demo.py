@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 
 import lmctr
 from lmctr.cli.main import main
@@ -220,21 +221,11 @@ def test_the_page_in_a_browser(trained, tmp_path, name):
     browser = pytest.importorskip("browser")
     if browser.CHROMIUM is None:
         pytest.skip("needs Chromium")
-    words = [
-        sys.executable,
-        "-m",
-        "lmctr",
-        "demo",
-        str(trained[name]),
-        "--port",
-        str(browser.free_port()),
-        "--users",
-        "3",
-    ]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    words = ("demo", str(trained[name]), "--port", str(browser.free_port()), "--users", "3")
+    process = warm.start("-m", "lmctr", *words)
     tab = browser.Browser(tmp_path / "profile")
     try:
-        tab.open(process.stdout.readline().split(" at ")[1].split()[0])
+        tab.open(process.line().split(" at ")[1].split()[0])
         tab.wait_for("Candidates by probability")
         tab.wait_for("Attention on the sinks" if name == "text" else "Share by behaviour")
         before = tab.run("document.querySelector('table').innerText")
