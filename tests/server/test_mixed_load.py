@@ -156,7 +156,7 @@ def test_mixed_load(tmp_path, kind, seconds, rate):
     print(json.dumps(found | {"MiB": [round(value, 1) for value in load.memory]}))
     assert set(load.statuses) == {200, 400}
     assert load.compared > seconds * rate / 3
-    assert load.difference < 1e-5
+    assert load.difference < 3e-5  # float32: a kept state adds in another order than the whole history does
     quarters = np.array_split(load.memory, 4)
     if seconds > 60:  # caches of the allocator and of the interpreter fill in the first quarter
         assert np.median(quarters[3]) < 1.01 * np.median(quarters[1]) + 2
