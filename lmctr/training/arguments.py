@@ -84,6 +84,7 @@ class CTRTrainingArguments(TrainingArguments):
             Above 0, `lmctr train` puts gradient-boosted trees on the statistics beside a model with such a linear way, fitted on the
             training part like the baseline, and weighted as it is trained. They become a part of the model: its logits are
             (1 - share) * network + share * trees. Each learns by itself; 0.5 is a good share for models that are about as good.
+            With `from_run` the earlier run's trees, or none, stay.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.

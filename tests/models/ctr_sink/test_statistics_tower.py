@@ -98,9 +98,9 @@ def test_new_weights_keep_the_scale_of_the_statistics(initializer_range):
     """Whatever the backbone's own scale is: at 0.02 the statistics would hardly be heard."""
     model = model_of("bert", num_statistics=100, initializer_range=initializer_range)
     tower = model.head.statistics
-    beside, skip = tower(torch.randn(2000, 100, generator=torch.Generator().manual_seed(0)))
-    assert 0.5 < beside.std() < 1.5
-    assert not skip.any()
+    statistics = torch.randn(2000, 100, generator=torch.Generator().manual_seed(0))
+    assert 0.5 < tower(statistics).std() < 1.5
+    assert not tower.skip(statistics, torch.zeros(2000, 1)).any()
 
 
 def test_lora_trains_and_saves_the_tower_whole(tmp_path):
