@@ -368,18 +368,23 @@ def _is_loaded(name: str) -> bool:
 
 @contextmanager
 def rewriting(path: str | Path) -> Iterator[None]:
-    """The block in which a file is written anew that a run's checksums may list: it is taken from the list and put back."""
+    """The block in which a file is written anew that a run's checksums may list: it is taken from the list and put back.
+
+    Meanwhile the list says so (`rewriting`), so that who writes the file after a kill puts it back too.
+    """
     path = Path(path).resolve()
     for folder in path.parents[:2]:
         run, name = RunFolder(folder), path.relative_to(folder).as_posix()
         if not run.started or not (folder / MANIFEST).is_file():
             continue
         with owned(folder, "writer"):
-            files = read_sealed(folder / MANIFEST)["files"]
-            if files.pop(name, None) is not None:
-                write_json(folder / MANIFEST, sealed({"files": files}))
+            content = read_sealed(folder / MANIFEST)
+            files, begun = content["files"], content.get("rewriting", [])
+            if files.pop(name, None) is not None or name in begun:
+                write_json(folder / MANIFEST, sealed({"files": files, "rewriting": sorted({*begun, name})}))
                 yield
-                write_json(folder / MANIFEST, sealed({"files": files | checksums(folder, [name])}))
+                others = {"rewriting": left} if (left := [other for other in begun if other != name]) else {}
+                write_json(folder / MANIFEST, sealed({"files": files | checksums(folder, [name]), **others}))
                 return
     yield
 

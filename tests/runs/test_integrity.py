@@ -135,6 +135,20 @@ def test_scores_written_again_keep_the_folder_sealed(run, trained):
     assert "predictions/mine.parquet" not in read_sealed(run / MANIFEST)["files"]
 
 
+def test_scores_written_again_after_a_kill_are_sealed_again(run, trained):
+    path = run / "predictions" / "test.parquet"
+    whole, other = path.read_bytes(), run / "predictions" / "validation.parquet"
+    for cut in (path, other):
+        with pytest.raises(KeyboardInterrupt), rewriting(cut):
+            raise KeyboardInterrupt
+    assert read_sealed(run / MANIFEST)["rewriting"] == ["predictions/test.parquet", "predictions/validation.parquet"]
+    for again in (path, other):
+        with rewriting(again):
+            again.write_bytes(again.read_bytes())
+    assert path.read_bytes() == whole
+    assert (run / MANIFEST).read_bytes() == (trained / MANIFEST).read_bytes()
+
+
 def test_a_model_saved_into_a_run_keeps_it_sealed(run, trained):
     """Also in pieces; what was not written anew keeps its checksum, and a save that fails is refused."""
     model = load(run).model
