@@ -146,7 +146,7 @@ def test_scores_written_again_after_a_kill_are_sealed_again(run, trained):
         with rewriting(again):
             again.write_bytes(again.read_bytes())
     assert path.read_bytes() == whole
-    assert (run / MANIFEST).read_bytes() == (trained / MANIFEST).read_bytes()
+    assert read_sealed(run / MANIFEST) == read_sealed(trained / MANIFEST)
 
 
 def test_a_model_saved_into_a_run_keeps_it_sealed(run, trained):
