@@ -35,7 +35,7 @@ from typing import Any
 from lmctr.runs.recipe import compare_recipes
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
-from lmctr.utils.files import parse_json, read_json, read_yaml, write_json
+from lmctr.utils.files import parse_json, read_json, read_yaml, remove_left, write_json
 from lmctr.utils.integrity import MANIFEST, check_files, checksums, read_sealed, sealed
 from lmctr.utils.lock import LOCK, owned
 
@@ -427,6 +427,7 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
         run.clear()
         return False
     shutil.rmtree(run.cache, ignore_errors=True)  # all that is left when the data of a first try were wrong
+    remove_left(run.path / RECIPE)  # or when it was killed before its first file was whole
     if run.path.is_dir() and any(path.name != LOCK for path in run.path.iterdir()):
         raise ValueError(f"output_dir {run.path} is not empty and holds no run; give another folder")
     return False

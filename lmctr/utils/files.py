@@ -21,6 +21,7 @@ __all__ = [
     "parse_yaml",
     "read_json",
     "read_yaml",
+    "remove_left",
     "replacing",
     "sync",
     "write_json",
@@ -105,10 +106,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    for left in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
-        pid = left.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
-        if pid.isdecimal() and not is_running(int(pid)):
-            left.unlink(missing_ok=True)
+    remove_left(path)
     try:
         yield temporary
         sync(temporary)
@@ -116,6 +114,14 @@ def replacing(path: str | Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_left(path: Path) -> None:
+    """Delete what killed processes left beside a file that they were `replacing`."""
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+        pid = left.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
+        if pid.isdecimal() and not is_running(int(pid)):
+            left.unlink(missing_ok=True)
 
 
 def is_running(pid: int) -> bool:
