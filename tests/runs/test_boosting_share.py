@@ -8,13 +8,13 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from test_linear_start import HALF_LIFE, LOG, MODELS, fitted, logits_of, run_of
 
 import lmctr
 from lmctr.data import load_log, split_log
 from lmctr.hub.export import export_model
 from lmctr.hub.model_card import build_card
 from lmctr.runs.inputs.linear_start import LinearSamples, add_trees
-from tests.runs.test_linear_start import HALF_LIFE, LOG, MODELS, fitted, logits_of, run_of
 
 
 def samples(count=1500, tasks=1, seed=0):

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from tiny_backbones import TINY_BERT
 
 import lmctr
 from lmctr.data import load_log, split_log
@@ -14,17 +15,10 @@ from lmctr.runs.inputs.linear_start import LinearSamples, start_linear
 from lmctr.statistics import StatisticsReader
 
 LOG = {"num_users": 40, "num_items": 80, "events_per_user": 40, "num_topics": 2}
-BERT = {
-    "model_type": "bert",
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
 MODELS = {
     "text": {
         "family": "ctr_sink",
-        "backbone": {**BERT, "intermediate_size": 32},
+        "backbone": TINY_BERT,
         "tokenizer": {"type": "wordpiece", "vocab_size": 200},
     },
     "sequence": {"family": "din", "embedding_dim": 4},

@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from tiny_backbones import TINY_BERT
 
 import lmctr
 from lmctr.cli.main import main
@@ -11,13 +12,7 @@ from lmctr.runs.recipe import RecipeError
 TEXT = {
     "data": {"name": "synthetic", "prompt": "generic/en"},
     "model": {
-        "backbone": {
-            "model_type": "bert",
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-        },
+        "backbone": TINY_BERT,
         "tokenizer": {"type": "wordpiece", "vocab_size": 300},
     },
     "training": {"use_cpu": True},

@@ -6,6 +6,7 @@ import inspect
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tiny_backbones import TINY_BERT
 from transformers import TrainerCallback
 
 import lmctr
@@ -109,13 +110,7 @@ def test_a_text_model_from_a_folder_is_measured_on_named_data(tmp_path):
             "baselines": False,
         },
         "model": {
-            "backbone": {
-                "model_type": "bert",
-                "hidden_size": 16,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-                "intermediate_size": 32,
-            },
+            "backbone": TINY_BERT,
             "tokenizer": {"type": "wordpiece", "vocab_size": 300},
         },
         "training": {"stage1_epochs": 0, "stage2_epochs": 1, "use_cpu": True},
@@ -144,13 +139,7 @@ def test_graded_feedback_is_learnt_kept_and_asked_for(tmp_path):
             "baselines": False,
         },
         "model": {
-            "backbone": {
-                "model_type": "bert",
-                "hidden_size": 16,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-                "intermediate_size": 32,
-            },
+            "backbone": TINY_BERT,
             "tokenizer": {"type": "wordpiece", "vocab_size": 300},
             "sink_signal": ["recency", "feedback_value"],
         },
@@ -189,13 +178,7 @@ def test_statistics_are_learnt_kept_and_asked_for(tmp_path):
             "baselines": False,
         },
         "model": {
-            "backbone": {
-                "model_type": "bert",
-                "hidden_size": 16,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-                "intermediate_size": 32,
-            },
+            "backbone": TINY_BERT,
             "tokenizer": {"type": "wordpiece", "vocab_size": 300},
             "statistics_hidden_sizes": [8],
         },

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tiny_backbones import TINY_BERT
 
 from lmctr.cli.main import main
 from lmctr.runs import train
@@ -21,13 +22,7 @@ TEXT = {
         "num_behaviors": 5,
     },
     "model": {
-        "backbone": {
-            "model_type": "bert",
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-        },
+        "backbone": TINY_BERT,
         "tokenizer": {"type": "wordpiece", "vocab_size": 300},
         "num_sink_buckets": 8,
         "sink_embedding_dim": 8,

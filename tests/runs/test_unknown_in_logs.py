@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from tiny_backbones import TINY_BERT
 
 from lmctr.cli.main import main
 from lmctr.runs import evaluate, train
@@ -15,13 +16,7 @@ from lmctr.runs.recipe import load_recipe
 ITEMS, COLUMNS = 30, "{user: user, item: item, time: time, label: click}"
 DIN = {"family": "din"}
 TEXT = {
-    "backbone": {
-        "model_type": "bert",
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-    },
+    "backbone": TINY_BERT,
     "tokenizer": {"type": "wordpiece", "vocab_size": 200},
 }
 
