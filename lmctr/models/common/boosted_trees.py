@@ -79,16 +79,11 @@ class BoostedTrees(nn.Module):
         for node in range(self.leaves - 1):
             right = columns.index_select(0, self.feature[:, node]) > threshold[:, node, None]
             left = left & torch.where(right, self.kept[:, node, None], -1)  # (T M, B)
-        scores = _floats(self.value).gather(1, _first_bits(self.leaves, left.device)[left.long()])
+        lowest = (left & -left).clamp_min(1)  # a power of two; 0 only in trees without values
+        scores = _floats(self.value).gather(1, (lowest.float().log2() + 0.5).long())
         return (
             scores.unflatten(0, (self.num_tasks, self.trees)).sum(1).T.reshape(*statistics.shape[:-1], self.num_tasks)
         )
-
-
-def _first_bits(bits: int, device: torch.device) -> torch.Tensor:
-    """(2^bits,) the place of the lowest bit of each number; 0 for 0."""
-    numbers = torch.arange(1 << bits, device=device)
-    return sum(((numbers & ((2 << place) - 1)) == 0).long() for place in range(bits)) % bits
 
 
 def _floats(bits: torch.Tensor) -> torch.Tensor:
