@@ -37,6 +37,7 @@ WAIT = 240  # seconds after which a command that does not end is an error
 def _become(words, environment, folder, files, own_group):
     if own_group:
         os.setsid()
+    multiprocessing.set_start_method(None, force=True)  # it would be that by which this process came to be
     # Tests that a shell started in the background inherit an ignored SIGINT; a terminal's programs do not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()

@@ -155,7 +155,10 @@ class ServingBenchmark(LogBenchmark):
     candidates: int = option("candidates of a request", 20, small=4)
     loads: list[float] = option("shares of the candidates per second of this process", [0.5, 0.7], small=[0.5])
     seconds: float = option("of each load", 30.0, small=1.0)
-    threads: int | None = option("threads of torch, here and in the server (default: its own choice)", None)
+    threads: int | None = option(
+        "threads of torch, here and in each of the server's workers (default: own choice)", None
+    )
+    workers: int | None = option("threads of the server that score (default: its own choice)", None)
     device: str = option("cpu", "cpu", choices=["cpu"])
     quick: bool = _quick()
 

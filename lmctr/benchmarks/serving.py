@@ -159,7 +159,10 @@ def _requests(
 def _server(folder: str, options: ServingBenchmark) -> Iterator[tuple[tuple[str, int], subprocess.Popen]]:
     """`lmctr serve` of the folder: its address and its process."""
     words = [sys.executable, "-m", "lmctr", "serve", folder, "--port", "0", "--device", "cpu"]
-    words += ["--threads", str(torch.get_num_threads()), "--deadline-ms", "60000"]
+    words += ["--deadline-ms", "60000"]
+    for name in ("threads", "workers"):
+        if getattr(options, name) is not None:
+            words += [f"--{name}", str(getattr(options, name))]
     errors = Path(folder) / "server.log"
     with open(errors, "w") as log:
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)

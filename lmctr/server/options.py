@@ -18,7 +18,10 @@ class ServeOptions:
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port; 0 takes a free one, which is printed", 8000)
     device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)
-    threads: int | None = option("threads of torch (default: its own choice)", None)
+    workers: int | None = option(
+        "threads that score, each a batch of its own (default: on a CPU one for each core, 4 at most; else 1)", None
+    )
+    threads: int | None = option("threads of torch in each worker (default: the cores shared among workers)", None)
     batch_size: int | None = option("rows of a forward pass (default 64; tables and impressions: 4096)", None)
     max_tokens: int | None = option(
         "where candidates share a history: most positions per forward pass (default 8192)", None
@@ -33,7 +36,16 @@ class ServeOptions:
     drain_seconds: int = option("on SIGTERM: longest that requests in work are waited for", 30)
 
     def __post_init__(self) -> None:
-        counts = ("threads", "batch_size", "max_tokens", "batch_positions", "max_queue", "state_memory", "max_body")
+        counts = (
+            "workers",
+            "threads",
+            "batch_size",
+            "max_tokens",
+            "batch_positions",
+            "max_queue",
+            "state_memory",
+            "max_body",
+        )
         check_counts(self, (*counts, "drain_seconds"))
         if not 0 <= self.port < 65536:
             raise ValueError(f"--port must lie between 0 and 65535, got {self.port}")

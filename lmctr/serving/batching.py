@@ -1,12 +1,12 @@
-"""Requests of many callers, done together by one thread: bounded in size and waiting, each with a deadline of its own."""
+"""Requests of many callers, done together by a few threads: bounded in size and waiting, each with a deadline of its own."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -35,17 +35,23 @@ class _Waiting(NamedTuple):
     deadline: float
     future: Future
     arrived: float
+    key: Hashable
+
+
+_ALONE = object()  # the key of work beside which nothing is done
 
 
 class Batcher:
-    """Does the work of many callers in batches, in the order in which it came, in a thread of its own.
+    """Does the work of many callers in batches, begun in the order in which it came, in threads of its own.
 
     A batch begins with the oldest work. It takes on what comes until it holds `max_positions` (a larger piece goes alone) or `max_wait`
-    seconds have passed since its first was submitted; what queued up during the batch before is taken without a wait.
+    seconds have passed since its first was submitted; what queued up during the batch before is taken without a wait, by each thread an
+    equal part. Works of one key are never done at the same time, and in their order.
 
     Args:
-        run: does a batch; gives for each piece of work its result, or the exception that its caller gets. An exception that it raises
-            goes to all callers of the batch.
+        run: does a batch, in any of the threads; gives for each piece of work its result, or the exception that its caller gets. An
+            exception that it raises goes to all callers of the batch.
+        workers: threads.
         max_positions: size of a batch, in whatever `submit` counts. max_wait: seconds. max_queue: most pieces of work that wait.
         on_batch: told the number of pieces, their positions and the seconds of each batch.
 
@@ -63,6 +69,7 @@ class Batcher:
         self,
         run: Callable[[list[Any]], Sequence[Any]],
         *,
+        workers: int = 1,
         max_positions: int = 8192,
         max_wait: float = 0.002,
         max_queue: int = 256,
@@ -74,8 +81,13 @@ class Batcher:
         self._changed = threading.Condition()
         self._closed = False
         self._seconds_each = 0.0  # smoothed time of a piece of work
-        self._thread = threading.Thread(target=self._work, name="lmctr-batcher", daemon=True)
-        self._thread.start()
+        self._idle, self._keys = workers, Counter()  # threads without a batch; keys of the works in work
+        self._threads = [
+            threading.Thread(target=self._work, name=f"lmctr-batcher-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def num_waiting(self) -> int:
@@ -83,65 +95,95 @@ class Batcher:
 
     @property
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        return all(thread.is_alive() for thread in self._threads)
 
     @property
     def is_closed(self) -> bool:
         return self._closed
 
-    def submit(self, work: Any, positions: int = 1, deadline: float = math.inf, *, first: bool = False) -> Future:
-        """A future of the result. `deadline`: of `time.monotonic()`, by which the work must have begun. `first`: it goes before all that
-        waits, also where the queue is full.
+    def submit(
+        self,
+        work: Any,
+        positions: int = 1,
+        deadline: float = math.inf,
+        *,
+        key: Hashable = None,
+        alone: bool = False,
+    ) -> Future:
+        """A future of the result. `deadline`: of `time.monotonic()`, by which the work must have begun. `key`: of works that must not be
+        done at the same time; None: it has none. `alone`: it goes before all that waits, also where the queue is full, and nothing else is
+        done meanwhile.
 
         Raises:
             QueueFull, Draining: nothing was taken.
         """
         future: Future = Future()
+        waiting = _Waiting(work, positions, deadline, future, time.monotonic(), _ALONE if alone else key)
         with self._changed:
             if self._closed:
                 raise Draining("the server is stopping")
-            if len(self._queue) >= self.max_queue and not first:
-                raise QueueFull(len(self._queue), max(1, math.ceil(len(self._queue) * self._seconds_each)))
-            put = self._queue.appendleft if first else self._queue.append
-            put(_Waiting(work, positions, deadline, future, time.monotonic()))
-            self._changed.notify()
+            if len(self._queue) >= self.max_queue and not alone:
+                seconds = len(self._queue) * self._seconds_each / len(self._threads)
+                raise QueueFull(len(self._queue), max(1, math.ceil(seconds)))
+            (self._queue.appendleft if alone else self._queue.append)(waiting)
+            self._changed.notify_all()
         return future
 
     def close(self) -> None:
-        """Take no more work, do what waits, and end the thread."""
+        """Take no more work, do what waits, and end the threads."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         while batch := self._next():
             self._do([one for one in batch if self._begins(one)])
+            with self._changed:
+                self._idle += 1
+                self._keys.subtract(one.key for one in batch)
+                self._keys = +self._keys
+                self._changed.notify_all()
 
     def _next(self) -> list[_Waiting]:
         """The next batch; empty at the end."""
         with self._changed:
-            while not self._queue:
-                if self._closed:
-                    return []
-                self._changed.wait()
-            until = self._queue[0].arrived + self.max_wait
             while True:
-                count, positions = self._fitting()
-                left = until - time.monotonic()
-                full = count < len(self._queue) or positions >= self.max_positions
-                if full or self._closed or left <= 0:
-                    return [self._queue.popleft() for _ in range(count)]
-                self._changed.wait(left)
+                if self._closed and not self._queue:
+                    return []
+                free = self._free()
+                batch = self._fitting(free)
+                if batch:
+                    full = len(batch) < len(free) or sum(one.positions for one in batch) >= self.max_positions
+                    left = batch[0].arrived + self.max_wait - time.monotonic()
+                    if full or self._closed or left <= 0:
+                        break
+                self._changed.wait(left if batch else None)
+            taken = set(map(id, batch))
+            self._queue = deque(one for one in self._queue if id(one) not in taken)
+            self._idle -= 1
+            self._keys.update(one.key for one in batch)
+            return batch
 
-    def _fitting(self) -> tuple[int, int]:
-        """How many pieces of the queue's beginning make a batch, and their positions."""
-        count = positions = 0
-        for one in self._queue:
-            if count and positions + one.positions > self.max_positions:
+    def _free(self) -> list[_Waiting]:
+        """What may be begun now."""
+        if not self._queue or self._keys[_ALONE]:
+            return []
+        if self._queue[0].key is _ALONE:
+            return [self._queue[0]] if self._idle == len(self._threads) else []
+        return [one for one in self._queue if one.key is None or not self._keys[one.key]]
+
+    def _fitting(self, free: list[_Waiting]) -> list[_Waiting]:
+        """The first of them that make a batch, and no more than one thread's part."""
+        batch: list[_Waiting] = []
+        positions = 0
+        for one in free[: math.ceil(len(free) / len(self._threads))]:
+            if batch and positions + one.positions > self.max_positions:
                 break
-            count, positions = count + 1, positions + one.positions
-        return count, positions
+            batch.append(one)
+            positions += one.positions
+        return batch
 
     def _begins(self, one: _Waiting) -> bool:
         """Whether somebody still waits for it."""

@@ -20,7 +20,7 @@ class _Kept:
 
 
 class KeptStates:
-    """[`UserState`]s by the users' ids. Used from one thread at a time.
+    """[`UserState`]s by the users' ids. To be used by one thread at a time.
 
     Args:
         max_bytes: of all states together, as `UserState.num_bytes` counts them. A state that is larger by itself is not kept.

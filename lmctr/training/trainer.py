@@ -46,6 +46,7 @@ from lmctr.training.sampler import (
     FillerCollator,
     FillerDataset,
     GlobalBatchSampler,
+    end_with_parent,
 )
 from lmctr.training.sharded import (
     add_tables,
@@ -216,6 +217,7 @@ class CTRTrainer(Trainer):
             batch_sampler=sampler,
             collate_fn=FillerCollator(collator, dataset),
             num_workers=args.dataloader_num_workers,
+            worker_init_fn=end_with_parent,
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
             persistent_workers=persistent,
             generator=own,

@@ -140,7 +140,7 @@ class Live:
 
     def __init__(self, run, limits, engine):
         self.metrics = ServerMetrics()
-        self.engine = Engine(ServedModel(str(run)), on_batch=self.metrics.on_batch, **engine)
+        self.engine = Engine(ServedModel(str(run)), on_batch=self.metrics.on_batch, **{"workers": 2, **engine})
         app = create_app(self.engine, self.metrics, **limits)
         listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -138,7 +138,7 @@ def processor_seconds(pid):
 )
 def test_mixed_load(tmp_path, kind, seconds, rate):
     run = KINDS[kind][0](tmp_path / "run")
-    process, url = started(run, "--threads", "1", "--deadline-ms", "60000")
+    process, url = started(run, "--threads", "1", "--workers", "2", "--deadline-ms", "60000")
     try:
         load = Load(kind, url, seed=0)
         began = processor_seconds(process.pid)

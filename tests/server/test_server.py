@@ -131,6 +131,25 @@ def test_the_share_of_unknown_values(folders):
         assert server.score({**body, "candidates": ["Heat"]})["unknown_share"] == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_share_weights_and_keep_what_a_call_leaves_behind(folders, kind):
+    first, second = ServedModel(str(folders(kind))).twins(2)
+    assert second.model is first.model
+    asked = [[(first.check(KINDS[kind][1](seed)), None)] for seed in (3, 4)]
+    expected = [[one.score(own) for own in asked] for one in (first, second)]
+    for own, other in zip(*expected):
+        np.testing.assert_array_equal(own[0].logits, other[0].logits)
+        assert own[0][2:4] == other[0][2:4]
+    if kind in ("deepfm", "two_tower"):  # whose processors leave their counts behind
+        first.score(asked[0])
+        counts = first.processor.oov_counts
+        second.score(asked[1])
+        assert first.processor.oov_counts is counts
+        assert second.processor.oov_counts is not counts
+    else:
+        assert first.answers is not second.answers
+
+
 def test_rerank_in_the_shape_that_its_clients_send(folders):
     with live(folders("qwen2")) as server:
         body = text_request(3, 5, 4)
@@ -172,7 +191,7 @@ def test_rerank_in_the_shape_that_its_clients_send(folders):
 
 def test_a_full_queue_is_429_and_a_late_answer_504(folders):
     began, released = threading.Event(), threading.Event()
-    with live(folders("deepfm"), max_queue=2, max_wait=0.0) as server, ThreadPoolExecutor(8) as pool:
+    with live(folders("deepfm"), workers=1, max_queue=2, max_wait=0.0) as server, ThreadPoolExecutor(8) as pool:
         score = server.engine.served.score
         server.engine.served.score = lambda asked: (began.set(), released.wait(20), score(asked))[2]
         body = KINDS["deepfm"][1](0)
@@ -192,7 +211,7 @@ def test_a_full_queue_is_429_and_a_late_answer_504(folders):
 
 
 def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
-    with live(folders("bert"), limits={"max_body": 5000}) as server:
+    with live(folders("bert"), limits={"max_body": 5000}, workers=1) as server:
         body = text_request(1, 2, 2)
 
         def error(status, route="/v1/score", **call):

@@ -1,5 +1,6 @@
 """The batcher, kept states, and candidates of several users in one pass."""
 
+import itertools
 import math
 import threading
 import time
@@ -69,7 +70,7 @@ def test_deadlines_full_queues_and_callers_who_left():
     with pytest.raises(QueueFull) as full:
         batcher.submit(5)
     assert full.value.retry_after >= 1
-    ahead = batcher.submit(6, first=True)
+    ahead = batcher.submit(6, alone=True)
     assert left.cancel()
     time.sleep(0.1)
     run.go.set()
@@ -77,7 +78,74 @@ def test_deadlines_full_queues_and_callers_who_left():
         late.result()
     assert (first.result(), good.result(), ahead.result()) == (10, 40, 60)
     batcher.close()
-    assert run.batches == [[1], [6, 4]]
+    assert run.batches == [[1], [6], [4]]
+
+
+class Traced:
+    """Works that last as long as they say, and when each began and ended."""
+
+    def __init__(self):
+        self.lock, self.spans, self.batches = threading.Lock(), {}, []
+
+    def __call__(self, works):
+        with self.lock:
+            self.batches.append([name for name, _ in works])
+        for name, seconds in works:
+            began = time.monotonic()
+            time.sleep(seconds)
+            with self.lock:
+                self.spans[name] = (began, time.monotonic())
+        return [name for name, _ in works]
+
+    def overlap(self, one, other):
+        return self.spans[one][0] < self.spans[other][1] and self.spans[other][0] < self.spans[one][1]
+
+
+def test_threads_work_at_the_same_time_and_share_what_waits():
+    run = Traced()
+    batcher = Batcher(run, workers=2, max_wait=0.0)
+    busy = []
+    for name in "ab":
+        busy.append(batcher.submit((name, 0.5)))
+        time.sleep(0.1)
+    waiting = [batcher.submit((number, 0.01)) for number in range(5)]
+    assert [future.result() for future in (*busy, *waiting)] == ["a", "b", 0, 1, 2, 3, 4]
+    assert batcher.is_alive
+    batcher.close()
+    assert not batcher.is_alive
+    assert run.overlap("a", "b")
+    assert [len(batch) for batch in run.batches[:3]] == [1, 1, 3]
+
+
+def test_works_of_one_key_wait_for_each_other_and_nobody_else_for_them():
+    run = Traced()
+    batcher = Batcher(run, workers=3, max_wait=0.0)
+    kept = []
+    for number in range(3):  # each in a batch of its own
+        kept.append(batcher.submit((f"kept {number}", 0.2), key="user"))
+        time.sleep(0.05)
+    others = [batcher.submit((f"other {number}", 0.2), key=number) for number in range(2)]
+    for future in (*kept, *others):
+        future.result()
+    batcher.close()
+    ends = [run.spans[f"kept {number}"] for number in range(3)]
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(ends))
+    assert run.overlap("kept 0", "other 0")
+
+
+def test_what_goes_alone_has_all_threads_idle():
+    run = Traced()
+    batcher = Batcher(run, workers=2, max_wait=0.0)
+    before = [batcher.submit((name, 0.2)) for name in "ab"]
+    time.sleep(0.05)
+    after = [batcher.submit((name, 0.2)) for name in "cd"]
+    alone = batcher.submit(("alone", 0.2), alone=True)
+    for future in (*before, alone, *after):
+        future.result()
+    batcher.close()
+    assert not any(run.overlap("alone", name) for name in "abcd")
+    assert max(run.spans[name][1] for name in "ab") <= run.spans["alone"][0]
+    assert run.spans["alone"][1] <= min(run.spans[name][0] for name in "cd")
 
 
 def test_a_run_that_fails_does_not_end_the_thread():

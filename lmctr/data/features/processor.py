@@ -390,21 +390,20 @@ class TabularFeatureProcessor(FittedExtractor):
             if both:
                 raise ValueError(f"candidates[{place}]: the column {min(both)!r} is shared too; give it in one place")
         key = frozenset(shared) & frozenset(self.input_columns())
-        if key not in self._parts:
+        sides = self._parts.get(key)
+        if sides is None:
             if len(self._parts) >= _MOST_PARTS:
                 self._parts.clear()
             ours = [field for field in self.fields if key.issuperset(self._columns_of(field))]
-            self._parts[key] = [
+            sides = self._parts[key] = [
                 (own, FewRows(own, self.state), sorted({name for field in own for name in self._columns_of(field)}))
                 for own in (ours, [field for field in self.fields if field not in ours])
             ]
-        (ours, *_), (_, _, read) = self._parts[key]
+        (ours, *_), (_, _, read) = sides
         beside = {name: shared[name] for name in read if name in shared}
         joined = [{**beside, **candidate} for candidate in candidates] if beside else list(candidates)
         parts = []
-        for where, rows, (fields, few, columns) in zip(
-            ("shared", "candidates"), ([dict(shared)], joined), self._parts[key]
-        ):
+        for where, rows, (fields, few, columns) in zip(("shared", "candidates"), ([dict(shared)], joined), sides):
             try:
                 kinds = {name: kind for name, kind in self.input_columns().items() if name in columns}
                 parts.append(self._arrays_of(rows, fields, few, kinds) if fields else TabularArrays({}, {}))

@@ -18,6 +18,7 @@ an ad's field (`share_with: "ad.<name>"`): it gets the ids of that field, and in
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -93,6 +94,12 @@ class ImpressionProcessor(FittedExtractor):
         self._check()
         self.oov_counts: dict[str, dict[str, int]] = {}
         self.unknown_examples: dict[str, list[str]] = {}
+
+    def __copy__(self) -> ImpressionProcessor:
+        """Another with the same vocabularies, whose calls leave `oov_counts` of this one alone."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, user=copy.copy(self.user), ad=copy.copy(self.ad))
+        return other
 
     def _without_borrowing(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
         """The user's fields as a processor of their own takes them, and the ad's field that each borrowing one reads."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from lmctr.serving import Batcher, KeptStates
+from lmctr.serving import Batcher, KeptStates, UserState
 from lmctr.utils.suggest import unknown_key_message
 
 from .served import Scored, ServedModel
@@ -70,10 +71,11 @@ class _Score(NamedTuple):
 
 
 class Engine:
-    """Scores requests of many callers at a time with one model, in one thread (the model's and the states' own).
+    """Scores requests of many callers at a time with one model; those of one kept state one after the other.
 
     Args:
-        served: the model. max_positions, max_wait, max_queue, on_batch: of the [`~lmctr.serving.Batcher`].
+        served: the model. workers: threads that score, each with the threads of torch; so many batches are in work at a time.
+        max_positions, max_wait, max_queue, on_batch: of the [`~lmctr.serving.Batcher`].
         max_state_bytes, time_to_live: of the kept states.
 
     Scores do not depend on what else is scored at the time: to 1e-5 in float32.
@@ -90,6 +92,7 @@ class Engine:
         self,
         served: ServedModel,
         *,
+        workers: int = 1,
         max_positions: int = 8192,
         max_wait: float = 0.002,
         max_queue: int = 256,
@@ -97,11 +100,17 @@ class Engine:
         time_to_live: float | None = None,
         on_batch: Callable[[int, int, float], None] | None = None,
     ):
-        self.served = served
-        self.states = KeptStates(max_state_bytes, time_to_live)
+        self.served, self.workers = served, workers
+        self._idle = served.twins(workers)
+        self.states, self._lock = KeptStates(max_state_bytes, time_to_live), threading.Lock()
         self.swaps = {"done": 0, "refused": 0}
         self.batcher = Batcher(
-            self._run, max_positions=max_positions, max_wait=max_wait, max_queue=max_queue, on_batch=on_batch
+            self._run,
+            workers=workers,
+            max_positions=max_positions,
+            max_wait=max_wait,
+            max_queue=max_queue,
+            on_batch=on_batch,
         )
 
     def score(self, body: Mapping[str, Any], deadline: float = math.inf) -> Future[Scored]:
@@ -119,7 +128,7 @@ class Engine:
         user = _user_id(body.pop("user_id")) if "user_id" in body else None
         served = self.served
         request = served.check(body, has_state=user is not None)
-        return self.batcher.submit(_Score(request, user), served.positions(request), deadline)
+        return self.batcher.submit(_Score(request, user), served.positions(request), deadline, key=user)
 
     def add_events(self, user: str, body: Mapping[str, Any], deadline: float = math.inf) -> Future[Appended]:
         """Append behaviours to the kept state of a user: `{"events": [...]}`; with `"start": true` a new state of these begins, in the place
@@ -142,7 +151,8 @@ class Engine:
             raise ValueError(f"request: num_seen must be a whole number, got {seen!r}")
         if not self.served.reads_histories:
             raise ValueError(f"this model reads {self.served.kind}, no histories; it keeps no state of a user")
-        return self.batcher.submit(_Events(_user_id(user), events, start, seen), len(events) + 1, deadline)
+        work = _Events(_user_id(user), events, start, seen)
+        return self.batcher.submit(work, len(events) + 1, deadline, key=work.user)
 
     def swap(self, served: ServedModel) -> None:
         """Go on with another model, between two batches; kept states go over where that is exact (`UserState.moved_to`).
@@ -155,49 +165,63 @@ class Engine:
                 f"{served.name} reads {served.kind} (tasks {', '.join(served.tasks)}), the model that is served {self.served.kind} "
                 f"({', '.join(self.served.tasks)}); start another server for it"
             )
-        self.batcher.submit(served, first=True).result()
+        self.batcher.submit(served, alone=True).result()
         self.swaps["done"] += 1
 
     def close(self) -> None:
         """Take no more requests, answer those that wait, and stop."""
         self.batcher.close()
 
-    # ---- in the worker's thread -----------------------------------------------------------------------------------------
+    # ---- in the workers' threads ----------------------------------------------------------------------------------------
 
     def _run(self, works: list[Any]) -> list[Any]:
+        if isinstance(works[0], ServedModel):
+            return [self._swap(works[0])]
+        served = self._idle.pop()
+        try:
+            return self._done(works, served)
+        finally:
+            self._idle.append(served)
+
+    def _done(self, works: list[Any], served: ServedModel) -> list[Any]:
         found: list[Any] = [None] * len(works)
         scores: list[int] = []
         for place, work in enumerate(works):
             if isinstance(work, _Score):
                 scores.append(place)
                 continue
-            self._score(works, scores, found)  # in the order in which they came
+            self._score(works, scores, found, served)  # in the order in which they came
             scores = []
             try:
-                found[place] = self._swap(work) if isinstance(work, ServedModel) else self._append(work)
+                found[place] = self._append(work, served)
             except Exception as error:
                 found[place] = error
-        self._score(works, scores, found)
+        self._score(works, scores, found, served)
         return found
 
-    def _score(self, works: list[Any], places: list[int], found: list[Any]) -> None:
+    def _score(self, works: list[Any], places: list[int], found: list[Any], served: ServedModel) -> None:
         asked, states = [], []
         for place in places:
             request, user = works[place]
-            state = None if user is None else self.states.get(user)
+            state = None if user is None else self._state(user)
             if user is not None and state is None:
                 found[place] = UnknownUser(user)
             else:
                 asked.append(place)
                 states.append((request, state))
-        for place, scored in zip(asked, self.served.score(states)):
+        for place, scored in zip(asked, served.score(states)):
             found[place] = scored
             user = works[place].user
             if user is not None:
-                self.states.grown(user)
+                with self._lock:
+                    self.states.grown(user)
 
-    def _append(self, work: _Events) -> Appended:
-        state = self.states.get(work.user)
+    def _state(self, user: str) -> UserState | None:
+        with self._lock:
+            return self.states.get(user)
+
+    def _append(self, work: _Events, served: ServedModel) -> Appended:
+        state = self._state(work.user)
         if work.start:
             state = None
         elif state is None:
@@ -205,15 +229,17 @@ class Engine:
         seen = 0 if state is None else state.num_seen
         if work.num_seen is not None and work.num_seen != seen:
             raise Conflict(f"the state of the user {work.user!r} has seen {seen} behaviours, not {work.num_seen}")
-        state = self.served.new_state() if state is None else state
+        state = served.new_state() if state is None else state
         state.extend(work.events)
-        kept = self.states.put(work.user, state)
-        unknown = self.served.unknown_events(work.events)
-        return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, *unknown, self.served)
+        with self._lock:
+            kept = self.states.put(work.user, state)
+        unknown = served.unknown_events(work.events)
+        return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, *unknown, served)
 
     def _swap(self, served: ServedModel) -> None:
-        self.states.move(lambda state: state.moved_to(served.model, served.processor, served.items))
-        self.served = served
+        with self._lock:
+            self.states.move(lambda state: state.moved_to(served.model, served.processor, served.items))
+        self.served, self._idle = served, served.twins(self.workers)
 
 
 def _user_id(value: Any) -> str:

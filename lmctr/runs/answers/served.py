@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -82,15 +83,31 @@ class ServedModel:
         known = (folder.path / REFERENCE_FILE).is_file()
         self.probe = compare_with_reference(folder.path, self.model) if known else None
         self.kind = self.processor.request_kind
-        self.batch_size = batch_size
+        self.batch_size, self.max_tokens = batch_size, max_tokens
         self.items = load_item_statistics(folder.path, self.processor)
+        self.retriever = None if self.kind == "table" else load_retriever(folder.path, self.processor)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What a call leaves something behind in."""
         self.answers = None
         if self.kind != "table":
-            retriever = load_retriever(folder.path, self.processor)
-            self.answers = answers_for(self.model, self.processor, retriever, batch_size, max_tokens, self.items)
+            self.answers = answers_for(
+                self.model, self.processor, self.retriever, self.batch_size, self.max_tokens, self.items
+            )
         # Whether what is encoded of a history is kept and shared by its candidates.
         self._keeps = self.reads_histories and self.answers.keeps_states
         self._scorer = scorer_for(self.model, self.processor) if self._keeps or self.kind == "table" else None
+
+    def twins(self, count: int) -> list[ServedModel]:
+        """This and others of the same weights, vocabularies and statistics, each to be used by one thread at a time."""
+        found = [self]
+        for _ in range(count - 1):
+            twin = copy.copy(self)
+            twin.processor = copy.copy(self.processor)
+            twin._prepare()
+            found.append(twin)
+        return found
 
     @property
     def tasks(self) -> tuple[str, ...]:
