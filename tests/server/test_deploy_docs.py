@@ -69,6 +69,6 @@ def test_the_image_calls_what_there_is():
     words = json.loads(re.search(r"^CMD (\[.*\])", text, re.MULTILINE).group(1))
     assert words[0] == "lmctr"
     args = build_parser("serve")[0].parse_args(words[1:])
-    assert (args.run, args.host, args.threads) == ("run", "0.0.0.0", 2)
+    assert (args.run, args.host) == ("run", "0.0.0.0")
     assert re.search(r"localhost:(\d+)/ready", text).group(1) == "8000"
     assert (DEPLOY.parents[1] / "constraints.txt").is_file()
