@@ -56,6 +56,8 @@ def package(tmp_path_factory):
     """A folder with a copy of the package, and a function that runs tests with it: their exit code and output."""
     folder = tmp_path_factory.mktemp("mutants")
     shutil.copytree(ROOT / "lmctr", folder / "lmctr", ignore=shutil.ignore_patterns("__pycache__"))
+    for shipped in ("recipes", "prompts", "model_cards"):  # which a checkout has beside the package
+        (folder / shipped).symlink_to(ROOT / shipped)
     # By their hashes: a file that is changed is compiled again, all others are not.
     compileall.compile_dir(folder / "lmctr", quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}

@@ -119,6 +119,8 @@ def test_what_only_the_run_needs_may_be_gone(run):
     shutil.rmtree(run / "predictions")
     load(run)
     (run / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=rf"has no model.safetensors, which {MANIFEST} lists"):
+        open_run(run).verify()
     with pytest.raises(FileNotFoundError, match=r"has no model.safetensors"):
         load(run)
 
@@ -168,6 +170,9 @@ def test_a_model_saved_into_a_run_keeps_it_sealed(run, trained):
     flip(run / "model.safetensors", -3)
     load(trained).processor.save_pretrained(run)  # does not make good what it did not write
     with pytest.raises(ValueError, match=r"config.json"):
+        load(run)
+    shutil.copyfile(trained / "config.json", run / "config.json")
+    with pytest.raises(ValueError, match=r"model.safetensors"):
         load(run)
     model.save_pretrained(run)
     open_run(run).verify()

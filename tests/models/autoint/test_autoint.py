@@ -34,7 +34,7 @@ class TestAutoIntPlus(TestAutoInt):
     values = TINY | {"hidden_units": [8], "use_wide": True, "embedding_dim": MIXED_DIMS, "attention_dropout": 0.1}
 
 
-def interacting_layer(layer, states):
+def interacting_layer(layer, states, scale):
     """Eq. 5-8, one head and one field at a time."""
     size = layer.num_heads * layer.head_dim
     parts = [array(layer.projection.weight)[i * size : (i + 1) * size] for i in range(layer.projection.parts)]
@@ -43,9 +43,7 @@ def interacting_layer(layer, states):
         heads, rows = [], []
         for head in range(layer.num_heads):
             own = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
-            scores = [
-                (parts[0][own] @ states[m]) @ (parts[1][own] @ states[k]) * layer.scale for k in range(len(states))
-            ]
+            scores = [(parts[0][own] @ states[m]) @ (parts[1][own] @ states[k]) * scale for k in range(len(states))]
             weights = softmax(np.array(scores))
             heads.append(sum(weights[k] * (parts[2][own] @ states[k]) for k in range(len(states))))
             rows.append(weights)
@@ -68,11 +66,13 @@ def test_equations(values):
     model = AutoIntForCTR(AutoIntConfig(**FIELDS | TINY | values)).eval()
     batch = make_batch(model.config)
     expected, maps = [], []
+    width = TINY["hidden_size"] // TINY["num_attention_heads"]
+    scale = 1 / width**0.5 if values.get("use_scale") else 1.0
     wide = vectors_by_loops(model.config, model.model.linear, batch) if values.get("use_wide") else None
     for row, vectors in enumerate(reference_vectors(model, batch)):
         states = project(model.model.projection, vectors)
         for layer in model.model.layers:
-            states, last = interacting_layer(layer, states)
+            states, last = interacting_layer(layer, states, scale)
         maps.append(last)
         representation = np.concatenate(states)
         if model.model.mlp is not None:
