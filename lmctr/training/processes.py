@@ -1,8 +1,12 @@
-"""The end of a launch of several processes."""
+"""The ends of processes: of a launch of several, and of a loader's workers."""
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
+import threading
+from multiprocessing.connection import wait
 
 
 def leave_process_group() -> None:
@@ -19,3 +23,19 @@ def leave_process_group() -> None:
     dist.barrier()
     gc.collect()  # trainers and their callbacks refer to each other
     dist.destroy_process_group()
+
+
+def end_with_parent(worker: int) -> None:
+    """Let a worker of a loader end with the process whose worker it is, however that is killed.
+
+    torch looks whether the process that forked it is still there. Where workers are forked by a server (Python's default from 3.14 on), that is
+    the server, which waits for the workers.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _exit_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)

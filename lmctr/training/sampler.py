@@ -8,11 +8,7 @@ of b train on the same global batches in the same order.
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import threading
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -192,22 +188,6 @@ class FillerCollator:
         if "ad_mask" in batch:
             batch["ad_mask"][fillers] = False
         return batch
-
-
-def end_with_parent(worker: int) -> None:
-    """Let a worker of a loader end with the process whose worker it is, however that is killed.
-
-    torch looks whether the process that forked it is still there. Where workers are forked by a server (Python's default from 3.14 on), that is
-    the server, which waits for the workers.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
-
-
-def _exit_after(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)
 
 
 class EpochDataLoader(DataLoader):

@@ -38,6 +38,7 @@ from lmctr.training.optim import (
     table_parameters,
     use_sparse_gradients,
 )
+from lmctr.training.processes import end_with_parent
 from lmctr.training.recency import WeightedCollator, WeightedDataset, recency_weights
 from lmctr.training.sampler import (
     FILLER,
@@ -46,7 +47,6 @@ from lmctr.training.sampler import (
     FillerCollator,
     FillerDataset,
     GlobalBatchSampler,
-    end_with_parent,
 )
 from lmctr.training.sharded import (
     add_tables,

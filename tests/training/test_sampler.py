@@ -1,14 +1,6 @@
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from toy_training import make_trainer
 
 from lmctr.training.sampler import (
     FILLER,
@@ -16,7 +8,6 @@ from lmctr.training.sampler import (
     FillerCollator,
     FillerDataset,
     GlobalBatchSampler,
-    end_with_parent,
 )
 
 
@@ -132,38 +123,3 @@ def test_empty_sets_are_errors():
         GlobalBatchSampler(0, 4)
     with pytest.raises(ValueError, match="evaluation set is empty"):
         EvaluationBatchSampler(0, 4)
-
-
-LOADS = """
-import time
-from torch.utils.data import DataLoader
-from lmctr.training.sampler import end_with_parent
-if __name__ == "__main__":
-    iterator = iter(DataLoader(range(8), num_workers=1, multiprocessing_context="forkserver", worker_init_fn=end_with_parent))
-    next(iterator)
-    print(iterator._workers[0].pid, flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
-def test_workers_of_a_server_end_with_a_process_that_is_killed(tmp_path):
-    script = tmp_path / "loads.py"
-    script.write_text(LOADS)
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    with process.stdout as said:
-        worker = Path("/proc") / said.readline().strip() / "stat"
-    assert worker.is_file()
-    process.kill()
-    process.wait()
-    for _ in range(300):
-        if not worker.is_file() or worker.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return
-        time.sleep(0.1)
-    os.kill(int(worker.parent.name), signal.SIGKILL)
-    pytest.fail("the worker goes on")
-
-
-def test_the_trainer_ties_its_workers_to_itself(tmp_path):
-    loader = make_trainer(tmp_path).get_train_dataloader()
-    assert loader.worker_init_fn is end_with_parent

@@ -1,0 +1,47 @@
+"""Workers of a loader, and the process whose workers they are."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy_training import make_trainer
+
+from lmctr.training.processes import end_with_parent
+
+LOADS = """
+import time
+from torch.utils.data import DataLoader
+from lmctr.training.processes import end_with_parent
+if __name__ == "__main__":
+    iterator = iter(DataLoader(range(8), num_workers=1, multiprocessing_context="forkserver", worker_init_fn=end_with_parent))
+    next(iterator)
+    print(iterator._workers[0].pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
+def test_workers_of_a_server_end_with_a_process_that_is_killed(tmp_path):
+    script = tmp_path / "loads.py"
+    script.write_text(LOADS)
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    with process.stdout as said:
+        worker = Path("/proc") / said.readline().strip() / "stat"
+    assert worker.is_file()
+    process.kill()
+    process.wait()
+    for _ in range(300):
+        if not worker.is_file() or worker.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    os.kill(int(worker.parent.name), signal.SIGKILL)
+    pytest.fail("the worker goes on")
+
+
+def test_the_trainer_ties_its_workers_to_itself(tmp_path):
+    loader = make_trainer(tmp_path).get_train_dataloader()
+    assert loader.worker_init_fn is end_with_parent
