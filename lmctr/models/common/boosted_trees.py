@@ -14,7 +14,7 @@ __all__ = ["BoostedTrees"]
 class BoostedTrees(nn.Module):
     """A forest per task: log-odds of statistics. Nothing in it is trained by gradients.
 
-    The trees read the statistics and, as one more column, a logistic regression on them: trees add up poorly what a sum tells.
+    The trees read the statistics and may read, as one more column, a logistic regression on them: trees add up poorly what a sum tells.
 
     A row passes all inner nodes of a tree at once (QuickScorer, Lucchese et al. 2015): each that sends it right strikes out the leaves on its
     left, and the first leaf that is left is the row's. Thresholds and values are float32, kept as the integers of their bits, so that a

@@ -53,8 +53,9 @@ def start_linear(model: Any, samples: LinearSamples, half_life: float | None) ->
 
 
 def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed: int, share: float) -> None:
-    """Put boosted trees with the settings of the baseline beside a new model, a forest per task; see
-    [`~lmctr.models.common.linear_path.StatisticsSkip`].
+    """Put boosted trees with the settings of the baseline beside a new model; see
+    [`~lmctr.models.common.linear_path.StatisticsSkip`]. Half of each task's read what the baseline reads, half a logistic regression too: the
+    mean of both is above either.
 
     Args:
         model, samples, half_life, raises: as in `start_linear`. seed: of the trees' columns. share: of the trees in the logits.
@@ -77,14 +78,17 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
 def _forest(
     values: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
 ) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
-    """A regression (Fs + 1,) float32, and the trees boosted on the values and on it, as `BoostedTrees.fill` takes them."""
+    """A regression (Fs + 1,) float32, and the mean of trees boosted on the values and of trees boosted on both, as `BoostedTrees.fill` takes them."""
     fitted = statistic_regression().fit(values, labels, weight)
     line = np.append(fitted.coef_[0], fitted.intercept_[0]).astype(np.float32)
     sums = values.astype(np.float64) @ line[:-1].astype(np.float64) + line[-1]
     columns = np.column_stack([values, sums.astype(np.float32)])
-    model = statistic_trees(len(values), seed).fit(columns, labels, weight)
-    forest = [_columns(tree.nodes) for (tree,) in model._predictors]
-    forest[0]["value"] = forest[0]["value"] + float(model._baseline_prediction.item())
+    forest = []
+    for read in (values, columns):
+        model = statistic_trees(len(values), seed).fit(read, labels, weight)
+        trees = [_columns(tree.nodes) for (tree,) in model._predictors]
+        trees[0]["value"] = trees[0]["value"] + float(model._baseline_prediction.item())
+        forest += [{**tree, "value": tree["value"] / 2} for tree in trees]
     return line, forest
 
 
