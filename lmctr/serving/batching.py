@@ -81,7 +81,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._closed = False
         self._seconds_each = 0.0  # smoothed time of a piece of work
-        self._idle, self._keys = workers, Counter()  # threads without a batch; keys of the works in work
+        self._keys: Counter[Hashable] = Counter()  # of what is in work; empty when nothing is
         self._threads = [
             threading.Thread(target=self._work, name=f"lmctr-batcher-{number}", daemon=True)
             for number in range(workers)
@@ -141,7 +141,6 @@ class Batcher:
         while batch := self._next():
             self._do([one for one in batch if self._begins(one)])
             with self._changed:
-                self._idle += 1
                 self._keys.subtract(one.key for one in batch)
                 self._keys = +self._keys
                 self._changed.notify_all()
@@ -162,7 +161,6 @@ class Batcher:
                 self._changed.wait(left if batch else None)
             taken = set(map(id, batch))
             self._queue = deque(one for one in self._queue if id(one) not in taken)
-            self._idle -= 1
             self._keys.update(one.key for one in batch)
             return batch
 
@@ -171,7 +169,7 @@ class Batcher:
         if not self._queue or self._keys[_ALONE]:
             return []
         if self._queue[0].key is _ALONE:
-            return [self._queue[0]] if self._idle == len(self._threads) else []
+            return [] if self._keys else [self._queue[0]]
         return [one for one in self._queue if one.key is None or not self._keys[one.key]]
 
     def _fitting(self, free: list[_Waiting]) -> list[_Waiting]:

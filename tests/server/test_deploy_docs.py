@@ -70,5 +70,6 @@ def test_the_image_calls_what_there_is():
     assert words[0] == "lmctr"
     args = build_parser("serve")[0].parse_args(words[1:])
     assert (args.run, args.host) == ("run", "0.0.0.0")
+    assert re.search(r"^ENV OMP_NUM_THREADS=2$", text, re.MULTILINE)  # the cores that workers and threads share
     assert re.search(r"localhost:(\d+)/ready", text).group(1) == "8000"
     assert (DEPLOY.parents[1] / "constraints.txt").is_file()
