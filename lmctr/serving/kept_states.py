@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -20,7 +21,7 @@ class _Kept:
 
 
 class KeptStates:
-    """[`UserState`]s by the users' ids. To be used by one thread at a time.
+    """[`UserState`]s by the users' ids, for any number of threads; a state itself is one thread's at a time.
 
     Args:
         max_bytes: of all states together, as `UserState.num_bytes` counts them. A state that is larger by itself is not kept.
@@ -35,6 +36,7 @@ class KeptStates:
     def __init__(self, max_bytes: int, time_to_live: float | None = None, clock: Callable[[], float] = time.monotonic):
         self.max_bytes, self.time_to_live, self._clock = max_bytes, time_to_live, clock
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the least recently used first
+        self._lock = threading.RLock()
         self.num_bytes = 0
         self.counts: Counter[str] = Counter(dict.fromkeys(("hits", "misses", "memory", "expired", "model"), 0))
 
@@ -43,14 +45,15 @@ class KeptStates:
 
     def get(self, user: str) -> UserState | None:
         """The state of a user, which counts as used now; None where there is none."""
-        self.expire()
-        kept = self._kept.get(user)
-        self.counts["misses" if kept is None else "hits"] += 1
-        if kept is None:
-            return None
-        kept.used = self._clock()
-        self._kept.move_to_end(user)
-        return kept.state
+        with self._lock:
+            self.expire()
+            kept = self._kept.get(user)
+            self.counts["misses" if kept is None else "hits"] += 1
+            if kept is None:
+                return None
+            kept.used = self._clock()
+            self._kept.move_to_end(user)
+            return kept.state
 
     def put(self, user: str, state: UserState) -> bool:
         """Keep a state, in the place of an earlier one; others go where memory is short.
@@ -58,51 +61,56 @@ class KeptStates:
         Returns:
             Whether it is kept; not where it is larger than all of the memory.
         """
-        self.remove(user)
-        self._kept[user] = _Kept(state, 0, self._clock())
-        return self.grown(user)
+        with self._lock:
+            self.remove(user)
+            self._kept[user] = _Kept(state, 0, self._clock())
+            return self.grown(user)
 
     def grown(self, user: str) -> bool:
         """Measure the state of a user again, after a use that may have changed it; whether it is still kept."""
-        kept = self._kept.get(user)
-        if kept is None:
-            return False
-        self._kept.move_to_end(user)
-        size = kept.state.num_bytes
-        self.num_bytes, kept.num_bytes = self.num_bytes + size - kept.num_bytes, size
-        while self.num_bytes > self.max_bytes:
-            # One that is larger than all of the memory goes by itself, and takes no other with it.
-            self.remove(user if size > self.max_bytes else next(iter(self._kept)), "memory")
-        return user in self._kept
+        with self._lock:
+            kept = self._kept.get(user)
+            if kept is None:
+                return False
+            self._kept.move_to_end(user)
+            size = kept.state.num_bytes
+            self.num_bytes, kept.num_bytes = self.num_bytes + size - kept.num_bytes, size
+            while self.num_bytes > self.max_bytes:
+                # One that is larger than all of the memory goes by itself, and takes no other with it.
+                self.remove(user if size > self.max_bytes else next(iter(self._kept)), "memory")
+            return user in self._kept
 
     def remove(self, user: str, why: str | None = None) -> bool:
         """Forget a user; whether there was a state. `why`: what it is counted as."""
-        kept = self._kept.pop(user, None)
-        if kept is None:
-            return False
-        self.num_bytes -= kept.num_bytes
-        if why is not None:
-            self.counts[why] += 1
-        return True
+        with self._lock:
+            kept = self._kept.pop(user, None)
+            if kept is None:
+                return False
+            self.num_bytes -= kept.num_bytes
+            if why is not None:
+                self.counts[why] += 1
+            return True
 
     def expire(self) -> None:
         """Forget the states whose time is up."""
-        if self.time_to_live is None:
-            return
-        before = self._clock() - self.time_to_live
-        while self._kept and next(iter(self._kept.values())).used < before:
-            self.remove(next(iter(self._kept)), "expired")
+        with self._lock:
+            if self.time_to_live is None:
+                return
+            before = self._clock() - self.time_to_live
+            while self._kept and next(iter(self._kept.values())).used < before:
+                self.remove(next(iter(self._kept)), "expired")
 
     def move(self, moved: Callable[[UserState], UserState | None]) -> None:
         """Replace each state by what `moved` gives for it; None, or a `ValueError`: it goes."""
-        for user in list(self._kept):
-            kept = self._kept[user]
-            try:
-                state = moved(kept.state)
-            except ValueError:
-                state = None
-            if state is None:
-                self.remove(user, "model")
-                continue
-            self.num_bytes += state.num_bytes - kept.num_bytes
-            kept.state, kept.num_bytes = state, state.num_bytes
+        with self._lock:
+            for user in list(self._kept):
+                kept = self._kept[user]
+                try:
+                    state = moved(kept.state)
+                except ValueError:
+                    state = None
+                if state is None:
+                    self.remove(user, "model")
+                    continue
+                self.num_bytes += state.num_bytes - kept.num_bytes
+                kept.state, kept.num_bytes = state, state.num_bytes

@@ -213,27 +213,55 @@ def test_a_wrong_request_changes_no_other_answer(kind, tmp_path):
             torch.testing.assert_close(torch.tensor(one.logits), torch.tensor(expected), atol=1e-5, rtol=1e-5)
 
 
+def use_at_random(states, made, draw):
+    """One of seven uses of kept states; which."""
+    user = str(draw.randrange(12))
+    do = draw.choice(["put", "put", "get", "grown", "remove", "move", "expire"])
+    if do == "put":
+        assert states.put(user, draw.choice(made))
+    elif do == "move":
+        states.move(lambda state: draw.choice([state, None, *made]))
+    elif do == "expire":
+        states.expire()
+    else:
+        getattr(states, do)(user)
+    return do
+
+
+def some_states():
+    model, processor = make_text(sink_signal="feedback", feedback="inline")
+    return [UserState(model, processor, text_request(n, behaviors=n)["history"]) for n in range(8)]
+
+
 def test_kept_states_stay_within_their_bounds_whatever_is_done():
     """2,000 random uses, each checked against what the states themselves say."""
-    model, processor = make_text(sink_signal="feedback", feedback="inline")
-    made = [UserState(model, processor, text_request(n, behaviors=n)["history"]) for n in range(8)]
+    made = some_states()
     largest = max(state.num_bytes for state in made)
     now, draw = [0.0], random.Random(0)
     states = KeptStates(3 * largest, time_to_live=50, clock=lambda: now[0])
     for _ in range(2000):
         now[0] += draw.random() * 10
-        user = str(draw.randrange(12))
-        do = draw.choice(["put", "put", "get", "grown", "remove", "move", "expire"])
-        if do == "put":
-            assert states.put(user, draw.choice(made))
-        elif do == "move":
-            states.move(lambda state: draw.choice([state, None, *made]))
-        elif do == "expire":
-            states.expire()
-        else:
-            getattr(states, do)(user)
+        do = use_at_random(states, made, draw)
         kept = [one.state.num_bytes for one in states._kept.values()]
         assert states.num_bytes == sum(kept)
         if do in ("put", "grown"):
             assert states.num_bytes <= states.max_bytes
     assert min(states.counts[why] for why in ("hits", "misses", "memory", "expired", "model")) > 0
+
+
+def test_kept_states_count_right_under_eight_threads():
+    """Threads that change places after every few instructions: nothing is counted twice, and nothing fails."""
+    made = some_states()
+    states = KeptStates(3 * max(state.num_bytes for state in made), time_to_live=0.001)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for done in [
+                pool.submit(lambda seed: [use_at_random(states, made, draw) for draw in [random.Random(seed)] * 200], n)
+                for n in range(8)
+            ]:
+                done.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert states.num_bytes == sum(one.state.num_bytes for one in states._kept.values()) <= states.max_bytes

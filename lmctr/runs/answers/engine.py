@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from lmctr.serving import Batcher, KeptStates, UserState
+from lmctr.serving import Batcher, KeptStates
 from lmctr.utils.suggest import unknown_key_message
 
 from .served import Scored, ServedModel
@@ -102,7 +101,7 @@ class Engine:
     ):
         self.served, self.workers = served, workers
         self._idle = served.twins(workers)
-        self.states, self._lock = KeptStates(max_state_bytes, time_to_live), threading.Lock()
+        self.states = KeptStates(max_state_bytes, time_to_live)
         self.swaps = {"done": 0, "refused": 0}
         self.batcher = Batcher(
             self._run,
@@ -203,7 +202,7 @@ class Engine:
         asked, states = [], []
         for place in places:
             request, user = works[place]
-            state = None if user is None else self._state(user)
+            state = None if user is None else self.states.get(user)
             if user is not None and state is None:
                 found[place] = UnknownUser(user)
             else:
@@ -213,15 +212,10 @@ class Engine:
             found[place] = scored
             user = works[place].user
             if user is not None:
-                with self._lock:
-                    self.states.grown(user)
-
-    def _state(self, user: str) -> UserState | None:
-        with self._lock:
-            return self.states.get(user)
+                self.states.grown(user)
 
     def _append(self, work: _Events, served: ServedModel) -> Appended:
-        state = self._state(work.user)
+        state = self.states.get(work.user)
         if work.start:
             state = None
         elif state is None:
@@ -231,14 +225,12 @@ class Engine:
             raise Conflict(f"the state of the user {work.user!r} has seen {seen} behaviours, not {work.num_seen}")
         state = served.new_state() if state is None else state
         state.extend(work.events)
-        with self._lock:
-            kept = self.states.put(work.user, state)
+        kept = self.states.put(work.user, state)
         unknown = served.unknown_events(work.events)
         return Appended(work.user, state.num_seen, state.num_kept, state.reencoded, kept, *unknown, served)
 
     def _swap(self, served: ServedModel) -> None:
-        with self._lock:
-            self.states.move(lambda state: state.moved_to(served.model, served.processor, served.items))
+        self.states.move(lambda state: state.moved_to(served.model, served.processor, served.items))
         self.served, self._idle = served, served.twins(self.workers)
 
 
