@@ -10,7 +10,7 @@ import sys
 import tempfile
 import venv
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,8 +218,9 @@ class Worker:
 
     def turn(self) -> bool:
         """Let it make its steps; False when the epoch, and what comes after it, are over."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has died: `read` says why
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
         told = self.read()
         if "seconds" in told:
             for clock, rates in self.rates.items():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from types import ModuleType
 
-import yaml
-
 from lmctr import __version__
+from lmctr.cli.errors import is_debugging, is_for_users, is_unread, told
 from lmctr.cli.parser import Parser
 from lmctr.utils.suggest import did_you_mean
 
@@ -56,46 +54,18 @@ def main(argv: list[str] | None = None) -> int:
         args.command = "lmctr " + " ".join(argv)
         return int(module.run(args) or 0)
     except BrokenPipeError:  # `lmctr predict ... | head`
+        if not is_unread():
+            raise
         sys.stderr.close()
         return 141
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        if is_debugging() or not _is_for_users(error):
+        if is_debugging() or not is_for_users(error):
             raise
-        hint = "; is the disk full? Free some and give the same command again (train: with --resume)"
-        print(f"error: {error}{hint if any(part in str(error) for part in _NOT_WRITTEN) else ''}", file=sys.stderr)
+        print(f"error: {told(error)}", file=sys.stderr)
         return getattr(error, "exit_code", 2)
-
-
-def is_debugging() -> bool:
-    """Whether LMCTR_DEBUG asks for tracebacks."""
-    return os.environ.get("LMCTR_DEBUG", "") not in ("", "0")
-
-
-_NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
-# Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
-_NOT_THERE = (
-    "to be installed",
-    "not installed",
-    "not compiled with",
-    "out of memory",
-    "No CUDA",
-    "no NVIDIA",
-    "device string",
-)
-
-
-def _is_for_users(error: Exception) -> bool:
-    """Whether an error speaks of what the user gave or lacks, and not of a fault of the program."""
-    if any(part in str(error) for part in _NOT_WRITTEN):
-        return True
-    if isinstance(error, ImportError):  # a package that is wanted only where it is used
-        return not (error.name or "").startswith("lmctr") and "cannot import name" not in str(error)
-    if isinstance(error, (RuntimeError, AssertionError)):
-        return any(part in str(error) for part in _NOT_THERE)
-    return isinstance(error, (ValueError, OSError, yaml.YAMLError))
 
 
 def build_parser(verb: str | None = None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

@@ -67,7 +67,10 @@ def test_a_peer_that_fails_is_a_line_and_not_the_end(tmp_path):
         "broken", [], program="import sys; print('warm up', file=sys.stderr); raise ImportError('no such thing')"
     )
     half = fake("half", [1, 1], program=FAKE.replace("tell(auc=0.5)", "raise MemoryError('full')"))
-    dense, one, other = measure([fake(DENSE, [1, 1]), broken, half], SHARED, tmp_path)
+    gone = "os.close(0)\ntell(ready=True, parameters=7)\nraise OSError('gone')\n"
+    gone = fake("gone", [], program="import os" + FAKE.partition("tell(ready")[0] + gone)
+    dense, one, other, last = measure([fake(DENSE, [1, 1]), broken, half, gone], SHARED, tmp_path)
+    assert last == {"name": "gone", "error": "OSError: gone"}
     assert dense["auc"] == 0.5
     assert one == {"name": "broken", "error": "ImportError: no such thing"}
     assert other == {"name": "half", "error": "MemoryError: full"}

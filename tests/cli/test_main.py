@@ -243,6 +243,7 @@ def test_what_a_user_can_mend_is_a_message(monkeypatch, capsys, error):
         RuntimeError("shape '[2]' is invalid for input of size 3"),
         ImportError("cannot import name 'x' from 'lmctr.runs'", name="lmctr.runs"),
         AssertionError(),
+        BrokenPipeError(32, "Broken pipe"),  # of some other pipe: this output is read
     ],
 )
 def test_a_fault_of_the_program_is_not_hidden(monkeypatch, capsys, error):
@@ -257,6 +258,19 @@ def test_a_fault_of_the_program_is_not_hidden(monkeypatch, capsys, error):
     monkeypatch.setenv("LMCTR_DEBUG", "1")
     with pytest.raises(type(error)):
         process_main()
+
+
+def test_output_that_nobody_reads_any_more_is_no_error():
+    """`lmctr ... | head -1`"""
+    command = [sys.executable, "-m", "lmctr", "train", "--list-keys", "din"]
+    for reads in (0, 1):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+        for _ in range(reads):
+            assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        process.stderr.close()
+        assert process.wait() == 141
 
 
 def test_only_the_chosen_verb_is_imported():

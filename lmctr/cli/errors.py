@@ -1,0 +1,54 @@
+"""Which errors end a command with one line for the user, and which are faults of the program."""
+
+from __future__ import annotations
+
+import os
+import select
+
+import yaml
+
+__all__ = ["is_debugging", "is_for_users", "is_unread", "told"]
+
+_NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
+# Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
+_NOT_THERE = (
+    "to be installed",
+    "not installed",
+    "not compiled with",
+    "out of memory",
+    "No CUDA",
+    "no NVIDIA",
+    "device string",
+)
+
+
+def is_debugging() -> bool:
+    """Whether LMCTR_DEBUG asks for tracebacks."""
+    return os.environ.get("LMCTR_DEBUG", "") not in ("", "0")
+
+
+def is_for_users(error: Exception) -> bool:
+    """Whether an error speaks of what the user gave or lacks, and not of a fault of the program."""
+    if any(part in str(error) for part in _NOT_WRITTEN):
+        return True
+    if isinstance(error, ImportError):  # a package that is wanted only where it is used
+        return not (error.name or "").startswith("lmctr") and "cannot import name" not in str(error)
+    if isinstance(error, (RuntimeError, AssertionError)):
+        return any(part in str(error) for part in _NOT_THERE)
+    return isinstance(error, (ValueError, OSError, yaml.YAMLError))
+
+
+def told(error: Exception) -> str:
+    """What the user reads of such an error."""
+    hint = "; is the disk full? Free some and give the same command again (train: with --resume)"
+    return f"{error}{hint if any(part in str(error) for part in _NOT_WRITTEN) else ''}"
+
+
+def is_unread() -> bool:
+    """Whether whoever read this process's output has gone, as `head` does; a broken pipe is then no error, any other is one."""
+    if not hasattr(select, "poll"):
+        return True
+    polled = select.poll()
+    for output in (1, 2):
+        polled.register(output, 0)  # errors are told always
+    return any(event & select.POLLERR for _, event in polled.poll(0))
