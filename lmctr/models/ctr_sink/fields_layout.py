@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_ctr_sink import CTRSinkConfig
-from .split_layout import encode_in_place, projection, run_layers
-from .statistics_tower import StatisticsTower, head_logits
+from .head import LayoutHead, projection
+from .split_layout import encode_in_place, run_layers
 
 __all__ = ["FieldsHead", "FieldsOutput", "forward_fields"]
 
@@ -97,25 +97,21 @@ def check_fields(model: PreTrainedModel, own: torch.Tensor) -> None:
     model.check_length("field_ids: a field of", int(length.max()), "tokens")
 
 
-class FieldsHead(nn.Module):
+class FieldsHead(LayoutHead):
     """Per field H -> H/2 -> 128, concatenation, Linear, LayerNorm, LeakyReLU, then the head of Eq. 5."""
 
     def __init__(self, config: CTRSinkConfig):
-        super().__init__()
         size = config.field_projection_size
+        super().__init__(config, size)
         self.projections = nn.ModuleList(
             [projection(config.text_config.hidden_size, size) for _ in range(config.num_fields)]
         )
         self.fusion = nn.Linear(config.num_fields * size, size)
         self.norm = nn.LayerNorm(size)
-        self.activation = nn.LeakyReLU()
-        self.dense = nn.Linear(size, config.head_hidden_size)
-        self.out = nn.Linear(config.head_hidden_size, 1)
-        self.statistics = StatisticsTower(config) if config.num_statistics else None
 
     def forward(self, outputs: FieldsOutput, pooling: str, statistics: torch.Tensor | None = None) -> torch.Tensor:
         """Upper states, and (B, Fs) statistics where the model has them, to (B,) logits; `pooling` has been done."""
         fields = outputs.last_hidden_state.unbind(1)
         projected = [part(field) for part, field in zip(self.projections, fields, strict=True)]
         fused = self.activation(self.norm(self.fusion(torch.cat(projected, dim=-1))))
-        return head_logits(self, self.dense(fused), statistics)
+        return self.logits(fused, statistics)

@@ -25,6 +25,7 @@ from .backbone_call import call_backbone, hook_sink_bias
 from .configuration_ctr_sink import CTRSinkConfig
 from .field_store import FieldStore
 from .fields_layout import FieldsHead, FieldsOutput, forward_fields
+from .head import LayoutHead
 from .saved_fields import load_field_vectors, save_field_vectors
 from .sink_attention import (
     SinkBias,
@@ -39,7 +40,7 @@ from .sink_attention import (
     prefix_mask,
 )
 from .split_layout import SplitHead, SplitOutput, check_split, forward_split, lower_parameters, mean_over, run_layers
-from .statistics_tower import StatisticsTower, check_statistics, head_logits
+from .statistics_tower import check_statistics
 
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
@@ -333,21 +334,17 @@ def pooled_tokens(
     return real & torch.where(is_sink.any(1, keepdim=True), is_sink, target_mask.bool())
 
 
-class CTRSinkHead(nn.Module):
+class CTRSinkHead(LayoutHead):
     """Eq. 5: masked mean over tokens, then Linear, LeakyReLU, Linear to one logit; with statistics beside, see `StatisticsTower`."""
 
     def __init__(self, config: CTRSinkConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.text_config.hidden_size, config.head_hidden_size)
-        self.activation = nn.LeakyReLU()
-        self.out = nn.Linear(config.head_hidden_size, 1)
-        self.statistics = StatisticsTower(config) if config.num_statistics else None
+        super().__init__(config, config.text_config.hidden_size)
 
     def forward(
         self, hidden_states: torch.Tensor, tokens: torch.Tensor, statistics: torch.Tensor | None = None
     ) -> torch.Tensor:
         """(B, N, H) states, a (B, N) bool token set and (B, Fs) statistics to (B,) logits."""
-        return head_logits(self, self.dense(mean_over(hidden_states, tokens)), statistics)
+        return self.logits(mean_over(hidden_states, tokens), statistics)
 
 
 class CTRSinkForCTR(CTRSinkPreTrainedModel):

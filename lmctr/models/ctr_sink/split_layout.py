@@ -39,7 +39,7 @@ from lmctr.models.common.base import evaluation_mode, weights_version
 from .backbone import first_position
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
 from .field_store import FieldStore
-from .statistics_tower import StatisticsTower, head_logits
+from .head import LayoutHead, projection
 
 __all__ = [
     "FieldCache",
@@ -49,7 +49,6 @@ __all__ = [
     "cut_fields",
     "encode_in_place",
     "mean_over",
-    "projection",
     "run_layers",
 ]
 
@@ -362,13 +361,7 @@ def _check_shape(name: str, value: torch.Tensor, shape: torch.Size) -> None:
         raise ValueError(f"{name}: shape {tuple(value.shape)} does not fit {tuple(shape)} tokens or elements")
 
 
-def projection(hidden_size: int, size: int) -> nn.Sequential:
-    """H -> H/2 -> `size`."""
-    middle = max(hidden_size // 2, 1)
-    return nn.Sequential(nn.Linear(hidden_size, middle), nn.LeakyReLU(), nn.Linear(middle, size))
-
-
-class SplitHead(nn.Module):
+class SplitHead(LayoutHead):
     """Head of the layout "split": per part H -> H/2 -> 128, concatenation, LayerNorm, LeakyReLU, then the head of Eq. 5.
 
     Two parts: the mean over the history and the target. A LeakyReLU stands between the two maps of a projection, which
@@ -376,15 +369,10 @@ class SplitHead(nn.Module):
     """
 
     def __init__(self, config: CTRSinkConfig):
-        super().__init__()
         hidden_size, size = config.text_config.hidden_size, config.field_projection_size
-        self.activation = nn.LeakyReLU()
-
+        super().__init__(config, 2 * size)
         self.history, self.target = (projection(hidden_size, size) for _ in range(2))
         self.norm = nn.LayerNorm(2 * size)
-        self.dense = nn.Linear(2 * size, config.head_hidden_size)
-        self.out = nn.Linear(config.head_hidden_size, 1)
-        self.statistics = StatisticsTower(config) if config.num_statistics else None
 
     def forward(self, outputs: SplitOutput, pooling: str, statistics: torch.Tensor | None = None) -> torch.Tensor:
         """Upper states, and (B, Fs) statistics where the model has them, to (B,) logits.
@@ -399,8 +387,7 @@ class SplitHead(nn.Module):
         if pooling == "sinks":
             chosen = torch.where(outputs.is_sink.any(1, keepdim=True), outputs.is_sink, is_target)
         history, target = self.history(mean_over(states, chosen)), self.target(mean_over(states, is_target))
-        hidden = self.dense(self.activation(self.norm(torch.cat([history, target], dim=-1))))
-        return head_logits(self, hidden, statistics)
+        return self.logits(self.activation(self.norm(torch.cat([history, target], dim=-1))), statistics)
 
 
 class FieldCache:

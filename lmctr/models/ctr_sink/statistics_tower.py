@@ -14,7 +14,7 @@ from lmctr.models.common.linear_path import StatisticsSkip
 
 from .configuration_ctr_sink import CTRSinkConfig
 
-__all__ = ["StatisticsTower", "check_statistics", "head_logits"]
+__all__ = ["StatisticsTower", "check_statistics"]
 
 
 def check_statistics(statistics: torch.Tensor | None, config: CTRSinkConfig, rows: int) -> None:
@@ -69,11 +69,3 @@ class StatisticsTower(nn.Module):
         for layer in self.layers:
             states = F.dropout(self.activation(layer(states)), self.dropout, self.training)
         return self.join(states)
-
-
-def head_logits(head: nn.Module, hidden: torch.Tensor, statistics: torch.Tensor | None) -> torch.Tensor:
-    """The hidden layer (B, head_hidden_size) of a head with `activation`, `out` and `statistics` to its logits (B,)."""
-    if head.statistics is None:
-        return head.out(head.activation(hidden)).squeeze(-1)
-    hidden = hidden + head.statistics(statistics)
-    return head.statistics.skip(statistics, head.out(head.activation(hidden))).squeeze(-1)

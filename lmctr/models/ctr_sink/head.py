@@ -1,0 +1,40 @@
+"""The end of every layout's head (Eq. 5): Linear, LeakyReLU, Linear to one logit, and the statistics beside it.
+
+Shapes: B batch, P width of what the head reads, Fs statistics.
+"""
+
+import torch
+from torch import nn
+
+from .configuration_ctr_sink import CTRSinkConfig
+from .statistics_tower import StatisticsTower
+
+__all__ = ["LayoutHead", "projection"]
+
+
+def projection(hidden_size: int, size: int) -> nn.Sequential:
+    """H -> H/2 -> `size`."""
+    middle = max(hidden_size // 2, 1)
+    return nn.Sequential(nn.Linear(hidden_size, middle), nn.LeakyReLU(), nn.Linear(middle, size))
+
+
+class LayoutHead(nn.Module):
+    """What the heads of the layouts have in common; each says what it reads of the states.
+
+    The statistics' MLP adds to the hidden layer before its activation, see [`StatisticsTower`]; their linear skip to the logit.
+    """
+
+    def __init__(self, config: CTRSinkConfig, in_features: int):
+        super().__init__()
+        self.dense = nn.Linear(in_features, config.head_hidden_size)
+        self.activation = nn.LeakyReLU()
+        self.out = nn.Linear(config.head_hidden_size, 1)
+        self.statistics = StatisticsTower(config) if config.num_statistics else None
+
+    def logits(self, read: torch.Tensor, statistics: torch.Tensor | None) -> torch.Tensor:
+        """(B, P) of the text and (B, Fs) scaled statistics, where the model has them, to (B,) logits."""
+        hidden = self.dense(read)
+        if self.statistics is None:
+            return self.out(self.activation(hidden)).squeeze(-1)
+        hidden = hidden + self.statistics(statistics)
+        return self.statistics.skip(statistics, self.out(self.activation(hidden))).squeeze(-1)
