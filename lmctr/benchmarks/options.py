@@ -238,6 +238,10 @@ class PeersBenchmark(Benchmark):
     turn: int = option("steps of a turn", 6, small=2)
     threads: int | None = option("threads of torch (default: its own choice)", None)
     workers: int = option("worker processes of the other libraries' loaders, 0 for none", 1, least=0)
+    from_csv: int | None = option(
+        "time whole processes from CSV files to the AUC on the test part so many times, in place of steps: lmctr and FuxiCTR",
+        None,
+    )
     seed: int = option("of table, weights and batches", 0, least=0)
     quick: bool = _quick()
 

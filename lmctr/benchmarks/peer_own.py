@@ -14,6 +14,7 @@ from lmctr.models.families import family_of
 
 OPTIMIZERS = {"dense": "dense", "lazy": "lazy_adam"}
 TABLE = "synthetic_table"
+SCHEMA = "table.yaml"  # of the table's CSV files
 
 
 class TurnsCallback(TrainerCallback):
@@ -36,8 +37,9 @@ def recipe(task: dict[str, Any]) -> dict[str, Any]:
     values = dict(family_of(task["family"]).benchmark)
     if "hidden_units" in values:
         values["hidden_units"] = task["hidden_units"]
+    data = {"name": f"{task['csv']}/{SCHEMA}"} if task.get("csv") else {"name": TABLE, "options": task["table"]}
     return {
-        "data": {"name": TABLE, "options": task["table"], "baselines": False},
+        "data": {**data, "baselines": False},
         "model": {
             "family": task["family"],
             "embedding_dim": task["embedding_dim"],

@@ -12,12 +12,14 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 LEARNING_RATE = 1e-3
+_PARTS = ("train", "validation", "test")
 _CLOCKS = (time.perf_counter, time.process_time)  # the latter counts all threads, but no worker processes of a loader
 
 
@@ -87,9 +89,12 @@ def count(model: Any) -> int:
 
 
 def fuxictr(task: dict[str, Any], turns: Turns) -> float:
-    """FuxiCTR's `fit` on its loader for .npz files; with `task["ready"]` on batches that it has read beforehand."""
+    """FuxiCTR's `fit` on its loader for .npz files; with `task["ready"]` on batches that it has read beforehand, with `task["csv"]` from CSV
+    files on."""
     from fuxictr.features import FeatureMap
-    from fuxictr.pytorch.dataloaders import RankDataLoader
+
+    if task.get("csv"):
+        return fuxictr_csv(task, turns)
 
     folder = Path(task["folder"])
     features = [{f"C{n}": {"type": "categorical", "vocab_size": size}} for n, size in enumerate(task["vocab_sizes"])]
@@ -107,23 +112,56 @@ def fuxictr(task: dict[str, Any], turns: Turns) -> float:
     feature_map = FeatureMap("peers", str(folder))
     feature_map.load(str(written), {"embedding_dim": task["embedding_dim"]})
     written.unlink()
+    files = {part: str(folder / f"{part}.npz") for part in _PARTS}
+    return _fuxictr_epoch(task, feature_map, files, "npz", turns)
+
+
+def fuxictr_csv(task: dict[str, Any], turns: Turns) -> float:
+    """FuxiCTR from CSV files: its own reading, fitting and transforming before its epoch."""
+    from fuxictr.features import FeatureMap
+    from fuxictr.preprocess import FeatureProcessor, build_dataset
+
+    folder, read = Path(task["csv"]), {"active": True}
+    names = (folder / "train.csv").open().readline().replace('"', "").strip().split(",")
+    of_kind = {kind: [name for name in names if name[0] == kind] for kind in "CI"}
+    columns = [
+        {"name": of_kind["C"], "dtype": "str", "type": "categorical", **read},
+        {"name": of_kind["I"], "dtype": "float", "type": "numeric", "normalizer": "StandardScaler", **read},
+    ]
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        label = {"name": "label", "dtype": "float"}
+        processor = FeatureProcessor(columns, label, dataset_id="peers", data_root=made)
+        given = {
+            f"{short}_data": str(folder / f"{part}.csv") for short, part in zip(("train", "valid", "test"), _PARTS)
+        }
+        files = dict(zip(_PARTS, build_dataset(processor, **given, data_format="csv")))
+        feature_map = FeatureMap("peers", processor.data_dir)
+        feature_map.load(processor.json_file, {"embedding_dim": task["embedding_dim"]})
+        return _fuxictr_epoch(task, feature_map, files, "parquet", turns)
+
+
+def _fuxictr_epoch(
+    task: dict[str, Any], feature_map: Any, files: dict[str, str], data_format: str, turns: Turns
+) -> float:
+    from fuxictr.pytorch.dataloaders import RankDataLoader
+
     options = {
         "embedding_dim": task["embedding_dim"],
         "learning_rate": LEARNING_RATE,
         "optimizer": "adam",
         "loss": "binary_crossentropy",
         "metrics": ["AUC"],
-        "model_root": str(folder),
+        "model_root": task["folder"],
         "verbose": 0,
         "gpu": -1,
     }
     model = fuxictr_model(task, feature_map, options)
     loaders = {
-        "train_data": str(folder / "train.npz"),
-        "valid_data": str(folder / "validation.npz"),
-        "test_data": str(folder / "test.npz"),
+        "train_data": files["train"],
+        "valid_data": files["validation"],
+        "test_data": files["test"],
         "batch_size": task["batch_size"],
-        "data_format": "npz",
+        "data_format": data_format,
         "num_workers": task["workers"],
     }
     train, validation, test = RankDataLoader(feature_map, stage="both", shuffle=True, **loaders)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import venv
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,8 @@ import torch
 from lmctr.benchmarks import peer_own, peer_side
 from lmctr.benchmarks.harness import machine_text, reports, results, say, table
 from lmctr.benchmarks.options import PEER_FAMILIES, PEERS, PeersBenchmark
+from lmctr.benchmarks.peer_files import PARTS, files_table, measure_files, write_files
+from lmctr.benchmarks.peer_turns import DENSE, LAZY, Loop, last_line, measure
 from lmctr.data import TabularStore, load_tabular
 from lmctr.models.families import family_of
 from lmctr.utils.files import read_json, write_json
@@ -31,17 +30,6 @@ PACKAGES = {  # polars 2 is not what FuxiCTR was written for
     "rechub": ("torch-rechub",),
     "authors": ("fuxictr", "polars<2"),
 }
-DENSE, LAZY = "lmctr, Adam", "lmctr"
-_PARTS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A way of training: its name, the program that does it, and what it is told besides the shared settings."""
-
-    name: str
-    program: tuple[str, ...]
-    values: Mapping[str, Any]
 
 
 def benchmark_peers(options: PeersBenchmark) -> dict[str, Any]:
@@ -50,7 +38,8 @@ def benchmark_peers(options: PeersBenchmark) -> dict[str, Any]:
     Returns:
         `machine`, `settings`, `versions` of the peers' packages, `failed` (why a peer could not be installed), and `families`: by name a
         list of arms, each with `name`, and either `error`, or `samples_per_second` (median of the turns), `against`: how many times as
-        fast lmctr is (by its arm: the median of the ratios turn by turn), `against_cpu`, the same by processor time, `parameters` and `auc` on the test part.
+        fast lmctr is (by its arm: the median of the ratios turn by turn), `against_cpu`, the same by processor time, `parameters` and `auc` on the test part;
+        with `from_csv` what [`~lmctr.benchmarks.peer_files.measure_files`] gives.
     """
     options = options.sized()
     with ExitStack() as stack:
@@ -74,9 +63,11 @@ def benchmark_peers(options: PeersBenchmark) -> dict[str, Any]:
                     for arm in peer_arms(peer, family, options, python)
                 ),
             ]
-            result["families"][family] = measure(
-                arms, shared | {"family": family, "stem": family_of(family).stem}, folder / "table"
-            )
+            told = shared | {"family": family, "stem": family_of(family).stem}
+            if options.from_csv:
+                result["families"][family] = measure_files(arms, told, folder / "table", options.from_csv)
+                continue
+            result["families"][family] = measure(arms, told, folder / "table")
             for arm in result["families"][family]:
                 say(
                     f"{family}, {arm['name']}: {arm.get('error') or format(arm['samples_per_second'], ',.0f') + ' samples/s'}"
@@ -104,7 +95,7 @@ def install(folder: Path, peers: list[str]) -> tuple[Path, dict[str, str]]:
         command = [str(python), "-m", "pip", "install", "-q", "-c", str(constraints), *PACKAGES[peer]]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode:
-            failed[peer] = _last_line(process.stderr)
+            failed[peer] = last_line(process.stderr)
         else:
             done.append(peer)
             write_json(noted, {"peers": done})
@@ -132,8 +123,11 @@ def prepare(folder: Path, options: PeersBenchmark) -> dict[str, Any]:
         "vocab_size": options.vocabulary,
         "seed": options.seed,
     }
-    store = TabularStore.build(load_tabular(peer_own.TABLE, **made))
-    for part in _PARTS:
+    source = load_tabular(peer_own.TABLE, **made)
+    if options.from_csv:
+        write_files(folder, source)
+    store = TabularStore.build(source)
+    for part in PARTS:
         rows = store.splits[part]
         ids, numbers = store.input_ids[rows], store.numeric_values[rows]
         columns = {f"C{n}": ids[:, n].astype(np.int64) for n in range(ids.shape[1])}
@@ -165,8 +159,10 @@ def own_arms(family: str) -> list[Loop]:
 
 
 def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> list[Loop]:
-    """A peer's loop, and for FuxiCTR also on batches that lie in memory, so that its loader costs nothing."""
+    """A peer's loop, and for FuxiCTR also on batches that lie in memory, so that its loader costs nothing; from CSV files FuxiCTR's alone."""
     program = (str(python), peer_side.__file__)
+    if options.from_csv:
+        return [Loop(PEERS[peer], program, {"loop": peer})] if peer == "fuxictr" else []
     if peer == "authors":
         source = str(Path(options.rank_elastor).resolve())
         return [Loop(PEERS[peer], program, {"loop": "fuxictr", "source": source, "embedding_dim": 10})]
@@ -177,109 +173,6 @@ def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> 
     if peer == "fuxictr":
         arms.append(Loop(f"{PEERS[peer]}, batches in memory", program, values | {"ready": True}))
     return arms
-
-
-# ---- turns -----------------------------------------------------------------------------------------------------------
-
-
-class Worker:
-    """A process that trains in turns, see [`lmctr.benchmarks.peer_side.Turns`]."""
-
-    def __init__(self, arm: Loop, task: Mapping[str, Any], folder: Path, number: int):
-        self.name, self.error, self.auc, self.parameters = arm.name, None, None, None
-        self.rates: dict[str, list[float]] = {"seconds": [], "cpu_seconds": []}
-        self.batch_size = task["batch_size"]
-        path = folder / f"task_{number}.json"
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by `close`
-        write_json(path, {"loop": "own", **task, **arm.values})
-        environment = os.environ | {"OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false"}
-        self.process = subprocess.Popen(
-            [*arm.program, str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=environment,
-        )
-
-    def begin(self) -> None:
-        """Wait until it has read its data and made its model."""
-        self.parameters = self.read().get("parameters")
-
-    def read(self) -> dict[str, Any]:
-        """The next line that the process tells; where it has died instead, `error` says why."""
-        line = self.process.stdout.readline()
-        if line:
-            return json.loads(line)
-        self.process.wait()
-        self.log.seek(0)
-        self.error = _last_line(self.log.read()) or f"ended with code {self.process.returncode}"
-        return {}
-
-    def turn(self) -> bool:
-        """Let it make its steps; False when the epoch, and what comes after it, are over."""
-        with suppress(BrokenPipeError):  # it has died: `read` says why
-            self.process.stdin.write("\n")
-            self.process.stdin.flush()
-        told = self.read()
-        if "seconds" in told:
-            for clock, rates in self.rates.items():
-                rates.append(told["steps"] * self.batch_size / told[clock])
-        self.auc = told.get("auc")
-        return "seconds" in told
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-        self.log.close()
-
-
-def measure(arms: list[Loop], shared: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """The arms' epochs, a turn of each after the other, the order reversed each time."""
-    workers: list[Worker] = []
-    try:
-        for number, arm in enumerate(arms):
-            workers.append(Worker(arm, shared, folder, number))
-        for worker in workers:
-            worker.begin()
-        going = [worker for worker in workers if worker.error is None]
-        while going:
-            going = [worker for worker in reversed(going) if worker.turn()]
-    finally:
-        for worker in workers:
-            worker.close()
-    rates = {worker.name: worker.rates for worker in workers if worker.error is None}
-    return [_summary(worker, rates) for worker in workers]
-
-
-def _summary(worker: Worker, rates: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
-    if worker.error is not None:
-        return {"name": worker.name, "error": worker.error}
-
-    def middle(
-        values: list[float],
-    ) -> float:  # without the first turn, in which caches are filled, and the last, of few steps
-        return statistics.median(values[1:-1] or values)
-
-    def against(clock: str) -> dict[str, float]:
-        own = {name: rates[name][clock] for name in (DENSE, LAZY) if name in rates}
-        return {name: middle([a / b for a, b in zip(fast, worker.rates[clock])]) for name, fast in own.items()}
-
-    return {
-        "name": worker.name,
-        "samples_per_second": middle(worker.rates["seconds"]),
-        "against": against("seconds"),
-        "against_cpu": against("cpu_seconds"),
-        "turns": len(worker.rates["seconds"]),
-        "parameters": worker.parameters,
-        "auc": worker.auc,
-    }
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or [""])[-1]
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
@@ -294,6 +187,8 @@ def as_markdown(result: Mapping[str, Any]) -> str:
             if "error" in arm:
                 notes.append(f"- {family}, {arm['name']}: {arm['error']}")
                 continue
+            if settings["from_csv"]:
+                continue
             found = [arm[clock].get(name) for clock in ("against", "against_cpu") for name in (DENSE, LAZY)]
             shown = " | ".join("-" if value is None else f"{value:.2f}" for value in found)
             rows.append({"family": family, **arm, "ratios": shown})
@@ -301,6 +196,8 @@ def as_markdown(result: Mapping[str, Any]) -> str:
         notes.append("- The code of RankElastor's authors: give its folder by --rank-elastor.")
     form = "{family} | {name} | {samples_per_second:,.0f} | {ratios} | {auc:.4f} | {parameters:,}"
     head = f"family | loop | samples/s | {DENSE} is so many times as fast | {LAZY} is | by processor time: {DENSE} | {LAZY} | test AUC then | parameters"
+    if settings["from_csv"]:
+        return _files_report(result, notes)
     steps = "one epoch" if settings["steps"] is None else f"{settings['steps']} steps"
     packages = ", ".join(f"{name} {version}" for name, version in settings["versions"].items()) or "none"
     return f"""## Training loops beside other libraries
@@ -313,6 +210,21 @@ counted. By the clock other work on the machine counts too, by processor time it
 {machine_text(result)}
 
 {table(head, form, rows, left=(0, 1))}
+
+{chr(10).join(notes)}""".strip()
+
+
+def _files_report(result: Mapping[str, Any], notes: list[str]) -> str:
+    settings = result["settings"]
+    versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items()) or "none"
+    return f"""## From CSV files to the AUC on the test part
+
+Whole processes, {settings["from_csv"]} times in turn, medians and medians of the ratios: start, CSV files of {settings["rows"]:,} training rows and a tenth \
+each of validation and test ({settings["categorical"]} categorical and {settings["numeric"]} numeric fields, {settings["vocabulary"]:,} values), fit, transform, one \
+epoch with batch {settings["batch_size"]:,}, validation, test. The other libraries' environment: {versions}.
+{machine_text(result)}
+
+{files_table(result["families"])}
 
 {chr(10).join(notes)}""".strip()
 

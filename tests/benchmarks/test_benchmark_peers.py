@@ -4,14 +4,17 @@ import io
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from lmctr.benchmarks import peers
 from lmctr.benchmarks.options import PEER_FAMILIES, PEERS, PeersBenchmark
+from lmctr.benchmarks.peer_files import files_table, measure_files
 from lmctr.benchmarks.peer_own import TurnsCallback, recipe
 from lmctr.benchmarks.peer_side import LOOPS, Paced, Turns
 from lmctr.benchmarks.peers import DENSE, LAZY, Loop, measure
 from lmctr.cli.main import main
+from lmctr.data import TabularStore, load_tabular
 from lmctr.models.families import family_of
 from lmctr.runs.recipe import load_recipe
 
@@ -82,6 +85,27 @@ def test_a_peer_that_fails_is_a_line_and_not_the_end(tmp_path):
     assert "- Torch-RecHub could not be installed: no wheel" in text
 
 
+def test_whole_processes_are_timed_from_start_to_end(tmp_path):
+    """The second arm sleeps half a second more each time; the third one fails."""
+    slow = FAKE.replace(
+        "sys.stdin.readline()\ntell(auc", "sys.stdin.readline()\nimport time\ntime.sleep(0.5)\ntell(auc"
+    )
+    broken = "import sys; sys.stdin.readline(); raise ValueError('no such column')"
+    arms = [fake(LAZY, []), fake("peer", [], program=slow), fake("broken", [], program=broken)]
+    shared = SHARED | {"family": "dnn"}
+    own, peer, other = measure_files(arms, shared, tmp_path, 3)
+    assert (own["auc"], own["against"], len(own["seconds"])) == (0.5, 1, 3)
+    assert min(peer["seconds"]) > 0.5
+    assert peer["against"] == np.median([b / a for a, b in zip(own["seconds"], peer["seconds"])]) > 1
+    assert other["error"] == "ValueError: no such column"
+    assert "against" not in other
+    text = files_table({"dnn": [own, peer, other]})
+    assert f"| dnn | peer | {np.median(peer['seconds']):.1f} | {peer['against']:.2f} | 0.5000 |" in text
+    assert "broken" not in text
+    told = json.loads((tmp_path / "task_0.json").read_text())
+    assert (told["csv"], told["steps"] > 1e9) == (str(tmp_path), True)
+
+
 @pytest.mark.parametrize("family", PEER_FAMILIES)
 def test_own_recipes_are_accepted(family):
     width = family_of(family).benchmark.get("embedding_dim", 16)
@@ -126,3 +150,18 @@ def test_own_arms_train_in_turns(tmp_path, capsys):
     assert dense["auc"] == pytest.approx(lazy["auc"], abs=0.1)
     assert "give its folder by --rank-elastor" in capsys.readouterr().out
     assert not (tmp_path / "kept" / "venv").exists()
+
+
+@pytest.mark.slow
+def test_own_arms_from_csv_files(tmp_path, capsys):
+    """Trained on the files as on the table that they were written from, but for the numbers' scale."""
+    out = tmp_path / "peers.json"
+    words = ["--quick", "--families", "rank_elastor", "--folder", str(tmp_path), "--threads", "1", "--from-csv", "1"]
+    assert main(["benchmark", "peers", *words, "--output", str(out)]) == 0
+    dense, lazy = json.loads(out.read_text())["families"]["rank_elastor"]
+    assert (dense["name"], lazy["name"], lazy["against"]) == (DENSE, LAZY, 1)
+    assert 0 < dense["auc"] < 1
+    store = TabularStore.build(load_tabular(tmp_path / "table" / "table.yaml"))
+    assert [len(store.splits[part]) for part in ("train", "validation", "test")] == [600, 75, 75]
+    assert store.processor.model_config_values()["num_numeric"] == 13
+    assert "| rank_elastor | lmctr, Adam |" in capsys.readouterr().out
