@@ -42,6 +42,8 @@ CHECKS = ("field", "encoding", "duplicates", "random_split", "time_unit", "futur
 _SURE, _NEAR, _APART = 0.98, 0.9, 0.15  # AUC of a copy of the label; of a noisy one; and its lead over the next field
 _FEWEST = 200  # held-out rows from which on an AUC says something
 _BINS = 64
+_INSIDE = 1e-3  # of a number's variance that may be left inside the values of a category of which it is a function
+_LOOKED_AT = 20_000  # rows
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,14 @@ def encodings(
         train, held: rows of training, and of all other parts.
     """
     findings = []
+    alike = {category: _alike(codes) for category, codes in categories.items()}
     for name, values in numbers.items():
+        known = values[np.isfinite(values)]
+        spread = float(np.var(known)) if len(known) else 0.0
         for category, codes in categories.items():
-            found = _encodes(values, codes, labels, train, held)
+            if not spread or _differs(values, *alike[category], spread):
+                continue
+            found = _encodes(values, codes, labels, train, held, spread)
             if found is not None:
                 whole, own = found
                 text = (
@@ -162,8 +169,32 @@ def encodings(
     return findings
 
 
+def _alike(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Some rows whose known category others of them have too, and the number of the category of each."""
+    rows = np.arange(len(codes))
+    if len(rows) > _LOOKED_AT:
+        rows = np.sort(np.random.default_rng(0).choice(rows, _LOOKED_AT, replace=False))
+    _, place, count = np.unique(codes[rows], return_inverse=True, return_counts=True)
+    chosen = (codes[rows] > 1) & (count[place] > 1)
+    return rows[chosen], place[chosen]
+
+
+def _differs(values: np.ndarray, rows: np.ndarray, place: np.ndarray, spread: float) -> bool:
+    """Whether some rows of the same category (`_alike`) show that the values are no function of it.
+
+    Around their own means they vary at most as around those of all rows, where a function may vary by a hundredth of what this asks for.
+    """
+    own = values[rows]
+    known = np.isfinite(own)
+    own, place = own[known], place[known]
+    if len(own) < _FEWEST:
+        return False
+    mean = np.bincount(place, own) / np.maximum(np.bincount(place), 1)
+    return bool(np.mean((own - mean[place]) ** 2) > 100 * _INSIDE * spread)
+
+
 def _encodes(
-    values: np.ndarray, codes: np.ndarray, labels: np.ndarray, train: np.ndarray, held: np.ndarray
+    values: np.ndarray, codes: np.ndarray, labels: np.ndarray, train: np.ndarray, held: np.ndarray, spread: float
 ) -> tuple[float, float] | None:
     size = int(codes.max()) + 1
     seen = np.bincount(codes, minlength=size).astype(float)
@@ -172,8 +203,7 @@ def _encodes(
     total = np.bincount(codes[known], values[known], minlength=size)
     mean = total / np.maximum(np.bincount(codes[known], minlength=size), 1)
     inside = (values[known] - mean[codes[known]])[codes[known] > 1]
-    spread = np.var(values[known])
-    if not spread or not len(inside) or np.mean(inside**2) > 1e-3 * spread:  # no function of the category
+    if not len(inside) or np.mean(inside**2) > _INSIDE * spread:  # no function of the category
         return None
     train_seen, held_seen = (np.bincount(codes[rows], minlength=size) for rows in (train, held))
     used = np.flatnonzero((seen > 1) & (train_seen > 0) & (held_seen > 0))

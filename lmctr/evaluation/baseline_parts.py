@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
 
 from lmctr.evaluation.evaluator import evaluate_probabilities
+
+if TYPE_CHECKING:  # scikit-learn takes a second to import, and only baselines need it
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
 
 __all__ = [
     "MAX_FITTED_EVENTS",
@@ -62,6 +64,8 @@ def check_classes(labels: np.ndarray, part: str, rows: str) -> None:
 def boosted_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
     """Learning rate 0.05, leaves of at least 0.5 % of the rows (between 20 and 100). From 1,000 rows on, up to 500 trees, stopped early on a
     random tenth of the rows, which `seed` draws; below, 50 trees."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
     stops_early = num_rows >= 1000
     return HistGradientBoostingClassifier(
         learning_rate=0.05,
@@ -79,6 +83,8 @@ def newest(times: np.ndarray, most: int) -> np.ndarray:
 
 def statistic_regression() -> LogisticRegression:
     """The linear model of scaled statistics."""
+    from sklearn.linear_model import LogisticRegression
+
     return LogisticRegression(C=0.1, max_iter=500)
 
 
@@ -88,6 +94,8 @@ def statistic_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
 
     Chosen on the validation part of MovieLens latest-small among 100 to 600 trees, 8 to 31 leaves, leaves of 20 to 200 rows.
     """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
     many = num_rows >= 100_000
     return HistGradientBoostingClassifier(
         learning_rate=0.05,

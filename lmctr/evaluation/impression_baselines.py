@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 from lmctr.evaluation.baseline_parts import NUM_FOLDS, FoldSums
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
@@ -109,6 +108,8 @@ class _Boosting:
     """Trees on the fields of user and ad."""
 
     def __init__(self, store: Any, counting: _Counting, generator: np.random.Generator, seed: int) -> None:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
         self.store, self.counting = store, counting
         chosen = np.arange(len(counting.ads))
         if len(chosen) > MAX_FITTED_ADS:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from scipy.special import logit
-from sklearn.linear_model import LogisticRegression
 
 from lmctr.evaluation import baseline_parts as shared
 from lmctr.evaluation.baseline_parts import NUM_FOLDS
@@ -135,6 +134,8 @@ def table_counting_baseline(
     Returns:
         "validation" and "test" to probabilities (R,).
     """
+    from sklearn.linear_model import LogisticRegression
+
     features = table_features(table, splits, seed) if features is None else features
     return _probabilities(LogisticRegression(C=1.0, max_iter=1000), features.rates, table, splits, features)
 
