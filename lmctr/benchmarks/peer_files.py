@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import statistics
 import subprocess
@@ -62,7 +64,7 @@ def measure_files(arms: Sequence[Loop], shared: Mapping[str, Any], folder: Path,
             if process.returncode:
                 one["error"] = last_line(process.stderr)
             else:
-                one["auc"] = yaml.safe_load(process.stdout.splitlines()[-1])["auc"]
+                one["auc"] = json.loads(process.stdout.splitlines()[-1])["auc"]
             say(f"{shared['family']}, {arm.name}: {one.get('error') or format(one['seconds'][-1], '.1f') + ' s'}")
     own = found[LAZY]
     for one in found.values():
@@ -74,7 +76,7 @@ def measure_files(arms: Sequence[Loop], shared: Mapping[str, Any], folder: Path,
 def files_table(families: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """What [`measure_files`] gives for each family as a table, without the arms that failed."""
     rows = [
-        {"family": family, "median": statistics.median(arm["seconds"]), **arm}
+        {"family": family, "median": statistics.median(arm["seconds"]), "against": math.nan, **arm}
         for family, arms in families.items()
         for arm in arms
         if "error" not in arm

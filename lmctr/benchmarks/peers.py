@@ -161,8 +161,8 @@ def own_arms(family: str) -> list[Loop]:
 def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> list[Loop]:
     """A peer's loop, and for FuxiCTR also on batches that lie in memory, so that its loader costs nothing; from CSV files FuxiCTR's alone."""
     program = (str(python), peer_side.__file__)
-    if options.from_csv:
-        return [Loop(PEERS[peer], program, {"loop": peer})] if peer == "fuxictr" else []
+    if options.from_csv and peer != "fuxictr":
+        return []
     if peer == "authors":
         source = str(Path(options.rank_elastor).resolve())
         return [Loop(PEERS[peer], program, {"loop": "fuxictr", "source": source, "embedding_dim": 10})]
@@ -170,7 +170,7 @@ def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> 
     if peer == "fuxictr" and options.fuxictr is not None:
         values["source"] = str(Path(options.fuxictr).resolve())
     arms = [Loop(PEERS[peer], program, values)]
-    if peer == "fuxictr":
+    if peer == "fuxictr" and not options.from_csv:
         arms.append(Loop(f"{PEERS[peer]}, batches in memory", program, values | {"ready": True}))
     return arms
 

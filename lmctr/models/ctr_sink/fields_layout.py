@@ -102,12 +102,11 @@ class FieldsHead(LayoutHead):
 
     def __init__(self, config: CTRSinkConfig):
         size = config.field_projection_size
-        super().__init__(config, size)
-        self.projections = nn.ModuleList(
+        projections = nn.ModuleList(
             [projection(config.text_config.hidden_size, size) for _ in range(config.num_fields)]
         )
-        self.fusion = nn.Linear(config.num_fields * size, size)
-        self.norm = nn.LayerNorm(size)
+        fusion = nn.Linear(config.num_fields * size, size)
+        super().__init__(config, size, projections=projections, fusion=fusion, norm=nn.LayerNorm(size))
 
     def forward(self, outputs: FieldsOutput, pooling: str, statistics: torch.Tensor | None = None) -> torch.Tensor:
         """Upper states, and (B, Fs) statistics where the model has them, to (B,) logits; `pooling` has been done."""

@@ -22,10 +22,15 @@ class LayoutHead(nn.Module):
     """What the heads of the layouts have in common; each says what it reads of the states.
 
     The statistics' MLP adds to the hidden layer before its activation, see [`StatisticsTower`]; their linear skip to the logit.
+
+    Args:
+        in_features: P. parts: the layout's own modules by name, which stand before these.
     """
 
-    def __init__(self, config: CTRSinkConfig, in_features: int):
+    def __init__(self, config: CTRSinkConfig, in_features: int, **parts: nn.Module):
         super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
         self.dense = nn.Linear(in_features, config.head_hidden_size)
         self.activation = nn.LeakyReLU()
         self.out = nn.Linear(config.head_hidden_size, 1)

@@ -370,9 +370,8 @@ class SplitHead(LayoutHead):
 
     def __init__(self, config: CTRSinkConfig):
         hidden_size, size = config.text_config.hidden_size, config.field_projection_size
-        super().__init__(config, 2 * size)
-        self.history, self.target = (projection(hidden_size, size) for _ in range(2))
-        self.norm = nn.LayerNorm(2 * size)
+        history, target = (projection(hidden_size, size) for _ in range(2))
+        super().__init__(config, 2 * size, history=history, target=target, norm=nn.LayerNorm(2 * size))
 
     def forward(self, outputs: SplitOutput, pooling: str, statistics: torch.Tensor | None = None) -> torch.Tensor:
         """Upper states, and (B, Fs) statistics where the model has them, to (B,) logits.
