@@ -253,15 +253,17 @@ def test_kept_states_count_right_under_eight_threads():
     """Threads that change places after every few instructions: nothing is counted twice, and nothing fails."""
     made = some_states()
     states = KeptStates(3 * max(state.num_bytes for state in made), time_to_live=0.001)
+
+    def use(seed):
+        draw = random.Random(seed)
+        for _ in range(200):
+            use_at_random(states, made, draw)
+
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(8) as pool:
-            for done in [
-                pool.submit(lambda seed: [use_at_random(states, made, draw) for draw in [random.Random(seed)] * 200], n)
-                for n in range(8)
-            ]:
-                done.result()
+            list(pool.map(use, range(8)))
     finally:
         sys.setswitchinterval(before)
     assert states.num_bytes == sum(one.state.num_bytes for one in states._kept.values()) <= states.max_bytes
