@@ -73,12 +73,19 @@ class KeptStates:
             if kept is None:
                 return False
             self._kept.move_to_end(user)
-            size = kept.state.num_bytes
-            self.num_bytes, kept.num_bytes = self.num_bytes + size - kept.num_bytes, size
-            while self.num_bytes > self.max_bytes:
-                # One that is larger than all of the memory goes by itself, and takes no other with it.
-                self.remove(user if size > self.max_bytes else next(iter(self._kept)), "memory")
+            self._measure(user, kept)
+            self._make_room()
             return user in self._kept
+
+    def _measure(self, user: str, kept: _Kept) -> None:
+        size = kept.state.num_bytes
+        self.num_bytes, kept.num_bytes = self.num_bytes + size - kept.num_bytes, size
+        if size > self.max_bytes:  # goes by itself, and takes no other with it
+            self.remove(user, "memory")
+
+    def _make_room(self) -> None:
+        while self.num_bytes > self.max_bytes:
+            self.remove(next(iter(self._kept)), "memory")
 
     def remove(self, user: str, why: str | None = None) -> bool:
         """Forget a user; whether there was a state. `why`: what it is counted as."""
@@ -112,5 +119,6 @@ class KeptStates:
                 if state is None:
                     self.remove(user, "model")
                     continue
-                self.num_bytes += state.num_bytes - kept.num_bytes
-                kept.state, kept.num_bytes = state, state.num_bytes
+                kept.state = state
+                self._measure(user, kept)
+            self._make_room()

@@ -244,7 +244,7 @@ def test_kept_states_stay_within_their_bounds_whatever_is_done():
         do = use_at_random(states, made, draw)
         kept = [one.state.num_bytes for one in states._kept.values()]
         assert states.num_bytes == sum(kept)
-        if do in ("put", "grown"):
+        if do in ("put", "grown", "move"):
             assert states.num_bytes <= states.max_bytes
     assert min(states.counts[why] for why in ("hits", "misses", "memory", "expired", "model")) > 0
 
