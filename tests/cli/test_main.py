@@ -261,16 +261,13 @@ def test_a_fault_of_the_program_is_not_hidden(monkeypatch, capsys, error):
 
 
 def test_output_that_nobody_reads_any_more_is_no_error():
-    """`lmctr ... | head -1`"""
+    """`lmctr ... | true`: the reader has gone before the first line comes."""
     command = [sys.executable, "-m", "lmctr", "train", "--list-keys", "din"]
-    for reads in (0, 1):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
-        for _ in range(reads):
-            assert process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        process.stderr.close()
-        assert process.wait() == 141
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 141
 
 
 def test_only_the_chosen_verb_is_imported():

@@ -241,10 +241,14 @@ class TabularForCTRMixin(WithHeadMixin):
             )
 
     def linear_path(self) -> LinearPath | None:
-        if self.numeric_skip is None:
+        if (skip := self._skip()) is None:
             return None
         is_one_layer = isinstance(self.head, LogitHead) and not hasattr(self.model, "linear")
-        return LinearPath(self.numeric_skip, self.last_layer() if is_one_layer else None)
+        return LinearPath(skip, self.last_layer() if is_one_layer else None)
+
+    def _skip(self) -> StatisticsSkip | None:
+        """From the numeric fields to the logit; families that make their parts themselves have none."""
+        return getattr(self, "numeric_skip", None)
 
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
@@ -296,8 +300,8 @@ class TabularForCTRMixin(WithHeadMixin):
             logits = self.head(outputs.last_hidden_state).float()
             if outputs.partial_logit is not None:
                 logits = logits + outputs.partial_logit.float()
-        if self.numeric_skip is not None:
-            logits = self.numeric_skip(numeric_values, logits[:, None])[:, 0].float()
+        if (skip := self._skip()) is not None:
+            logits = skip(numeric_values, logits[:, None])[:, 0].float()
         loss = None
         if labels is not None:
             loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)
