@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.csv as pacsv
 import yaml
 
-from lmctr.benchmarks.harness import say, table
+from lmctr.benchmarks.harness import in_turn, table
 from lmctr.benchmarks.peer_own import SCHEMA
 from lmctr.benchmarks.peer_turns import LAZY, Loop, last_line
 from lmctr.data import TableSource
-from lmctr.utils.files import write_json
 
 PARTS = ("train", "validation", "test")
 
@@ -49,23 +47,20 @@ def measure_files(arms: Sequence[Loop], shared: Mapping[str, Any], folder: Path,
     Returns:
         Per arm `name`, and either `error`, or `seconds` (each time), `auc`, and `against`: how many times as long as lmctr's it took.
     """
-    found: dict[str, dict[str, Any]] = {arm.name: {"name": arm.name, "seconds": []} for arm in arms}
-    for repeat in range(repeats):
-        for number, arm in enumerate(arms) if repeat % 2 == 0 else reversed(list(enumerate(arms))):
-            path = folder / f"task_{number}.json"
-            write_json(path, {"loop": "own", **shared, **arm.values, "csv": str(folder), "steps": 1 << 60})
-            environment = os.environ | {"OMP_NUM_THREADS": str(shared["threads"]), "TOKENIZERS_PARALLELISM": "false"}
-            began = time.perf_counter()
-            process = subprocess.run(
-                [*arm.program, str(path)], input="\n", capture_output=True, text=True, env=environment, check=False
-            )
-            one = found[arm.name]
-            one["seconds"].append(time.perf_counter() - began)
-            if process.returncode:
-                one["error"] = last_line(process.stderr)
-            else:
-                one["auc"] = json.loads(process.stdout.splitlines()[-1])["auc"]
-            say(f"{shared['family']}, {arm.name}: {one.get('error') or format(one['seconds'][-1], '.1f') + ' s'}")
+    found: dict[str, dict[str, Any]] = {arm.name: {"name": arm.name} for arm in arms}
+    task = {**shared, "csv": str(folder), "steps": 1 << 60}
+
+    def run(number: int, arm: Loop) -> None:
+        command, environment = arm.started(task, folder / f"task_{number}.json")
+        process = subprocess.run(command, input="\n", capture_output=True, text=True, env=environment, check=False)
+        if process.returncode:
+            found[arm.name]["error"] = last_line(process.stderr)
+        else:
+            found[arm.name]["auc"] = json.loads(process.stdout.splitlines()[-1])["auc"]
+
+    ways = {arm.name: partial(run, number, arm) for number, arm in enumerate(arms)}
+    for name, seconds in in_turn(ways, repeats, about=f"{shared['family']}: ").items():
+        found[name]["seconds"] = seconds
     own = found[LAZY]
     for one in found.values():
         if "error" not in one and "error" not in own:

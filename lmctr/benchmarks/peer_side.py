@@ -122,7 +122,8 @@ def fuxictr_csv(task: dict[str, Any], turns: Turns) -> float:
     from fuxictr.preprocess import FeatureProcessor, build_dataset
 
     folder, read = Path(task["csv"]), {"active": True}
-    names = (folder / "train.csv").open().readline().replace('"', "").strip().split(",")
+    with (folder / "train.csv").open() as lines:
+        names = next(lines).replace('"', "").strip().split(",")
     of_kind = {kind: [name for name in names if name[0] == kind] for kind in "CI"}
     columns = [
         {"name": of_kind["C"], "dtype": "str", "type": "categorical", **read},

@@ -26,6 +26,12 @@ class Loop:
     program: tuple[str, ...]
     values: Mapping[str, Any]
 
+    def started(self, task: Mapping[str, Any], path: Path) -> tuple[list[str], dict[str, str]]:
+        """Writes what the program is told; its command line and environment."""
+        write_json(path, {"loop": "own", **task, **self.values})
+        environment = os.environ | {"OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false"}
+        return [*self.program, str(path)], environment
+
 
 class Worker:
     """A process that trains in turns, see [`lmctr.benchmarks.peer_side.Turns`]."""
@@ -34,17 +40,10 @@ class Worker:
         self.name, self.error, self.auc, self.parameters = arm.name, None, None, None
         self.rates: dict[str, list[float]] = {"seconds": [], "cpu_seconds": []}
         self.batch_size = task["batch_size"]
-        path = folder / f"task_{number}.json"
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by `close`
-        write_json(path, {"loop": "own", **task, **arm.values})
-        environment = os.environ | {"OMP_NUM_THREADS": str(task["threads"]), "TOKENIZERS_PARALLELISM": "false"}
+        command, environment = arm.started(task, folder / f"task_{number}.json")
         self.process = subprocess.Popen(
-            [*arm.program, str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=environment,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
         )
 
     def begin(self) -> None:
