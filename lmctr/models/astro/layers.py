@@ -6,6 +6,7 @@ Shapes: K blocks, B rows, Q queries, S slots of a block, d hidden size, h heads,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.layers import split_heads
+from lmctr.models.common.relative_bias import add_bias, pair_bias
 
 from .configuration_astro import ASTROConfig
 from .partition import PairContext
@@ -93,26 +95,36 @@ class RelativeBias(nn.Module):
             self.position_offset = nn.Parameter(torch.zeros(blocks, config.num_scenarios, heads, positions))
             self.time_offset = nn.Parameter(torch.zeros(blocks, config.num_scenarios, heads, times))
 
-    def tables(self, scenario: torch.Tensor, blocks: slice = ALL) -> tuple[torch.Tensor, torch.Tensor]:
-        """Position and time table of each query: (K, B, h, Q, buckets) from its scenario (K, B, Q)."""
-        found = []
-        for name in ("position", "time"):
-            table = getattr(self, name)
-            if self.is_shared:
-                table = table[:, None, :, None].expand(*scenario.shape[:2], -1, scenario.shape[2], -1)
-            else:
-                table = table[blocks, None] + getattr(self, f"{name}_offset")[blocks]  # (K, R, h, buckets)
-                table = table[torch.arange(len(table), device=table.device)[:, None, None], scenario].transpose(2, 3)
-            found.append(table)
-        return found[0], found[1]
+    def tables(self, blocks: slice = ALL) -> tuple[torch.Tensor, torch.Tensor]:
+        """Position and time tables (K, R, h, buckets); K and R are 1 where one table serves all."""
+        if self.is_shared:
+            return self.position[:, None], self.time[:, None]
+        return (
+            self.position[blocks, None] + self.position_offset[blocks],
+            self.time[blocks, None] + self.time_offset[blocks],
+        )
 
-    def forward(self, pairs: PairContext, blocks: slice = ALL) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bias of each pair (K, B, h, Q, S), and of a query towards itself (K, B, h, Q, 1)."""
-        position, time = self.tables(pairs.scenario, blocks)
-        shape = (-1, -1, position.shape[2], -1, -1)
-        bias = position.gather(-1, pairs.position_bucket.unsqueeze(2).expand(shape))
-        bias = bias + time.gather(-1, pairs.time_bucket.unsqueeze(2).expand(shape))
-        return bias, position[..., :1] + time[..., :1]
+    def forward(
+        self, pairs: PairContext, temperature: torch.Tensor | float, blocks: slice = ALL
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Bias over temperature, float32, of each pair (K, B, h, Q, S), and of a query towards itself (K, R, h).
+
+        Args:
+            temperature: (K, R, h), or a number for all.
+        """
+        if isinstance(temperature, torch.Tensor):
+            temperature = temperature.unsqueeze(-1)
+        position, time = (table.float() / temperature for table in self.tables(blocks))
+        heads_first = (table.permute(2, 0, 1, 3).flatten(1, 2) for table in (position, time))
+        return torch.stack(pair_bias(pairs.rows, *heads_first), dim=2), position[..., 0] + time[..., 0]
+
+
+def _of_queries(table: torch.Tensor, scenario: torch.Tensor) -> torch.Tensor:
+    """Numbers (K, R, h) of each query (K, B, Q) by its scenario, (K, B, h, Q, 1); R = 1: of all."""
+    if table.shape[1] == 1:
+        return table[..., None, None]
+    blocks = torch.arange(len(table), device=table.device)[:, None, None]
+    return table[blocks, scenario].transpose(2, 3).unsqueeze(-1)
 
 
 class AdaptiveLayer(GradientCheckpointingLayer):
@@ -140,7 +152,7 @@ class AdaptiveLayer(GradientCheckpointingLayer):
         states: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        pairs: PairContext | None,
+        pairs: Sequence[PairContext] | None,
         is_history: bool,
         blocks: slice = ALL,
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -149,14 +161,14 @@ class AdaptiveLayer(GradientCheckpointingLayer):
         Args:
             states: (K, B, Q, d), the events that are new, or the candidates.
             key, value: (K, B, h, S0, d_head) of the events so far, None for none.
-            pairs: queries against the earlier events, followed by the new ones when `is_history`. None short-circuits: only the keys
-                and values of new events are computed.
+            pairs: parts of the queries, in order, against the earlier events, followed by the new ones when `is_history`; candidates are
+                one part. None short-circuits: only the keys and values of new events are computed.
             is_history: the queries are events, which later ones see.
             blocks: which blocks `states` holds.
 
         Returns:
-            New states (None after a short-circuit), keys and values of the queries (K, B, h, Q, d_head), and the attention
-            (K, B, h, Q, S), for candidates (K, B, h, Q, S + 1) with the candidate itself last.
+            New states (None after a short-circuit), keys and values of the queries (K, B, h, Q, d_head), and the attention of candidates
+            (K, B, h, Q, S + 1), themselves last.
         """
         normed = self.norm1(states, blocks)
         new_key, new_value = (split_heads(x, self.num_heads) for x in self.key_value(normed, blocks).chunk(2, dim=-1))
@@ -166,28 +178,44 @@ class AdaptiveLayer(GradientCheckpointingLayer):
         if is_history:
             key = new_key if key is None else torch.cat([key, new_key], dim=3)
             value = new_value if value is None else torch.cat([value, new_value], dim=3)
-        bias, self_bias = self.bias(pairs, blocks)
-        scores = (query @ key.transpose(-1, -2) + bias).float()
-        visible = pairs.visible.unsqueeze(2)
-        if not is_history:
-            own = (query * new_key).sum(-1, keepdim=True) + self_bias
-            scores = torch.cat([scores, own.float()], dim=-1)
-            visible = F.pad(visible, (0, 1), value=True)
-        if self.temperature is None:
-            scores = scores / math.sqrt(self.head_dim)
-        else:
-            table = self.temperature(blocks)
-            chosen = table[torch.arange(len(table), device=table.device)[:, None, None], pairs.scenario]
-            scores = scores / chosen.transpose(2, 3).unsqueeze(-1)
-        # A finite value, so that the unused slots of a block without events keep finite states that nobody reads.
-        attention = scores.masked_fill(~visible, torch.finfo(torch.float32).min).softmax(-1).to(states.dtype)
         if is_history:
-            mixed = attention @ value
+            attention, found = None, []
+            for part in pairs:
+                keys = slice(part.rows[0].shape[-1])
+                weights = self._weights(query[..., part.queries, :], key[..., keys, :], part, blocks)
+                found.append(weights @ value[..., keys, :])
+            mixed = torch.cat(found, dim=3)
         else:
+            attention = self._weights(query, key, pairs[0], blocks, new_key)
             mixed = attention[..., :-1] @ value + attention[..., -1:] * new_value
         states = states + self.dropout(self.output(mixed.transpose(2, 3).flatten(3), blocks))
         hidden = F.gelu(self.up(self.norm2(states, blocks), blocks))
         return states + self.dropout(self.down(hidden, blocks)), new_key, new_value, attention
+
+    def _weights(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        pairs: PairContext,
+        blocks: slice,
+        own_key: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attention (K, B, h, Q, S) of Eq. 3; with the queries' own keys in a last column where they are given."""
+        # Eq. 3 divides scores and biases of all pairs; the queries and the tables are fewer numbers.
+        if self.temperature is None:
+            temperature = math.sqrt(self.head_dim)
+            query = query / temperature
+        else:
+            temperature = self.temperature(blocks)
+            query = query / _of_queries(temperature, pairs.scenario).to(query.dtype)
+        bias, own_bias = self.bias(pairs, temperature, blocks)
+        # A pair that is not visible has a finite bias, so that the unused slots of a block without events keep finite states
+        # that nobody reads.
+        scores = add_bias((query @ key.transpose(-1, -2)).float(), bias)
+        if own_key is not None:
+            own = (query * own_key).sum(-1, keepdim=True).float() + _of_queries(own_bias, pairs.scenario)
+            scores = torch.cat([scores, own], dim=-1)
+        return scores.softmax(-1).to(query.dtype)
 
 
 class FusionLayer(nn.Module):

@@ -36,7 +36,7 @@ from lmctr.models.common.sequence import (
 
 from .configuration_astro import ASTROConfig
 from .layers import ALL, AdaptiveLayer, BlockLinear, BlockNorm, GatingFusion, RelativeBias, Temperature
-from .partition import BucketSizes, Slots, block_starts, candidate_pairs, history_pairs, matching_events, take_slots
+from .partition import BiasSizes, Slots, block_starts, candidate_pairs, history_pairs, matching_events, take_slots
 
 __all__ = ["ASTROCache", "ASTROForCTR", "ASTROModel", "ASTROPreTrainedModel"]
 
@@ -86,7 +86,10 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
     def __init__(self, config: ASTROConfig):
         super().__init__(config)
         self.strategies = config.parsed_strategies
-        self.buckets = BucketSizes(config.num_position_buckets, config.num_time_buckets, config.block_length)
+        scenarios = config.num_scenarios if config.use_adaptive_layers else 0
+        self.bias_sizes = BiasSizes(
+            scenarios, config.num_position_buckets, config.num_time_buckets, config.block_length
+        )
         self.item_embedding = ItemEmbedding(config, config.hidden_size)
         # The last row stands for "not decided yet" and marks candidates.
         self.behavior_embedding = nn.Embedding(config.num_behaviors + 1, config.hidden_size)
@@ -183,7 +186,7 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
         width = slots.index.shape[-1]
         if not torch.is_grad_enabled() and width > HISTORY_CHUNK:
             for start in range(0, width, HISTORY_CHUNK):
-                part = Slots(*(tensor[..., start : start + HISTORY_CHUNK] for tensor in slots))
+                part = slots.slots(slice(start, start + HISTORY_CHUNK))
                 past = self.encode_history(inputs, part, past, blocks, short_circuit)
             return past
         states = self.embed_events(inputs, slots)
@@ -191,12 +194,12 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
             known = slots
         else:
             known = Slots(*(torch.cat(pair, dim=-1) for pair in zip(past.slots, slots)))
-        pairs = history_pairs(self.strategies[blocks], slots, known, self.buckets)
+        attending = len(self.layers) - short_circuit
+        pairs = history_pairs(self.strategies[blocks], slots, known, self.bias_sizes) if attending else None
         keys, values = [], []
         for number, layer in enumerate(self.layers):
-            last = number + 1 == len(self.layers)
             before = (None, None) if past is None else (past.keys[number], past.values[number])
-            states, key, value, _ = layer(states, *before, None if last and short_circuit else pairs, True, blocks)
+            states, key, value, _ = layer(states, *before, pairs if number < attending else None, True, blocks)
             keys.append(key if past is None else torch.cat([before[0], key], dim=3))
             values.append(value if past is None else torch.cat([before[1], value], dim=3))
         return ASTROCache(known, tuple(keys), tuple(values))
@@ -220,12 +223,12 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
             inputs.candidate_times,
             inputs.candidate_scenarios,
             cache.slots,
-            self.buckets,
+            self.bias_sizes,
         )
         states = self.embed_candidates(inputs).expand(len(strategies), -1, -1, -1)
         all_states, attentions = [states] if keep else [], []
         for layer, key, value in zip(self.layers, cache.keys, cache.values):
-            states, _, _, attention = layer(states, key, value, pairs, False, blocks)
+            states, _, _, attention = layer(states, key, value, [pairs], False, blocks)
             if keep:
                 all_states.append(states)
                 attentions.append(attention)

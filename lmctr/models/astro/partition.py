@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from lmctr.models.common.relative_bias import causal_parts, distance_bucket, pair_rows
 from lmctr.models.common.sequence import time_bucket
 
 from .strategies import SAME, Strategy
@@ -45,17 +46,21 @@ class Slots(NamedTuple):
         """The slots of some blocks."""
         return Slots(*(tensor[chosen] for tensor in self))
 
+    def slots(self, chosen: slice) -> Slots:
+        """Some slots of all blocks."""
+        return Slots(*(tensor[..., chosen] for tensor in self))
+
 
 class PairContext(NamedTuple):
     """What attention needs to know of each (query, event) pair, and of each query.
 
-    visible: (K, B, Q, S) bool. position_bucket, time_bucket: (K, B, Q, S) int64. scenario: (K, B, Q) of the query.
+    rows: of the bias tables, see [`~lmctr.models.common.relative_bias.pair_rows`], (K, B, Q, S) each. scenario: (K, B, Q) of the query.
+    queries: which ones these are.
     """
 
-    visible: torch.Tensor
-    position_bucket: torch.Tensor
-    time_bucket: torch.Tensor
+    rows: tuple[torch.Tensor, ...]
     scenario: torch.Tensor
+    queries: slice = slice(None)
 
 
 def matching_events(
@@ -151,12 +156,18 @@ def _same(strategies: Sequence[Strategy]) -> list[int]:
     return [place for place, strategy in enumerate(strategies) if strategy.scenarios == SAME]
 
 
-def history_pairs(strategies: Sequence[Strategy], queries: Slots, keys: Slots, bias: BucketSizes) -> PairContext:
-    """Pairs of events: each sees the events up to itself (causal)."""
-    distance = queries.position[..., None] - keys.position[..., None, :]
-    # Slots are in the order of events, so that a later slot, whatever its position, is a later event.
-    visible = keys.valid[..., None, :] & (queries.index[..., None] >= keys.index[..., None, :])
-    return _pairs(strategies, visible, distance, queries.time, queries.scenario, keys, bias)
+def history_pairs(strategies: Sequence[Strategy], queries: Slots, keys: Slots, sizes: BiasSizes) -> list[PairContext]:
+    """Pairs of events: each sees the events up to itself (causal). Some queries at a time, with the keys that they may see."""
+    width = queries.index.shape[-1]
+    before, found = keys.index.shape[-1] - width, []
+    for part in causal_parts(width, keys.index.device):
+        own, seen = queries.slots(part), keys.slots(slice(before + part.stop))
+        distance = own.position[..., None] - seen.position[..., None, :]
+        # Slots are in the order of events, so that a later slot, whatever its position, is a later event.
+        visible = seen.valid[..., None, :] & (own.index[..., None] >= seen.index[..., None, :])
+        pairs = _pairs(strategies, visible, distance, own.time, own.scenario, seen, sizes)
+        found.append(pairs._replace(queries=part))
+    return found
 
 
 def candidate_pairs(
@@ -165,7 +176,7 @@ def candidate_pairs(
     times: torch.Tensor,
     scenarios: torch.Tensor,
     keys: Slots,
-    bias: BucketSizes,
+    sizes: BiasSizes,
 ) -> PairContext:
     """Pairs of a candidate (B, C) and an event: the candidate stands behind the last event that its dependence allows."""
     shape = (len(strategies), *times.shape)
@@ -174,7 +185,7 @@ def candidate_pairs(
     before = _in_scenario(strategies, before, scenarios, keys)
     position = torch.where(before, keys.position[..., None, :] + 1, 0).amax(-1)
     distance = position[..., None] - keys.position[..., None, :]
-    return _pairs(strategies, before, distance, times, scenarios, keys, bias)
+    return _pairs(strategies, before, distance, times, scenarios, keys, sizes)
 
 
 def _in_scenario(
@@ -186,9 +197,11 @@ def _in_scenario(
     return visible & (~same[:, None, None, None] | (scenarios[..., None] == keys.scenario[..., None, :]))
 
 
-class BucketSizes(NamedTuple):
-    """Rows of the relative position table and of the time table, and the distance of the last position bucket."""
+class BiasSizes(NamedTuple):
+    """Of the relative bias: scenarios with tables of their own (0: one table serves all blocks and scenarios), rows of a position
+    and of a time table, and the distance of the last position bucket."""
 
+    num_scenarios: int
     num_position_buckets: int
     num_time_buckets: int
     max_distance: int
@@ -212,7 +225,7 @@ def _pairs(
     times: torch.Tensor,
     scenarios: torch.Tensor,
     keys: Slots,
-    bias: BucketSizes,
+    sizes: BiasSizes,
 ) -> PairContext:
     elapsed = times[..., None] - keys.time[..., None, :]
     if any(strategy.window_seconds is not None for strategy in strategies):
@@ -220,6 +233,12 @@ def _pairs(
         windows = [longest if s.window_seconds is None else s.window_seconds for s in strategies]
         visible = visible & (elapsed <= torch.tensor(windows, device=times.device)[:, None, None, None])
     visible = _in_scenario(strategies, visible, scenarios, keys)
-    edges = torch.tensor(position_edges(bias.num_position_buckets, bias.max_distance), device=times.device)
-    position_bucket = (torch.bucketize(distance, edges, right=True) - 1).clamp_min(0)
-    return PairContext(visible, position_bucket, time_bucket(elapsed, bias.num_time_buckets), scenarios)
+    position = distance_bucket(distance, tuple(position_edges(sizes.num_position_buckets, sizes.max_distance)))
+    time = time_bucket(elapsed, sizes.num_time_buckets)
+    groups, group = 1, 0
+    if sizes.num_scenarios:
+        groups = len(strategies) * sizes.num_scenarios
+        block = torch.arange(len(strategies), device=times.device)[:, None, None]
+        group = (block * sizes.num_scenarios + scenarios)[..., None]
+    shape = groups, sizes.num_position_buckets, sizes.num_time_buckets
+    return PairContext(pair_rows(visible, position, time, shape, group), scenarios)

@@ -269,8 +269,12 @@ def visible_events(inputs: SequenceInputs) -> torch.Tensor:
 
 def time_bucket(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
     """Seconds to buckets: b holds 2**b - 1 to 2**(b + 1) - 2 seconds. Bucket 0 is the same second or earlier, the last one is open."""
-    edges = torch.tensor([2**b - 1 for b in range(min(num_buckets, 62))], device=elapsed.device)
-    return (torch.bucketize(elapsed, edges, right=True) - 1).clamp_min(0)
+    last = min(num_buckets, 62) - 1
+    if torch.compiler.is_exporting() or elapsed.device.type == "mps":  # no bits of a double there
+        edges = torch.tensor([2**b - 1 for b in range(last + 1)], device=elapsed.device)
+        return (torch.bucketize(elapsed, edges, right=True) - 1).clamp_min(0)
+    bits = elapsed.clamp_min(0).add_(1).double().view(torch.int64)  # 11 bits of exponent above 52 of fraction
+    return bits.bitwise_right_shift_(52).sub_(1023).clamp_max_(last)
 
 
 class CandidateContext(nn.Module):

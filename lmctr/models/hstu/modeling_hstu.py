@@ -24,7 +24,7 @@ that it would have alone, never another candidate. So the history's keys and val
   (a_{n-1}, x_n), which have one time, a candidate is such a pair too, and what is kept of a history depends on no candidate.
 - Features of the user and statistics enter the final network. The paper would put them into the sequence.
 
-Memory: training keeps (B, h, L, L) per layer. Where no gradients are needed, queries are taken `HISTORY_CHUNK` at a time.
+Memory: training keeps half of (B, h, L, L) per layer; queries are taken some at a time, each with the keys that it may see.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.layers import MLP, split_heads
+from lmctr.models.common.relative_bias import add_bias, pair_bias
 from lmctr.models.common.sequence import (
     CachedHistoryMixin,
     CandidateContext,
@@ -46,30 +47,9 @@ from lmctr.models.common.sequence import (
 )
 
 from .configuration_hstu import HSTUConfig
+from .pairs import CandidatePairs, HistoryPairs
 
-__all__ = ["HSTUForCTR", "HSTUModel", "HSTUPreTrainedModel", "position_buckets", "time_buckets"]
-
-HISTORY_CHUNK = 512
-"""Tokens of a history whose attention is computed at once where no gradients are needed."""
-
-
-def position_buckets(distance: torch.Tensor, num_buckets: int, max_distance: int) -> torch.Tensor:
-    """Distances in tokens, from 0, to buckets: one by one in the first half, then on a log scale up to `max_distance`."""
-    exact = num_buckets // 2
-    rest = num_buckets - exact
-    edges = list(range(exact))
-    for step in range(rest):
-        edges.append(max(edges[-1] + 1, int(exact * (max(max_distance, exact) / exact) ** (step / max(rest - 1, 1)))))
-    if torch.compiler.is_exporting():  # a graph has no search, only its steps, each over all pairs; a table is one
-        ends = zip(edges, [*edges[1:], edges[-1] + 1])
-        table = [bucket for bucket, (start, end) in enumerate(ends) for _ in range(start, end)]
-        return torch.tensor(table, device=distance.device)[distance.clamp(0, edges[-1])]
-    return (torch.bucketize(distance, torch.tensor(edges, device=distance.device), right=True) - 1).clamp_min(0)
-
-
-def time_buckets(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
-    """floor(ln(max(1, seconds)) / 0.301), at most `num_buckets` - 1."""
-    return (elapsed.clamp_min(1).double().log() / 0.301).long().clamp_max(num_buckets - 1)
+__all__ = ["HSTUForCTR", "HSTUModel", "HSTUPreTrainedModel"]
 
 
 def _one_back(values: torch.Tensor) -> torch.Tensor:
@@ -82,7 +62,6 @@ class HSTURelativeBias(nn.Module):
 
     def __init__(self, config: HSTUConfig):
         super().__init__()
-        self.max_distance = config.max_position_distance
         self.position = nn.Parameter(torch.zeros(config.num_position_buckets))
         self.time = nn.Parameter(torch.zeros(config.num_time_buckets))
 
@@ -90,10 +69,9 @@ class HSTURelativeBias(nn.Module):
         init.normal_(self.position, mean=0.0, std=config.initializer_range)
         init.normal_(self.time, mean=0.0, std=config.initializer_range)
 
-    def forward(self, distance: torch.Tensor, elapsed: torch.Tensor) -> torch.Tensor:
-        """(..., Q, S) distances in tokens and seconds to the bias of each pair."""
-        position = self.position[position_buckets(distance, len(self.position), self.max_distance)]
-        return position + self.time[time_buckets(elapsed, len(self.time))]
+    def forward(self, rows: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The bias of each pair, for all heads; so low where a pair is not visible that SiLU makes it zero."""
+        return pair_bias(rows, self.position[None, None], self.time[None, None])[0].unsqueeze(1)
 
 
 class HSTULayer(GradientCheckpointingLayer):
@@ -116,10 +94,7 @@ class HSTULayer(GradientCheckpointingLayer):
     def forward(
         self,
         states: torch.Tensor,
-        positions: torch.Tensor,
-        times: torch.Tensor,
-        key_times: torch.Tensor,
-        own_times: torch.Tensor | None,
+        pairs: HistoryPairs | CandidatePairs,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
         is_last: bool = False,
@@ -128,9 +103,7 @@ class HSTULayer(GradientCheckpointingLayer):
 
         Args:
             states: tokens (B, L, d), or candidates of K tokens each (B, C K, d).
-            positions: (B, L) or (B, C), places in the sequence, -1 for none; a candidate's is the number of tokens that it sees.
-            times: seconds that each brings as a query. key_times: those of the history's tokens as keys, of all or, for candidates, in front.
-            own_times: (B, C, K), those of the candidates' own tokens; None: `states` are a history's.
+            pairs: what each of them sees.
             key, value: (B, h, L, d_head) of the tokens in front.
             is_last: of tokens only keys and values are needed.
 
@@ -145,14 +118,13 @@ class HSTULayer(GradientCheckpointingLayer):
         gate, *rest = F.silu(self.f1(normed)).chunk(4, dim=-1)  # Eq. 1
         query, own_value, own_key = (split_heads(x, self.num_heads) for x in rest)
         weights = None
-        if own_times is None:
+        if isinstance(pairs, CandidatePairs):
+            mixed, weights = self._attend_candidates(query, key, value, own_key, own_value, pairs)
+        else:
             all_key, all_value = own_key, own_value
             if key is not None:
                 all_key, all_value = torch.cat([key, own_key], dim=2), torch.cat([value, own_value], dim=2)
-            mixed = self._attend_history(query, all_key, all_value, positions, times, key_times)
-        else:
-            own = own_key, own_value, own_times
-            mixed, weights = self._attend_candidates(query, key, value, *own, positions, times, key_times)
+            mixed = self._attend_history(query, all_key, all_value, pairs)
         mixed = self.norm_attention(mixed.transpose(1, 2).flatten(2))
         states = states + self.f2(self.dropout(gate * mixed))  # Eq. 3
         return states, own_key, own_value, weights
@@ -164,60 +136,34 @@ class HSTULayer(GradientCheckpointingLayer):
         value: torch.Tensor,
         own_key: torch.Tensor,
         own_value: torch.Tensor,
-        own_times: torch.Tensor,
-        positions: torch.Tensor,
-        times: torch.Tensor,
-        key_times: torch.Tensor,
+        pairs: CandidatePairs,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Eq. 2 for each candidate behind its events: (B, h, C K, d_head), and its attention (B, h, C, L + 1)."""
-        size = own_times.shape[-1]
-        place = torch.arange(key.shape[2], device=key.device) - (size - 1)
-        own_place = positions[..., None] - torch.arange(size - 1, -1, -1, device=key.device)  # (B, C, K)
-        flat_place, first = own_place.flatten(1), own_place[..., :1].expand_as(own_place).flatten(1)  # (B, C K)
-        visible = (place >= 0) & (place < first[..., None])  # (B, C K, L)
-        elapsed = times.repeat_interleave(size, dim=1)[..., None] - key_times[:, None]
-        bias = self.bias((flat_place[..., None] - place).clamp_min(0), elapsed)
-        seen = F.silu(query @ key.transpose(-1, -2) + bias[:, None]) * visible[:, None]
-
+        size = pairs.counts.shape[-1]
+        seen = F.silu(add_bias(query @ key.transpose(-1, -2), self.bias(pairs.seen)))
         split_query, own_key, own_value = (x.unflatten(2, (-1, size)) for x in (query, own_key, own_value))
-        distance = own_place[..., None] - own_place[..., None, :]  # (B, C, K, K)
-        bias = self.bias(distance.clamp_min(0), (times[..., None] - own_times)[:, :, None])
-        own = F.silu((split_query[..., None, :] * own_key[..., None, :, :]).sum(-1) + bias[:, None])
-        own = own * ((distance >= 0) & (own_place[..., None, :] >= 0))[:, None]
+        own = (split_query[..., None, :] * own_key[..., None, :, :]).sum(-1)
+        own = F.silu(own + self.bias(pairs.own))
 
-        count = (own_place + 1).clamp_min(1)
+        count = pairs.counts
         seen, own = seen / count.flatten(1)[:, None, :, None], own / count[:, None, ..., None]  # Eq. 2
         mixed = seen @ value + (own[..., None] * own_value[..., None, :, :]).sum(-2).flatten(2, 3)
         on_history, on_own = seen[:, :, size - 1 :: size], own[..., -1, :]
         if size > 1:  # back to x_0, a_0, ...: the last action is the candidate's own
-            last = (positions - 1).clamp_min(0)[:, None, :, None].expand(*on_own.shape[:-1], 1)
+            last = pairs.last[:, None, :, None].expand(*on_own.shape[:-1], 1)
             on_history = F.pad(on_history[..., 1:], (0, 1)).scatter_add(-1, last, on_own[..., :1])
         return mixed, torch.cat([on_history, on_own[..., -1:]], dim=-1)
 
     def _attend_history(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        positions: torch.Tensor,
-        times: torch.Tensor,
-        key_times: torch.Tensor,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: HistoryPairs
     ) -> torch.Tensor:
         """Eq. 2 for the last tokens of a sequence, causal. Histories are right-padded: no real token sees padding."""
-        total, before = query.shape[2], key.shape[2] - query.shape[2]
-        at_once = torch.is_grad_enabled() or torch.compiler.is_exporting()  # a graph is of any length
-        found = []
-        for start in (0,) if at_once else range(0, total, HISTORY_CHUNK):
-            end = total if at_once else min(start + HISTORY_CHUNK, total)
-            seen = before + end
-            own = positions[:1, start:end]  # the same in every row
-            place = positions[:1, :1] - before + torch.arange(seen, device=own.device)
-            distance = own[..., None] - place
-            elapsed = times[:, start:end, None] - key_times[:, None, :seen]
-            bias = self.bias(distance.clamp_min(0), elapsed)
-            weights = F.silu(query[:, :, start:end] @ key[:, :, :seen].transpose(-1, -2) + bias[:, None])
-            weights = weights * ((distance >= 0) & (place >= 0))[:, None]
-            found.append(weights / (own + 1).clamp_min(1)[:, None, :, None] @ value[:, :, :seen])
+        before, found = key.shape[2] - query.shape[2], []
+        for number, part in enumerate(pairs.parts):
+            seen = slice(before + part.stop)
+            scores = query[:, :, part] @ key[:, :, seen].transpose(-1, -2)
+            weights = F.silu(add_bias(scores, self.bias(pairs.rows(number))))
+            found.append(weights @ value[:, :, seen] / pairs.counts(part))
         return torch.cat(found, dim=2)
 
 
@@ -250,7 +196,7 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[torch.Tensor | None, ...]:
+    def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[torch.Tensor, HistoryPairs]:
         new = inputs.events_after(known // 2)  # keys and values are those of the tokens, two per event
         items = self.item_embedding(new.history_items, new.history_features)
         items = items + self.scenario_embedding(new.history_scenarios)
@@ -261,10 +207,10 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
             pairs = self.behavior_embedding(_one_back(inputs.history_behaviors)[:, known // 2 :]), items
         else:  # x_0, a_0, x_1, a_1, ...
             pairs = items, self.behavior_embedding(new.history_behaviors)
-        states = torch.stack(pairs, dim=2)
-        return states.flatten(1, 2), positions, times[:, known:], self._key_times(inputs), None
+        states = torch.stack(pairs, dim=2).flatten(1, 2)
+        return states, HistoryPairs(self.config, positions, times[:, known:], self._key_times(inputs))
 
-    def embed_candidates(self, inputs: SequenceInputs) -> tuple[torch.Tensor | None, ...]:
+    def embed_candidates(self, inputs: SequenceInputs) -> tuple[torch.Tensor, CandidatePairs]:
         states = self.item_embedding(inputs.candidate_items, inputs.candidate_features)
         states = states + self.scenario_embedding(inputs.candidate_scenarios)
         own_times = inputs.candidate_times[..., None]
@@ -273,7 +219,8 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
             actions = self.behavior_embedding(inputs.history_behaviors.gather(1, last))
             states = torch.stack([actions, states], dim=2).flatten(1, 2)
             own_times = torch.cat([inputs.history_times.gather(1, last)[..., None], own_times], dim=-1)
-        return states, 2 * inputs.dependence, inputs.candidate_times, self._key_times(inputs), own_times
+        seen = 2 * inputs.dependence, inputs.candidate_times, self._key_times(inputs), own_times
+        return states, CandidatePairs.find(self.config, *seen)
 
     def read_history(
         self, inputs: SequenceInputs, history: list[tuple[torch.Tensor, torch.Tensor]]

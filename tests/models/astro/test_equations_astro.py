@@ -13,6 +13,7 @@ from tiny_astro import STRATEGIES, astro_model, logits_of
 from lmctr.data import SequenceDataset
 from lmctr.models.astro import modeling_astro
 from lmctr.models.astro.partition import position_edges
+from lmctr.models.common import relative_bias
 from lmctr.models.common.sequence import sequence_inputs
 
 
@@ -321,3 +322,23 @@ def test_chunks_of_the_history_change_nothing(monkeypatch, chunk):
     seen.clear()
     model(**batch).loss.backward()
     assert seen[0] == (True, 9)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("switches", [{}, {"use_adaptive_layers": False}], ids=str)
+def test_parts_of_the_queries_change_nothing(monkeypatch, size, switches):
+    """Whatever number of queries attend at once, and whichever tables serve their pairs: logits and gradients."""
+    found = []
+    for part in (64, size):
+        monkeypatch.setattr(relative_bias, "CPU_PART", part)
+        model = astro_model(noise=0.5, sequence_length=27, **switches)
+        widths = []
+        model.model.layers[0].bias.register_forward_pre_hook(lambda m, a, w=widths: w.append(a[0].rows[0].shape[2:]))
+        output = model(**random_batch(model.config, num_candidates=3))
+        output.loss.backward()
+        found.append((output.logits.detach(), [p.grad for p in model.parameters()], widths))
+    assert found[0][2][0] == (9, 9)
+    assert found[1][2][: -(-9 // size)] == [(min(size, 9 - at), min(at + size, 9)) for at in range(0, 9, size)]
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=0)
+    for one, other in zip(found[0][1], found[1][1]):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)

@@ -9,8 +9,10 @@ from sequence_rows import random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 
 from lmctr import HSTUConfig, HSTUForCTR, HSTUModel
-from lmctr.models.hstu import modeling_hstu
-from lmctr.models.hstu.modeling_hstu import position_buckets, time_buckets
+from lmctr.models.common import relative_bias
+from lmctr.models.common.relative_bias import distance_bucket
+from lmctr.models.hstu import pairs
+from lmctr.models.hstu.pairs import position_edges, time_buckets
 
 
 class HSTUTester(SequenceModelTesterMixin):
@@ -112,9 +114,10 @@ def test_against_the_reference(switches):
 
 
 def test_buckets():
-    assert position_buckets(torch.arange(16), 8, 15).tolist() == [0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 6, 7]
-    assert position_buckets(torch.tensor([10**6]), 128, 4096).tolist() == [127]
-    assert position_buckets(torch.arange(4), 2, 1).tolist() == [0, 1, 1, 1]
+    edges = position_edges(8, 15)
+    assert distance_bucket(torch.arange(16), edges).tolist() == [0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 6, 7]
+    assert distance_bucket(torch.tensor([-3, 10**6]), position_edges(128, 4096)).tolist() == [0, 127]
+    assert distance_bucket(torch.arange(4), position_edges(2, 1)).tolist() == [0, 1, 1, 1]
     seconds = torch.tensor([-5, 0, 1, 2, 60, 3600, 86_400, 10**9])
     expected = [0, 0, 0, 2, 13, 27, 37, 68]  # floor(ln(s) / 0.301)
     assert time_buckets(seconds, 128).tolist() == expected
@@ -129,14 +132,11 @@ def test_the_time_of_the_next_token_as_in_the_authors_code(monkeypatch):
     batch["candidate_times"], batch["dependence"] = torch.tensor([[10**7, 500]]), torch.tensor([[9, 4]])
     given = []
     monkeypatch.setattr(
-        model.model.layers[1].bias,
-        "forward",
-        lambda *pair: given.append(pair) or torch.zeros(torch.broadcast_shapes(*[x.shape for x in pair])),
+        pairs, "time_buckets", lambda elapsed, count: given.append(elapsed) or time_buckets(elapsed, count)
     )
-    model.model.layers[0].bias.register_forward_pre_hook(lambda module, pair: given.append(pair))
     with torch.no_grad():
         model(**batch)
-    history, behind, own = (time_buckets(elapsed, 60)[0] for _, elapsed in given[:3])
+    history, behind, own = (time_buckets(elapsed, 60)[0] for elapsed in given)
     for candidate, seen in ((0, 9), (1, 4)):
         events = [*batch["history_times"][0, :seen].tolist(), int(batch["candidate_times"][0, candidate])]
         times = np.repeat(events, 2)[:-1]  # x_0, a_0, ..., the candidate
@@ -179,19 +179,31 @@ def test_attention_is_pointwise():
     assert not torch.allclose(one.sum(-1), torch.ones(1))
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 7])
-def test_chunks_and_micro_batches_change_nothing(monkeypatch, chunk):
-    model = HSTUTester().make_model()
+@pytest.mark.parametrize("size", [1, 4, 7])
+@pytest.mark.parametrize("kept", [512, 2])
+def test_parts_of_a_history_and_micro_batches_change_nothing(monkeypatch, size, kept):
+    model = HSTUTester().make_model(num_hidden_layers=3)
     batch = random_batch(model.config, num_candidates=5)
-    expected = model(**batch)  # with gradients all is done at once
-    monkeypatch.setattr(modeling_hstu, "HISTORY_CHUNK", chunk)
+    expected = model(**batch)
+    expected.loss.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    monkeypatch.setattr(relative_bias, "CPU_PART", size)
+    monkeypatch.setattr(pairs, "KEPT_TOKENS", kept)
     model.config.micro_batch_size = 2
-    seen, biases = [], []
+    seen, biases, searches = [], [], []
     model.model.mlp.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
-    model.model.layers[0].bias.register_forward_pre_hook(lambda module, args: biases.append(args[0].shape[-2]))
+    model.model.layers[0].bias.register_forward_pre_hook(lambda module, args: biases.append(args[0][0].shape[-2]))
+    monkeypatch.setattr(pairs, "time_buckets", lambda *args: searches.append(args[0].shape) or time_buckets(*args))
     torch.testing.assert_close(HSTUTester().logits(model, batch), expected.logits.detach(), atol=1e-5, rtol=0)
     assert seen == [2, 2, 1]
-    assert biases[: -(-18 // chunk)] == [chunk] * (18 // chunk) + [18 % chunk] * (18 % chunk > 0)
+    parts = -(-18 // size)
+    assert biases[:parts] == [size] * (18 // size) + [18 % size] * (18 % size > 0)
+    layers = model.config.num_hidden_layers - 1  # the last one needs keys and values alone
+    assert len(searches) == parts * (layers if kept == 2 else 1) + 2 * len(seen)
+    model(**batch).loss.backward()
+    for parameter, gradient in zip(model.parameters(), gradients):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
 
 
 def test_an_action_follows_its_item():
