@@ -15,9 +15,9 @@ behaviour type and scenario, to that of a candidate those of "not decided yet" a
 could not tell a play from a like. Times are not used.
 
 **Memory.** The tensor (B, C, N, 4 d) of the pairs never exists: the first layer is linear, so that [q, k, q - k, q * k] W is
-q (W1 + W3) + k (W2 - W3) + k (diag(q) W4), the last being a product of (N, d) and (d, H) per candidate. What remains is (B, C, N, H)
-per field, H = 36. In evaluation candidates are also taken in parts of at most `MAX_PAIR_VALUES` such values. In training the statistics of
-Dice are those of the whole batch, so it cannot be cut: take smaller batches.
+q (W1 + W3) + k (W2 - W3 + diag(q) W4), the last being one product of (N, d) and (d, C H) per row. What remains is (B, N, C, H)
+per field, H = 36, once in front of each activation and once behind it. In evaluation candidates are also taken in parts of at most
+`MAX_PAIR_VALUES` such values. In training the statistics of Dice are those of the whole batch, so it cannot be cut: take smaller batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -41,69 +40,13 @@ from lmctr.models.common.sequence import (
     visible_events,
 )
 
+from .activations import activation
 from .configuration_din import DINConfig
 
-__all__ = ["DINForCTR", "DINModel", "DINPreTrainedModel", "Dice"]
+__all__ = ["DINForCTR", "DINModel", "DINPreTrainedModel"]
 
 MAX_PAIR_VALUES = 2**20
-"""Values of a (B, C, N, H) tensor in evaluation on the CPU: 4 MiB in float32, which stay in the cache. Elsewhere 32 times as many."""
-
-
-class Dice(nn.Module):
-    """f(s) = p(s) s + (1 - p(s)) alpha s, p(s) = sigmoid((s - E[s]) / sqrt(Var[s] + eps)) (Eq. 9).
-
-    In training E and Var are those of the batch, otherwise moving averages. Both are taken over the entries that a mask names: padding
-    is no data. Under activation checkpointing the averages move twice per step, as those of batch normalisation do.
-    """
-
-    def __init__(self, size: int, momentum: float = 0.1, eps: float = 1e-8):
-        super().__init__()
-        self.momentum, self.eps = momentum, eps
-        self.alpha = nn.Parameter(torch.zeros(size))
-        self.register_buffer("running_mean", torch.zeros(size))
-        self.register_buffer("running_var", torch.ones(size))
-
-    def init_parameters(self, config: DINConfig) -> None:
-        init.zeros_(self.alpha)
-        init.zeros_(self.running_mean)
-        init.ones_(self.running_var)
-
-    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """(..., size), mask (...) bool."""
-        mean, var = self.running_mean.float(), self.running_var.float()
-        if self.training:
-            weight = mask[..., None].float()
-            count = weight.sum()
-            values, dims = states.float(), tuple(range(states.dim() - 1))
-            total = count.clamp_min(1)
-            batch_mean = (values * weight).sum(dims) / total
-            batch_var = ((values - batch_mean).square() * weight).sum(dims) / total
-            with torch.no_grad():  # a batch without any entry moves nothing
-                rate = self.momentum * (count > 0)
-                self.running_mean.lerp_(batch_mean.to(self.running_mean.dtype), rate.to(self.running_mean.dtype))
-                self.running_var.lerp_(batch_var.to(self.running_var.dtype), rate.to(self.running_var.dtype))
-            mean, var = batch_mean, batch_var
-        gate = torch.sigmoid((states.float() - mean) * torch.rsqrt(var + self.eps)).to(states.dtype)
-        return states * (gate + (1 - gate) * self.alpha)
-
-
-class PReLU(nn.Module):
-    """f(s) = s for s > 0, alpha s otherwise (Eq. 8); alpha per unit."""
-
-    def __init__(self, size: int):
-        super().__init__()
-        self.alpha = nn.Parameter(torch.full((size,), 0.25))
-
-    def init_parameters(self, config: DINConfig) -> None:
-        init.constant_(self.alpha, 0.25)
-
-    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return torch.where(states > 0, states, states * self.alpha)
-
-
-def activation(config: DINConfig, size: int) -> nn.Module:
-    """Dice or PReLU."""
-    return Dice(size) if config.use_dice else PReLU(size)
+"""Values of a (B, N, C, H) tensor in evaluation on the CPU: 4 MiB in float32, which stay in the cache. Elsewhere 32 times as many."""
 
 
 class LocalActivationUnit(GradientCheckpointingLayer):
@@ -121,17 +64,19 @@ class LocalActivationUnit(GradientCheckpointingLayer):
     def forward(self, query: torch.Tensor, key: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """(B, C, d), (B, N, d) and (B, C, N) bool to the weights (B, C, N), 0 where an event is not seen."""
         of_query, of_key, of_difference, of_product = self.first.weight.T.chunk(4)  # (d, H) each
-        product = query[..., None] * of_product  # (B, C, d, H)
-        states = key[:, None] @ product  # (B, C, N, H)
-        states = states + (query @ (of_query + of_difference) + self.first.bias)[:, :, None]
-        states = states + (key @ (of_key - of_difference))[:, None]
+        # What is linear in k is one product with k per row, of all candidates: (B, N, d) and (B, d, C H).
+        of_pairs = query.transpose(1, 2)[..., None] * of_product[:, None] + (of_key - of_difference)[:, None]
+        of_queries = query @ (of_query + of_difference) + self.first.bias  # (B, C, H)
+        states = torch.baddbmm(of_queries.flatten(1)[:, None], key, of_pairs.flatten(2))
+        states = states.unflatten(-1, of_queries.shape[1:])  # (B, N, C, H)
+        visible = visible.transpose(1, 2)
         states = self.activations[0](states, visible)
         for layer, function in zip(self.layers, self.activations[1:]):
             states = function(layer(states), visible)
         weights = self.out(states).squeeze(-1)
         if self.use_softmax:
-            weights = weights.float().masked_fill(~visible, torch.finfo(torch.float32).min).softmax(-1)
-        return (weights * visible).to(query.dtype)
+            weights = weights.float().masked_fill(~visible, torch.finfo(torch.float32).min).softmax(1)
+        return (weights * visible).to(query.dtype).transpose(1, 2)
 
 
 class HeadLayer(GradientCheckpointingLayer):

@@ -9,8 +9,8 @@ from sequence_rows import random_batch, statistics_logits
 from sequence_tester import SequenceModelTesterMixin
 
 from lmctr import DINConfig, DINForCTR, DINModel
-from lmctr.models.din import modeling_din
-from lmctr.models.din.modeling_din import Dice
+from lmctr.models.din import activations, modeling_din
+from lmctr.models.din.activations import Dice
 
 
 class DINTester(SequenceModelTesterMixin):
@@ -150,6 +150,44 @@ def test_dice_in_training():
     before = dice.running_mean.clone()
     assert torch.isfinite(dice(states, torch.zeros_like(mask))).all()
     assert torch.equal(dice.running_mean, before)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
+def test_the_gradient_of_dice_in_training(monkeypatch, rows_at_once):
+    """That of the equation, operation by operation, in float64; filler entries, which pass no gradient on, move nothing."""
+    monkeypatch.setattr(activations, "BLOCK_VALUES", 3 * rows_at_once)
+    torch.manual_seed(0)
+    dice = Dice(3).double().train()
+    states = (torch.randn(4, 5, 3, dtype=torch.float64) * 2 + 1).requires_grad_()
+    alpha = torch.tensor([0.0, 0.5, -0.3], dtype=torch.float64, requires_grad=True)
+    dice.alpha.data.copy_(alpha.detach())
+    for mask in (torch.rand(4, 5) < 0.6, torch.ones(4, 5, dtype=torch.bool), torch.zeros(4, 5, dtype=torch.bool)):
+        above = torch.randn(4, 5, 3, dtype=torch.float64)
+        weight, count = mask[..., None].double(), mask.sum().clamp_min(1)
+        mean = (states * weight).sum((0, 1)) / count
+        var = ((states - mean).square() * weight).sum((0, 1)) / count
+        p = torch.sigmoid((states - mean) / (var + 1e-8).sqrt())
+        wanted = p * states + (1 - p) * alpha * states
+        found = dice(states, mask)
+        torch.testing.assert_close(found, wanted)
+        expected = torch.autograd.grad(wanted, (states, alpha), above)
+        for got, gradient in zip(torch.autograd.grad(found, (states, dice.alpha), above), expected):
+            torch.testing.assert_close(got, gradient)
+
+
+def test_dice_in_half_precision_counts_in_single():
+    torch.manual_seed(0)
+    states, mask = torch.randn(300, 40, 3) * 2 + 1, torch.rand(300, 40) < 0.6
+    for dtype in (torch.bfloat16, torch.float16):
+        found = []
+        for dice, own in ((Dice(3).to(dtype), states.to(dtype)), (Dice(3), states.to(dtype).float())):
+            own.requires_grad_()
+            output = dice.train()(own, mask)
+            output.float().square().sum().backward()
+            found.append((output, own.grad, dice.alpha.grad, dice.running_mean))
+        assert found[0][0].dtype == found[0][1].dtype == found[0][2].dtype == dtype
+        for low, high in zip(*found):
+            torch.testing.assert_close(low.float(), high, rtol=0.02, atol=0.02)
 
 
 def test_parts_of_candidates_change_nothing(monkeypatch):
