@@ -84,15 +84,17 @@ class MLP(nn.Module):
         return states
 
 
-def in_blocks(function: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor, rows: int) -> torch.Tensor:
-    """`function(states)` for a function that treats every row alone, on the CPU `rows` rows at a time.
+def in_blocks(
+    function: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor, rows: int, dim: int = 0
+) -> torch.Tensor:
+    """`function(states)` for a function that treats every row (of dimension `dim`) alone, on the CPU `rows` rows at a time.
 
     Several tensors per field and row, of thousands of rows, are written to memory and read back by each operation of a
     layer; those of a block stay in the cache. The result is the same.
     """
-    if not states.is_cpu or torch.compiler.is_compiling() or len(states) <= rows:
+    if not states.is_cpu or torch.compiler.is_compiling() or states.shape[dim] <= rows:
         return function(states)
-    return torch.cat([function(block) for block in states.split(rows)])
+    return torch.cat([function(block) for block in states.split(rows, dim)], dim)
 
 
 def split_heads(states: torch.Tensor, num_heads: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmctr.models.common.embeddings import FieldEmbedding
-from lmctr.models.common.layers import NormalWeight
+from lmctr.models.common.layers import NormalWeight, in_blocks
 from lmctr.models.common.outputs import TabularModelOutput
 from lmctr.models.common.products import Linear
 from lmctr.models.common.tabular import (
@@ -29,6 +29,8 @@ from .field_projections import build_projection
 from .field_tokens import FieldTokens, SequenceAttention, numeric_encoder
 
 __all__ = ["FATForCTR", "FATModel", "FATPreTrainedModel"]
+
+ROWS = 64  # held at a time on the CPU
 
 
 class FieldAwareAttention(nn.Module):
@@ -52,17 +54,23 @@ class FieldAwareAttention(nn.Module):
         self.attention_dropout = nn.Dropout(config.attention_dropout)
 
     def forward(
-        self, tokens: torch.Tensor, meta: torch.Tensor | None, field_ids: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens (N, B, d) to outputs (N, B, d) and attention weights (B, H, N, N).
+        self,
+        tokens: torch.Tensor,
+        meta: torch.Tensor | None,
+        field_ids: torch.Tensor | None,
+        output_attentions: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Tokens (N, B, d) to outputs (N, B, d), and attention weights (B, H, N, N) when asked for.
 
         `field_ids` (N,) is None where token i belongs to field i.
         """
-        factor = self._factor(field_ids)
-        if self.kind == "pair":
-            outputs, weights = self._pairwise(tokens, field_ids, factor)
+        factor, matrices = self._factor(field_ids), self._matrices(meta, field_ids)
+        mix = self._pairwise if self.kind == "pair" else self._fieldwise
+        if output_attentions:
+            outputs, weights = mix(tokens, matrices, factor)
         else:
-            outputs, weights = self._fieldwise(tokens, meta, field_ids, factor)
+            outputs = in_blocks(lambda block: mix(block, matrices, factor)[0], tokens, ROWS, dim=1)
+            weights = None
         return (outputs if self.output is None else self.output(outputs)), weights
 
     def _factor(self, field_ids: torch.Tensor | None) -> torch.Tensor | float:
@@ -74,19 +82,19 @@ class FieldAwareAttention(nn.Module):
             weight = weight[:, field_ids[:, None], field_ids]
         return weight * self.scaling
 
+    def _matrices(self, meta: torch.Tensor | None, field_ids: torch.Tensor | None) -> torch.Tensor:
+        """The projections: (d, 3 d), (N, d, 3 d) of each token, or (3, N, N, d, d) of each pair."""
+        if self.kind == "pair":
+            matrices = self.projection()
+            return matrices if field_ids is None else matrices[:, field_ids[:, None], field_ids]
+        matrices = self.projection(meta)
+        return matrices if self.kind == "shared" or field_ids is None else matrices[field_ids]
+
     def _fieldwise(
-        self,
-        tokens: torch.Tensor,
-        meta: torch.Tensor | None,
-        field_ids: torch.Tensor | None,
-        factor: torch.Tensor | float,
+        self, tokens: torch.Tensor, matrices: torch.Tensor, factor: torch.Tensor | float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_tokens, batch, size = tokens.shape
-        matrices = self.projection(meta)
-        if self.kind == "shared":
-            mixed = tokens @ matrices
-        else:
-            mixed = torch.bmm(tokens, matrices if field_ids is None else matrices[field_ids])
+        mixed = tokens @ matrices if self.kind == "shared" else torch.bmm(tokens, matrices)
         heads = mixed.view(num_tokens, batch, 3, self.num_heads, self.head_dim)
         query, key, value = heads.permute(2, 1, 3, 0, 4)  # each (B, H, N, d / H)
         weights = self._softmax(query @ key.transpose(-1, -2), factor)
@@ -94,13 +102,10 @@ class FieldAwareAttention(nn.Module):
         return outputs.permute(2, 0, 1, 3).reshape(num_tokens, batch, size), weights
 
     def _pairwise(
-        self, tokens: torch.Tensor, field_ids: torch.Tensor | None, factor: torch.Tensor | float
+        self, tokens: torch.Tensor, matrices: torch.Tensor, factor: torch.Tensor | float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Eq. 3-4: q_i, k_j and v_j are made anew for every pair (i, j)."""
         num_tokens, batch, size = tokens.shape
-        matrices = self.projection()
-        if field_ids is not None:
-            matrices = matrices[:, field_ids[:, None], field_ids]
         query = torch.einsum("ibd,ijde->bije", tokens, matrices[0])
         key, value = torch.einsum("jbd,kijde->kbije", tokens, matrices[1:])
         scores = (query * key).unflatten(-1, (self.num_heads, self.head_dim)).sum(-1).permute(0, 3, 1, 2)
@@ -131,16 +136,20 @@ class FATLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(
-        self, hidden_states: torch.Tensor, meta: torch.Tensor | None = None, field_ids: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states (B, N, d) to (B, N, d), laid out tokens first in memory, and attention weights (B, H, N, N)."""
+        self,
+        hidden_states: torch.Tensor,
+        meta: torch.Tensor | None = None,
+        field_ids: torch.Tensor | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hidden states (B, N, d) to (B, N, d), laid out tokens first in memory, and attention weights (B, H, N, N) when asked for."""
         tokens = hidden_states.transpose(0, 1)
         if self.is_prenorm:
-            mixed, weights = self.attention(self.attention_norm(tokens), meta, field_ids)
+            mixed, weights = self.attention(self.attention_norm(tokens), meta, field_ids, output_attentions)
             tokens = tokens + self.dropout(mixed)
             tokens = tokens + self._feed_forward(self.norm(tokens))
         else:
-            mixed, weights = self.attention(tokens, meta, field_ids)
+            mixed, weights = self.attention(tokens, meta, field_ids, output_attentions)
             tokens = tokens + self._feed_forward(self.norm(self.dropout(mixed)))
         return tokens.transpose(0, 1), weights
 
@@ -229,7 +238,7 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
         meta = None if self.meta_embedding is None else self.meta_embedding.weight
         trace.add(states)
         for layer in self.layers:
-            states, weights = layer(states, meta, field_ids)
+            states, weights = layer(states, meta, field_ids, trace.attentions is not None)
             trace.add(states, weights)
         return states
 
