@@ -32,9 +32,22 @@ class TurnsCallback(TrainerCallback):
         self.turns.end()
 
 
+# Token mixers as the RankElastor authors' code builds them: the models of `peer_side`, weight for weight
+_REFERENCE = {
+    "variant": "reference",
+    "tokenizer_hidden_size": 500,
+    "tokenizer_dropout": 0.1,
+    "num_hidden_layers": 2,
+}
+_TOKEN_MIXERS = {
+    "rank_elastor": {**_REFERENCE, "ffn_hidden_sizes": [64, 64]},
+    "rank_mixer": {**_REFERENCE, "ffn_hidden_sizes": [200, 200]},
+}
+
+
 def recipe(task: dict[str, Any]) -> dict[str, Any]:
     """What is trained: the peers' model, learning rate and clipping, and with "dense" their Adam, too."""
-    values = dict(family_of(task["family"]).benchmark)
+    values = family_of(task["family"]).benchmark | _TOKEN_MIXERS.get(task["family"], {})
     if "hidden_units" in values:
         values["hidden_units"] = task["hidden_units"]
     data = {"name": f"{task['csv']}/{SCHEMA}"} if task.get("csv") else {"name": TABLE, "options": task["table"]}

@@ -204,7 +204,7 @@ def fuxictr_model(task: dict[str, Any], feature_map: Any, options: dict[str, Any
     return _from_layers(family, hidden, feature_map, options)
 
 
-# Of config/model_config.yaml, with the numbers of tokens of lmctr's own models
+# Of config/model_config.yaml, with the numbers of tokens and blocks of lmctr's own models
 _UNIMIXER = {
     "rank_elastor": {
         "Token_num": 15,
@@ -227,7 +227,7 @@ _UNIMIXER = {
         "depth": 2,
         "mixing_type": 2,
         "pred_head": "noparam_mean",
-        "proj_param": {"hidden_units": [500], "dropout": 0.1, "activation": "relu", "use_layer_norm": False},
+        "proj_param": {"hidden_units": [500], "dropout": 0.1, "activation": "relu", "use_layer_norm": True},
         "interaction_mlp_params": {
             "hidden_units": [200, 200],
             "dropout": 0.0,
