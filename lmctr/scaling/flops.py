@@ -154,14 +154,15 @@ def paper_flops(length: int, num_layers: int, dim: int = 100, num_blocks: int = 
 def astro_flops(
     config: ASTROConfig, num_candidates: int = 1, length: int | None = None, num_side_features: int = 0
 ) -> StageFlops:
-    """Forward FLOPs of one row of ASTRO by formula: the matrix products that the model runs.
+    """Forward FLOPs of one row of ASTRO by formula, as the paper counts them.
 
     Args:
         config: the model's configuration. num_candidates: candidates in the row. length: events over all blocks, equally many in
             each; default `config.sequence_length`.
         num_side_features: width of what enters the final network beside Y(S).
 
-    Attention is counted for all pairs of a block, as it is computed; a causal mask saves nothing.
+    Attention is counted for all pairs of a block. The model leaves most pairs out that a causal mask would hide, where a block holds
+    more events than are taken at once ([`~lmctr.models.common.relative_bias.causal_parts`]); [`count_flops`] counts what it runs.
     """
     blocks, dim, inner = config.num_blocks, config.hidden_size, config.intermediate_size
     total = config.sequence_length if length is None else length

@@ -14,10 +14,12 @@ from transformers import initialization as init
 
 from .configuration import TabularCTRConfig
 from .embeddings import FieldEmbedding
+from .layers import in_blocks
 from .products import Linear
 from .tabular import Encoded, TabularForCTRMixin, TabularInputs, TabularModelMixin, Trace
 
 __all__ = [
+    "ROWS",
     "TokenForCTRMixin",
     "TokenHead",
     "TokenModelMixin",
@@ -26,6 +28,8 @@ __all__ = [
     "TokenwiseRMSNorm",
     "block_transpose",
 ]
+
+ROWS = 256  # held at a time on the CPU
 
 
 def block_transpose(tokens: torch.Tensor) -> torch.Tensor:
@@ -123,12 +127,16 @@ class Tokenizer(nn.Module):
         return self._project(padded[:, self.columns].transpose(0, 1)).transpose(0, 1)
 
     def _project(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.first is not None:
-            inputs = self.first(inputs)
-            if self.hidden_norm is not None:
-                inputs = self.hidden_norm(inputs)
-            inputs = self.dropout(inputs.relu())
-        return self.last(inputs)
+        """(B, T, in) to (B, T, D), or with tokens first; `dense` without a token axis."""
+        if self.first is None:
+            return self.last(inputs)
+        return in_blocks(self._hidden, inputs, ROWS, dim=1 if self.kind == "groups" else 0)
+
+    def _hidden(self, inputs: torch.Tensor) -> torch.Tensor:
+        states = self.first(inputs)
+        if self.hidden_norm is not None:
+            states = self.hidden_norm(states)
+        return self.last(self.dropout(states.relu()))
 
 
 class TokenHead(nn.Module):

@@ -14,9 +14,11 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lmctr.models.common.layers import in_blocks
 from lmctr.models.common.products import linear
 from lmctr.models.common.tabular import TabularPreTrainedModel
 from lmctr.models.common.tokens import (
+    ROWS,
     TokenForCTRMixin,
     TokenModelMixin,
     TokenwiseLinear,
@@ -197,7 +199,7 @@ class RankElastorPerTokenNetwork(nn.Module):
             self.network = GatedNetwork(config) if config.ffn == "glu" else PlainNetwork(config)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.network(tokens.transpose(0, 1)).transpose(0, 1)
+        return in_blocks(self.network, tokens.transpose(0, 1), ROWS, dim=1).transpose(0, 1)
 
 
 class RankElastorBlock(GradientCheckpointingLayer):

@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lmctr.models.common.layers import in_blocks
 from lmctr.models.common.tabular import Encoded, TabularInputs, TabularPreTrainedModel, Trace
 from lmctr.models.common.tokens import (
+    ROWS,
     TokenForCTRMixin,
     TokenModelMixin,
     TokenwiseLinear,
@@ -79,7 +81,11 @@ class RankMixerPerTokenNetwork(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         tokens = tokens.transpose(0, 1)
-        outputs, penalty, active = self.network(tokens) if self.has_experts else (self.network(tokens), None, None)
+        penalty = active = None
+        if self.has_experts:
+            outputs, penalty, active = self.network(tokens)
+        else:
+            outputs = in_blocks(self.network, tokens, ROWS, dim=1)
         outputs = tokens + outputs
         return (outputs if self.norm is None else self.norm(outputs)).transpose(0, 1), penalty, active
 
