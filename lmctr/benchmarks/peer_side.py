@@ -227,7 +227,7 @@ _UNIMIXER = {
         "depth": 2,
         "mixing_type": 2,
         "pred_head": "noparam_mean",
-        "proj_param": {"hidden_units": [500], "dropout": 0.1, "activation": "relu", "use_layer_norm": True},
+        "proj_param": {"hidden_units": [500], "dropout": 0.1, "activation": "relu", "use_layer_norm": False},
         "interaction_mlp_params": {
             "hidden_units": [200, 200],
             "dropout": 0.0,

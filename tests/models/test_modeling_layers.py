@@ -1,11 +1,14 @@
 """Shared layers: attention in both forms, work in blocks of rows."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 from tabular_inputs import FIELDS, make_batch, softmax
 
 import lmctr
+from lmctr.models.common import tokens
 from lmctr.models.common.base import evaluation_mode
 from lmctr.models.common.layers import MLP, attend, in_blocks
 
@@ -37,23 +40,44 @@ def test_blocks_cover_all_rows_once():
     assert seen == [3, 3, 1]
     in_blocks(double, states, 7)
     assert seen[3:] == [7]
+    table = torch.arange(14.0).view(2, 7)
+    assert torch.equal(in_blocks(lambda block: seen.append(block.shape[1]) or 2 * block, table, 3, dim=1), 2 * table)
+    assert seen[4:] == [3, 3, 1]
 
 
-@pytest.mark.parametrize("family", ["autoint", "hiformer", "ffm"])
-def test_models_in_blocks_give_the_same(family, monkeypatch):
+TOKENS = {"num_tokens": 7, "token_dim": 7, "tokenizer_hidden_size": 9}
+BLOCK_MODELS = [
+    ("AutoInt", {}),
+    ("HiFormer", {}),
+    ("FFM", {}),
+    *(("FAT", {"projection": projection}) for projection in ("hypernetwork", "shared", "pair")),
+    *(
+        (name, {**TOKENS, "variant": variant, "tokenizer": tokenizer})
+        for name in ("RankMixer", "RankElastor")
+        for variant in ("paper", "reference")
+        for tokenizer in ("chunk", "groups")
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "switches"), BLOCK_MODELS, ids=str)
+def test_models_in_blocks_give_the_same(name, switches, monkeypatch):
     """Blocks smaller than the batch change neither logits nor gradients."""
-    import importlib
-
-    module = importlib.import_module(f"lmctr.models.{family}.modeling_{family}")
-    name = {"autoint": "AutoInt", "hiformer": "HiFormer", "ffm": "FFM"}[family]
-    results = []
+    model_class, config = getattr(lmctr, f"{name}ForCTR"), getattr(lmctr, f"{name}Config")(**FIELDS, **switches)
+    modules = [sys.modules[model_class.__module__], *([tokens] if "tokenizer" in switches else [])]
+    results, blocks = [], []
     for rows in (256, 4):
-        monkeypatch.setattr(module, "ROWS", rows)
+        for module in modules:
+            monkeypatch.setattr(module, "ROWS", rows)
+            monkeypatch.setattr(
+                module, "in_blocks", lambda *args, **named: blocks.append(args[2]) or in_blocks(*args, **named)
+            )
         torch.manual_seed(0)
-        model = getattr(lmctr, f"{name}ForCTR")(getattr(lmctr, f"{name}Config")(**FIELDS)).train()
+        model = model_class(config).train()
         output = model(**make_batch(model.config))
         output.loss.backward()
         results.append([output.logits, *(p.grad for p in model.parameters())])
+    assert sorted(set(blocks)) == [4, 256]
     for one, two in zip(*results, strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
 

@@ -80,7 +80,7 @@ class Tokenizer(nn.Module):
     `chunk`: cut into T equal pieces, one projection for all. `groups`: the fields of a group are a token's input, each
     group has its own projection. `dense`: one network over everything. `none`: cut into T pieces of D. A projection is
     linear, or has a hidden ReLU layer of `config.tokenizer_hidden_size`; `dense` always has one. With
-    `variant="reference"` an RMS norm comes before the flat vector is cut, and one after the hidden layer (authors' code).
+    `variant="reference"` an RMS norm comes before the flat vector is cut and, with `ffn_norm`, one after the hidden layer (authors' code).
     """
 
     def __init__(self, config: TabularCTRConfig):
@@ -89,6 +89,7 @@ class Tokenizer(nn.Module):
         self.num_tokens, self.size = config.num_tokens, config.token_dim
         width = sum(config.field_dims)
         is_reference = config.variant == "reference"
+        has_norm = is_reference and config.ffn_norm
         self.norm = nn.RMSNorm(width, eps=1e-12) if is_reference else None
         hidden = config.tokenizer_hidden_size
         tokens, size = self.num_tokens, self.size
@@ -100,14 +101,14 @@ class Tokenizer(nn.Module):
                 self.first, self.last = None, TokenwiseLinear(tokens, longest, size)
             else:
                 self.first, self.last = TokenwiseLinear(tokens, longest, hidden), TokenwiseLinear(tokens, hidden, size)
-            self.hidden_norm = TokenwiseRMSNorm(tokens, hidden) if is_reference and hidden else None
+            self.hidden_norm = TokenwiseRMSNorm(tokens, hidden) if has_norm and hidden else None
         elif self.kind != "none":
             inputs, outputs = (width, tokens * size) if self.kind == "dense" else (width // tokens, size)
             if self.kind == "dense" and hidden is None:
                 hidden = outputs
             self.first = Linear(inputs, hidden) if hidden else None
             self.last = Linear(hidden or inputs, outputs)
-            self.hidden_norm = nn.RMSNorm(hidden, eps=1e-12) if is_reference and hidden else None
+            self.hidden_norm = nn.RMSNorm(hidden, eps=1e-12) if has_norm and hidden else None
         self.dropout = nn.Dropout(config.tokenizer_dropout)
 
     def init_parameters(self, config: TabularCTRConfig) -> None:

@@ -25,7 +25,7 @@ class RankElastorConfig(TokenMixerConfig):
         ffn_ratio (`float`, *optional*): hidden width over D; default 3 for `"glu"`, 1 for the others (the paper's Sec. 4.1).
         ffn_hidden_sizes (`list[int]`, *optional*): `variant="reference"` only: the widths after each stacked layer; default
             `[64, 64]`. `ffn_ratio` then widens each gated layer.
-        ffn_norm (`bool`, defaults to `True`): `variant="reference"` only: the RMS norms inside the per-token network.
+        ffn_norm (`bool`, defaults to `True`): `variant="reference"` only: the RMS norms inside the per-token network and the tokenizer.
         head (`str`, defaults to `"mlp"`): `"mean"`, `"flatten"` or `"mlp"` (TD -> 2TD, ReLU, 1).
     """
 

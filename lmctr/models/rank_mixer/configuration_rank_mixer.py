@@ -18,7 +18,8 @@ class RankMixerConfig(TokenMixerConfig):
         ffn_ratio (`float`, defaults to 4): k, their hidden width over D. The RankElastor paper compares with 1.
         ffn_hidden_sizes (`list[int]`, *optional*): `variant="reference"` only: the widths of their hidden layers; default
             `[ffn_ratio * token_dim]`.
-        ffn_norm (`bool`, defaults to `False`): `variant="reference"` only: an RMS norm before each activation.
+        ffn_norm (`bool`, defaults to `False`): `variant="reference"` only: an RMS norm before each activation, the
+            tokenizer's too. The authors' RankMixer has none.
         num_experts (`int`, defaults to 1): per-token experts; from 2 on a sparse mixture takes the network's place
             (`variant="paper"` only).
         router_regularization (`float`, defaults to 0.01): lambda, the weight of the routers' L1 penalty in the loss; the first
