@@ -37,7 +37,7 @@ def distance_bucket(distance: torch.Tensor, edges: tuple[int, ...]) -> torch.Ten
         distance: of any shape. edges: rising from 0.
     """
     table = torch.tensor(_bucket_table(edges), dtype=torch.int32, device=distance.device)
-    return table.index_select(0, distance.clamp(0, edges[-1]).flatten()).view(distance.shape)
+    return _look_up(table, distance.clamp(0, edges[-1]))
 
 
 @lru_cache(maxsize=64)
@@ -86,9 +86,16 @@ def pair_bias(rows: tuple[torch.Tensor, ...], position: torch.Tensor, time: torc
     tables[0] = F.pad(tables[0], (0, 1), value=torch.finfo(position.dtype).min / 2)
     found = []
     for head in range(len(position)):
-        parts = [table[head].index_select(0, part.flatten()) for table, part in zip(tables, rows)]
-        found.append(sum(parts[1:], parts[0]).view(rows[0].shape))
+        parts = [_look_up(table[head], part) for table, part in zip(tables, rows)]
+        found.append(sum(parts[1:], parts[0]))
     return found
+
+
+def _look_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """`table[index]` of numbers, by the operation that is fast on a CPU, forward and backward; a graph knows no flat size of open sizes."""
+    if torch.compiler.is_exporting():
+        return table[index.long()]
+    return table.index_select(0, index.flatten()).view(index.shape)
 
 
 def add_bias(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
