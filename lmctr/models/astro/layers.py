@@ -178,7 +178,6 @@ class AdaptiveLayer(GradientCheckpointingLayer):
         if is_history:
             key = new_key if key is None else torch.cat([key, new_key], dim=3)
             value = new_value if value is None else torch.cat([value, new_value], dim=3)
-        if is_history:
             attention, found = None, []
             for part in pairs:
                 keys = slice(part.rows[0].shape[-1])
