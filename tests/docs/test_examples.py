@@ -79,3 +79,13 @@ def test_scaling_ladder(example):
     assert np.all(np.diff(found["flops"]) > 0)
     assert found["aucs"][-1] > found["aucs"][0]
     assert abs(found["told"] - found["aucs"][-1]) < 0.02
+
+
+def test_large_log(example, tmp_path):
+    found = example("large_log")
+    assert found["auc"] > 0.55
+    assert len(found["logits"]) == 10_000
+    assert np.isfinite(found["logits"]).all()
+    assert list(found["steps"]) == ["write", "prepare", "train", "predict"]
+    events = [path for path in (tmp_path / "log").glob("*.npy") if np.load(path).shape == (40_000,)]
+    assert sum(path.stat().st_size for path in events) // 40_000 == 14  # bytes per event
