@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Ragged", "blocks", "offsets_from_lengths", "ragged_arange"]
+__all__ = ["Ragged", "blocks", "offsets_from_lengths", "ragged_arange", "ragged_searchsorted"]
 
 _BLOCK = 1 << 20
 
@@ -41,6 +41,30 @@ def ragged_arange(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     offsets = offsets_from_lengths(lengths)
     shift = np.asarray(starts, dtype=np.int64) - offsets[:-1]
     return np.repeat(shift, lengths) + np.arange(offsets[-1], dtype=np.int64)
+
+
+def ragged_searchsorted(
+    values: np.ndarray, wanted: np.ndarray, starts: np.ndarray, stops: np.ndarray, side: str = "left"
+) -> np.ndarray:
+    """Like `numpy.searchsorted`, each value in a range of its own.
+
+    Args:
+        values: (T,) numbers that rise inside each range.
+        wanted: (R,) numbers to find a place for.
+        starts, stops: (R,) ranges `[starts[i], stops[i])` of `values`.
+        side: "left", before equal values, or "right", behind them.
+
+    Returns:
+        (R,) int64 places in `values`.
+    """
+    low, high = (np.array(ends, dtype=np.int64) for ends in (starts, stops))
+    while (open_ := np.flatnonzero(low < high)).size:
+        middle = (low[open_] + high[open_]) // 2
+        found, asked = values[middle], wanted[open_]
+        is_before = found < asked if side == "left" else found <= asked
+        low[open_] = np.where(is_before, middle + 1, low[open_])
+        high[open_] = np.where(is_before, high[open_], middle)
+    return low
 
 
 @dataclass(frozen=True, eq=False)

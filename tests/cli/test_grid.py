@@ -310,13 +310,23 @@ def test_the_launcher_starts_a_process_of_its_own(tmp_path):
     assert states(path, runs)["plain seed 1"] == DONE
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A grid of one longer run, and the scores of that run. Read it only."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    changes = {"seeds": [0], "points": [GRID["points"][0]], "compare_to": None, "set": {"training.stage2_epochs": 6}}
+    path = write_grid(folder, **changes)
+    assert main(["grid", "run", str(path), "--output_dir", str(folder / "runs")]) == 0
+    return path, read(folder / "runs" / "plain" / "seed-0", "metrics.json")["split metrics"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("way", ["ctrl-c", "term"])
-def test_an_interrupted_run_goes_on(tmp_path, way):
+def test_an_interrupted_run_goes_on(uninterrupted, tmp_path, way):
     """The interrupted run is continued from its checkpoint and ends with the scores of a run that was not interrupted."""
-    changes = {"seeds": [0], "points": [GRID["points"][0]], "compare_to": None, "set": {"training.stage2_epochs": 6}}
-    path, runs = write_grid(tmp_path, **changes), tmp_path / "runs"
+    path, whole = uninterrupted
+    runs = tmp_path / "runs"
     words = ["grid", "run", str(path), "--output_dir", str(runs)]
     process = warm.start("-m", "lmctr", *words, own_group=True)
     run, deadline = runs / "plain" / "seed-0", time.monotonic() + 120
@@ -334,8 +344,6 @@ def test_an_interrupted_run_goes_on(tmp_path, way):
     assert states(path, runs) == {"plain seed 0": BEGUN}
     assert main(words) == 0
     assert "resuming from" in (runs / "plain" / "seed-0.log").read_text()
-    assert main(["grid", "run", str(path), "--output_dir", str(tmp_path / "whole")]) == 0
-    whole = read(tmp_path / "whole" / "plain" / "seed-0", "metrics.json")["split metrics"]
     assert read(run, "metrics.json")["split metrics"] == whole
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import pickle
 import tracemalloc
@@ -108,6 +109,15 @@ def test_history_bounds_refuses_positions_outside_the_log():
             log.history_bounds(events)
     with pytest.raises(ValueError, match="integer positions"):
         log.history_bounds([0.5])
+
+
+def test_seen_events_behind_hidden_ones_are_refused():
+    log = make([1, 1, 1], [1, 2, 3], hidden=[0, 0, 1])
+    wrong = dataclasses.replace(log, hidden=np.array([False, True, False]))
+    with pytest.raises(ValueError, match=r"1 events are .* seen and behind a hidden one \(first: event 2\)"):
+        _ = wrong.history_end
+    with pytest.raises(ValueError, match=r"first: event 1"):
+        _ = dataclasses.replace(log, time=log.time[::-1].copy()).history_end
 
 
 @pytest.mark.parametrize("hidden", [None, "some"])

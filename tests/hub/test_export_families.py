@@ -42,7 +42,7 @@ SMALL = {
     "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
     "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2},
     "hstu": {"hidden_size": 16, "num_hidden_layers": 2},
-    "hstu next": {"hidden_size": 16, "num_hidden_layers": 2, "time_of": "next"},
+    "hstu next": {"hidden_size": 16, "num_hidden_layers": 1, "time_of": "next"},
 }
 FAST = ("deepfm", "fat")
 NAMES = [*(family.model_type for family in families() if family.input != "text"), "hstu next"]

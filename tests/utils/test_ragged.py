@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
+from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange, ragged_searchsorted
 
 ROWS = st.lists(st.lists(st.integers(0, 99), max_size=6), max_size=12)
 
@@ -26,6 +26,19 @@ def test_ragged_arange(ranges):
     starts, lengths = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
     assert ragged_arange(starts, lengths).tolist() == [s + i for s, n in ranges for i in range(n)]
     assert offsets_from_lengths(lengths).tolist() == [sum(n for _, n in ranges[:i]) for i in range(len(ranges) + 1)]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_ragged_searchsorted(side):
+    draw = np.random.default_rng(0)
+    rows = [np.sort(draw.integers(0, 9, length)) for length in (0, 5, 1, 40, 0, 7)]
+    offsets = offsets_from_lengths(np.array([len(row) for row in rows]))
+    asked = draw.integers(0, len(rows), 200)
+    wanted = draw.integers(-1, 10, 200)
+    found = ragged_searchsorted(np.concatenate(rows), wanted, offsets[asked], offsets[asked + 1], side)
+    assert found.tolist() == [
+        offsets[row] + np.searchsorted(rows[row], value, side) for row, value in zip(asked, wanted)
+    ]
 
 
 @given(ROWS, st.integers(0, 4), st.sampled_from(["left", "right"]))

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from lmctr.data import hf_datasets
 from lmctr.data.reading import check_columns
 from lmctr.utils.files import replacing, write_json
-from lmctr.utils.ragged import blocks, offsets_from_lengths
+from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
 
 from . import columns
 
@@ -33,6 +33,14 @@ _HEADER_KEYS = frozenset(
     ["num_users", "num_items", "num_events", "arrays", "extra_labels", "has_users", "feedback_names", "scenario_names", "info"]
 )  # fmt: skip
 FEEDBACK_NAMES = ("unknown", "negative", "positive")
+_EVENT_TYPES = {"item": np.int32, "time": np.int64, "label": np.int8, "feedback": np.int8}
+_EVENT_TYPES |= {
+    "scenario": np.int16,
+    "weight": np.float32,
+    "feedback_values": np.float32,
+    "part": np.int8,
+    "hidden": np.bool_,
+}
 
 
 @dataclass(frozen=True)
@@ -131,17 +139,7 @@ class InteractionLog:
 
     def __post_init__(self) -> None:
         num_events = len(self.item)
-        dtypes = {"item": np.int32, "time": np.int64, "label": np.int8, "feedback": np.int8}
-        dtypes |= {
-            "scenario": np.int16,
-            "weight": np.float32,
-            "feedback_values": np.float32,
-            "part": np.int8,
-            "hidden": np.bool_,
-        }
-        arrays = {
-            name: (getattr(self, name), dtype) for name, dtype in dtypes.items() if getattr(self, name) is not None
-        }
+        arrays = {name: (values, _EVENT_TYPES[name]) for name, values in self.event_arrays().items()}
         arrays |= {f"extra_labels[{name!r}]": (values, np.int8) for name, values in self.extra_labels.items()}
         for name, (values, dtype) in arrays.items():
             if values.shape != (num_events,) or values.dtype != dtype:
@@ -193,6 +191,10 @@ class InteractionLog:
         """E, the number of events."""
         return len(self.item)
 
+    def event_arrays(self) -> dict[str, np.ndarray]:
+        """By name, the arrays with a value per event that the log has; `extra_labels` and `context` stand beside them."""
+        return {name: values for name in _EVENT_TYPES if (values := getattr(self, name)) is not None}
+
     @functools.cached_property
     def user(self) -> np.ndarray:
         """(E,) int32 user of each event."""
@@ -205,38 +207,51 @@ class InteractionLog:
         if not self.num_events:
             return np.zeros(0, dtype=np.int32)
         kind = np.int32 if self.num_events < 2**31 else np.int64
-        if self.hidden is not None:
-            return self._end_of_seen().astype(kind)
         starts_run = np.empty(self.num_events, dtype=bool)  # a run: events of one user at one second
         starts_run[0] = True
         np.not_equal(self.time[1:], self.time[:-1], out=starts_run[1:])
         first_events = self.offsets[:-1][np.diff(self.offsets) > 0]
         starts_run[first_events] = True
         backwards = self.time[1:] < self.time[:-1]
+        if self.hidden is not None:
+            backwards = np.where(self.hidden[1:] == self.hidden[:-1], backwards, self.hidden[:-1])
         backwards[first_events[1:] - 1] = False
         if backwards.any():
             rows = np.flatnonzero(backwards) + 1
             raise ValueError(
-                f"InteractionLog.time: {len(rows)} events are earlier than the event before them of the same user (first: event "
-                f"{rows[0]}). Events must be sorted by user and time; InteractionLog.from_columns sorts them."
+                f"InteractionLog.time: {len(rows)} events are earlier than the event before them of the same user, or seen and behind a "
+                f"hidden one (first: event {rows[0]}). Events must be sorted by user, hidden and time; InteractionLog.from_columns sorts "
+                "them."
             )
         ends = np.arange(self.num_events, dtype=kind)
         ends *= starts_run
-        return np.maximum.accumulate(ends, out=ends)
+        np.maximum.accumulate(ends, out=ends)
+        if self.hidden is not None:
+            rows = np.flatnonzero(self.hidden)
+            owner = self.user[rows]
+            ends[rows] = ragged_searchsorted(self.time, self.time[rows], self.offsets[owner], self.seen_end[owner])
+        return ends
 
-    def _end_of_seen(self) -> np.ndarray:
-        order = np.lexsort((self.time, self.hidden, self.user))
-        if (order != np.arange(self.num_events)).any():
-            row = int(np.argmax(order != np.arange(self.num_events)))
-            raise ValueError(
-                f"InteractionLog.time: event {row} is out of order. Events must be sorted by user, hidden and time; "
-                "InteractionLog.from_columns sorts them."
-            )
-        time = self.time - self.time.min()
-        key = self.user.astype(np.int64) * (int(time.max()) + 1) + time
-        seen = np.flatnonzero(~self.hidden)
-        before_user = np.searchsorted(seen, self.offsets[:-1])  # seen events of the users before
-        return self.offsets[self.user] + np.searchsorted(key[seen], key) - before_user[self.user]
+    @functools.cached_property
+    def seen_end(self) -> np.ndarray:
+        """(U,) int64 end of each user's events that are not hidden."""
+        if self.hidden is None:
+            return self.offsets[1:]
+        return self.offsets[1:] - np.bincount(self.user[self.hidden], minlength=self.num_users)
+
+    def of_users(self, users: np.ndarray) -> InteractionLog:
+        """The events of some users alone, by their numbers (V,), in that order; the catalogue stays whole."""
+        lengths = np.diff(self.offsets)[users]
+        events = ragged_arange(self.offsets[:-1][users], lengths)
+        return dataclasses.replace(
+            self,
+            **{name: values[events] for name, values in self.event_arrays().items()},
+            user_ids=self.user_ids[users],
+            offsets=offsets_from_lengths(lengths),
+            extra_labels={name: values[events] for name, values in self.extra_labels.items()},
+            users=None if self.users is None else self.users.take(pa.array(users)),
+            context=None if self.context is None else self.context.take(pa.array(events)),
+        )
 
     def history_bounds(self, events: np.ndarray | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Start and end (int64, end excluded) of the full history of each event, as positions in the event arrays."""
@@ -457,9 +472,7 @@ class InteractionLog:
         return cls.from_columns(*columns, **{**given, "info": DatasetInfo.from_dict(given["info"])}, source="data")
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        arrays = {name: getattr(self, name) for name in ("user_ids", "offsets", "item", "time", "label", "feedback")}
-        optional = {name: getattr(self, name) for name in ("scenario", "weight", "feedback_values", "part", "hidden")}
-        arrays |= {name: values for name, values in optional.items() if values is not None}
+        arrays = {"user_ids": self.user_ids, "offsets": self.offsets, **self.event_arrays()}
         return arrays | {f"extra_label_{index}": values for index, values in enumerate(self.extra_labels.values())}
 
     @classmethod

@@ -10,10 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.utils.ragged import offsets_from_lengths, ragged_searchsorted
+
 from . import columns
 from .log import InteractionLog, align_users
 
 __all__ = ["Queried", "with_queries"]
+
+_FILLERS = {"weight": 1, "feedback_values": np.nan, "part": -1}  # of what a query does not say; else 0
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,11 @@ class Queried:
 
     Attributes:
         log: the log. The queries are hidden events with the label 0 and an unknown feedback.
-        kept: (E,) positions in it of the events of the log before. queries: (Q,) those of the queries, in their order.
+        queries: (Q,) positions in it of the queries, in their order.
         new_users, new_items: (Q,) bool, the queries whose user or item the log before did not know.
     """
 
     log: InteractionLog
-    kept: np.ndarray
     queries: np.ndarray
     new_users: np.ndarray
     new_items: np.ndarray
@@ -40,6 +43,7 @@ def with_queries(
     time: np.ndarray,
     scenario: np.ndarray | None = None,
     context: pa.Table | None = None,
+    theirs_only: bool = False,
 ) -> Queried:
     """Adds queries to a log.
 
@@ -49,48 +53,59 @@ def with_queries(
         time: (Q,) unix seconds. The history of a query is the user's events strictly before.
         scenario: (Q,) codes, for a log with scenarios; default code 0.
         context: Q rows with the columns of the log's context; a column that lacks is missing everywhere.
+        theirs_only: leave the events of all other users out, for who reads histories alone: the work is that of the queries then, however
+            large the log is.
 
     Raises:
         ValueError: ids that are missing or of no accepted type.
     """
     users, user_ids, new_users = _codes(user, "user", pa.array(log.user_ids))
     items, item_ids, new_items = _codes(item, "item", log.catalogue["item_id"].combine_chunks())
-    count, old = len(time), np.zeros(log.num_events, dtype=bool)
-    hidden = np.r_[old if log.hidden is None else log.hidden, np.ones(count, dtype=bool)]
-    whole = {
-        "item": np.r_[log.item, items.astype(np.int32)],
-        "time": np.r_[log.time, np.asarray(time, dtype=np.int64)],
-    }
-    whole |= {name: np.r_[getattr(log, name), np.zeros(count, np.int8)] for name in ("label", "feedback")}
-    filler = {"scenario": 0, "weight": 1, "feedback_values": np.nan, "part": -1}
-    for name, value in filler.items():
-        values = getattr(log, name)
-        if values is not None:
-            own = scenario if name == "scenario" and scenario is not None else np.full(count, value)
-            whole[name] = np.concatenate([values, own.astype(values.dtype)])
-    owner = np.r_[log.user, users]
-    order = np.lexsort((whole["time"], hidden, owner))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    extra = {name: np.r_[values, np.zeros(count, np.int8)][order] for name, values in log.extra_labels.items()}
+    if theirs_only:
+        asked = np.unique(users)
+        known = asked[asked < log.num_users]
+        log, users = log.of_users(known), np.searchsorted(asked, users)
+        user_ids = user_ids.take(pa.array(asked))
+    count, old = len(time), log.num_events
+    own = {"item": items, "time": time, "hidden": np.ones(count, dtype=bool)}
+    own |= {} if scenario is None else {"scenario": scenario}
+    arrays = log.event_arrays() | ({} if log.hidden is not None else {"hidden": np.zeros(old, dtype=bool)})
+    # Behind the seen events of their user, and among the hidden ones in the order of time: there the log stays sorted.
+    first = np.lexsort((time, users))
+    begins, ends = (
+        np.r_[bounds, np.full(len(user_ids) - log.num_users, old)] for bounds in (log.seen_end, log.offsets[1:])
+    )
+    owner = users[first]
+    at = ragged_searchsorted(log.time, np.asarray(time)[first], begins[owner], ends[owner], "right")
+    queries = np.empty(count, dtype=np.int64)
+    queries[first] = at + np.arange(count)
+
+    def joined(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+        return np.insert(values, at, others[first])
+
+    def filled(name: str, values: np.ndarray) -> np.ndarray:
+        given = own.get(name, _FILLERS.get(name, 0))
+        return joined(values, np.broadcast_to(np.asarray(given, dtype=values.dtype), count))
+
     table = log.context
     if table is not None:
         given = {} if context is None else {name: context[name] for name in context.column_names}
         missing = pa.chunked_array([pa.nulls(count)])
-        own = {kind.name: _as_type(given.get(kind.name, missing), kind.type, kind.name) for kind in table.schema}
-        table = pa.concat_tables([table, pa.table(own)]).take(pa.array(order))
+        rows = {kind.name: _as_type(given.get(kind.name, missing), kind.type, kind.name) for kind in table.schema}
+        order = joined(np.arange(old), old + np.arange(count))
+        table = pa.concat_tables([table, pa.table(rows)]).take(pa.array(order))
     queried = dataclasses.replace(
         log,
         user_ids=columns.ids_to_numpy(user_ids),
-        offsets=np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(user_ids)))]).astype(np.int64),
-        **{name: values[order] for name, values in whole.items()},
-        hidden=hidden[order],
-        extra_labels=extra,
+        offsets=np.concatenate([log.offsets, np.full(len(user_ids) - log.num_users, old)])
+        + offsets_from_lengths(np.bincount(users, minlength=len(user_ids))),
+        **{name: filled(name, values) for name, values in arrays.items()},
+        extra_labels={name: filled("label", values) for name, values in log.extra_labels.items()},
         catalogue=_longer(log.catalogue, "item_id", item_ids),
         users=None if log.users is None else align_users(log.users, user_ids),
         context=table,
     )
-    return Queried(queried, place[: log.num_events], place[log.num_events :], new_users, new_items)
+    return Queried(queried, queries, new_users, new_items)
 
 
 def _codes(values: Any, name: str, known: pa.Array) -> tuple[np.ndarray, pa.Array, np.ndarray]:

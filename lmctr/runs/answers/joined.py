@@ -233,7 +233,7 @@ class JoinedRows:
 
     def _logits(self, rows: Rows) -> np.ndarray:
         """(N, T) logits of rows that can be scored."""
-        queried = with_queries(self.log, **self._read(rows))
+        queried = with_queries(self.log, **self._read(rows), theirs_only=not self.kind.reads_other_users)
         self._count({"items not in the log": queried.new_items, "users not in the log": queried.new_users})
         view = copy.copy(self.kind)
         order = view.open_queries(self.processor, queried, RunContext(self.folder.path, measures=False))

@@ -47,10 +47,7 @@ class LogInput(InputKind):
         return (*keys, "statistics") if _reads_context(data) else keys
 
     def load(self, scratch: Path | None = None) -> None:
-        options = dict(self.data["options"])
-        if self.data["path"] is not None:
-            options["path"] = self.data["path"]
-        self.log = load_log(self.data["name"], **options)
+        self.log = self.load_log()
         self._split()
 
     def _split(self) -> None:
@@ -61,8 +58,15 @@ class LogInput(InputKind):
 
     def load_log(self) -> InteractionLog:
         """The log alone, to score queries with."""
-        self.load()
-        return self.log
+        options = dict(self.data["options"])
+        if self.data["path"] is not None:
+            options["path"] = self.data["path"]
+        return load_log(self.data["name"], **options)
+
+    @property
+    def reads_other_users(self) -> bool:
+        """Whether what a sample's user did is not all of the log that the model reads of."""
+        return bool(self.data["statistics"])
 
     def open_queries(self, processor: Any, queried: Queried, run: RunContext) -> np.ndarray:
         """Makes the queries of the log of [`load_log`] ready for [`query_batch`]; gives their numbers in the order that suits batches."""

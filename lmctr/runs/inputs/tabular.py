@@ -69,6 +69,7 @@ class TabularInput(GoingOn, StoredInput):
     store: TabularStore | None = None
     filled: Sequence[str] = ()  # what was said of vectors made elsewhere
     reads_descriptions: ClassVar[bool] = False
+    reads_other_users: ClassVar[bool] = True  # fields may tell of an item's clicks
     log: InteractionLog | None = None  # where the table is a view of one
     log_splits: Splits | None = None
 
