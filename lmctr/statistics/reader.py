@@ -269,9 +269,9 @@ def _parts(key: np.ndarray, asked: np.ndarray) -> Iterator[tuple[np.ndarray, np.
     keys = np.unique(own)
     part_of = np.full(int(key.max(initial=-1)) + 1, -1, dtype=np.int32)
     part_of[keys] = np.cumsum(np.bincount(key, minlength=len(part_of))[keys]) // _PART
-    parts = part_of[own]
+    parts, part_of_event = part_of[own], part_of[key]
     for part in np.unique(parts):
-        yield np.flatnonzero(parts == part), np.flatnonzero(part_of[key] == part)
+        yield np.flatnonzero(parts == part), np.flatnonzero(part_of_event == part)
 
 
 def sample_statistics(

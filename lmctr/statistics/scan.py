@@ -45,7 +45,8 @@ class KeyedRows:
     """
 
     def __init__(self, key: np.ndarray, time: np.ndarray, real: np.ndarray | None = None) -> None:
-        self.order = np.lexsort((time, key))
+        sorted_already = (key[1:] > key[:-1]) | (key[1:] == key[:-1]) & (time[1:] >= time[:-1])
+        self.order = np.arange(len(key)) if sorted_already.all() else np.lexsort((time, key))
         self.asked = np.arange(len(key))
         key, self.time = key[self.order], time[self.order]
         self.real = np.ones(len(key), dtype=bool) if real is None else real[self.order]
