@@ -7,7 +7,6 @@ system may take their pages back at any time. As it stands it takes seconds; `do
     python docs/examples/large_log.py FOLDER 50000000
 """
 
-import resource
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 import lmctr
 from lmctr.cli.main import main as command
+from lmctr.utils.measure import peak_memory
 
 TOPICS = 8
 EVENTS_PER_USER = 40
@@ -62,7 +62,7 @@ def main(folder: str, events: int = 40_000, steps: int = 60) -> dict:
 
     def done(step: str) -> None:
         nonlocal start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
+        peak = (peak_memory() or 0) / 2**30
         steps_done[step] = {"peak_gib": round(peak, 2), "seconds": round(time.perf_counter() - start, 1)}
         print(f"{step:<10}{steps_done[step]['seconds']:>9} s   peak of memory so far {peak:.2f} GiB", flush=True)
         start = time.perf_counter()
