@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from lmctr import runs
 from lmctr.cli.main import main
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "own_data.md"
@@ -154,6 +155,8 @@ def test_scores_are_those_of_the_evaluation(walked, run, file):
     joined = scores.merge(stored, left_on=["user_id", "item_id", "time"], right_on=["user", "item", "time"])
     assert len(joined) > 5  # of the 500 samples that were evaluated
     np.testing.assert_allclose(joined.logit_x, joined.logit_y, atol=1e-5)
+    found = runs.load(folder / "runs" / run).predict(last)  # a frame in Python, the same rows
+    np.testing.assert_allclose(found, scores.logit, atol=1e-5)
 
 
 def test_rows_that_cannot_be_scored(walked, capsys):

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import lmctr
-from lmctr.cli.main import main as command
 from lmctr.utils.measure import peak_memory
 
 TOPICS = 8
@@ -57,7 +56,7 @@ def write(folder: Path, events: int, parts: int = 50) -> int:
 
 
 def main(folder: str, events: int = 40_000, steps: int = 60) -> dict:
-    """Prepares a log in `folder`, trains on it, predicts a file; gives metrics, rows predicted, and memory and seconds by step."""
+    """Prepares a log in `folder`, trains on it, predicts rows; gives the AUC, logits, and memory and seconds by step."""
     root, steps_done, start = Path(folder), {}, time.perf_counter()
 
     def done(step: str) -> None:
@@ -94,21 +93,9 @@ def main(folder: str, events: int = 40_000, steps: int = 60) -> dict:
     done("train")
     rng, rows = np.random.default_rng(1), 10_000
     user, item = rng.integers(0, users, rows), rng.integers(0, max(events // 250, 100), rows)
-    when = np.full(rows, 1_700_000_000 + events)
-    pq.write_table(pa.table({"user_id": user, "item_id": item, "time": when}), root / "tomorrow.parquet")
-    command(
-        [
-            "predict",
-            str(root / "run"),
-            "--input",
-            str(root / "tomorrow.parquet"),
-            "--output",
-            str(root / "scores.parquet"),
-        ]
-    )
+    logits = run.predict({"user_id": user, "item_id": item, "time": np.full(rows, 1_700_000_000 + events)})
     done("predict")
-    scored = pq.read_table(root / "scores.parquet")
-    return {"auc": run.metrics["test"]["auc"], "logits": scored["logit"].to_numpy(), "steps": steps_done}
+    return {"auc": run.metrics["test"]["auc"], "logits": logits, "steps": steps_done}
 
 
 if __name__ == "__main__":

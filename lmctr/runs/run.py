@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from lmctr.runs.answers import load_item_statistics, load_retriever, predict_rows
+from lmctr.runs.answers.joined import JoinedRows, reads_log
 from lmctr.runs.download import local_folder
 from lmctr.runs.evaluation import evaluate
 from lmctr.runs.folder import RECIPE, RunFolder, open_run
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.serving import score
+
+logger = logging.getLogger(__name__)
 
 
 class Run:
@@ -69,10 +73,32 @@ class Run:
     def _items(self) -> Any:
         return load_item_statistics(self.path, self.processor)
 
-    def predict(self, rows: Any) -> np.ndarray:
-        """Logits of requests, or of rows of a table, as the lines of `lmctr predict` are, see
-        [`~lmctr.runs.answers.predict_rows`]: one for each row, target or candidate, in order."""
-        return predict_rows(self.model, self.processor, rows, self._retriever, self._items)
+    def predict(self, rows: Any, log: str | Path | None = None) -> np.ndarray:
+        """Logits as `lmctr predict` gives them: one for each row, target or candidate, in order.
+
+        Args:
+            rows: a list of requests, or rows of a table, see [`~lmctr.runs.answers.predict_rows`]. For a run of a log also a table of users,
+                items and times (a path, a pyarrow Table, a pandas DataFrame, a `datasets` Dataset, a dict of columns): each row's history,
+                description and statistics are those of the log, read anew, before the row's time.
+            log: where they come from, as in `lmctr predict --log`; default: the run's log.
+
+        Returns:
+            (R,) float32, or (R, T) of several tasks.
+
+        Raises:
+            FileNotFoundError: a table to be joined, of a folder without a recipe or whose log is not there.
+            ValueError: a row that is not valid; names it.
+        """
+        processor = self.processor
+        kind = processor.request_kind
+        columns = processor.input_columns() if kind == "table" else None
+        if not reads_log(self.folder, None if log is None else str(log), rows, kind, columns):
+            return predict_rows(self.model, processor, rows, self._retriever, self._items)
+        joined = JoinedRows(self.folder, self.model, processor, None if log is None else str(log))
+        found = np.concatenate([logits for _, logits, _ in joined.blocks(rows)])
+        for warning in joined.warnings:
+            logger.warning(warning)
+        return found[:, 0] if len(joined.tasks) == 1 else found
 
     def score(self, history: Sequence[Any], candidates: Sequence[Any], time: float) -> np.ndarray:
         """(C,) logits of one user's candidates, by the fastest exact path that the model has, see [`~lmctr.serving.score`]; of a model of

@@ -37,12 +37,12 @@ ROWS = 1 << 16  # of the input that are joined at a time
 _DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": ("time", "timestamp")}
 
 
-def reads_log(folder: RunFolder, log: str | None, source: str, kind: str, columns: Mapping[str, str] | None) -> bool:
-    """Whether the rows of an input are to be joined with a log: where one is named; a table for a run of texts or events; a table that lacks
-    `columns` that the run's processor reads (those that tell of histories), for a run of a log."""
+def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, columns: Mapping[str, str] | None) -> bool:
+    """Whether the rows of an input (a path, or what Python holds) are to be joined with a log: where one is named; a table for a run of texts
+    or events; a table that lacks `columns` that the run's processor reads (those that tell of histories), for a run of a log."""
     if log is not None:
         return True
-    if kind == "impressions" or source == "-" or not is_data_file(source) or format_of(Path(source)) == "jsonl":
+    if kind == "impressions" or not _is_table(source):
         return False
     if kind != "table":
         return True
@@ -56,6 +56,13 @@ def reads_log(folder: RunFolder, log: str | None, source: str, kind: str, column
         return False
     found = next(rows_of(source, None)).table.schema.names
     return not {*columns} <= {*found}
+
+
+def _is_table(source: Any) -> bool:
+    """Whether an input has columns; requests stand in lists, iterators and JSON lines."""
+    if isinstance(source, (str, Path)):
+        return str(source) != "-" and is_data_file(str(source)) and format_of(Path(source)) != "jsonl"
+    return isinstance(source, Mapping) or hasattr(source, "column_names") or hasattr(source, "dtypes")
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,8 @@ class JoinedRows:
         model: Any,
         processor: Any,
         log: str | None,
-        batch_size: int | None,
-        skip: bool,
+        batch_size: int | None = None,
+        skip: bool = False,
         allow_unknown: bool = False,
     ):
         if not folder.started:
@@ -120,24 +127,25 @@ class JoinedRows:
         self.warnings: list[str] = []
 
     def blocks(
-        self, source: str, id_column: str | None
+        self, source: Any, id_column: str | None = None
     ) -> Iterator[tuple[dict[str, Any], np.ndarray, list[str | None]]]:
         """The identifying columns, (N, T) logits and reasons (None: scored) of some rows after the other, in order.
+
+        Args:
+            source: a file, or anything else that [`rows_of`][lmctr.data.tables.source.rows_of] takes. id_column: of it, to copy.
 
         Raises:
             ValueError: a missing column; without `skip`, a row that cannot be scored, after the block of those before it; unless
                 `allow_unknown`, a field with next to no known value.
         """
-        waiting: list[Rows] = []
-        wanted = self._wanted(next(rows_of(source, None)).table.schema.names, source, id_column)
+        wanted = self._wanted(next(rows_of(source, None)).table.schema.names, id_column)
         for rows in rows_of(source, wanted):
             for start in range(0, len(rows), ROWS):
-                waiting.append(Rows(rows.table.slice(start, ROWS), rows.source, rows.first + start))
-            while waiting:
-                yield from self._block(waiting.pop(0), id_column)
-                self.warnings = self.limits.check(source, self.allow_unknown)
+                where = rows.source or "rows"
+                yield from self._block(Rows(rows.table.slice(start, ROWS), where, rows.first + start), id_column)
+                self.warnings = self.limits.check(where, self.allow_unknown)
 
-    def _wanted(self, found: list[str], source: str, id_column: str | None) -> dict[str, str]:
+    def _wanted(self, found: list[str], id_column: str | None) -> dict[str, str]:
         names = self.names
         if names is None:
             chosen = {
