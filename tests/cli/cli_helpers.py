@@ -30,7 +30,7 @@ TINY = {
         "stage1_epochs": 1,
         "stage2_epochs": 2,
         "learning_rate": 1e-3,
-        "per_device_train_batch_size": 16,
+        "per_device_train_batch_size": 32,
         "use_cpu": True,
     },
 }

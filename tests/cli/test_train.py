@@ -41,7 +41,7 @@ def test_run_folder(tiny_run):
         for baseline in ("counting", "gradient_boosting"):
             assert 0.0 < metrics["baselines"][baseline][part]["auc"] < 1.0
     assert metrics["seed"] == 42
-    assert metrics["steps"] == 120
+    assert metrics["steps"] == 60
     assert metrics["versions"]["torch"]
     assert metrics["command"].startswith("lmctr train ")
     assert [round(entry["epoch"], 3) for entry in metrics["evaluations"]] == [1, 2, 3]
@@ -202,7 +202,7 @@ def test_resume_starts_a_run_where_none_is(recipe_file, tmp_path):
     words = ["train", recipe_file, "--output_dir", tmp_path / "new", "--resume", "--data.baselines", "false"]
     words += ["--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
     assert main([str(word) for word in words]) == 0
-    assert read(tmp_path / "new", "metrics.json")["steps"] == 40
+    assert read(tmp_path / "new", "metrics.json")["steps"] == 20
     with pytest.raises(ValueError, match="there is no run to resume"):
         train(recipe_file, output_dir=tmp_path / "other", resume=True)
 
@@ -346,7 +346,7 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
     launcher = ("-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(config))
     printed = lmctr_launch(
         *("train", recipe_file, "--output_dir", tmp_path / "two", *still),
-        *("--training.per_device_train_batch_size", "8"),
+        *("--training.per_device_train_batch_size", "16"),
         launcher=launcher,
     )
     lines = [line for line in printed.splitlines() if line.strip()]
@@ -355,7 +355,7 @@ def test_two_processes_give_the_metrics_of_one(recipe_file, tmp_path, lmctr_proc
     assert not (tmp_path / "two" / ".cache").exists()
     one, two = (read(tmp_path / name, "metrics.json") for name in ("one", "two"))
     assert (one["num_processes"], two["num_processes"]) == (1, 2)
-    assert one["steps"] == two["steps"] == 45
+    assert one["steps"] == two["steps"] == 24
     for part in ("validation", "test"):
         left, right = one["split metrics"][part], two["split metrics"][part]
         assert right["num_samples"] == 71
