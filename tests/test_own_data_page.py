@@ -155,8 +155,12 @@ def test_scores_are_those_of_the_evaluation(walked, run, file):
     joined = scores.merge(stored, left_on=["user_id", "item_id", "time"], right_on=["user", "item", "time"])
     assert len(joined) > 5  # of the 500 samples that were evaluated
     np.testing.assert_allclose(joined.logit_x, joined.logit_y, atol=1e-5)
-    found = runs.load(folder / "runs" / run).predict(last)  # a frame in Python, the same rows
-    np.testing.assert_allclose(found, scores.logit, atol=1e-5)
+    loaded = runs.load(folder / "runs" / run)
+    mixed = last.assign(note=[1, "one"] * (len(last) // 2))  # no column of a table, and none that is read
+    np.testing.assert_allclose(loaded.predict(mixed), scores.logit, atol=1e-5)  # a frame in Python, the same rows
+    if run != "deepfm":
+        with pytest.raises(ValueError, match=r"expected a list of requests, got dict; give \[request\]"):
+            loaded.predict({"history": [], "target": 1, "time": 0})
 
 
 def test_rows_that_cannot_be_scored(walked, capsys):

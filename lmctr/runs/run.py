@@ -89,12 +89,12 @@ class Run:
             FileNotFoundError: a table to be joined, of a folder without a recipe or whose log is not there.
             ValueError: a row that is not valid; names it.
         """
-        processor = self.processor
+        processor, log = self.processor, None if log is None else str(log)
         kind = processor.request_kind
         columns = processor.input_columns() if kind == "table" else None
-        if not reads_log(self.folder, None if log is None else str(log), rows, kind, columns):
+        if not reads_log(self.folder, log, rows, kind, columns):
             return predict_rows(self.model, processor, rows, self._retriever, self._items)
-        joined = JoinedRows(self.folder, self.model, processor, None if log is None else str(log))
+        joined = JoinedRows(self.folder, self.model, processor, log)
         found = np.concatenate([logits for _, logits, _ in joined.blocks(rows)])
         for warning in joined.warnings:
             logger.warning(warning)

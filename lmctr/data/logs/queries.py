@@ -76,7 +76,7 @@ def with_queries(
         np.r_[bounds, np.full(len(user_ids) - log.num_users, old)] for bounds in (log.seen_end, log.offsets[1:])
     )
     owner = users[first]
-    at = ragged_searchsorted(log.time, np.asarray(time)[first], begins[owner], ends[owner], "right")
+    at = ragged_searchsorted(log.time, time[first], begins[owner], ends[owner], "right")
     queries = np.empty(count, dtype=np.int64)
     queries[first] = at + np.arange(count)
 

@@ -54,15 +54,24 @@ def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, column
         not known and not (folder.path / LOG_STATISTICS).is_file()
     ):  # which tables of a log leave, whose files may be elsewhere
         return False
-    found = next(rows_of(source, None)).table.schema.names
-    return not {*columns} <= {*found}
+    return not {*columns} <= {*_columns_of(source)}
 
 
 def _is_table(source: Any) -> bool:
     """Whether an input has columns; requests stand in lists, iterators and JSON lines."""
     if isinstance(source, (str, Path)):
         return str(source) != "-" and is_data_file(str(source)) and format_of(Path(source)) != "jsonl"
-    return isinstance(source, Mapping) or hasattr(source, "column_names") or hasattr(source, "dtypes")
+    if isinstance(source, Mapping):
+        return "history" not in source  # else it is one request
+    return hasattr(source, "column_names") or hasattr(source, "dtypes")
+
+
+def _columns_of(source: Any) -> list[str]:
+    """Names of an input's columns; what Python holds tells them without its rows."""
+    names = getattr(source, "column_names", None)
+    if names is None and (isinstance(source, Mapping) or hasattr(source, "dtypes")):
+        names = source.keys()
+    return next(rows_of(source, None)).table.schema.names if names is None else list(names)
 
 
 @dataclass(frozen=True)
@@ -138,10 +147,10 @@ class JoinedRows:
             ValueError: a missing column; without `skip`, a row that cannot be scored, after the block of those before it; unless
                 `allow_unknown`, a field with next to no known value.
         """
-        wanted = self._wanted(next(rows_of(source, None)).table.schema.names, id_column)
+        wanted = self._wanted(_columns_of(source), id_column)
         for rows in rows_of(source, wanted):
+            where = rows.source or "rows"
             for start in range(0, len(rows), ROWS):
-                where = rows.source or "rows"
                 yield from self._block(Rows(rows.table.slice(start, ROWS), where, rows.first + start), id_column)
                 self.warnings = self.limits.check(where, self.allow_unknown)
 
