@@ -6,8 +6,6 @@ stand in it. What is not sure says so, and callers may ask (`lmctr init`) or let
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.table import POSITIVE_WORDS
 from lmctr.data.logs.times import format_of_texts, iso_times, unit_of
-from lmctr.data.reading import checked_file, no_header_hint
+from lmctr.data.reading import checked_file, delimiter_of, no_header_hint
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.suggest import unknown_key_message
 
@@ -88,7 +86,6 @@ class FileSample:
         path: the file. reading: keys of the schema besides the path (`delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
         objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
-        marked: columns of numbers that were texts for their decimal commas or words for missing values.
     """
 
     path: Path
@@ -97,7 +94,6 @@ class FileSample:
     rows: int
     whole: bool
     objects: tuple[str, ...] = ()
-    marked: tuple[str, ...] = ()
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -124,7 +120,7 @@ def sample_file(path: str | os.PathLike) -> FileSample:
         FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names.
     """
     path, kind = checked_file(Path(path).expanduser())
-    delimiter = _delimiter(path) if kind == "csv" else None
+    delimiter = delimiter_of(path) if kind == "csv" else None
     blocks = stream_file(path, delimiter=delimiter, block_size=SAMPLE_BYTES)
     first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
@@ -135,7 +131,7 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
     table = table.drop_columns(list(objects))
     reading = {} if delimiter in (None, ",") else {"delimiter": delimiter}
-    decimal, missing, cleaned, marked = ".", set(), {}, []
+    decimal, missing, cleaned = ".", set(), {}
     for name in table.column_names:
         values = table[name].combine_chunks()
         if is_text(values.type):
@@ -146,15 +142,12 @@ def sample_file(path: str | os.PathLike) -> FileSample:
             decimal = "," if comma and pc.any(pc.match_substring(values, ",")).as_py() else decimal
             if comma or (words and _all_match(values, r"^-?\d+(\.\d+)?$")):
                 values = pc.replace_substring(values, ",", ".").cast(pa.float64())
-                marked.append(name)
         cleaned[name] = values
     if kind in ("csv", "tsv"):
         reading |= {"decimal": ","} if decimal == "," else {}
         reading |= {"na_values": sorted(missing)} if missing else {}
     table = pa.table(cleaned)
-    return FileSample(
-        path, reading, table, table.num_rows if whole else _rows_of(path, kind, table), whole, objects, tuple(marked)
-    )
+    return FileSample(path, reading, table, table.num_rows if whole else _rows_of(path, kind, table), whole, objects)
 
 
 def _holds_objects(kind: pa.DataType) -> bool:
@@ -165,19 +158,6 @@ def _holds_objects(kind: pa.DataType) -> bool:
 
 def _all_match(values: pa.Array, pattern: str) -> bool:
     return values.null_count < len(values) and pc.all(pc.match_substring_regex(values, pattern)).as_py()
-
-
-def _delimiter(path: Path) -> str:
-    """The sign that parts the first lines of a file into the same number of columns."""
-    with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
-        text = stream.read(1 << 16).decode("utf-8", errors="replace")
-    lines = text[: text.rfind("\n") + 1] or text
-    best = (0.0, 0, ",")
-    for sign in ",;\t|":
-        widths = [len(row) for row in csv.reader(io.StringIO(lines), delimiter=sign) if row][:200]
-        if widths and widths[0] > 1:
-            best = max(best, (sum(width == widths[0] for width in widths) / len(widths), widths[0], sign))
-    return best[2]
 
 
 def _rows_of(path: Path, kind: str, table: pa.Table) -> int:
@@ -201,6 +181,17 @@ class LogGuess:
     title: str | None = None  # column of the catalogue
     item_categories: list[str] = field(default_factory=list)
     user_categories: list[str] = field(default_factory=list)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table of clicks, no log."""
+        return "fields" in self.schema
+
+    def options(self) -> dict[str, Any]:
+        """The schema as options of the loader of the file."""
+        schema = dict(self.schema)
+        events = {key: value for key, value in schema.pop("events").items() if key != "path"}
+        return {**events, **schema}
 
     def lines(self) -> list[str]:
         """What was taken for what, and why."""
@@ -242,7 +233,8 @@ def guess_log(
     Args:
         events: of the file of events: rows of a user, an item, a time and a label.
         items: of a file with a row per item. users: likewise of users.
-        given: columns that the user named, by `user`, `item`, `time`, `label`; they are not guessed.
+        given: columns that the user named, by `user`, `item`, `time`, `label`; they are not guessed. A label of other values than 0 and 1 may be
+            `COLUMN=VALUE`, the value that counts as a click.
         ask: asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer. None keeps guesses.
 
     Raises:
@@ -266,6 +258,10 @@ class Guesser:
         self.events, self.given, self.ask = events, given, ask
         self.left = list(events.table.column_names)  # columns that are nothing yet
         self.columns: dict[str, Any] = {}
+        self.click: str | None = None  # the value of the stated label that is one
+        column, sign, value = given.get("label", "").rpartition("=")
+        if sign and given["label"] not in self.left:
+            given["label"], self.click = column, value
         for role, column in given.items():
             if column not in self.left:
                 raise ValueError(
@@ -326,6 +322,12 @@ class Guesser:
         return column
 
     def _absent(self, role: str, wanted: str) -> ValueError:
+        if role in self.given:
+            name = self.given[role]
+            shown = ", ".join(map(repr, pc.unique(self.events.values(name)).to_pylist()[:5]))
+            raise ValueError(
+                f"{self.events.path}, --{role} {name}: expected {wanted}, the column holds {shown}; say which value is a click: --{role} {name}=VALUE"
+            )
         taken = "".join(
             f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
         )
@@ -456,8 +458,10 @@ class Guesser:
         self._say("label", name, f"no column of 0 and 1: a click is {chosen!r}", sure=self.ask is not None)
 
     def _yes(self, name: str) -> list[Any] | None:
-        """The value of a two-valued column that says yes, in a list; None: it has not two such values."""
+        """The value of a two-valued column that says yes, in a list, or the one stated; None: it has not two such values."""
         kind = self.events.table[name].type
+        if self.click is not None and name == self.given["label"]:
+            return [self._stated(name)]
         if not (is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)) or self.events.distinct[name] > 3:
             return None
         found = pc.unique(self.events.values(name)).to_pylist()
@@ -467,9 +471,26 @@ class Guesser:
         numbers = is_number(kind) or pa.types.is_boolean(kind)
         return yes if len(yes) == 1 and (not numbers or {*map(int, found)} == {0, 1}) else None
 
+    def _stated(self, name: str) -> Any:
+        """The value of `--label COLUMN=VALUE`, as the column holds it."""
+        found = pc.unique(self.events.values(name)).to_pylist()
+        for value in found:
+            number = (
+                isinstance(value, (int, float))
+                and re.fullmatch(r"-?\d+(\.\d+)?", self.click)
+                and float(self.click) == value
+            )
+            if str(value).lower() == self.click.lower() if isinstance(value, bool) else number or value == self.click:
+                return value
+        shown = ", ".join(map(repr, found[:5]))
+        raise ValueError(
+            f"{self.events.path}, --label {name}={self.click}: no row has that value; the column holds {shown}{' ...' * (len(found) > 5)}"
+        )
+
     def _rule(self, name: str, yes: list[Any] | None) -> Any:
         missing = {"missing": "history"} if self.events.table[name].null_count else {}
-        if yes is not None and is_text(self.events.table[name].type):
+        plain = yes == [1] and {*pc.unique(self.events.values(name)).to_pylist()} == {0, 1}
+        if yes is not None and not plain:
             return {"column": name, "equals": yes[0], **missing}
         return {"column": name, **missing} if missing else name
 

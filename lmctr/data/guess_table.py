@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +10,37 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.guess import FileSample, Guesser, LogGuess
+from lmctr.data.guess import Ask, FileSample, Guesser, LogGuess, NoLogError, guess_log, sample_file
 from lmctr.data.logs.columns import is_number, is_text
 
-__all__ = ["guess_table"]
+__all__ = ["guess_files", "guess_table"]
 
 _COUNTS = 20  # distinct whole numbers from 0, 1 or below on, above which a column of them may count rather than name
+
+
+def guess_files(
+    events: str | os.PathLike,
+    items: str | os.PathLike | None = None,
+    users: str | os.PathLike | None = None,
+    given: Mapping[str, str] | None = None,
+    ask: Ask | None = None,
+    may_be_table: bool = True,
+) -> LogGuess:
+    """The log of the files; where one file lacks a user, an item or a time and it `may_be_table`, the table that it is.
+
+    Args:
+        events, items, users: paths of files. given, ask: as in [`guess_log`].
+
+    Raises:
+        FileNotFoundError, ValueError: as [`sample_file`], [`guess_log`] and [`guess_table`] do.
+    """
+    files = [None if path is None else sample_file(path) for path in (events, items, users)]
+    try:
+        return guess_log(*files, given, ask)
+    except NoLogError:
+        if not may_be_table or files[1:] != [None, None] or "item" in (given or {}):
+            raise
+        return guess_table(files[0], given)
 
 
 def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> LogGuess:
@@ -28,7 +54,7 @@ def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> L
         and `group`.
 
     Raises:
-        ValueError: no column of two values looks like the label; names what to state. Numbers that are no plain numbers.
+        ValueError: no column of two values looks like the label; names what to state.
     """
     return _TableGuesser(events, None, None, {k: v for k, v in (given or {}).items() if k != "item"}, None).run()
 
@@ -36,14 +62,7 @@ def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> L
 class _TableGuesser(Guesser):
     def run(self) -> LogGuess:
         self._leave_out_objects()
-        if self.events.marked:
-            name = self.events.marked[0]
-            raise ValueError(
-                f"{self.events.path}, column {name!r}: numbers with decimal commas or with words for missing values; tables take points and "
-                "empty cells: write them so"
-            )
-        reading = {key: value for key, value in self.events.reading.items() if key == "delimiter"}
-        schema = self.found.schema = {"events": {"path": str(self.events.path), **reading}}
+        schema = self.found.schema = {"events": {"path": str(self.events.path), **self.events.reading}}
         schema["label"] = self._label()
         self._moment(schema)
         if "user" in self.given or (self.events.named("user") and self.events.named("user")[0] in self.left):
@@ -52,22 +71,27 @@ class _TableGuesser(Guesser):
         schema["fields"] = [field for name in self.left for field in self._fields(name)]
         return self.found
 
-    def _label(self) -> str:
-        """The column of 0 and 1 (or false and true): the named one, else the only one."""
-        types = {name: self.events.table[name].type for name in self.left}
-        binary = [name for name, kind in types.items() if not is_text(kind) and self._yes(name) is not None]
-        named = [name for name in self.events.named("label") if name in binary]
-        label = self.given.get("label") or next(iter(named or binary), None)
-        if label not in binary:
-            raise self._absent("label", "0 and 1")
+    def _label(self) -> str | dict[str, Any]:
+        """The column of two values, 0 and 1 or yes and no, or the rule on it: the named one, else the only one (numbers first)."""
+        says = {name: yes for name in self.left if (yes := self._yes(name)) is not None}
+        named = [name for name in self.events.named("label") if name in says]
+        texts = [name for name in says if is_text(self.events.table[name].type)]
+        others = [name for name in says if name not in texts] or (texts if len(texts) == 1 else [])
+        label = self.given.get("label") or next(iter(named or others), None)
+        if label not in says:
+            raise self._absent("label", "0 and 1, or yes and no")
         self.left.remove(label)
-        is_sure = bool("label" in self.given or named) or len(binary) == 1
-        self._say("label", label, self._rate(label, self._yes(label)), is_sure)
+        is_sure = bool("label" in self.given or named) or len(says) == 1
+        self._say("label", label, self._rate(label, says[label]), is_sure)
         for other in named:
             if other != label:
                 self.left.remove(other)
                 self._say("left out", other, "another reaction: told later than the label")
-        return label
+        rule = self._rule(label, says[label])
+        return label if "equals" not in rule else {"column": label, "equals": rule["equals"]}
+
+    def _table(self) -> str:
+        return ""
 
     def _moment(self, schema: dict[str, Any]) -> None:
         """The column of times, by which rows are parted."""

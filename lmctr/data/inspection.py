@@ -19,6 +19,8 @@ import yaml
 from lmctr.data.array_store import ArrayStore
 from lmctr.data.features.columns import label_columns_of, seconds_of
 from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.guess import sample_file
+from lmctr.data.guess_table import guess_files, guess_table
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
 from lmctr.data.impressions.validation import impression_findings
@@ -29,6 +31,8 @@ from lmctr.data.logs.validation import LeakageReport, validate_log
 from lmctr.data.options import DataOptions, PrepareOptions
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import Loader, find
+from lmctr.data.tables.load import table_source
+from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore
 from lmctr.data.tables.validation import table_findings
@@ -74,18 +78,19 @@ def inspect(options: DataOptions) -> Inspected:
 
 
 def _inspect(options: DataOptions) -> Inspected:
-    data = _read(options)
+    data, guessed = _read(options)
     if isinstance(data, InteractionLog):
         with Work(f"checking {options.name}"):
             splits, report, problem = _split_and_check(data, options)
-        return Inspected(data, splits, describe_log(data, splits, report, problem, options.num_behaviors or 50))
+        figures = describe_log(data, splits, report, problem, options.num_behaviors or 50)
+        return Inspected(data, splits, figures | guessed)
     with tempfile.TemporaryDirectory(prefix="lmctr-") as folder:  # on disk: tables may be of any size
         if isinstance(data, TableSource):
             store = TabularStore.build(data, directory=folder)
         else:
             with Work(f"processing {options.name}"):
                 store = ImpressionStore.build(data, directory=folder)
-        return Inspected(data, None, _describe_store(data, store))
+        return Inspected(data, None, _describe_store(data, store) | guessed)
 
 
 def prepare_data(options: PrepareOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -107,7 +112,7 @@ def prepare_data(options: PrepareOptions, say: Callable[[str], None] = print) ->
 def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Writes into a folder in the output and moves what is there when all of it is, so that a kill at any moment leaves the old
     data, or the sign by which the same command goes on."""
-    kind = find(options.name, options.kind).kind
+    kind = _loader(options)[0].kind
     store_class = {"table": TabularStore, "impressions": ImpressionStore}.get(kind)
     what = "log" if store_class is None else store_class.kind
     work = output / _UNFINISHED
@@ -132,10 +137,10 @@ def _prepare(options: PrepareOptions, output: Path, say: Callable[[str], None]) 
                 found.data.save(new)
             figures, rows, use, last = found.figures, found.data.num_events, "event", LOG_FILE
         else:
-            source = _read(options)
+            source, guessed = _read(options)
             with Work(f"writing {options.name}"):
                 store: ArrayStore = store_class.build(source, directory=new)
-            figures = _describe_store(source, store)
+            figures = _describe_store(source, store) | guessed
             rows, last = len(store), store.directory.name
             use = f"{'row' if kind == 'table' else 'impression'}\na recipe reads it with data.cache_dir: {output}"
         size = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
@@ -168,12 +173,11 @@ def _describe_store(source: TableSource | ImpressionSource, store: TabularStore 
     return figures | {"leaks": {finding.key: finding.text for finding in findings}}
 
 
-def _read(options: DataOptions) -> InteractionLog | TableSource | ImpressionSource:
-    """The data that the options name."""
+def _read(options: DataOptions) -> tuple[InteractionLog | TableSource | ImpressionSource, dict[str, Any]]:
+    """The data that the options name, and where their columns were guessed the figure that says so."""
     if options.num_behaviors is not None and options.num_behaviors < 1:
         raise ValueError(f"--num-behaviors: got {options.num_behaviors}, accepted: an integer from 1.")
-    loader = find(options.name, options.kind)
-    values = _options(loader, options)
+    loader, values, guessed = _loader(options)
     if loader.kind != "log":
         if options.num_behaviors is not None:
             raise ValueError(f"--num-behaviors: {options.name!r} is no log, which alone has behaviours; leave it out.")
@@ -184,10 +188,21 @@ def _read(options: DataOptions) -> InteractionLog | TableSource | ImpressionSour
                     raise ValueError(f"--{key}: {options.name!r} parts its rows itself; leave it out.")
                 values[key] = value
     with Work(f"reading {options.name}"):
-        return loader(**values)
+        return loader(**values), guessed
 
 
-def _options(loader: Loader, options: DataOptions) -> dict[str, Any]:
+def _loader(options: DataOptions) -> tuple[Loader, dict[str, Any], dict[str, Any]]:
+    """What reads the data, its options, and the figure of what was guessed: the columns of a file without options and a column `label`."""
+    loader, values = find(options.name, options.kind), _options(options)
+    if loader.function is not table_source or values or "label" in names_in_file(options.name):
+        return loader, values, {}
+    guess = guess_table(sample_file(options.name)) if options.kind == "table" else guess_files(options.name)
+    if not guess.is_table:
+        loader = find(options.name, "log")
+    return loader, guess.options(), {"guessed": guess.lines()}
+
+
+def _options(options: DataOptions) -> dict[str, Any]:
     """The options of the data set, as `--option` and `--path` give them."""
     values: dict[str, Any] = {}
     for text in options.option:
@@ -399,6 +414,7 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
             lines += textwrap.wrap(info[key], 110, initial_indent=f"  {label:<9}", subsequent_indent=" " * 11)
     if info["best_auc"] is not None:
         lines.append(f"  best reachable AUC: {info['best_auc']:.4f}")
+    lines += ["", *figures["guessed"]] if "guessed" in figures else []
     lines += ["", "counts"]
     lines += [f"  {name.replace('_', ' '):<22}{count:>14,}" for name, count in figures["counts"].items()]
     own = {"log": _log_lines, "table": _table_lines, "impressions": _impression_lines}[figures["kind"]]

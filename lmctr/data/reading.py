@@ -6,6 +6,7 @@ CSV and TSV (plain or .gz), Parquet and JSON lines are read by pyarrow, column b
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -294,6 +295,19 @@ def read_delimited(
         if pa.types.is_binary(table[name].type):  # what pyarrow makes of text that is not UTF-8
             _require_utf8(table[name], name, str(path))
     return _with_rows(table, str(path))
+
+
+def delimiter_of(path: Path) -> str:
+    """The sign that parts the first lines of a CSV file into the same number of columns; a comma where none does."""
+    with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
+        text = stream.read(1 << 16).decode("utf-8", errors="replace")
+    lines = text[: text.rfind("\n") + 1] or text
+    best = (0.0, 0, ",")
+    for sign in ",;\t|":
+        widths = [len(row) for row in csv.reader(io.StringIO(lines), delimiter=sign) if row][:200]
+        if widths and widths[0] > 1:
+            best = max(best, (sum(width == widths[0] for width in widths) / len(widths), widths[0], sign))
+    return best[2]
 
 
 def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:

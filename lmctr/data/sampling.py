@@ -76,8 +76,6 @@ def _copy(source: Path, target: str, delimiter: str | None, choose: Callable[[pa
         raise ValueError(f"--output {target}: give a file that ends in .parquet or .csv")
     if output.resolve() == source.resolve():
         raise ValueError(f"--output {target} is the file that is read; name another one")
-    if delimiter is None and source.is_file():
-        delimiter = sample_file(source).reading.get("delimiter")
     written = read = 0
     with replacing(output.resolve()) as temporary:
         writer = None

@@ -19,7 +19,9 @@ class DataFiles:
     user: str | None = option("column of users (default: guessed)", None, metavar="COLUMN")
     item: str | None = option("column of items (default: guessed)", None, metavar="COLUMN")
     time: str | None = option("column of times (default: guessed)", None, metavar="COLUMN")
-    label: str | None = option("column that tells clicks (default: guessed)", None, metavar="COLUMN")
+    label: str | None = option(
+        "column that tells clicks (default: guessed); COLUMN=VALUE where that value is one", None, metavar="COLUMN"
+    )
 
 
 @dataclass(kw_only=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from lmctr.data.guess import Ask, LogGuess, NoLogError, guess_log, sample_file
-from lmctr.data.guess_table import guess_table
+from lmctr.data.guess import Ask, LogGuess
+from lmctr.data.guess_table import guess_files
 from lmctr.data.logs.splits import split_log
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of
@@ -58,7 +58,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     guess = _guess(options.events, options, _on_terminal if asks else None)
     for line in guess.lines():
         say(line)
-    is_table = _is_table(guess)
+    is_table = guess.is_table
     starts = [family for family in FAMILIES if not is_table or family_of(family).input == "tabular"]
     names = ["schema.yaml", *(f"{family}.yaml" for family in starts)]
     schema = {"name": events.name.split(".")[0], **(_table_schema if is_table else relative)(guess.schema, folder)}
@@ -97,20 +97,9 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
 
 @step("looking at the columns")
 def _guess(events: str, options: DataFiles, ask: Ask | None, may_be_table: bool = True) -> LogGuess:
-    """The log of the files; where one file lacks a user, an item or a time, the table that it is."""
-    files = [None if path is None else sample_file(path) for path in (events, options.items, options.users)]
     named = {role: getattr(options, role) for role in ("user", "item", "time", "label")}
     named = {role: column for role, column in named.items() if column is not None}
-    try:
-        return guess_log(*files, named, ask)
-    except NoLogError:
-        if not may_be_table or files[1:] != [None, None] or "item" in named:
-            raise
-        return guess_table(files[0], named)
-
-
-def _is_table(guess: LogGuess) -> bool:
-    return "fields" in guess.schema
+    return guess_files(events, options.items, options.users, named, ask, may_be_table)
 
 
 def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -119,9 +108,7 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
     for line in guess.lines():
         say(line)
     say("")
-    schema = dict(guess.schema)
-    events = dict(schema.pop("events"))
-    return starting_recipe(options.model, guess, {"name": events.pop("path"), "options": {**events, **schema}})
+    return starting_recipe(options.model, guess, {"name": guess.schema["events"]["path"], "options": guess.options()})
 
 
 def relative(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -211,7 +198,7 @@ def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[
         raise ValueError(
             f"--model {family}: it ranks the ads of impressions, which a log of events has not; give {', '.join(FAMILIES)} or another"
         )
-    rule = "random" if _is_table(guess) and "time" not in guess.schema else "time"
+    rule = "random" if guess.is_table and "time" not in guess.schema else "time"
     data, own = {**data, "split": rule, "fractions": [0.8, 0.1, 0.1]}, _RECIPES[kind](guess)
     options = {**data.get("options", {}), **own["data"].pop("options", {})}
     data |= own["data"] | ({"options": options} if options else {})
@@ -277,14 +264,14 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
     of_log = {"options": {"history_length": 20, "min_count": 5}, "statistics": "full"}
     return {
         "data": {
-            **({} if _is_table(guess) else of_log),
+            **({} if guess.is_table else of_log),
             "max_train_samples": 500_000,
             "max_eval_samples": 100_000,
         },
-        "model": {"embedding_dim": 8, **({} if _is_table(guess) else {"use_numeric_skip": True})},
+        "model": {"embedding_dim": 8, **({} if guess.is_table else {"use_numeric_skip": True})},
         "training": {
-            **({} if _is_table(guess) else _trees(guess)),
-            "epochs": 10 if _is_table(guess) and guess.events.rows < _FEW_ROWS else 3,
+            **({} if guess.is_table else _trees(guess)),
+            "epochs": 10 if guess.is_table and guess.events.rows < _FEW_ROWS else 3,
             "learning_rate": 1e-3,
             "weight_decay": 1e-3,
             "per_device_train_batch_size": 256,

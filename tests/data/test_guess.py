@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
-from lmctr.data import load_log
+from lmctr.data import load_log, load_tabular
+from lmctr.data.features.columns import label_columns_of
 from lmctr.data.guess import NoLogError, guess_log, sample_file
 from lmctr.data.guess_table import guess_table
 from lmctr.data.tables.load import table_source
@@ -275,15 +276,54 @@ def test_the_time_and_the_users_of_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "given", "says"),
     [
-        ({"clicked": ["yes", "no"] * (ROWS // 2)}, {}, r"like the label \(0 and 1\).*--label"),
-        ({}, {"label": "slot"}, r"like the label \(0 and 1\)"),
+        ({"clicked": ["many", "few"] * (ROWS // 2)}, {}, r"like the label \(0 and 1, or yes and no\).*--label"),
+        ({}, {"label": "browser"}, r"--label browser: .* holds ('\w+', ){2}'\w+'; .*--label browser=VALUE"),
+        ({}, {"label": "browser=cat"}, r"--label browser=cat: no row has that value; the column holds '"),
+        ({}, {"label": "brewser=owl"}, r"--label: unknown.*'brewser'.*did you mean 'browser'"),
         ({}, {"time": "slot"}, "--time slot: holds no times"),
-        ({"price": ["1.5", "?"] * (ROWS // 2)}, {}, "'price': numbers with decimal commas or with words"),
     ],
 )
 def test_errors_of_tables(tmp_path, columns, given, says):
     with pytest.raises(ValueError, match=says):
         guess_table(write(tmp_path / "e.csv", clicks(**columns)), given)
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "rule"),
+    [
+        (["yes", "no"], {}, {"column": "clicked", "equals": "yes"}),
+        (["True", "False"], {}, "clicked"),
+        (["many", "few"], {"label": "clicked=few"}, {"column": "clicked", "equals": "few"}),
+        ([1, 2], {"label": "clicked=2"}, {"column": "clicked", "equals": 2}),
+        ([1, 0], {"label": "clicked=0"}, {"column": "clicked", "equals": 0}),
+    ],
+)
+def test_labels_of_a_table_in_words(tmp_path, words, given, rule):
+    """The rule that the guess writes gives the labels; another column of yes and no is a field."""
+    yes = words[1 if given else 0]
+    columns = clicks(clicked=words * (ROWS // 2), member=["no", "yes", "no", "no"] * (ROWS // 4))
+    guess = guess_table(write(tmp_path / "e.csv", columns), given)
+    assert guess.schema["label"] == rule
+    assert "member" in [field["name"] for field in guess.schema["fields"]]
+    source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"])
+    labels = np.concatenate([label_columns_of(rows, ["clicked"]) for rows in source.rows({"clicked": "number"})])
+    assert labels.tolist() == [float(word == yes) for word in columns["clicked"]]
+    kept = np.concatenate([rows.table["clicked"].to_numpy() for rows in source.rows()])  # all columns
+    assert kept.astype(float).tolist() == labels.tolist()
+
+
+def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path):
+    price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
+    guess = guess_table(write(tmp_path / "e.csv", clicks(price=price, browser=["owl", "?"] * (ROWS // 2)), ";"))
+    assert guess.schema["events"] | {"path": ""} == {"path": "", "delimiter": ";", "decimal": ",", "na_values": ["?"]}
+    found = {field["name"]: field["type"] for field in guess.schema["fields"]}
+    assert found["price"] == "numeric"
+    source = load_tabular(tmp_path / "e.csv", **guess.options())
+    (rows,) = source.rows({"price": "number", "browser": "text"})
+    assert rows.table.to_pydict() == {
+        "price": [3.5, None, 12.0, 7.25] * (ROWS // 4),
+        "browser": ["owl", None] * (ROWS // 2),
+    }
 
 
 def test_codes_are_declared_so_that_a_later_file_gives_the_same(tmp_path):

@@ -167,6 +167,72 @@ def test_schema_files(table, tmp_path):
     assert [len(rows) for _, rows in TabularStore.build(load_tabular(schema)).splits.items()] == [1500, 1500, 0]
 
 
+def test_a_table_as_a_spreadsheet_writes_it(table, tmp_path):
+    """Semicolons, decimal commas, words for missing values and for the label: the same arrays; a loaded processor reads such files too."""
+    texts = {name: ["" if value is None else str(value) for value in table[name].to_pylist()] for name in "cnxs"}
+    texts["x"] = [text.replace(".", ",") or "?" for text in texts["x"]]
+    texts["c"] = [text or "?" for text in texts["c"]]
+    texts["label"] = ["ja" if value else "nein" for value in table["label"].to_pylist()]
+    rows = [";".join(row) for row in zip(*texts.values())]
+    (tmp_path / "s.csv").write_text("\n".join([";".join(texts), *rows]) + "\n")
+    write(table.select(["c", "n", "x", "s", "label"]), tmp_path / "p.csv")
+    fields = [
+        {"name": "c", "type": "categorical"},
+        {"name": "x", "type": "numeric"},
+        {"name": "s", "type": "sequence", "separator": " "},
+    ]
+    written = {"decimal": ",", "na_values": ["?"]}
+    label = {"column": "label", "equals": "ja"}
+    plain, other = (
+        table_source(tmp_path / name, label, fields, fractions=(1, 0, 0), **reading)
+        for name, label, reading in (("p.csv", "label", {}), ("s.csv", label, written))
+    )
+    turned = table_source(tmp_path / "s.csv", {**label, "equals": "nein"}, fields, fractions=(1, 0, 0), **written)
+    assert other.fingerprint != turned.fingerprint
+    stores = [TabularStore.build(source) for source in (plain, other)]
+    for key in ("input_ids", "numeric_values", "sequence_ids", "labels"):
+        np.testing.assert_array_equal(getattr(stores[1], key), getattr(stores[0], key), err_msg=key)
+    stores[1].processor.save_pretrained(tmp_path / "p")
+    loaded = TabularFeatureProcessor.from_pretrained(tmp_path / "p")
+    np.testing.assert_array_equal(loaded(tmp_path / "s.csv")["numeric_values"], stores[0].numeric_values)
+    message = r"s\.csv, column 'x': row \d+ is no number, .* whose decimal point is '.' \(`decimal` says which\)"
+    with pytest.raises(ValueError, match=message):
+        list(stream_file(tmp_path / "s.csv", {"x": "number"}, na_values=["?"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"decimal": ";"}, "decimal=';'; accepted: '.' and ','"),
+        ({"na_values": "?"}, r"na_values='\?'; accepted: a list of texts"),
+        (
+            {"label": {"column": "label", "equals": 1, "missing": "history"}},
+            "label 'label': `missing` is for events of a log",
+        ),
+        ({"label": {"column": "label", "equal": 1}}, "unknown.*'equal'.*did you mean 'equals'"),
+        ({"labels": [{"column": "label", "at_least": 1}, "label"]}, "beside the label 'label', all different"),
+        ({"label": 3}, "label of the table: expected"),
+    ],
+)
+def test_labels_and_readings_that_are_refused(tmp_path, table, given, says):
+    with pytest.raises(ValueError, match=says):
+        table_source(write(table, tmp_path / "t.csv"), **given)
+
+
+def test_a_label_by_a_threshold(tmp_path, table):
+    """A row without the value has no label, which is an error as any other missing one is; several labels may lack some."""
+    path = write(table, tmp_path / "t.csv")
+    rule = {"column": "x", "at_least": 0.25}
+    (rows,) = table_source(path, labels=[rule, "label"], fields=[{"name": "c", "type": "categorical"}]).rows()
+    x = table["x"].to_pylist()
+    assert rows.table["x"].to_pylist() == [None if value is None else float(value >= 0.25) for value in x]
+    (rows,) = table_source(path, {"column": "x", "equals": x[0]}).rows()
+    assert rows.table["x"].to_pylist() == [None if value is None else float(value == x[0]) for value in x]
+    source = table_source(path, rule, fields=[{"name": "c", "type": "categorical"}])
+    with pytest.raises(ValueError, match=r"column 'x': \d+ values are missing among .*Accepted: 0 and 1"):
+        TabularStore.build(source)
+
+
 def parts_of(source):
     blocks = list(source.rows({"label": "number", "user": "text", "time": "any"}))
     return np.concatenate([block.split for block in blocks]), pa.concat_tables(

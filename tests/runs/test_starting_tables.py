@@ -1,11 +1,15 @@
 """`lmctr init` and `lmctr train FILE --model FAMILY` on rows of clicks without users, items and times."""
 
 import json
+import re
+import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
+import lmctr
 from lmctr.cli.main import main
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.starting import recipe_for_file
@@ -63,3 +67,42 @@ def test_rows_with_a_time_are_parted_by_it(clicks):
     schema = yaml.safe_load((clicks / "out/schema.yaml").read_text())
     assert (schema["files"], schema["label"], schema["time"]) == ("../timed.csv", "click", {"column": "ts"})
     assert yaml.safe_load((clicks / "out/deepfm.yaml").read_text())["data"]["split"] == "time"
+
+
+def test_a_file_as_a_spreadsheet_writes_it(clicks, capsys):
+    """Semicolons, decimal commas and a label of words: looked at, trained on and scored as it is, also by a log's run."""
+    rng = np.random.default_rng(1)
+    lines = (clicks / "clicks.csv").read_text().splitlines()[1:]
+    rows = [line.split(",") for line in lines]
+    text = [
+        f"{'ja' if click == '1' else 'nein'};{site};{place},5;{visits}"
+        for place, (click, site, _, visits) in enumerate(rows)
+    ]
+    (clicks / "excel.csv").write_text("\n".join(["gekauft;site;preis;visits", *text]) + "\n")
+    assert main(["data", "inspect", "excel.csv"]) == 0
+    told = capsys.readouterr().out
+    assert "1,200 rows, delimiter ';', decimal ','" in told
+    assert re.search(r"label +gekauft +two values, 'ja' in", told)
+    few = ["--training.epochs", "1", "--training.use_cpu", "true", "--quiet"]
+    assert main(["train", "excel.csv", "--model", "deepfm", "--output-dir", "runs/table", *few]) == 0
+    (clicks / "plain.csv").write_text("site,preis,visits\n3,1.5,7\n")
+    upload = clicks / "upload"  # what of the run is shared: no recipe, which would name the data
+    shutil.copytree(
+        clicks / "runs/table", upload, ignore=shutil.ignore_patterns("recipe.yaml", "checkpoints", "data*")
+    )
+    for folder, scores in (("runs/table", "one.csv"), (upload, "two.csv")):
+        assert main(["predict", str(folder), "--input", "excel.csv", "--output", scores]) == 0
+    assert (clicks / "one.csv").read_text() == (clicks / "two.csv").read_text()
+    run = lmctr.runs.load(upload)
+    frame = pd.read_csv(clicks / "excel.csv", sep=";", decimal=",")
+    np.testing.assert_allclose(run.predict(frame), pd.read_csv(clicks / "one.csv")["logit"], atol=1e-6)
+    assert main(["predict", str(upload), "--input", "plain.csv", "--output", "three.csv"]) == 2
+    assert "column 'preis': row 1 is no number" in capsys.readouterr().err
+
+    log = [f"{row};u{rng.integers(40)};{1_700_000_000 + 60 * place}" for place, row in enumerate(text)]
+    (clicks / "log.csv").write_text("\n".join(["gekauft;item;preis;visits;user;time", *log]) + "\n")
+    assert main(["train", "log.csv", "--model", "deepfm", "--output-dir", "runs/log", *few]) == 0
+    assert main(["predict", "runs/log", "--input", "log.csv", "--output", "log_scores.csv"]) == 0
+    frame = pd.read_csv(clicks / "log.csv", sep=";", decimal=",")
+    scores = pd.read_csv(clicks / "log_scores.csv")["logit"]
+    np.testing.assert_allclose(lmctr.runs.load("runs/log").predict(frame), scores, atol=1e-6)

@@ -55,8 +55,8 @@ __all__ = ["SPECIAL", "TabularFeatureProcessor", "checked_labels"]
 
 _MOST_PARTS = 8  # sets of shared columns that readers are kept for
 _LIMITS = ("min_count", "max_size", "max_idle", "max_unknown")
-SPECIAL = ("label", "extra_labels", "group", "time", "time_format", "weight")
-"""Settings of sources and processors that name what is no field."""
+SPECIAL = ("label", "extra_labels", "group", "time", "time_format", "weight", "reading")
+"""Settings that sources and processors share, beside the fields."""
 
 
 class TabularFeatureProcessor(FittedExtractor):
@@ -71,6 +71,8 @@ class TabularFeatureProcessor(FittedExtractor):
         time (`str`, *optional*): time column, unix seconds or timestamps (texts with `time_format`).
         time_format (`str`, *optional*): `strptime` format of the time column.
         weight (`str`, *optional*): column of sample weights.
+        reading (`dict`, *optional*): how text files of rows are written, where not as usual: `decimal` and `na_values`, as in
+            [`~lmctr.data.tables.load.table_source`].
         embedding_dim (`int`, *optional*): embedding width of fields without one of their own, once any field has one.
         quantile_sample (`int`, defaults to 262144): quantile bounds are exact up to this many rows; beyond, they come from a
             uniform sample of this many (standard error of a bound's rank: at most 0.1 %).
@@ -105,6 +107,7 @@ class TabularFeatureProcessor(FittedExtractor):
         time: str | None = None,
         time_format: str | None = None,
         weight: str | None = None,
+        reading: Mapping[str, Any] | None = None,
         embedding_dim: int | None = None,
         quantile_sample: int = 1 << 18,
         seed: int = 0,
@@ -124,6 +127,9 @@ class TabularFeatureProcessor(FittedExtractor):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r}; accepted: a whole number of at least 1.")
             setattr(self, name, value)
+        if reading is not None and not (isinstance(reading, Mapping) and {*reading} <= {"decimal", "na_values"}):
+            raise ValueError(f"reading={reading!r}; accepted: a dict with `decimal` and `na_values`, or None.")
+        self.reading = None if reading is None else dict(reading)
         self.seed = seed
         if isinstance(statistics_reader, Mapping):
             statistics_reader = StatisticsReader.from_dict(statistics_reader)
@@ -219,7 +225,7 @@ class TabularFeatureProcessor(FittedExtractor):
         for name in self.label_columns:
             columns.setdefault(name, "number")
         fitter = Fitter(self.fields, self.label_columns, self.quantile_sample, self.seed)
-        stream = rows_of(source, columns, part if isinstance(source, TableSource) else None)
+        stream = rows_of(source, columns, part if isinstance(source, TableSource) else None, self.reading)
         for rows in watched(stream, "fitting features", progress):
             fitter.add(rows)
         self._set_state(fitter.finish())
@@ -242,7 +248,9 @@ class TabularFeatureProcessor(FittedExtractor):
         self._require_fitted()
         columns = self.input_columns() | dict.fromkeys(self.label_columns, "number")
         stream = watched(
-            rows_of(source, columns, part if isinstance(source, TableSource) else None), "extending", progress
+            rows_of(source, columns, part if isinstance(source, TableSource) else None, self.reading),
+            "extending",
+            progress,
         )
         state, report = extend_state(self.fields, self.label_columns, self.state, stream)
         self._set_state(state)
@@ -312,7 +320,7 @@ class TabularFeatureProcessor(FittedExtractor):
         wanted = {special[name] for name in ("label", "group", "time", "weight")} | set(special["extra_labels"] or ())
         wanted |= set(self.input_columns())
         columns = {name: kind for name, kind in self.all_columns().items() if name in wanted}
-        for rows in rows_of(source, columns, part):
+        for rows in rows_of(source, columns, part, self.reading):
             yield self.transform_rows(rows, special)
 
     def transform_rows(self, rows: Rows, special: dict[str, Any] | None = None) -> TabularArrays:
@@ -362,7 +370,7 @@ class TabularFeatureProcessor(FittedExtractor):
             )
             arrays = concatenate(
                 transform_rows(fields, self.state, block, special, inputs_only=not labels)
-                for block in rows_of(rows, columns)
+                for block in rows_of(rows, columns, reading=self.reading)
             )
         return arrays
 

@@ -62,7 +62,9 @@ from .schema import (
 )
 from .times import seconds_of
 
-POSITIVE_WORDS = frozenset(("1", "yes", "y", "true", "t", "click", "clicked", "like", "liked", "positive", "pos"))
+POSITIVE_WORDS = frozenset(
+    ("1", "yes", "y", "true", "t", "ja", "oui", "sí", "sim", "click", "clicked", "like", "liked", "positive", "pos")
+)
 """Words, in lower case, that a label column may hold for a click."""
 
 
@@ -318,6 +320,13 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
             array = pc.fill_null(array, pa.scalar(0).cast(array.type))
         labels[~missing] = columns.to_labels(array, spec.column, source)[~missing]
         return labels
+    positive = pc.fill_null(follows(array, spec, place), False).to_numpy(zero_copy_only=False)
+    labels[~missing] = positive[~missing]
+    return labels
+
+
+def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
+    """Whether each value of a column follows the rule of a label; null where there is no value. `place` names the column in errors."""
     if spec.rule in ("equals", "in"):
         wanted = spec.value if spec.rule == "in" else [spec.value]
         try:
@@ -326,15 +335,12 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
             raise ValueError(
                 f"{place}: the column has the type {array.type}, and the label rule compares it with {wanted!r}."
             ) from None
-    else:
-        if not columns.is_number(array.type):
-            raise ValueError(
-                f"{place}: the rule {spec.describe()!r} compares numbers, and the column has the type {array.type}."
-            )
-        chosen = _COMPARE[spec.rule](array, pa.scalar(spec.value))
-    positive = pc.fill_null(chosen, False).to_numpy(zero_copy_only=False)
-    labels[~missing] = positive[~missing]
-    return labels
+        return pc.if_else(pc.is_null(array), pa.scalar(None, pa.bool_()), chosen)
+    if not columns.is_number(array.type):
+        raise ValueError(
+            f"{place}: the rule {spec.describe()!r} compares numbers, and the column has the type {array.type}."
+        )
+    return _COMPARE[spec.rule](array, pa.scalar(spec.value))
 
 
 def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:

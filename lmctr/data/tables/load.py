@@ -8,7 +8,9 @@ files: {train: train.csv.gz, test: test.csv.gz}   # or one file: part it by `spl
 # format: csv | tsv | parquet | jsonl             # default: from the extension
 # delimiter: ";"
 # names: [click, ad, price]                       # of CSV files without a header line
+# decimal: ","                                    # na_values: ["?", NULL]: both of CSV files
 label: click                                      # 0 or 1; several: labels: [click, conversion], whose cells may be empty
+# label: {column: answer, equals: "yes"}          # greater_than, at_least, less_than, at_most, equals, in
 group: user                                       # optional: column of the grouped AUC
 time: {column: ts, format: "%Y-%m-%d %H:%M:%S"}   # optional; a name alone: unix seconds or timestamps
 weight: w                                         # optional
@@ -28,7 +30,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 
@@ -36,11 +38,13 @@ from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularV
 from lmctr.data.features.fields import parse_fields
 from lmctr.data.features.processor import checked_labels
 from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.registry import load_tabular
 from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, refuse_other_schema, short_for
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
 
+from .labels import label_spec, told_by
 from .reading import block_size_for
 from .source import Piece, SplitRule, TableSource, file_piece, table_piece
 from .store import TabularStore
@@ -60,10 +64,10 @@ __all__ = [
 
 def table_source(
     data: Any,
-    label: str | None = "label",
+    label: str | Mapping[str, Any] | None = "label",
     fields: Sequence[Mapping[str, Any]] | None = None,
     *,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str | Mapping[str, Any]] | None = None,
     validation: Any = None,
     test: Any = None,
     group: str | None = None,
@@ -76,6 +80,8 @@ def table_source(
     format: str | None = None,
     delimiter: str | None = None,
     names: Sequence[str] | None = None,
+    decimal: str = ".",
+    na_values: Sequence[str] | None = None,
     info: DatasetInfo | None = None,
     memory_limit: int | None = None,
 ) -> TableSource:
@@ -84,7 +90,8 @@ def table_source(
     Args:
         data: the whole table, or the training part when `test` is given. A path, or whatever
             [`~lmctr.data.tables.source.rows_of`] takes. A stream that can be read once only (a generator) does not do.
-        label: label column, or None.
+        label: column of 0 and 1, or a rule on a column such as `{"column": "answer", "equals": "yes"}` (`greater_than`, `at_least`, `less_than`,
+            `at_most`, `equals`, `in`); None: no label.
         labels: several label columns in place of `label`, for models with several tasks; empty cells of them are labels not known.
         fields: fields of the processor. None takes all other columns of the first block: text, whole numbers and booleans as
             categorical, other numbers as numeric, lists as sequences.
@@ -101,6 +108,8 @@ def table_source(
         format: of files, see [`stream_file`].
         delimiter: of CSV files.
         names: column names of CSV files without a header line.
+        decimal: decimal point of CSV files, "." or ",".
+        na_values: further texts of CSV files that mean a missing value.
         info: origin and licence.
         memory_limit: bytes that reading may take beside vocabularies; sets the size of blocks.
 
@@ -109,7 +118,7 @@ def table_source(
     """
     if validation is not None and test is None:
         raise ValueError("validation is given and test is not; give both parts, or none.")
-    reading = {"format": format, "delimiter": delimiter, "names": names}
+    reading = {"format": format, "delimiter": delimiter, "names": names, "decimal": decimal, "na_values": na_values}
     reading["block_size"] = block_size_for(memory_limit)
 
     def piece(part_data: Any, part: str | None, rule: SplitRule | None = None) -> Piece:
@@ -131,10 +140,9 @@ def table_source(
         pieces = [piece(data, None, rule), piece(test, "test")]
     else:
         pieces = [piece(data, None)]
-    if labels is not None:
-        label, *extra = _checked_labels(labels)
-    else:
-        extra = []
+    specs = _label_specs(label, labels)
+    pieces = [told_by(piece, specs) for piece in pieces]
+    label, *extra = [spec.column for spec in specs] or [None]
     special = {name for name in (label, *extra, group, time, weight) if name is not None}
     if fields is None:
         fields = _guess_fields(next(pieces[0].read(None)).table.schema, special)
@@ -150,15 +158,32 @@ def table_source(
         time=time,
         time_format=time_format,
         weight=weight,
+        reading=_reading(decimal, na_values),
         split=rule,
         info=info,
     )
 
 
-def _checked_labels(labels: Sequence[str]) -> list[str]:
-    if isinstance(labels, str) or not labels or not all(isinstance(name, str) and name for name in labels):
+def _reading(decimal: str, na_values: Sequence[str] | None) -> dict[str, Any] | None:
+    """What is not as usual in how text files are written, as a processor keeps it."""
+    if decimal not in (".", ","):
+        raise ValueError(f"decimal={decimal!r}; accepted: '.' and ','.")
+    if isinstance(na_values, str) or not all(isinstance(text, str) for text in na_values or ()):
+        raise ValueError(f"na_values={na_values!r}; accepted: a list of texts, such as ['?'].")
+    unusual = {"decimal": decimal} if decimal != "." else {}
+    return unusual | ({"na_values": list(na_values)} if na_values else {}) or None
+
+
+def _label_specs(
+    label: str | Mapping[str, Any] | None, labels: Sequence[str | Mapping[str, Any]] | None
+) -> list[LabelSpec]:
+    if labels is None:
+        return [] if label is None else [label_spec(label)]
+    if isinstance(labels, str) or not labels or not all(labels):
         raise ValueError(f"labels={labels!r}; accepted: a list of label columns, such as [click, conversion].")
-    return [labels[0], *(checked_labels(labels[0], labels[1:]) or ())]
+    specs = [label_spec(label) for label in labels]
+    checked_labels(specs[0].column, [spec.column for spec in specs[1:]])
+    return specs
 
 
 def _guess_fields(schema: pa.Schema, special: set[str]) -> list[dict[str, Any]]:
@@ -204,8 +229,10 @@ class TableSchema(Values):
     format: str | None = None
     delimiter: str | None = None
     names: list[str] | None = None
-    label: ColumnName | None = None
-    labels: list[ColumnName] | None = None
+    decimal: Literal[".", ","] = "."
+    na_values: list[str] | None = None
+    label: Label | None = None
+    labels: list[Label] | None = None
     group: ColumnName | None = None
     time: Annotated[TableTime, short_for("column")] | None = None
     weight: ColumnName | None = None
@@ -232,7 +259,9 @@ def source_from_schema(
     given = {"split": split or keys.split.rule, "seed": keys.split.seed if seed is None else seed}
     given["fractions"] = keys.split.fractions if fractions is None else fractions
     if labels is None and None not in (keys.label, keys.labels):
-        raise ValueError(f"{where}: label {keys.label!r} and labels {keys.labels} are both set; keep one")
+        raise ValueError(
+            f"{where}: label {keys.label.column!r} and labels {[spec.column for spec in keys.labels]} are both set; keep one"
+        )
     labels = keys.labels if labels is None else labels
     parts = {part: getattr(files, part) for part in ("validation", "test")}
     return table_source(
@@ -249,6 +278,8 @@ def source_from_schema(
         format=keys.format,
         delimiter=keys.delimiter,
         names=keys.names,
+        decimal=keys.decimal,
+        na_values=keys.na_values,
         info=DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info)),
         memory_limit=memory_limit,
     )

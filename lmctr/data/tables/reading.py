@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,12 +21,13 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.logs.columns import is_number
+from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.reading import (
     check_columns,
     check_same_types,
     checked_file,
     csv_header,
+    delimiter_of,
     first_not_utf8,
     parquet_files,
     parse_error,
@@ -40,8 +42,19 @@ BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
 # Fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time.
 _SHARE = 20
-_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
+_NUMBER = r"^\s*[+-]?(\d+{0}?\d*|{0}\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
 _MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """How a CSV file is written."""
+
+    delimiter: str
+    names: Sequence[str] | None
+    decimal: str
+    na_values: tuple[str, ...]
+
 
 _CsvOptions = tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]
 
@@ -66,6 +79,8 @@ def stream_file(
     format: str | None = None,
     delimiter: str | None = None,
     names: Sequence[str] | None = None,
+    decimal: str = ".",
+    na_values: Sequence[str] | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> Iterator[Rows]:
     """Rows of one file, block by block.
@@ -74,8 +89,10 @@ def stream_file(
         path: the file.
         columns: columns to read, with what they hold: "text", "number" or "any" (as the reader finds it). None reads all.
         format: "csv", "tsv", "parquet" or "jsonl"; default: from the extension.
-        delimiter: of CSV files, default a comma (TSV: a tab).
+        delimiter: of CSV files; default: a tab (TSV), else what parts the first lines.
         names: column names of a CSV file without a header line.
+        decimal: decimal point of CSV files.
+        na_values: further texts of CSV files that mean a missing value, also in columns of text.
         block_size: bytes of text per block; for Parquet about as many bytes of decoded values.
 
     Raises:
@@ -89,8 +106,9 @@ def stream_file(
     elif kind == "jsonl":
         stream = _stream_json(path, columns, block_size)
     else:
-        delimiter = delimiter or ("\t" if kind == "tsv" else ",")
-        stream = _stream_csv(path, columns, delimiter, names, block_size)
+        if delimiter is None:
+            delimiter = "\t" if kind == "tsv" else "," if names else _default_delimiter(path, columns)
+        stream = _stream_csv(path, columns, _Writing(delimiter, names, decimal, tuple(na_values or ())), block_size)
     first = 1
     for table in _ahead(stream):
         if table.num_rows:
@@ -114,6 +132,16 @@ def names_in_file(path: str | Path) -> list[str]:
         return next(stream_file(path)).table.schema.names  # which says what is wrong
 
 
+def _default_delimiter(path: Path, columns: Mapping[str, str] | None) -> str:
+    """What the first lines are parted by; a comma where it finds one of the columns in the header line."""
+    sign = delimiter_of(path)
+    if sign == "," or columns is None:
+        return sign
+    with _opened(path) as stream:
+        line = next(_line_blocks(stream, 1 << 16, path, quoted=True)).split(b"\n", 1)[0]
+    return "," if {*columns} & {*csv_header(pa.py_buffer(line + b"\n"), pacsv.ParseOptions(), path)} else sign
+
+
 def _ahead(stream: Iterator[pa.RecordBatch | pa.Table]) -> Iterator[pa.RecordBatch | pa.Table]:
     """The stream itself; its next block is read (outside the interpreter's lock) while the caller works on the last one."""
     with ThreadPoolExecutor(1) as pool:
@@ -129,10 +157,10 @@ def _opened(path: Path) -> pa.NativeFile:
 
 
 def _stream_csv(
-    path: Path, columns: Mapping[str, str] | None, delimiter: str, names: Sequence[str] | None, block_size: int
+    path: Path, columns: Mapping[str, str] | None, writing: _Writing, block_size: int
 ) -> Iterator[pa.Table]:
     # Blocks of whole lines are cut here and parsed one by one: Arrow's own streaming reader holds more than 30 blocks at a time
-    parse = pacsv.ParseOptions(delimiter=delimiter)
+    parse, names = pacsv.ParseOptions(delimiter=writing.delimiter), writing.names
     skipped = 0 if names else 1
     types = {"text": pa.string(), "number": pa.float64()}
     types = {name: types[kind] for name, kind in (columns or {}).items() if kind in types}
@@ -147,10 +175,14 @@ def _stream_csv(
                 check_columns(names, wanted, str(path))
             read = pacsv.ReadOptions(column_names=list(names), skip_rows=skipped, block_size=len(block) + 1)
             convert = pacsv.ConvertOptions(
-                column_types=types, include_columns=wanted, null_values=list(_MISSING), strings_can_be_null=False
+                column_types=types,
+                include_columns=wanted,
+                null_values=[*_MISSING, *writing.na_values],
+                strings_can_be_null=False,
+                decimal_point=writing.decimal,
             )
             try:
-                table = pacsv.read_csv(pa.py_buffer(block), read, parse, convert)
+                table = _parsed(block, (read, parse, convert), types, is_first=not done)
             except pa.ArrowInvalid as error:
                 if "Empty CSV" in str(error):  # the header line alone
                     skipped = 0
@@ -162,8 +194,36 @@ def _stream_csv(
                 if pa.types.is_binary(field.type):  # what Arrow makes of text that is not UTF-8
                     raise _bad_cell(path, table, {}, done) or ValueError(f"{path}: not UTF-8 text.")
             skipped = 0
-            yield table
+            yield _without(table, writing.na_values)
             done += table.num_rows
+
+
+def _parsed(block: bytes, options: _CsvOptions, types: dict[str, pa.DataType], is_first: bool) -> pa.Table:
+    """A block's columns; where they are to hold numbers and hold words for true and false in the first block, these are their numbers."""
+    read, parse, convert = options
+    try:
+        return pacsv.read_csv(pa.py_buffer(block), read, parse, convert)
+    except pa.ArrowInvalid as error:
+        numbers = [name for name, kind in types.items() if is_number(kind)]
+        if not is_first or "conversion error" not in str(error):
+            raise
+        plain = pacsv.ConvertOptions(include_columns=numbers, null_values=convert.null_values)
+        found = pacsv.read_csv(pa.py_buffer(block), read, parse, plain).schema
+        words = {field.name: field.type for field in found if pa.types.is_boolean(field.type)}
+        if not words:
+            raise
+        types.update(words)
+        convert.column_types = types
+        return pacsv.read_csv(pa.py_buffer(block), read, parse, convert)
+
+
+def _without(table: pa.Table, na_values: Sequence[str]) -> pa.Table:
+    """The table whose texts that mean a missing value are null."""
+    for place, name in enumerate(table.column_names if na_values else ()):
+        if is_text(table[name].type):
+            missing = pc.is_in(table[name], pa.array(na_values, table[name].type))
+            table = table.set_column(place, name, pc.if_else(missing, pa.scalar(None, table[name].type), table[name]))
+    return table
 
 
 def _csv_error(
@@ -175,7 +235,7 @@ def _csv_error(
         raw = pacsv.ConvertOptions(
             column_types=dict.fromkeys(read.column_names, pa.binary()), include_columns=convert.include_columns
         )
-        found = _bad_cell(path, pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types, done)
+        found = _bad_cell(path, pacsv.read_csv(pa.py_buffer(block), read, parse, raw), types, done, convert)
         if found is not None:
             return found
     else:
@@ -183,16 +243,28 @@ def _csv_error(
     return ValueError(f"{path}: cannot be read as delimited text: {message}")
 
 
-def _bad_cell(path: Path, table: pa.Table, types: Mapping[str, pa.DataType], done: int) -> ValueError | None:
-    """The error for the first cell that does not fit its column; `done` rows stand before the table."""
+def _bad_cell(
+    path: Path,
+    table: pa.Table,
+    types: Mapping[str, pa.DataType],
+    done: int,
+    convert: pacsv.ConvertOptions | None = None,
+) -> ValueError | None:
+    """The error for the first cell that does not fit its column; `done` rows stand before the table, and `convert` read its numbers."""
     for name in table.column_names:
         raw = table[name].combine_chunks()
         bad, problem = first_not_utf8(raw), "is not UTF-8 text; convert the file to UTF-8"
         if bad is None and name in types and is_number(types[name]):
             text, problem = raw.cast(pa.large_string()), "is no number, as the values before it are"
-            number = pc.match_substring_regex(text, _NUMBER, ignore_case=True)
-            rows = pc.indices_nonzero(pc.invert(pc.or_(number, pc.is_in(text, pa.array(_MISSING, text.type)))))
+            form = _NUMBER.format(re.escape(convert.decimal_point))
+            number = pc.match_substring_regex(text, form, ignore_case=True)
+            rows = pc.indices_nonzero(
+                pc.invert(pc.or_(number, pc.is_in(text, pa.array(convert.null_values, text.type))))
+            )
             bad = (rows[0].as_py(), text[rows[0].as_py()].as_py()) if len(rows) else None
+            other = "," if convert.decimal_point == "." else "."
+            if bad is not None and re.match(_NUMBER.format(re.escape(other)), bad[1], re.IGNORECASE):
+                problem += f", whose decimal point is {convert.decimal_point!r} (`decimal` says which)"
         if bad is not None:
             row, value = bad
             return ValueError(f"{path}, column {name!r}: row {done + row + 1} {problem} ({value!r}).")

@@ -97,6 +97,7 @@ class TableSource:
         group: column of the grouped AUC, such as the user, or None.
         time: time column (unix seconds or timestamps; texts need `time_format`), or None.
         weight: column of sample weights, or None.
+        reading: how text files are written, where not as usual: `decimal`, `na_values` (see [`stream_file`]); None: as usual.
         split: rule for pieces without a part.
         info: origin, licence, counts, label rule.
         published_split: whether the rows are parted as a published benchmark parts them, at random though they have a time.
@@ -112,6 +113,7 @@ class TableSource:
     time: str | None = None
     time_format: str | None = None
     weight: str | None = None
+    reading: Mapping[str, Any] | None = None
     split: SplitRule = field(default_factory=SplitRule)
     info: DatasetInfo = field(default_factory=DatasetInfo)
     statistics_reader: StatisticsReader | None = None
@@ -239,7 +241,12 @@ def watched(stream: Iterator[Rows], what: str, progress: bool) -> Iterator[Rows]
     return over(stream, what, "rows", count=len, show=progress)
 
 
-def rows_of(data: Any, columns: Mapping[str, str] | None = None, part: str | None = None) -> Iterator[Rows]:
+def rows_of(
+    data: Any,
+    columns: Mapping[str, str] | None = None,
+    part: str | None = None,
+    reading: Mapping[str, Any] | None = None,
+) -> Iterator[Rows]:
     """Rows of anything that holds a table.
 
     Args:
@@ -247,6 +254,7 @@ def rows_of(data: Any, columns: Mapping[str, str] | None = None, part: str | Non
             IterableDataset, a pandas DataFrame, a dict of columns, a list of dicts, [`Rows`] or an iterable of RecordBatches.
         columns: columns to read, with what they hold; None reads all.
         part: only the rows of this part, for a [`TableSource`].
+        reading: of a path, how a text file is written: `decimal`, `na_values`.
 
     Raises:
         ValueError: no rows, missing or duplicate columns.
@@ -258,7 +266,7 @@ def rows_of(data: Any, columns: Mapping[str, str] | None = None, part: str | Non
         yield data
         return
     if isinstance(data, (str, os.PathLike)):
-        yield from stream_file(data, columns)
+        yield from stream_file(data, columns, **(reading or {}))
         return
     first = 1
     for table in _tables(data, columns):

@@ -83,6 +83,9 @@ class _Names:
     time: TimeSpec
     scenario: str | None = None
     context: Mapping[str, str] | None = None  # columns of the input by the names of the log's context
+    reading: Mapping[str, Any] | None = (
+        None  # how text files of the log, and so of the input, write numbers and missing values
+    )
 
 
 class JoinedRows:
@@ -148,7 +151,7 @@ class JoinedRows:
                 `allow_unknown`, a field with next to no known value.
         """
         wanted = self._wanted(_columns_of(source), id_column)
-        for rows in rows_of(source, wanted):
+        for rows in rows_of(source, wanted, reading=self.names.reading):
             where = rows.source or "rows"
             for start in range(0, len(rows), ROWS):
                 yield from self._block(Rows(rows.table.slice(start, ROWS), where, rows.first + start), id_column)
@@ -299,10 +302,14 @@ def _names(data: Mapping[str, Any]) -> _Names | None:
     """The columns that the schema of a log names; None: it has none."""
     path = Path(data["name"]).expanduser()
     if path.suffix.lower() in (".yaml", ".yml"):
-        keys = read_schema(path).columns
+        schema = read_schema(path)
+        keys, file = schema.columns, schema.events.model_dump()
     elif "columns" in data["options"]:
-        keys = parse_schema({"columns": data["options"]["columns"]}).columns
+        keys, file = parse_schema({"columns": data["options"]["columns"]}).columns, data["options"]
     else:
         return None
+    reading = {key: file[key] for key in ("decimal", "na_values") if file.get(key) is not None}
     context = {name: spec.column for name, spec in keys.context.items()}
-    return _Names(keys.user, keys.item, keys.time, None if keys.scenario is None else keys.scenario.column, context)
+    return _Names(
+        keys.user, keys.item, keys.time, None if keys.scenario is None else keys.scenario.column, context, reading
+    )

@@ -67,7 +67,7 @@ def predict_table(
     count, unknown, name = 0, UnknownValues(processor), "standard input" if source == "-" else source
     tasks = processor.tasks
     with scores_to(target, tasks) as writer:
-        for rows in over(_rows(source, columns), f"scoring {name}", "rows", count=len):
+        for rows in over(_rows(source, columns, processor.reading), f"scoring {name}", "rows", count=len):
             logits = table_logits(model, processor(rows), batch_size)
             unknown.add()
             unknown.check(name, allow_unknown)
@@ -94,9 +94,9 @@ def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = N
     return torch.cat(parts).numpy()
 
 
-def _rows(source: str, columns: dict[str, str]) -> Iterator[Rows]:
+def _rows(source: str, columns: dict[str, str], reading: Mapping[str, Any] | None) -> Iterator[Rows]:
     if source != "-":
-        yield from rows_of(source, columns)
+        yield from rows_of(source, columns, reading=reading)
         return
     objects = (row for _, row in read_objects(sys.stdin, "standard input", "a row"))
     first = 1

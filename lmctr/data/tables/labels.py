@@ -1,0 +1,71 @@
+"""Labels that a rule tells from a column of words or numbers: `label: {column: answer, equals: "yes"}`, as in the schema of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from lmctr.data.features.columns import Rows
+from lmctr.data.logs.columns import place
+from lmctr.data.logs.schema import Label, LabelSpec
+from lmctr.data.logs.table import follows
+from lmctr.data.schemas import SchemaWording
+from lmctr.utils.values import Values, read_values
+
+from .source import Piece
+
+__all__ = ["label_spec", "told_by"]
+
+
+class _Given(Values):
+    label: Label
+
+
+def label_spec(label: str | Mapping[str, Any] | LabelSpec | None) -> LabelSpec | None:
+    """A label as it is given: the column of 0 and 1, or a rule on a column.
+
+    Raises:
+        ValueError: unknown keys, several rules, `missing`, which is for events of a log.
+    """
+    if label is not None and not isinstance(label, LabelSpec):
+        label = read_values(_Given, {"label": label}, SchemaWording("the table")).label
+    if label is not None and "missing" in label.model_fields_set:
+        raise ValueError(
+            f"label {label.column!r}: `missing` is for events of a log, which stand in histories; leave such rows out."
+        )
+    return label
+
+
+def told_by(piece: Piece, labels: list[LabelSpec]) -> Piece:
+    """The piece with 1 where a label's rule holds, 0 where not, and empty where its column is."""
+    rules = {spec.column: spec for spec in labels if spec.rule is not None}
+    if not rules:
+        return piece
+
+    def read(columns: Mapping[str, str] | None) -> Iterator[Rows]:
+        kinds = {name: _kind(spec) for name, spec in rules.items()}
+        wanted = None if columns is None else {name: kinds.get(name, kind) for name, kind in columns.items()}
+        for rows in piece.read(wanted):
+            yield Rows(_told(rows, rules), rows.source, rows.first, rows.split, rows.numbers)
+
+    said = repr(sorted(spec.describe() for spec in rules.values()))
+    return replace(piece, read=read, fingerprint=lambda: f"{piece.fingerprint()} {said}")
+
+
+def _kind(spec: LabelSpec) -> str:
+    """What a file's column is read as, to be compared."""
+    values = spec.value if isinstance(spec.value, list) else [spec.value]
+    if all(isinstance(value, str) for value in values):
+        return "text"
+    return "any" if any(isinstance(value, (str, bool)) for value in values) else "number"
+
+
+def _told(rows: Rows, rules: Mapping[str, LabelSpec]) -> pa.Table:
+    table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
+    for name in {*rules} & {*table.schema.names}:
+        held = follows(rows.column(name), rules[name], place(rows.source, name)).cast(pa.float64())
+        table = table.set_column(table.schema.get_field_index(name), name, held)
+    return table
