@@ -36,7 +36,7 @@ _NAMES = {
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
-    "response hit",
+    "response hit churn churned outcome subscribed deposit revenue survived",
     "feedback_values": "rating ratings stars score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
     "listened percentplayed",
     "feedback": "action actiontype event eventtype behavior behaviour behaviortype activity interaction interactiontype",
@@ -105,12 +105,16 @@ class FileSample:
         """The values of a column that are there."""
         return self.table[name].combine_chunks().drop_null()
 
+    def called(self, role: str) -> list[str]:
+        """Columns whose very names are of a role, the surest first."""
+        plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in self.table.column_names}
+        return [name for word in _NAMES[role] for name in plain if plain[name] == word]
+
     def named(self, role: str) -> list[str]:
         """Columns by how well their names suit a role: the very names first, then those that hold one of them as a word."""
-        plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in self.table.column_names}
-        exact = [name for word in _NAMES[role] for name in plain if plain[name] == word]
-        words = {name: re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()) for name in plain}
-        return list(dict.fromkeys(exact + [name for name in plain if {*words[name]} & {*_NAMES[role]}]))
+        names = self.table.column_names
+        words = {name: re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()) for name in names}
+        return list(dict.fromkeys(self.called(role) + [name for name in names if {*words[name]} & {*_NAMES[role]}]))
 
 
 def sample_file(path: str | os.PathLike) -> FileSample:
@@ -259,9 +263,11 @@ class Guesser:
         self.left = list(events.table.column_names)  # columns that are nothing yet
         self.columns: dict[str, Any] = {}
         self.click: str | None = None  # the value of the stated label that is one
-        column, sign, value = given.get("label", "").rpartition("=")
-        if sign and given["label"] not in self.left:
-            given["label"], self.click = column, value
+        plain = {column.strip(): column for column in self.left}  # names may have blanks around them
+        for name, column in plain.items() if given.get("label", "").strip() not in plain else ():
+            if given.get("label", "").strip().startswith(f"{name}="):
+                given["label"], self.click = column, given["label"].strip()[len(name) + 1 :]
+        given |= {role: plain.get(column.strip(), column) for role, column in given.items() if column not in self.left}
         for role, column in given.items():
             if column not in self.left:
                 raise ValueError(
@@ -480,7 +486,7 @@ class Guesser:
                 and re.fullmatch(r"-?\d+(\.\d+)?", self.click)
                 and float(self.click) == value
             )
-            if str(value).lower() == self.click.lower() if isinstance(value, bool) else number or value == self.click:
+            if number or str(value).strip().lower() == self.click.strip().lower():
                 return value
         shown = ", ".join(map(repr, found[:5]))
         raise ValueError(

@@ -15,7 +15,11 @@ from lmctr.data.logs.columns import is_number, is_text
 
 __all__ = ["guess_files", "guess_table"]
 
-_COUNTS = 20  # distinct whole numbers from 0, 1 or below on, above which a column of them may count rather than name
+_COUNTS = 20  # distinct whole numbers above which a column of them may count rather than name
+_CODES = 256  # distinct ones above which they count if they start at 0, 1 or below and leave gaps
+_DENSE = 0.9  # share of the numbers between the least and the largest that names leave no gaps from
+_FEWEST_OF_CODE = 5  # rows of a code on average
+_BINS = 32
 
 
 def guess_files(
@@ -65,19 +69,23 @@ class _TableGuesser(Guesser):
         schema = self.found.schema = {"events": {"path": str(self.events.path), **self.events.reading}}
         schema["label"] = self._label()
         self._moment(schema)
-        if "user" in self.given or (self.events.named("user") and self.events.named("user")[0] in self.left):
-            schema["group"] = self.given.get("user", self.events.named("user")[0])
-            self._say("group", schema["group"], "users, by its name: AUC inside them is reported too")
+        group = self.given.get("user") or next(filter(self._are_users, self.events.named("user")), None)
+        if group is not None:
+            schema["group"] = group
+            self._say("group", group, "users, by its name: AUC inside them is reported too")
         schema["fields"] = [field for name in self.left for field in self._fields(name)]
         return self.found
 
+    def _are_users(self, name: str) -> bool:
+        """Whether a column called like users has some number of them, who come again."""
+        return name in self.left and _COUNTS < self.events.distinct.get(name, 0) < 0.5 * self.events.table.num_rows
+
     def _label(self) -> str | dict[str, Any]:
-        """The column of two values, 0 and 1 or yes and no, or the rule on it: the named one, else the only one (numbers first)."""
+        """The column of two values, 0 and 1 or yes and no, or the rule on it: the named one, else the last column, else the only one."""
         says = {name: yes for name in self.left if (yes := self._yes(name)) is not None}
         named = [name for name in self.events.named("label") if name in says]
-        texts = [name for name in says if is_text(self.events.table[name].type)]
-        others = [name for name in says if name not in texts] or (texts if len(texts) == 1 else [])
-        label = self.given.get("label") or next(iter(named or others), None)
+        last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
+        label = self.given.get("label") or next(iter(named or last or (says if len(says) == 1 else [])), None)
         if label not in says:
             raise self._absent("label", "0 and 1, or yes and no")
         self.left.remove(label)
@@ -109,48 +117,74 @@ class _TableGuesser(Guesser):
             return
 
     def _fields(self, name: str) -> list[dict[str, Any]]:
-        """The fields of a column; none: it is left out. Whole numbers that may count or name are read both ways."""
+        """The fields of a column; none: it is left out. Numbers are read as they are and by bins, whole ones that may name things as codes too."""
         values, distinct = self.events.values(name), self.events.distinct.get(name)
-        kind, left_out, how = values.type, None, {}
-        is_whole = pa.types.is_integer(kind)
+        kind, left_out = values.type, None
         if not len(values) or (distinct is not None and distinct < 2):
             left_out = "one value only" if len(values) else "empty"
         elif pa.types.is_nested(kind):
-            why, how = "lists", {"type": "sequence"}
+            why, fields = "lists", [{"name": name, "type": "sequence"}]
         elif pa.types.is_temporal(kind):
             left_out = "another time"
-        elif is_number(kind) and not is_whole and not self._is_called_code(name):
-            why, how = "numbers", self._number(values)
+        elif (
+            is_number(kind)
+            and not self._is_called_code(name)
+            and (is_code := self._may_be_code(values, distinct)) is not True
+        ):
+            fields = [] if is_code is False else [self._category(name, values)]
+            why = (
+                "numbers"
+                if is_code is False
+                else f"{distinct:,} different whole numbers: codes, or counts? Read as both"
+            )
+            fields += self._numbers(name, values, "_number" if fields else "")
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
-            why, how = f"lists, parted by {separator!r}", {"type": "multi_value", "separator": separator}
+            why, fields = (
+                f"lists, parted by {separator!r}",
+                [{"name": name, "type": "multi_value", "separator": separator}],
+            )
         elif distinct > 50 and distinct > 0.9 * len(values):
             left_out = "another value on (almost) every row"
         else:
-            why, how = (
-                f"{distinct:,} {'codes' if is_number(kind) else 'categories'}",
-                {"type": "categorical", "min_count": 2},
-            )
-            how |= {"value_type": "integer"} if is_whole else {"value_type": "text"} if is_text(kind) else {}
+            why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
+            fields = [self._category(name, values)]
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
-        fields = [{"name": name, **how}]
-        if is_whole and not self._names(name, values, distinct):
-            why = f"{distinct:,} different whole numbers: codes, or counts? Read as both"
-            fields.append({"name": f"{name}_number", "column": name, **self._number(values)})
-        self._say("field", name, why, sure=len(fields) == 1)
+        self._say("field", name, why, sure="both" not in why)
         return fields
 
     @staticmethod
-    def _number(values: pa.Array) -> dict[str, Any]:
-        before = {"before": "log1p"} if pc.min(values).as_py() >= 0 else {}
-        return {"type": "numeric", **before, "transform": "standardize"}
+    def _category(name: str, values: pa.Array) -> dict[str, Any]:
+        types = {"value_type": "integer"} if pa.types.is_integer(values.type) else {}
+        types = {"value_type": "text"} if is_text(values.type) else types
+        return {"name": name, "type": "categorical", "min_count": 2, **types}
 
-    def _names(self, name: str, values: pa.Array, distinct: int) -> bool:
-        """Whether whole numbers are codes for sure: called so, few, or far above 0."""
-        return self._is_called_code(name) or distinct <= _COUNTS or pc.min(values).as_py() > 1
+    @staticmethod
+    def _numbers(name: str, values: pa.Array, end: str) -> list[dict[str, Any]]:
+        """A column of numbers as one number, and by the bin that it falls into: what is no line is learnt by the bins."""
+        column = {"column": name} if end else {}
+        before = {"before": "log1p"} if pc.min(values).as_py() >= 0 else {}
+        bins = {"column": name, "type": "numeric", "transform": "quantile", "num_bins": _BINS, "missing": "own_id"}
+        return [
+            {"name": f"{name}{end}", **column, "type": "numeric", **before, "transform": "standardize"},
+            {"name": f"{name}_bin", **bins},
+        ]
+
+    @staticmethod
+    def _may_be_code(values: pa.Array, distinct: int) -> bool | None:
+        """Whether numbers name things: surely (few whole ones), surely not (fractions, or too many to be met again), or None."""
+        if not pa.types.is_integer(values.type) or distinct * _FEWEST_OF_CODE > len(values):
+            return False
+        if distinct <= _COUNTS:
+            return True
+        least, most = pc.min(values).as_py(), pc.max(values).as_py()
+        counts = (
+            distinct > _CODES and least <= 1 and distinct < _DENSE * (most - least + 1)
+        )  # some of many numbers from 0 on
+        return False if counts else None
 
     def _is_called_code(self, name: str) -> bool:
         if re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())):
             return True
-        return any(name in self.events.named(role) for role in ("user", "item"))
+        return any(name in self.events.called(role) for role in ("user", "item"))

@@ -41,6 +41,7 @@ CHECKS = ("field", "encoding", "duplicates", "random_split", "time_unit", "futur
 
 _SURE, _NEAR, _APART = 0.98, 0.9, 0.15  # AUC of a copy of the label; of a noisy one; and its lead over the next field
 _FEWEST = 200  # held-out rows from which on an AUC says something
+_OF_EACH = 3  # copies of each label, below which they may be one kind of rows, such as empty visits
 _BINS = 64
 _INSIDE = 1e-3  # of a number's variance that may be left inside the values of a category of which it is a function
 _LOOKED_AT = 20_000  # rows
@@ -250,8 +251,8 @@ def duplicate_rows(hashes: np.ndarray, labels: np.ndarray, train: np.ndarray, he
         return []
     place = np.minimum(np.searchsorted(distinct, hashes[held]), len(distinct) - 1)
     twin = distinct[place] == hashes[held]
-    count = int(twin.sum())
-    if count < max(10, 0.005 * len(held)):
+    count, positive = int(twin.sum()), int((labels[held[twin]] > 0).sum())
+    if count < max(10, 0.005 * len(held)) or min(positive, count - positive) < _OF_EACH:
         return []
     agree = float(np.mean(labels[train[first[place[twin]]]] == labels[held[twin]]))
     rate = float(np.mean(labels[held] > 0))

@@ -41,9 +41,9 @@ def data_lines(data: dict[str, Any] | None, as_text: Callable[[Any], str] = as_t
     ]
     known = {*_INFO_KEYS, "info", "truncation"}
     lines += [
-        f"{as_text(_words(key)).capitalize()}: {as_text(_value(value))}"
+        f"{as_text(_words(key)).capitalize()}: {as_text(text)}"
         for key, value in data.items()
-        if key not in known and value
+        if key not in known and value and (text := _value(value))
     ]
     if data.get("truncation"):
         lines.append(f"Length of texts: {as_text(_truncation(data['truncation']))}")
@@ -69,7 +69,7 @@ _INFO_KEYS = ("name", "url", "licence", "citation", "label_rule", "language", "n
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        shown_values = {name: _value(inner) for name, inner in value.items() if inner is not None}
+        shown_values = {name: _value(inner) for name, inner in value.items() if inner not in (None, {})}
         return ", ".join(
             f"{_words(name)} {f'({inner})' if isinstance(value[name], dict) else inner}"
             for name, inner in shown_values.items()

@@ -219,7 +219,7 @@ def clicks(**more):
     rng = np.random.default_rng(1)
     columns = {
         "clicked": rng.integers(0, 2, ROWS),
-        "visits": rng.integers(0, 90, ROWS),
+        "visits": rng.integers(0, 60, ROWS),
         "price": rng.normal(size=ROWS).round(3),
         "site_id": rng.integers(0, 90, ROWS),
         "slot": rng.integers(0, 7, ROWS),
@@ -243,10 +243,13 @@ def test_a_table_of_clicks(tmp_path):
     fields = {field["name"]: {key: field[key] for key in field if key != "name"} for field in schema.pop("fields")}
     assert schema == {}
     codes = {"type": "categorical", "min_count": 2, "value_type": "integer"}
+    bins = {"type": "numeric", "transform": "quantile", "num_bins": 32, "missing": "own_id"}
     assert fields == {
         "visits": codes,
         "visits_number": {"column": "visits", "type": "numeric", "before": "log1p", "transform": "standardize"},
+        "visits_bin": bins | {"column": "visits"},
         "price": {"type": "numeric", "transform": "standardize"},
+        "price_bin": bins | {"column": "price"},
         "site_id": codes,
         "slot": codes,
         "browser": codes | {"value_type": "text"},
@@ -279,7 +282,7 @@ def test_the_time_and_the_users_of_a_table(tmp_path):
         ({"clicked": ["many", "few"] * (ROWS // 2)}, {}, r"like the label \(0 and 1, or yes and no\).*--label"),
         ({}, {"label": "browser"}, r"--label browser: .* holds ('\w+', ){2}'\w+'; .*--label browser=VALUE"),
         ({}, {"label": "browser=cat"}, r"--label browser=cat: no row has that value; the column holds '"),
-        ({}, {"label": "brewser=owl"}, r"--label: unknown.*'brewser'.*did you mean 'browser'"),
+        ({}, {"label": "brewser=owl"}, r"--label: unknown key 'brewser=owl'.*did you mean 'browser'"),
         ({}, {"time": "slot"}, "--time slot: holds no times"),
     ],
 )
@@ -310,6 +313,48 @@ def test_labels_of_a_table_in_words(tmp_path, words, given, rule):
     assert labels.tolist() == [float(word == yes) for word in columns["clicked"]]
     kept = np.concatenate([rows.table["clicked"].to_numpy() for rows in source.rows()])  # all columns
     assert kept.astype(float).tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "types"),
+    [
+        (lambda rng: rng.integers(0, 60, ROWS), ["categorical", "numeric", "numeric"]),  # codes, or counts
+        (lambda rng: rng.integers(0, 15, ROWS), ["categorical"]),  # few
+        (lambda rng: rng.integers(10**6, 10**9, ROWS // 8).repeat(8), ["categorical", "numeric", "numeric"]),
+        (lambda rng: rng.integers(0, 10**6, ROWS), ["numeric", "numeric"]),  # hardly met again
+        (lambda rng: rng.normal(size=ROWS), ["numeric", "numeric"]),
+    ],
+)
+def test_what_numbers_are_read_as(tmp_path, values, types):
+    guess = guess_table(write(tmp_path / "e.csv", clicks(amount=values(np.random.default_rng(3)))))
+    found = [field for field in guess.schema["fields"] if field.get("column", field["name"]) == "amount"]
+    assert [field["type"] for field in found] == types
+
+
+def test_counts_of_many_sizes_are_numbers_and_names_without_gaps_are_codes_too(tmp_path):
+    rng = np.random.default_rng(4)
+    rows = {"counts": np.floor(rng.exponential(150, 6000)), "names": rng.integers(0, 300, 6000)}
+    columns = {"clicked": rng.integers(0, 2, 6000), **{name: values.astype(int) for name, values in rows.items()}}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    found = [(field["name"], field["type"]) for field in guess.schema["fields"]]
+    numbers = [("names_number", "numeric"), ("names_bin", "numeric")]
+    assert found == [("counts", "numeric"), ("counts_bin", "numeric"), ("names", "categorical"), *numbers]
+
+
+def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
+    """Among several columns of two values none of which has a label's name; a kind of visitor is no user, nor an id that never comes again."""
+    words = ["no", "yes", "no", "no"] * (ROWS // 4)
+    columns = {"weekend": [0, 1] * (ROWS // 2), "member": words, "visitor_type": list("ab") * (ROWS // 2)}
+    columns |= {"customer_id": [f"c{row}" for row in range(ROWS)], "sold": words[::-1]}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
+    assert "group" not in guess.schema
+    assert not next(entry for entry in guess.guesses if entry.role == "label").sure
+    blanks = {f" {name}": values for name, values in columns.items()}
+    stated = guess_table(write(tmp_path / "f.csv", blanks), {"label": "member=no"})
+    assert stated.schema["label"] == {"column": " member", "equals": "no"}
+    with pytest.raises(ValueError, match=r"like the label \(0 and 1, or yes and no\).*--label"):
+        guess_table(write(tmp_path / "g.csv", columns | {"note": list("abcd") * (ROWS // 4)}))
 
 
 def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path):

@@ -51,9 +51,11 @@ def test_only_tabular_families_read_a_table(clicks):
     assert [field["name"] for field in recipe["data"]["options"]["fields"]] == [
         "site",
         "site_number",
+        "site_bin",
         "slot",
         "visits",
         "visits_number",
+        "visits_bin",
     ]
     with pytest.raises(ValueError, match=r"clicks.csv: no column looks like the time.*--model deepfm"):
         recipe_for_file(TrainOptions(recipe="clicks.csv", model="din"))
@@ -83,6 +85,7 @@ def test_a_file_as_a_spreadsheet_writes_it(clicks, capsys):
     told = capsys.readouterr().out
     assert "1,200 rows, delimiter ';', decimal ','" in told
     assert re.search(r"label +gekauft +two values, 'ja' in", told)
+    assert "  label    gekauft = ja\n" in told
     few = ["--training.epochs", "1", "--training.use_cpu", "true", "--quiet"]
     assert main(["train", "excel.csv", "--model", "deepfm", "--output-dir", "runs/table", *few]) == 0
     (clicks / "plain.csv").write_text("site,preis,visits\n3,1.5,7\n")

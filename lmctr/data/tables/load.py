@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -149,6 +150,8 @@ def table_source(
     fields = tuple(field.to_dict() for field in parse_fields(fields))
     if info is None:
         info = DatasetInfo(Path(data).name if isinstance(data, (str, os.PathLike)) else "table")
+    if info.label_rule is None and any(spec.rule for spec in specs):
+        info = replace(info, label_rule="; ".join(spec.describe() for spec in specs))
     return TableSource(
         tuple(pieces),
         fields,
