@@ -364,6 +364,15 @@ def test_plants_in_impressions():
         validate_impressions(ImpressionStore(of_users | of_ads, store.processor, store.info))
 
 
+@pytest.mark.parametrize("label", [0, 1])
+def test_copies_of_one_label_are_no_leak(label):
+    """As visits that end at once are: alike, and never followed by a click."""
+    columns = table()
+    alike = np.flatnonzero(columns["label"][:1000] == label)[:200]
+    assert len(alike) == 200
+    check_table(added(columns, alike), split="rows", time=None)
+
+
 def test_what_is_allowed_says_why():
     columns = table(clicked=table()["label"])
     fields = [*FIELDS, {"name": "clicked", "type": "categorical"}]
