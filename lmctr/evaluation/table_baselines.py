@@ -45,7 +45,7 @@ class TableFeatures:
         rates: part to (R, F') float32, log-odds of each field's smoothed rate; numeric fields as `NUM_BINS` bins of equal counts, a
             sequence as the mean of its values' log-odds.
         numbers: part to (R, Nn) float32 values of the numeric fields.
-        counts: part to (R, F) float32, log(1 + training rows) with the categorical value.
+        counts: part to (R, F) float32, log(1 + training rows) with the categorical value, the row itself left out.
         fitted: (R',) places in the training part of the rows that "train" holds here.
     """
 
@@ -198,7 +198,7 @@ class _RateEncoder:
     def encode(
         self, ids: np.ndarray, values: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Log-odds, and the weight of the training rows with the value, by part.
+        """Log-odds, and the weight of the training rows with the value (of a training row: of the others), by part.
 
         Args:
             ids: (R,) values of the training part; or lists (R, L) of them, padded with 0, whose log-odds are the mean of their values',
@@ -216,7 +216,9 @@ class _RateEncoder:
         seen = {name: sums.totals[1][part] for name, part in values.items()}
         own = ids[self.fitted]
         left = sums.without(self.fold[self.fitted].reshape(-1, *[1] * (ids.ndim - 1)), own)
-        rates["train"], seen["train"] = self._log_odds(*left), left[1]
+        rates["train"] = self._log_odds(*left)
+        # without its fold a value would have another count than in rows to score, and trees know values by their counts
+        seen["train"] = sums.totals[1][own] - self.weight[self.fitted].reshape(-1, *[1] * (ids.ndim - 1))
         if ids.ndim == 2:
             rates = {name: self._mean(rates[name], part > 0) for name, part in {**values, "train": own}.items()}
         return rates, seen

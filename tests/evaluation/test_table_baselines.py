@@ -46,6 +46,18 @@ def test_rates_of_validation_rows_are_the_smoothed_rates_of_the_training_part():
             assert features.counts["validation"][place, field] == pytest.approx(np.log1p(len(same)), rel=1e-6)
 
 
+def test_counts_of_training_rows_are_those_of_rows_to_score_less_themselves():
+    """By folds a value would count a fifth less in the rows that trees are fitted on than in those that they score."""
+    table, _ = make_table(400)
+    splits = parts(400)
+    features = table_features(table, splits)
+    train = splits["train"]
+    for field in range(3):
+        ids = table.input_ids[train, field]
+        others = [(ids == value).sum() - 1 for value in ids]
+        np.testing.assert_allclose(features.counts["train"][:, field], np.log1p(others), rtol=1e-5)
+
+
 def test_a_training_row_never_sees_its_own_label():
     """Turning one label over changes the features of other rows of its values, never its own (but for the common prior)."""
     table, _ = make_table(300)
