@@ -96,7 +96,8 @@ class _TableGuesser(Guesser):
                 self.left.remove(other)
                 self._say("left out", other, "another reaction: told later than the label")
         rule = self._rule(label, says[label])
-        return label if "equals" not in rule else {"column": label, "equals": rule["equals"]}
+        says_which = isinstance(rule, dict) and "equals" in rule
+        return {"column": label, "equals": rule["equals"]} if says_which else label
 
     def _table(self) -> str:
         return ""
@@ -132,11 +133,7 @@ class _TableGuesser(Guesser):
             and (is_code := self._may_be_code(values, distinct)) is not True
         ):
             fields = [] if is_code is False else [self._category(name, values)]
-            why = (
-                "numbers"
-                if is_code is False
-                else f"{distinct:,} different whole numbers: codes, or counts? Read as both"
-            )
+            why = "numbers" if not fields else f"{distinct:,} different whole numbers: codes, or counts? Read as both"
             fields += self._numbers(name, values, "_number" if fields else "")
         elif is_text(kind) and (separator := self._separator(values, name.lower())) is not None:
             why, fields = (
@@ -160,15 +157,26 @@ class _TableGuesser(Guesser):
         types = {"value_type": "text"} if is_text(values.type) else types
         return {"name": name, "type": "categorical", "min_count": 2, **types}
 
-    @staticmethod
-    def _numbers(name: str, values: pa.Array, end: str) -> list[dict[str, Any]]:
+    def _free(self, name: str) -> str:
+        """The name, or one that no column has."""
+        while name in self.events.table.column_names:
+            name += "_"
+        return name
+
+    def _numbers(self, name: str, values: pa.Array, end: str) -> list[dict[str, Any]]:
         """A column of numbers as one number, and by the bin that it falls into: what is no line is learnt by the bins."""
         column = {"column": name} if end else {}
         before = {"before": "log1p"} if pc.min(values).as_py() >= 0 else {}
         bins = {"column": name, "type": "numeric", "transform": "quantile", "num_bins": _BINS, "missing": "own_id"}
         return [
-            {"name": f"{name}{end}", **column, "type": "numeric", **before, "transform": "standardize"},
-            {"name": f"{name}_bin", **bins},
+            {
+                "name": self._free(f"{name}{end}") if end else name,
+                **column,
+                "type": "numeric",
+                **before,
+                "transform": "standardize",
+            },
+            {"name": self._free(f"{name}_bin"), **bins},
         ]
 
     @staticmethod
@@ -179,10 +187,8 @@ class _TableGuesser(Guesser):
         if distinct <= _COUNTS:
             return True
         least, most = pc.min(values).as_py(), pc.max(values).as_py()
-        counts = (
-            distinct > _CODES and least <= 1 and distinct < _DENSE * (most - least + 1)
-        )  # some of many numbers from 0 on
-        return False if counts else None
+        starts, gaps = least <= 1, distinct < _DENSE * (most - least + 1)
+        return False if starts and gaps and distinct > _CODES else None
 
     def _is_called_code(self, name: str) -> bool:
         if re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())):

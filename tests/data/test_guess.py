@@ -331,6 +331,13 @@ def test_what_numbers_are_read_as(tmp_path, values, types):
     assert [field["type"] for field in found] == types
 
 
+def test_fields_have_names_that_no_column_has(tmp_path):
+    columns = clicks(price_bin=list("ab") * (ROWS // 2), visits_number=list("cd") * (ROWS // 2))
+    names = [field["name"] for field in guess_table(write(tmp_path / "e.csv", columns)).schema["fields"]]
+    assert len(names) == len(set(names))
+    assert {"price_bin", "price_bin_", "visits_number", "visits_number_"} <= {*names}
+
+
 def test_counts_of_many_sizes_are_numbers_and_names_without_gaps_are_codes_too(tmp_path):
     rng = np.random.default_rng(4)
     rows = {"counts": np.floor(rng.exponential(150, 6000)), "names": rng.integers(0, 300, 6000)}
@@ -350,6 +357,8 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
     assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
     assert "group" not in guess.schema
     assert not next(entry for entry in guess.guesses if entry.role == "label").sure
+    columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": words}
+    assert guess_table(write(tmp_path / "h.csv", columns_of_numbers), {"label": "equals"}).schema["label"] == "equals"
     blanks = {f" {name}": values for name, values in columns.items()}
     stated = guess_table(write(tmp_path / "f.csv", blanks), {"label": "member=no"})
     assert stated.schema["label"] == {"column": " member", "equals": "no"}
