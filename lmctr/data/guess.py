@@ -330,9 +330,8 @@ class Guesser:
     def _absent(self, role: str, wanted: str) -> ValueError:
         if role in self.given:
             name = self.given[role]
-            shown = ", ".join(map(repr, pc.unique(self.events.values(name)).to_pylist()[:5]))
-            raise ValueError(
-                f"{self.events.path}, --{role} {name}: expected {wanted}, the column holds {shown}; say which value is a click: --{role} {name}=VALUE"
+            return ValueError(
+                f"{self.events.path}, --{role} {name}: expected {wanted}, the column holds {self._held(name)}; say which value is a click: --{role} {name}=VALUE"
             )
         taken = "".join(
             f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
@@ -488,10 +487,14 @@ class Guesser:
             )
             if number or str(value).strip().lower() == self.click.strip().lower():
                 return value
-        shown = ", ".join(map(repr, found[:5]))
         raise ValueError(
-            f"{self.events.path}, --label {name}={self.click}: no row has that value; the column holds {shown}{' ...' * (len(found) > 5)}"
+            f"{self.events.path}, --label {name}={self.click}: no row has that value; the column holds {self._held(name)}"
         )
+
+    def _held(self, name: str) -> str:
+        """Some of a column's values, for errors."""
+        found = pc.unique(self.events.values(name)).to_pylist()
+        return ", ".join(map(repr, found[:5])) + " ..." * (len(found) > 5)
 
     def _rule(self, name: str, yes: list[Any] | None) -> Any:
         missing = {"missing": "history"} if self.events.table[name].null_count else {}

@@ -148,7 +148,7 @@ class _TableGuesser(Guesser):
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
-        self._say("field", name, why, sure="both" not in why)
+        self._say("field", name, why, sure=len(fields) < 3)  # not as a code, a number and a bin
         return fields
 
     @staticmethod

@@ -24,15 +24,15 @@ class _Given(Values):
     label: Label
 
 
-def label_spec(label: str | Mapping[str, Any] | LabelSpec | None) -> LabelSpec | None:
+def label_spec(label: str | Mapping[str, Any] | LabelSpec) -> LabelSpec:
     """A label as it is given: the column of 0 and 1, or a rule on a column.
 
     Raises:
         ValueError: unknown keys, several rules, `missing`, which is for events of a log.
     """
-    if label is not None and not isinstance(label, LabelSpec):
+    if not isinstance(label, LabelSpec):
         label = read_values(_Given, {"label": label}, SchemaWording("the table")).label
-    if label is not None and "missing" in label.model_fields_set:
+    if "missing" in label.model_fields_set:
         raise ValueError(
             f"label {label.column!r}: `missing` is for events of a log, which stand in histories; leave such rows out."
         )

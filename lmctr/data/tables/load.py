@@ -119,7 +119,8 @@ def table_source(
     """
     if validation is not None and test is None:
         raise ValueError("validation is given and test is not; give both parts, or none.")
-    reading = {"format": format, "delimiter": delimiter, "names": names, "decimal": decimal, "na_values": na_values}
+    unusual = _reading(decimal, na_values)
+    reading = {"format": format, "delimiter": delimiter, "names": names, **(unusual or {})}
     reading["block_size"] = block_size_for(memory_limit)
 
     def piece(part_data: Any, part: str | None, rule: SplitRule | None = None) -> Piece:
@@ -161,7 +162,7 @@ def table_source(
         time=time,
         time_format=time_format,
         weight=weight,
-        reading=_reading(decimal, na_values),
+        reading=unusual,
         split=rule,
         info=info,
     )
