@@ -19,6 +19,7 @@ __all__ = [
     "FoldSums",
     "boosted_trees",
     "check_classes",
+    "field_trees",
     "fitted_probabilities",
     "metrics_by_part",
     "newest",
@@ -105,6 +106,28 @@ def statistic_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
         l2_regularization=5.0,
         max_features=0.3,
         early_stopping=many,
+        random_state=seed,
+    )
+
+
+def field_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
+    """Trees for numbers and ids of a table: learning rate 0.05, 15 leaves, a random half of the columns per split. From 1,000 rows on, up to
+    500 trees, stopped early as in `boosted_trees` after 20 without a gain; below, 50 trees.
+
+    Chosen on the validation parts of four public tables (model_cards/tabular_families.md) among 8 to 31 leaves, a third to all columns, and with
+    the rates of values as columns.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    stops_early = num_rows >= 1000
+    return HistGradientBoostingClassifier(
+        learning_rate=0.05,
+        max_iter=500 if stops_early else 50,
+        max_leaf_nodes=15,
+        l2_regularization=5.0,
+        max_features=0.5,
+        early_stopping=stops_early,
+        n_iter_no_change=20,
         random_state=seed,
     )
 

@@ -40,13 +40,18 @@ class CardFamily(ABC):
         """(title, value) rows: sizes, and the keys of the configuration that say how the model is made."""
         rows, trees = [("Model type", f"`{self.folder.model_type}`"), *self.sizes()], self.config.get("boosted_trees")
         if trees:
-            text = f"{trees['trees']} on the statistics; their share in the logits is {trees['share']:g}, the network's {1 - trees['share']:g}"
-            rows.append(("Boosted trees", text))
+            share = f"their share in the logits is {trees['share']:g}, the network's {1 - trees['share']:g}"
+            rows.append(("Boosted trees", f"{trees['trees']} on {self.tree_columns}; {share}"))
         return rows
 
     def words(self) -> dict[str, Any]:
         """What the template's sentences about this kind of model need."""
         return {}
+
+    @property
+    def tree_columns(self) -> str:
+        """What boosted trees beside the network read."""
+        return "the statistics" if self.config.get("use_numeric_skip", True) else "the numbers and ids of the fields"
 
     @abstractmethod
     def sizes(self) -> Iterator[tuple[str, str]]:

@@ -262,7 +262,7 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
 
 def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
     if guess.is_table:  # chosen on validation parts of four public tables, see model_cards/tabular_families.md
-        model, trees, patience = {"embedding_dim": 16}, {}, 2
+        model, trees, patience = {"embedding_dim": 16}, _trees(guess, "auto"), 2
     else:
         model, trees, patience = {"embedding_dim": 8, "use_numeric_skip": True}, _trees(guess), 1
     of_log = {"options": {"history_length": 20, "min_count": 5}, "statistics": "full"}
@@ -294,9 +294,9 @@ def _statistics(guess: LogGuess) -> list[str]:
     return ["full", "context"] if guess.schema["columns"].get("context") else ["full"]
 
 
-def _trees(guess: LogGuess) -> dict[str, Any]:
+def _trees(guess: LogGuess, share: float | str = 0.5) -> dict[str, Any]:
     """Boosted trees beside the network, where there is something to fit them on."""
-    return {"boosting_share": 0.5} if guess.events.rows >= _FEW_FOR_TREES else {}
+    return {"boosting_share": share} if guess.events.rows >= _FEW_FOR_TREES else {}
 
 
 def _template(guess: LogGuess) -> str:

@@ -22,7 +22,8 @@ from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
-from lmctr.runs.inputs.linear_start import add_trees, start_linear
+from lmctr.runs.inputs.boosting import add_trees, choose_share
+from lmctr.runs.inputs.linear_start import start_linear
 from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.progress import ProgressLines
@@ -385,18 +386,17 @@ class Training:
 
     def _start(self, view: InputKind, model: Any, args: CTRTrainingArguments, goes_on: bool) -> None:
         """Let a new model start as the arguments say; one that goes on from a run keeps what that has."""
-        path = model.linear_path()
-        if path is None:
-            if args.boosting_share:
-                raise ValueError(
-                    f"training.boosting_share is {args.boosting_share}, but the model has no linear way from statistics to its logits; give it "
-                    "data.statistics (a table: numeric fields and model.use_numeric_skip: true), or leave boosting_share out"
-                )
-        elif not goes_on:
-            if args.linear_start == "logistic":
-                start_linear(model, view.linear_samples(), args.recency_half_life)
-            if args.boosting_share:
-                add_trees(model, view.linear_samples(), args.recency_half_life, args.seed, args.boosting_share)
+        if args.boosting_share and model.trees_beside() is None:
+            raise ValueError(
+                f"training.boosting_share is {args.boosting_share}, but the model has nothing that trees could read; give it data.statistics (a "
+                "table: numeric or categorical fields), or leave boosting_share out"
+            )
+        if goes_on:
+            return
+        if args.linear_start == "logistic" and model.linear_path() is not None:
+            start_linear(model, view.linear_samples(), args.recency_half_life)
+        if args.boosting_share:
+            add_trees(model, view.tree_samples(model), args.recency_half_life, args.seed, args.boosting_share)
 
     # ---- training and after ---------------------------------------------------------------------------------------
 
@@ -407,12 +407,15 @@ class Training:
             self.tell(f"skipped: {message}")
         if checkpoint is not None or (self.resume and self.was_started):
             self.say(f"resuming from {checkpoint}" if checkpoint else "no complete checkpoint: starting from step 0")
-        metrics = {}
+        metrics, found = {}, {}
         with ProgressLines(lambda: trainer.stages.stage, self.say) as lines:
             trainer.add_callback(lines)
             outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             if self.is_first:
                 self.folder.unseal()  # until the last file of the run is written
+            if trainer.args.chooses_share and parts and plain_model(trainer.model).config.boosted_trees:
+                found["boosting_share"] = choose_share(trainer, view.dataset("validation"))
+                self.say(f"boosting_share auto: {found['boosting_share']:g}, by the log loss on validation")
             for name in parts:
                 output = trainer.predict(view.dataset(name), metric_key_prefix=name)
                 metrics[name] = plain_metrics(output.metrics, name, view.tasks)
@@ -420,6 +423,7 @@ class Training:
                     write_predictions(self.folder.path / "predictions" / f"{name}.parquet", view, name, output)
         state = trainer.state
         return {
+            **found,
             "split metrics": metrics,
             "training_samples": {"model": view.num_samples("train")},
             "best_step": state.best_global_step or state.global_step,
@@ -504,6 +508,8 @@ class Training:
             values["max_steps"] = round(self.args.max_steps * rows / before)
         if self.args.save_strategy == "best":
             values["save_strategy"] = "epoch"
+        if self.args.chooses_share:
+            values["boosting_share"] = chosen.get("boosting_share", self.args.boosting_share)
         args = CTRTrainingArguments(**values)
         trainer = self._trainer(view, processor, args)
         planned = args.max_steps
@@ -525,6 +531,7 @@ class Training:
         about = {name: chosen[name] for name in ("best_step", "steps", "training_samples", "train_seconds")}
         about["test"] = chosen["split metrics"]["test"]
         found |= {"split metrics": split_metrics, "evaluations": chosen["evaluations"], "before_refit": about}
+        found |= {name: chosen[name] for name in ("boosting_share",) if name in chosen}
         return view, trainer, found
 
     def _finish(self, view: InputKind, trainer: CTRTrainer, found: dict[str, Any]) -> None:
@@ -551,7 +558,7 @@ class Training:
             "machine": machine_line(self.args.device.type),
             "command": self.command,
         }
-        wants_trees = not self.args.boosting_share and plain_model(trainer.model).linear_path() is not None
+        wants_trees = not self.args.boosting_share and plain_model(trainer.model).trees_beside() is not None
         result["verdict"] = verdict(result, self.recipe.data, view.log is not None, wants_trees)
         options = {"with_baseline": bool(baselines), "refit": self.args.refit}
         sliced = []

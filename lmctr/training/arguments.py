@@ -80,11 +80,12 @@ class CTRTrainingArguments(TrainingArguments):
             `lmctr train` starts a model that has a linear way from statistics (or numeric fields, with `use_numeric_skip`) to the logits
             as the logistic regression on them, fitted on the training part like the baseline; the hidden layers add nothing yet.
             `"zero"`: the linear way starts at zero, the rest as ever.
-        boosting_share (`float`, defaults to 0.0):
-            Above 0, `lmctr train` puts gradient-boosted trees on the statistics beside a model with such a linear way, fitted on the
-            training part like the baseline, and weighted as it is trained. They become a part of the model: its logits are
-            (1 - share) * network + share * trees. Each learns by itself; 0.5 is a good share for models that are about as good.
-            With `from_run` the earlier run's trees, or none, stay.
+        boosting_share (`float` or `"auto"`, defaults to 0.0):
+            Above 0, `lmctr train` puts gradient-boosted trees on the statistics beside a model with such a linear way, and beside a tabular
+            model without one trees on all its numeric and categorical fields. They are fitted on the training part and weighted as it is
+            trained, and become a part of the model: its logits are (1 - share) * network + share * trees. Each learns by itself; 0.5 is a
+            good share for models that are about as good, and `"auto"` trains with it and then takes the one by the log loss on validation
+            ([`~lmctr.runs.inputs.boosting.choose_share`]), which may be 0. With `from_run` the earlier run's trees, or none, stay.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
@@ -144,7 +145,9 @@ class CTRTrainingArguments(TrainingArguments):
     linear_start: str = _field(
         "logistic", "What the linear way from statistics to the logits starts as: logistic or zero."
     )
-    boosting_share: float = _field(0.0, "The share of boosted trees on the statistics in the logits; 0: no trees.")
+    boosting_share: float | Literal["auto"] = _field(
+        0.0, "The share of boosted trees in the logits; 0: no trees; auto: as validation has it."
+    )
     rolling_origin: int | None = _field(
         None, "Earlier cuts of the training part on which the best epoch is looked for."
     )
@@ -230,8 +233,13 @@ class CTRTrainingArguments(TrainingArguments):
             )
         if self.linear_start not in ("logistic", "zero"):
             raise ValueError(f"linear_start must be 'logistic' or 'zero', got {self.linear_start!r}")
-        if not 0.0 <= self.boosting_share <= 1.0:
-            raise ValueError(f"boosting_share must lie between 0 (no trees) and 1, got {self.boosting_share}")
+        self.chooses_share = self.boosting_share == "auto"
+        if self.chooses_share:
+            self.boosting_share = 0.5
+        if isinstance(self.boosting_share, str) or not 0.0 <= self.boosting_share <= 1.0:
+            raise ValueError(
+                f"boosting_share must lie between 0 (no trees) and 1, or be 'auto', got {self.boosting_share!r}"
+            )
         if self.train_sampling_strategy not in ("group_by_length", "random", "sequential"):
             raise ValueError(
                 f"train_sampling_strategy must be group_by_length, random or sequential, got "

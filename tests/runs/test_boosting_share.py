@@ -14,7 +14,8 @@ import lmctr
 from lmctr.data import load_log, split_log
 from lmctr.hub.export import export_model
 from lmctr.hub.model_card import build_card
-from lmctr.runs.inputs.linear_start import LinearSamples, add_trees
+from lmctr.runs.inputs.boosting import add_trees
+from lmctr.runs.inputs.linear_start import LinearSamples
 
 
 def samples(count=1500, tasks=1, seed=0):
@@ -152,7 +153,7 @@ def test_a_run_that_is_gone_on_from_keeps_its_trees(tmp_path):
 
 
 def test_what_cannot_be(tmp_path):
-    with pytest.raises(ValueError, match=r"boosting_share is 0\.5, but the model has no linear way"):
+    with pytest.raises(ValueError, match=r"boosting_share is 0\.5, but the model has nothing that trees could read"):
         lmctr.runs.train(
             {
                 "data": {"name": "synthetic", "options": LOG, "statistics": [], "baselines": False},
@@ -161,7 +162,7 @@ def test_what_cannot_be(tmp_path):
             },
             output_dir=tmp_path / "none",
         )
-    with pytest.raises(ValueError, match=r"boosting_share must lie between 0 .* and 1, got 1\.5"):
+    with pytest.raises(ValueError, match=r"boosting_share must lie between 0 .* and 1, or be 'auto', got 1\.5"):
         lmctr.CTRTrainingArguments("out", boosting_share=1.5)
     for sizes in ({"trees": 5}, {"trees": 10, "leaves": 17, "share": 0.5}, {"trees": 0, "leaves": 2, "share": 0.5}):
         with pytest.raises(ValueError, match=r"boosted_trees=.* is not accepted; use None, or trees"):

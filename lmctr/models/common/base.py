@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from lmctr.models.common.boosted_trees import TreesBeside
 from lmctr.models.common.linear_path import LinearPath
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
@@ -239,6 +240,11 @@ class CTRPreTrainedModel(PreTrainedModel):
     def linear_path(self) -> LinearPath | None:
         """The linear way from the statistics to the logits; None where the model has none."""
         return None
+
+    def trees_beside(self) -> TreesBeside | None:
+        """What mixes the logits with boosted trees, where they are to stand; None where the model has no place for them."""
+        path = self.linear_path()
+        return None if path is None else path.skip
 
     def save_pretrained(
         self, save_directory: str | os.PathLike, is_main_process: bool = True, *args, **kwargs

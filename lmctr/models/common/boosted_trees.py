@@ -1,30 +1,33 @@
 """Gradient-boosted trees as a part of a network: fitted beside it, evaluated in PyTorch, saved and exported with it.
 
-Shapes: B samples, Fs statistics, T tasks, M trees of a task, L leaves of a tree.
+Shapes: B samples, Fs columns that the trees read, T tasks, M trees of a task, L leaves of a tree, Nn numeric and C categorical fields.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import initialization as init
 
-__all__ = ["BoostedTrees"]
+__all__ = ["BoostedTrees", "FieldTrees", "TreesBeside"]
 
 
 class BoostedTrees(nn.Module):
-    """A forest per task: log-odds of statistics. Nothing in it is trained by gradients.
+    """A forest per task: log-odds of columns of numbers. Nothing in it is trained by gradients.
 
-    The trees read the statistics and may read, as one more column, a logistic regression on them: trees add up poorly what a sum tells.
+    The trees read the columns and may read, as one more, a logistic regression on them: trees add up poorly what a sum tells.
 
     A row passes all inner nodes of a tree at once (QuickScorer, Lucchese et al. 2015): each that sends it right strikes out the leaves on its
     left, and the first leaf that is left is the row's. Thresholds and values are float32, kept as the integers of their bits, so that a
     model cast to half precision sorts rows as before.
 
     Args:
-        num_statistics: Fs. num_tasks: T. trees: M. leaves: L at most, up to 16.
+        num_columns: Fs. num_tasks: T. trees: M. leaves: L at most, up to 16.
     """
 
-    def __init__(self, num_statistics: int, num_tasks: int, trees: int, leaves: int):
+    def __init__(self, num_columns: int, num_tasks: int, trees: int, leaves: int):
         super().__init__()
         self.num_tasks, self.trees, self.leaves = num_tasks, trees, leaves
         for name, shape in (
@@ -32,7 +35,7 @@ class BoostedTrees(nn.Module):
             ("threshold", (num_tasks * trees, leaves - 1)),
             ("kept", (num_tasks * trees, leaves - 1)),
             ("value", (num_tasks * trees, leaves)),
-            ("regression", (num_tasks, num_statistics + 1)),
+            ("regression", (num_tasks, num_columns + 1)),
         ):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.int32))
 
@@ -68,9 +71,10 @@ class BoostedTrees(nn.Module):
         for name in ("threshold", "value", "regression"):
             setattr(self, name, _floats(getattr(self, name)).clone())
 
-    def forward(self, statistics: torch.Tensor) -> torch.Tensor:
-        """Statistics (.., Fs) to float32 logits (.., T)."""
-        rows = statistics.reshape(-1, statistics.shape[-1]).to(torch.float32)
+    def forward(self, columns: torch.Tensor) -> torch.Tensor:
+        """Columns (.., Fs) to float32 logits (.., T)."""
+        shape = columns.shape[:-1]
+        rows = columns.reshape(-1, columns.shape[-1]).to(torch.float32)
         line = _floats(self.regression).double()
         sums = line[:, :-1] @ rows.double().T + line[:, -1:]  # double: no rounding sorts a row elsewhere
         columns = torch.cat([rows.T, sums.to(torch.float32)])  # (Fs + T, B)
@@ -81,9 +85,72 @@ class BoostedTrees(nn.Module):
             left = left & torch.where(right, self.kept[:, node, None], -1)  # (T M, B)
         lowest = (left & -left).clamp_min(1)  # a power of two; 0 only in trees without values
         scores = _floats(self.value).gather(1, (lowest.float().log2() + 0.5).long())
-        return (
-            scores.unflatten(0, (self.num_tasks, self.trees)).sum(1).T.reshape(*statistics.shape[:-1], self.num_tasks)
-        )
+        return scores.unflatten(0, (self.num_tasks, self.trees)).sum(1).T.reshape(*shape, self.num_tasks)
+
+
+class TreesBeside(nn.Module):
+    """Mixes a network's logits with [`BoostedTrees`], where `config.boosted_trees` asks for some.
+
+    Logits are (1 - share) * network + share * trees in evaluation mode. In training mode they are the network's alone: both learn the same
+    labels by themselves, and the mean of two good models that err differently is better than each.
+
+    Args:
+        config: with `boosted_trees`. num_columns: Fs. num_tasks: T.
+    """
+
+    def __init__(self, config: Any, num_columns: int, num_tasks: int = 1):
+        super().__init__()
+        self.num_columns, self.num_tasks = num_columns, num_tasks
+        self.grow(config)
+
+    def grow(self, config: Any) -> None:
+        """Take the trees of `config.boosted_trees`, still without values; None: none."""
+        sizes = dict(config.boosted_trees or {})
+        self.share = sizes.pop("share", 0.0)
+        self.trees = BoostedTrees(self.num_columns, self.num_tasks, **sizes) if sizes else None
+
+    def mixed(self, columns: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Columns (.., Fs) and the network's logits (.., T) to the model's."""
+        if self.trees is None or self.training:
+            return logits
+        return (1.0 - self.share) * logits + self.share * self.trees(columns)
+
+
+class FieldTrees(TreesBeside):
+    """Trees on the fields of a table's row: numbers, and the ids of categories, of which lower ones are more frequent values."""
+
+    @staticmethod
+    def columns(numeric_values: torch.Tensor | None, input_ids: torch.Tensor | None) -> torch.Tensor:
+        """(B, Nn) and (B, C) to float32 (B, Nn + C)."""
+        return torch.cat([part.to(torch.float32) for part in (numeric_values, input_ids) if part is not None], 1)
+
+    def forward(
+        self, numeric_values: torch.Tensor | None, input_ids: torch.Tensor | None, logits: torch.Tensor
+    ) -> torch.Tensor:
+        """A row's fields and the network's logits (B, T) to the model's."""
+        if self.trees is None or self.training:
+            return logits
+        return self.mixed(self.columns(numeric_values, input_ids), logits)
+
+    @torch.no_grad()
+    def follow(self, sources: Sequence[np.ndarray]) -> None:
+        """Move the thresholds with ids that moved in their order: rows of known values go where they went before, those of new ones with
+        the rarest values.
+
+        Args:
+            sources: by categorical field (V,) the id that each id was when the trees were fitted, -1 for ids of new values.
+        """
+        if self.trees is None:
+            return
+        threshold = _floats(self.trees.threshold).clone()
+        for place, before in enumerate(sources, self.num_columns - len(sources)):
+            ids = np.flatnonzero(before >= 0)
+            own = (self.trees.feature == place) & threshold.isfinite()
+            last = (
+                np.searchsorted(before[ids], threshold[own].numpy(), side="right") - 1
+            )  # the last one that goes left
+            threshold[own] = torch.from_numpy(ids[last]).to(threshold)
+        self.trees.threshold.copy_(threshold.view(torch.int32))
 
 
 def _floats(bits: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The way from statistics to the logits past all hidden layers: a linear map, and boosted trees beside the network.
+"""The way from statistics to the logits past all hidden layers: a linear map, with boosted trees beside the network.
 
 Shapes: Fs statistics, T tasks, W width of the head's last layer.
 """
@@ -7,45 +7,34 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import initialization as init
 
-from lmctr.models.common.boosted_trees import BoostedTrees
+from lmctr.models.common.boosted_trees import TreesBeside
 
 __all__ = ["LinearPath", "StatisticsSkip"]
 
 
-class StatisticsSkip(nn.Linear):
-    """Adds a linear map of statistics (.., Fs) to a network's logits (.., T), and mixes them with [`BoostedTrees`] where there are some.
+class StatisticsSkip(TreesBeside):
+    """Adds a linear map of statistics (.., Fs) to a network's logits (.., T), and mixes them with boosted trees where there are some.
 
     Rates and counts carry most of what simple models know, and a network whose other inputs are wide embeddings is slow to find it.
     The linear map starts at zero, so that a checkpoint without it is the same model.
-
-    With `config.boosted_trees` logits are (1 - share) * network + share * trees in evaluation mode. In training mode they are the network's
-    alone: both learn the same labels by themselves, and the mean of two good models that err differently is better than each.
 
     Args:
         config: with `boosted_trees`. num_statistics: Fs. num_tasks: T.
     """
 
     def __init__(self, config: Any, num_statistics: int, num_tasks: int = 1):
-        super().__init__(num_statistics, num_tasks, bias=False)
-        self.grow(config)
-
-    def grow(self, config: Any) -> None:
-        """Take the trees of `config.boosted_trees`, still without values; None: none."""
-        sizes = dict(config.boosted_trees or {})
-        self.share = sizes.pop("share", 0.0)
-        self.trees = BoostedTrees(self.in_features, self.out_features, **sizes) if sizes else None
+        super().__init__(config, num_statistics, num_tasks)
+        self.weight = nn.Parameter(torch.empty(num_tasks, num_statistics))
 
     def init_parameters(self, config: Any) -> None:
         init.zeros_(self.weight)
 
     def forward(self, statistics: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """(.., Fs) and the network's logits (.., T) to the model's."""
-        logits = logits + super().forward(statistics.to(self.weight.dtype))
-        if self.trees is None or self.training:
-            return logits
-        return (1.0 - self.share) * logits + self.share * self.trees(statistics)
+        return self.mixed(statistics, logits + F.linear(statistics.to(self.weight.dtype), self.weight))
 
 
 class LinearPath(NamedTuple):

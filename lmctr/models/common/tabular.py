@@ -12,6 +12,7 @@ from torch import nn
 from transformers import initialization as init
 
 from .base import CTRPreTrainedModel, WithHeadMixin, row_weights, task_loss
+from .boosted_trees import FieldTrees, TreesBeside
 from .configuration import TabularCTRConfig
 from .layers import MLP
 from .linear_path import LinearPath, StatisticsSkip
@@ -227,7 +228,8 @@ class SumHead(nn.Module):
 
 
 class TabularForCTRMixin(WithHeadMixin):
-    """A family's model with the CTR head, and with `use_numeric_skip` a [`StatisticsSkip`] from the numeric fields beside it; for several tasks with a [`TaskHead`]."""
+    """A family's model with the CTR head; for several tasks with a [`TaskHead`]. Beside it, with `use_numeric_skip`, a [`StatisticsSkip`] from
+    the numeric fields; else the place of [`FieldTrees`]."""
 
     def make_parts(self, config: TabularCTRConfig) -> None:
         self.model = self.base_class(config)
@@ -239,16 +241,22 @@ class TabularForCTRMixin(WithHeadMixin):
                 f"use_numeric_skip=True is not accepted: {type(self).__name__} has {config.num_numeric} numeric fields and {config.num_tasks} "
                 "tasks; it goes from at least one numeric field to the logit of one task"
             )
+        num_columns = config.num_numeric + len(config.vocab_sizes or ())
+        has_place = self.numeric_skip is None and num_columns > 0
+        self.field_trees = FieldTrees(config, num_columns, config.num_tasks) if has_place else None
 
     def linear_path(self) -> LinearPath | None:
-        if (skip := self._skip()) is None:
+        if (skip := self._beside("numeric_skip")) is None:
             return None
         is_one_layer = isinstance(self.head, LogitHead) and not hasattr(self.model, "linear")
         return LinearPath(skip, self.last_layer() if is_one_layer else None)
 
-    def _skip(self) -> StatisticsSkip | None:
-        """From the numeric fields to the logit; families that make their parts themselves have none."""
-        return getattr(self, "numeric_skip", None)
+    def trees_beside(self) -> TreesBeside | None:
+        return super().trees_beside() or self._beside("field_trees")
+
+    def _beside(self, name: str) -> Any:
+        """What goes from the fields to the logit past the network; families that make their parts themselves have none."""
+        return getattr(self, name, None)
 
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
@@ -300,8 +308,10 @@ class TabularForCTRMixin(WithHeadMixin):
             logits = self.head(outputs.last_hidden_state).float()
             if outputs.partial_logit is not None:
                 logits = logits + outputs.partial_logit.float()
-        if (skip := self._skip()) is not None:
+        if (skip := self._beside("numeric_skip")) is not None:
             logits = skip(numeric_values, logits[:, None])[:, 0].float()
+        elif (trees := self._beside("field_trees")) is not None:
+            logits = trees(numeric_values, input_ids, logits.reshape(*logits.shape[:1], -1)).reshape(logits.shape)
         loss = None
         if labels is not None:
             loss = task_loss(self.config, logits, labels, sample_weight, num_items_in_batch)

@@ -297,6 +297,10 @@ class InputKind(ABC):
         """The opened training part as the linear way of a model, where it has one, reads it."""
         raise NotImplementedError(f"{type(self).__name__} has no linear_samples")
 
+    def tree_samples(self, model: Any) -> LinearSamples:
+        """The same as boosted trees beside a model read it."""
+        return self.linear_samples()
+
     def describe_model(self, model: Any) -> str:
         """The model in words."""
         return type(model).__name__

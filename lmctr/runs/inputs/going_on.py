@@ -33,6 +33,9 @@ class GoingOn:
         """By the name of each table's weight, the row that each of its rows was in the earlier model, -1 for new ones."""
         raise NotImplementedError(f"{type(self).__name__} has no rows_before")
 
+    def follow(self, model: Any, earlier: Any, processor: Any) -> None:
+        """Let what else of the model knows ids go with those that moved."""
+
     def carried(self, model: Any, processor: Any) -> Callable[[Any], str] | None:
         if self.before is None:
             return None
@@ -42,11 +45,12 @@ class GoingOn:
             raise ValueError(
                 f"training.from_run: {self.before} holds a {type(old).__name__}, the recipe makes a {type(model).__name__}"
             )
-        if old.config.boosted_trees is not None and model.linear_path() is not None:
+        if old.config.boosted_trees is not None and model.trees_beside() is not None:
             model.config.boosted_trees = old.config.boosted_trees
-            model.linear_path().skip.grow(model.config)
+            model.trees_beside().grow(model.config)
         rows = self.rows_before(old, model, earlier, processor)
         carry_weights(old, model, rows)
+        self.follow(model, earlier, processor)
         file = folder.checkpoints / f"checkpoint-{folder.metrics()['best_step']}" / "optimizer.pt"
 
         def start(optimizer: Any) -> str:

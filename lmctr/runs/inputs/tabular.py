@@ -26,8 +26,10 @@ from lmctr.data.registry import DATASETS, find, is_own_log, load_log, load_tabul
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
+from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest
 from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.models.common.base import IGNORED_LABEL
+from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.folder import ITEM_STATISTICS, LOG_STATISTICS
 from lmctr.runs.inputs.base import PARTS, RunContext, check_labels, checksum
 from lmctr.runs.inputs.going_on import GoingOn
@@ -218,6 +220,10 @@ class TabularInput(GoingOn, StoredInput):
     def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:
         return table_rows(old, model, id_sources(earlier, processor))
 
+    def follow(self, model: Any, earlier: Any, processor: Any) -> None:
+        if isinstance(beside := model.trees_beside(), FieldTrees):
+            beside.follow(id_sources(earlier, processor)[: len(model.config.vocab_sizes or ())])
+
     def _check_leaks(self) -> list[str]:
         allow = self.data["allow_leaks"]
         lines = [] if self.log is None else validate_log(self.log, self.log_splits, allow=allow).lines()
@@ -322,9 +328,30 @@ class TabularInput(GoingOn, StoredInput):
         return [] if self.log is None else self.results.slices(part, events, logits, seed, **options)
 
     def linear_samples(self) -> LinearSamples:
-        store, rows = self.store, self.rows("train")
-        numbers, times = store.numeric_values[rows], None if store.times is None else store.times[rows]
-        return LinearSamples(numbers, store.labels[rows], self.view.sample_weight(rows), times)
+        rows = self._fitted_rows()
+        return self._samples(self.store.numeric_values[rows], rows)
+
+    def tree_samples(self, model: Any) -> LinearSamples:
+        beside, rows = model.trees_beside(), self._fitted_rows()
+        if not isinstance(beside, FieldTrees):
+            return self.linear_samples()
+        fields = (self.store.numeric_values, self.store.input_ids)
+        columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields))
+        return self._samples(columns.numpy(), rows)
+
+    def _fitted_rows(self) -> np.ndarray:
+        """Training rows for models that are fitted at once: the newest, or some drawn where there are no times, if there are too many."""
+        rows, times = self.rows("train"), self.store.times
+        if len(rows) <= MAX_FITTED_EVENTS:
+            return rows
+        if times is not None:
+            return rows[newest(times[rows], MAX_FITTED_EVENTS)]
+        return np.sort(np.random.default_rng(0).choice(rows, MAX_FITTED_EVENTS, replace=False))
+
+    def _samples(self, values: np.ndarray, rows: np.ndarray) -> LinearSamples:
+        store = self.store
+        times = None if store.times is None else store.times[rows]
+        return LinearSamples(values, store.labels[rows], self.view.sample_weight(rows), times)
 
     # ---- model ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,140 @@
+"""Boosted trees beside a model's network: which they are, and what their share in the logits is.
+
+S: samples, Fs: columns that the trees read, T: tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lmctr.evaluation.baseline_parts import field_trees, statistic_regression, statistic_trees
+from lmctr.models.common.base import plain_model
+from lmctr.models.common.boosted_trees import FieldTrees
+from lmctr.runs.inputs.linear_start import LinearSamples, by_task
+from lmctr.utils.progress import over
+
+__all__ = ["SHARES", "add_trees", "choose_share"]
+
+SHARES = np.linspace(0.0, 1.0, 21)
+"""Those that `boosting_share: auto` chooses from."""
+
+
+def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed: int, share: float) -> None:
+    """Put boosted trees beside a new model, see [`~lmctr.models.common.boosted_trees.TreesBeside`].
+
+    On statistics they have the settings of the baseline; half of each task's read what the baseline reads, half a logistic regression too:
+    the mean of both is above either. On the fields of a table they read numbers and ids.
+
+    Args:
+        model: with a place for trees. samples: the training part, what the trees read as their values.
+        half_life, raises: as in `start_linear`. seed: of the trees' columns. share: of the trees in the logits.
+    """
+    beside, forests = model.trees_beside(), []
+    forest_of = _field_forest if isinstance(beside, FieldTrees) else _forest
+    for values, labels, weight in over(by_task(samples, half_life), "fitting boosted trees", "tasks"):
+        forests.append(forest_of(values.astype(np.float32), labels, weight, seed))
+    model.config.boosted_trees = {
+        "trees": max(len(forest) for _, forest in forests),
+        "leaves": max(2, *(len(tree["value"]) for _, forest in forests for tree in forest)),
+        "share": share,
+    }
+    beside.grow(model.config)
+    for task, forest in enumerate(forests):
+        beside.trees.fill(task, *forest)
+    beside.trees.to(model.device)
+
+
+def choose_share(trainer: Any, samples: Any) -> float:
+    """The share of the trees in the logits by the log loss on samples, set in the trainer's model; at 0 the trees go.
+
+    Of the shares whose loss is within a standard error (of the difference) of the lowest one's it is that nearest to a half: few samples tell
+    little.
+
+    Args:
+        trainer: a `CTRTrainer` whose model has trees. samples: as it measures them; their weights count.
+    """
+    model = plain_model(trainer.model)
+    beside, ends = model.trees_beside(), []
+    for beside.share in (0.0, 1.0):
+        output = trainer.predict(samples)
+        ends.append(output.predictions.astype(np.float64))
+    labels, weight = output.label_ids, getattr(samples, "sample_weight", None)
+    if weight is not None:
+        mask = getattr(samples, "candidate_mask", None)
+        weight = np.asarray(weight if mask is None else weight[mask]).reshape(-1, *[1] * (labels.ndim - 1))
+    weight = np.where(labels >= 0, 1.0 if weight is None else weight, 0.0)
+
+    def losses(share: float) -> np.ndarray:
+        logits = (1.0 - share) * ends[0] + share * ends[1]
+        return (weight * (np.logaddexp(0.0, logits) - labels * logits)).reshape(len(labels), -1).sum(1)
+
+    lowest = min((losses(share) for share in SHARES), key=np.sum)
+    behind = ((share, losses(share) - lowest) for share in SHARES)
+    near = [share for share, own in behind if own.sum() <= own.std() * np.sqrt(len(own))]
+    share = round(float(min(near, key=lambda share: abs(share - 0.5))), 2)
+    model.config.boosted_trees = {**model.config.boosted_trees, "share": share} if share else None
+    if share:
+        beside.share = share
+    else:
+        beside.grow(model.config)
+    return share
+
+
+def _field_forest(
+    values: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
+) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
+    """Trees on the fields of rows, as `BoostedTrees.fill` takes them, with a regression that none of them reads."""
+    model = field_trees(len(values), seed).fit(values, labels, weight)
+    return np.zeros(values.shape[1] + 1, np.float32), _trees(model)
+
+
+def _forest(
+    values: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
+) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
+    """A regression (Fs + 1,) float32, and the mean of trees boosted on the values and of trees boosted on both, as `BoostedTrees.fill` takes them."""
+    fitted = statistic_regression().fit(values, labels, weight)
+    line = np.append(fitted.coef_[0], fitted.intercept_[0]).astype(np.float32)
+    sums = values.astype(np.float64) @ line[:-1].astype(np.float64) + line[-1]
+    columns = np.column_stack([values, sums.astype(np.float32)])
+    forest = []
+    for read in (values, columns):
+        model = statistic_trees(len(values), seed).fit(read, labels, weight)
+        forest += [{**tree, "value": tree["value"] / 2} for tree in _trees(model)]
+    return line, forest
+
+
+def _trees(model: Any) -> list[dict[str, np.ndarray]]:
+    """scikit-learn's trees, the first of them with the constant that their sum starts from."""
+    trees = [_columns(tree.nodes) for (tree,) in model._predictors]
+    trees[0]["value"] = trees[0]["value"] + float(model._baseline_prediction.item())
+    return trees
+
+
+def _columns(nodes: np.ndarray) -> dict[str, np.ndarray]:
+    """scikit-learn's nodes as inner nodes and leaves of `BoostedTrees.fill`."""
+    inner, kept, values = [], [], []
+
+    def walk(place: int) -> None:
+        node = nodes[place]
+        if node["is_leaf"]:
+            values.append(node["value"])
+            return
+        before = len(values)
+        walk(node["left"])
+        inner.append(place)
+        kept.append(~((1 << len(values)) - (1 << before)))
+        walk(node["right"])
+
+    walk(0)
+    exact = nodes["num_threshold"][inner]
+    threshold = exact.astype(np.float32)
+    above = threshold > exact  # float32 values are sorted as by the threshold itself if it is rounded down
+    threshold[above] = np.nextafter(threshold[above], np.float32(-np.inf))
+    return {
+        "feature": nodes["feature_idx"][inner],
+        "threshold": threshold,
+        "kept": np.array(kept, dtype=np.int64),
+        "value": np.array(values),
+    }

@@ -1,0 +1,191 @@
+"""Boosted trees on all fields of a table beside a tabular model, and the share that `training.boosting_share: auto` gives them."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from test_from_run import OPTIONS, RECIPE, STILL
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.data import load_tabular
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.hub.model_card import build_card
+from lmctr.models.common.boosted_trees import FieldTrees
+from lmctr.runs.inputs.boosting import add_trees, choose_share
+from lmctr.runs.inputs.linear_start import LinearSamples
+
+FIELDS = {"vocab_sizes": [30, 6], "num_numeric": 2, "embedding_dim": 4, "hidden_units": [8]}
+
+
+def rows_of(count, seed=0):
+    generator = np.random.default_rng(seed)
+    numbers = generator.normal(size=(count, 2)).astype(np.float32)
+    ids = np.column_stack([generator.integers(0, size, count) for size in FIELDS["vocab_sizes"]])
+    scores = 2.0 * (ids[:, 0] % 3 == 1) + numbers[:, 0] * (ids[:, 1] - 2) + generator.normal(size=count)
+    return numbers, ids, (scores[:, None] > [0.0, 1.0]).astype(np.float32)
+
+
+def settings(count, seed):
+    return {
+        "learning_rate": 0.05,
+        "max_iter": 500 if count >= 1000 else 50,
+        "max_leaf_nodes": 15,
+        "l2_regularization": 5.0,
+        "max_features": 0.5,
+        "early_stopping": count >= 1000,
+        "n_iter_no_change": 20,
+        "random_state": seed,
+    }
+
+
+@pytest.mark.parametrize(("tasks", "count"), [(1, 2000), (2, 900)])
+def test_the_trees_read_numbers_and_ids(tasks, count):
+    numbers, ids, labels = rows_of(count)
+    config = lmctr.DeepFMConfig(**FIELDS, task_names=["click", "like"][:tasks] if tasks > 1 else None)
+    model = lmctr.DeepFMForCTR(config).eval()
+    new_numbers, new_ids, _ = rows_of(300, seed=1)
+    inputs = {"input_ids": torch.from_numpy(new_ids), "numeric_values": torch.from_numpy(new_numbers)}
+    alone = model(**inputs).logits.detach()
+    columns = FieldTrees.columns(torch.from_numpy(numbers), torch.from_numpy(ids)).numpy()
+    own = labels[:, 0] if tasks == 1 else labels
+    add_trees(model, LinearSamples(columns, own, None, None), None, seed=3, share=0.3)
+    mixed = model.eval()(**inputs).logits.detach().reshape(300, tasks)
+    for task in range(tasks):
+        trees = HistGradientBoostingClassifier(**settings(count, 3)).fit(
+            np.column_stack([numbers, ids]), labels[:, task]
+        )
+        expected = trees.decision_function(np.column_stack([new_numbers, new_ids]))
+        assert expected.std() > 0.5
+        own = 0.7 * alone.reshape(300, tasks)[:, task].numpy() + 0.3 * expected
+        np.testing.assert_allclose(mixed[:, task], own, atol=1e-5)
+    torch.testing.assert_close(model.train()(**inputs).logits.detach(), alone)  # the network learns by itself
+
+
+def test_fields_of_one_kind_are_enough(tmp_path):
+    numbers, ids, labels = rows_of(500)
+    for kept, columns in (({"num_numeric": 0}, ids), ({"vocab_sizes": None}, numbers)):
+        model = lmctr.DNNForCTR(lmctr.DNNConfig(**{**FIELDS, **kept})).eval()
+        add_trees(model, LinearSamples(columns.astype(np.float32), labels[:, 0], None, None), None, seed=0, share=1.0)
+        key = "numeric_values" if columns is numbers else "input_ids"
+        found = model(**{key: torch.from_numpy(columns)}).logits.detach()
+        expected = HistGradientBoostingClassifier(**settings(500, 0)).fit(columns, labels[:, 0])
+        np.testing.assert_allclose(found, expected.decision_function(columns), atol=1e-5)
+    model.save_pretrained(tmp_path)
+    again = lmctr.AutoModelForCTR.from_pretrained(tmp_path)
+    assert torch.equal(again(numeric_values=torch.from_numpy(numbers)).logits, found)
+
+
+def plain_share(network, trees, labels, weight):
+    """By the letter: the lowest loss, those within a standard error of it, and of them the one nearest to a half."""
+    known = labels >= 0
+    found = []
+    for share in np.linspace(0, 1, 21):
+        logits = (1 - share) * network + share * trees
+        found.append(weight * known * np.log1p(np.exp(np.where(labels == 1, -logits, logits))))
+    sums = [own.sum() for own in found]
+    best = found[int(np.argmin(sums))]
+    within = [
+        share
+        for share, own in zip(np.linspace(0, 1, 21), found)
+        if (own - best).mean() <= np.std(own - best) / np.sqrt(len(best))
+    ]
+    return min(within, key=lambda share: abs(share - 0.5))
+
+
+@pytest.mark.parametrize(
+    ("noise", "count", "weighted"), [(0.1, 3000, False), (2.0, 3000, True), (2.0, 30, False), (None, 3000, False)]
+)
+def test_auto_takes_the_share_that_validation_tells(noise, count, weighted):
+    generator = np.random.default_rng(0)
+    truth = generator.normal(size=count)
+    labels = (truth + generator.logistic(size=count) > 0).astype(np.float32)
+    labels[:5] = -100
+    network = truth + (noise is not None) * generator.normal(size=count)
+    trees = -10 * truth if noise is None else truth + noise * generator.normal(size=count)
+    weight = generator.uniform(0, 4, count) if weighted else None
+    model = lmctr.DNNForCTR(lmctr.DNNConfig(**FIELDS))
+    model.config.boosted_trees = {"trees": 1, "leaves": 2, "share": 0.5}
+    beside = model.trees_beside()
+    beside.grow(model.config)
+
+    def predict(samples):
+        mixed = (1 - beside.share) * network + beside.share * trees
+        return SimpleNamespace(predictions=mixed.astype(np.float32), label_ids=labels)
+
+    share = choose_share(SimpleNamespace(model=model, predict=predict), SimpleNamespace(sample_weight=weight))
+    ones = np.ones(count) if weight is None else weight
+    assert share == pytest.approx(plain_share(network, trees, labels, ones))
+    if noise is None:  # worth less than nothing: they go
+        assert share == 0.0
+        assert model.config.boosted_trees is None
+        assert beside.trees is None
+    else:
+        assert beside.share == model.config.boosted_trees["share"] == share
+        assert share > 0.6 if noise == 0.1 else share < (0.3 if count > 30 else 0.5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Refitted after the share was chosen. Read it only."""
+    recipe = {**RECIPE, "training": {**RECIPE["training"], "boosting_share": "auto", "refit": True}}
+    return lmctr.runs.train(recipe, output_dir=tmp_path_factory.mktemp("trees") / "run")
+
+
+def test_a_run_chooses_before_it_is_trained_again(run):
+    share = run.metrics["boosting_share"]
+    assert run.model.config.boosted_trees["share"] == share == run.model.trees_beside().share
+    store = pq.read_table(run.path / "predictions" / "test.parquet")
+    table = pa.Table.from_batches(block.table for block in load_tabular("synthetic_table", **OPTIONS).rows())
+    chosen = table.take(store["event"]).to_pylist()[:50]
+    np.testing.assert_allclose(run.predict(chosen), store["logit"].to_numpy()[:50], atol=1e-5)
+    text = (
+        f"on the numbers and ids of the fields; their share in the logits is {share:g}, the network's {1 - share:g} |"
+    )
+    assert text in str(build_card(run.path))
+
+
+def test_a_graph_holds_the_trees_too(run, tmp_path):
+    assert main(["export", str(run.path), "--format", "onnx", "--output", str(tmp_path)]) == 0
+    parity = json.loads((tmp_path / "parity.json").read_text())
+    assert parity["largest_difference"] < 1e-4 < parity["largest_logit"]
+
+
+def test_thresholds_follow_ids_that_move(run, tmp_path):
+    second = lmctr.runs.train(
+        {**RECIPE, "training": {**RECIPE["training"], "boosting_share": "auto"}},
+        output_dir=tmp_path / "day1",
+        overrides={**STILL, "training.from_run": str(run.path)},
+    )
+    before, after = (TabularFeatureProcessor.from_pretrained(own.path) for own in (run, second))
+    names = ["C1", "C2", "C3"]
+    moved = 0
+    generator = np.random.default_rng(0)
+    old_ids, new_ids = [], []
+    for name in names:
+        values = before.state.vocabularies[name].values, after.state.vocabularies[name].values
+        both = sorted(set(values[0].to_pylist()) & set(values[1].to_pylist()))
+        places = [{value: place + 2 for place, value in enumerate(own.to_pylist())} for own in values]
+        drawn = generator.choice(both, 500)
+        old_ids.append([places[0][value] for value in drawn])
+        new_ids.append([places[1][value] for value in drawn])
+        moved += sum(a != b for a, b in zip(old_ids[-1], new_ids[-1]))
+    assert moved > 500
+    numbers = torch.from_numpy(generator.normal(size=(500, 2)).astype(np.float32))
+    trees = [
+        own.model.trees_beside().trees(FieldTrees.columns(numbers, torch.tensor(ids).T))
+        for own, ids in ((run, old_ids), (second, new_ids))
+    ]
+    assert trees[0].std() > 0.1
+    torch.testing.assert_close(*trees, atol=0, rtol=0)
+
+
+def test_words_for_what_is_no_share():
+    for share in ("half", -0.1):
+        with pytest.raises(ValueError, match="boosting_share must lie between 0"):
+            lmctr.CTRTrainingArguments("out", boosting_share=share)
