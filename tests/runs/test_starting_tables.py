@@ -45,6 +45,15 @@ def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys):
     assert len((clicks / "scores.csv").read_text().splitlines()) == ROWS + 1
 
 
+@pytest.mark.parametrize(("rows", "size"), [(300, 32), (700, 32), (1400, 64), (4000, 128), (5200, 256), (9000, 256)])
+def test_small_tables_are_read_in_small_batches(rows, size, clicks):
+    head, *lines = (clicks / "clicks.csv").read_text().splitlines()
+    (clicks / "more.csv").write_text("\n".join([head, *(lines * 8)[:rows]]) + "\n")
+    training = recipe_for_file(TrainOptions(recipe="more.csv", model="deepfm"), say=lambda line: None)["training"]
+    assert training["per_device_train_batch_size"] == size
+    assert training.get("boosting_share") == (None if rows < 1000 else "auto")
+
+
 def test_only_tabular_families_read_a_table(clicks):
     recipe = recipe_for_file(TrainOptions(recipe="clicks.csv", model="dcnv2"), say=lambda line: None)
     assert recipe["data"]["split"] == "random"
