@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.table import POSITIVE_WORDS
-from lmctr.data.logs.times import format_of_texts, iso_times, unit_of
-from lmctr.data.reading import checked_file, delimiter_of, no_header_hint
+from lmctr.data.logs.times import EARLY, format_of_texts, iso_times, unit_of
+from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.suggest import unknown_key_message
 
@@ -86,6 +86,7 @@ class FileSample:
         path: the file. reading: keys of the schema besides the path (`delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
         objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
+        of_words: columns whose header says that they hold several words (RecBole's files).
     """
 
     path: Path
@@ -94,6 +95,7 @@ class FileSample:
     rows: int
     whole: bool
     objects: tuple[str, ...] = ()
+    of_words: Sequence[str] = ()
 
     @cached_property
     def distinct(self) -> dict[str, int]:
@@ -129,6 +131,11 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     first = next(blocks).table
     table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
     whole = next(blocks, None) is None
+    if table.num_columns == 1 and "::" in table.column_names[0]:
+        raise ValueError(
+            f"{path}: its columns are parted by '::', and one sign is read: replace it by a tab, and write a line of names at the top; "
+            "MovieLens in this form is read from its folder by --data.name movielens --data.path FOLDER"
+        )
     counted = table.column_names == [str(place) for place in range(table.num_columns)]  # names that a program gave
     if kind in ("csv", "tsv") and not counted and (hint := no_header_hint(table.column_names)):
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
@@ -151,7 +158,9 @@ def sample_file(path: str | os.PathLike) -> FileSample:
         reading |= {"decimal": ","} if decimal == "," else {}
         reading |= {"na_values": sorted(missing)} if missing else {}
     table = pa.table(cleaned)
-    return FileSample(path, reading, table, table.num_rows if whole else _rows_of(path, kind, table), whole, objects)
+    words = list_columns(path) if kind == "tsv" else ()
+    rows = table.num_rows if whole else _rows_of(path, kind, table)
+    return FileSample(path, reading, table, rows, whole, objects, words)
 
 
 def _holds_objects(kind: pa.DataType) -> bool:
@@ -376,7 +385,8 @@ class Guesser:
             return f"times from {str(bounds['min'])[:10]} to {str(bounds['max'])[:10]}", {}
         if is_number(values.type):
             bounds = pc.min_max(values)
-            unit = unit_of(bounds["min"].as_py(), bounds["max"].as_py())
+            since = {"since": EARLY} if name in self.events.named("time") or name == self.given.get("time") else {}
+            unit = unit_of(bounds["min"].as_py(), bounds["max"].as_py(), **since)
             return None if unit is None else (f"unix time in {unit}", {} if unit == "s" else {"unit": unit})
         if not is_text(values.type):
             return None
@@ -611,7 +621,7 @@ class Guesser:
                 continue
             described[name] = name
             if is_text(values.type):
-                separator = self._separator(values, plain)
+                separator = " " if name in sample.of_words and _few_words(values) else self._separator(values, plain)
                 if separator is not None:
                     described[name], why = {"column": name, "separator": separator}, f"lists, parted by {separator!r}"
                     category = True
@@ -657,6 +667,12 @@ class Guesser:
         known = pc.unique(items.values(spec.get("item", self.columns["item"]))).cast(pa.string())
         found = pc.is_in(self.events.values(self.columns["item"]).cast(pa.string()), value_set=known)
         return 1.0 - pc.mean(found.cast(pa.int8())).as_py()
+
+
+def _few_words(values: pa.Array) -> bool:
+    """Whether texts are made of words that come again, as lists of categories are, and titles are not."""
+    words = pc.list_flatten(pc.split_pattern(values, " "))
+    return pc.count_distinct(words).as_py() <= max(50, len(words) / 20)
 
 
 def _tells(values: pa.Array, clicks: np.ndarray) -> float:

@@ -24,7 +24,13 @@ import pyarrow.parquet as pq
 from lmctr.data.logs.columns import is_number
 from lmctr.utils.progress import Work, over
 
-FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+FORMATS = (
+    dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
+    | dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".user"), "tsv")  # the last three: RecBole's
+    | {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+)
+_TYPED = r"(.+):(token|float)(_seq)?"
+"""A column's name and type in the header line of RecBole's files."""
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?\s*$"
 ID = pa.dictionary(pa.int32(), pa.string())
@@ -270,7 +276,10 @@ def read_delimited(
     try:
         if not names:
             with source() as stream:
-                check_columns(csv_header(stream, parse, path), wanted, str(path))
+                written = _header(stream, parse, path)
+            if (plain := _plain(written)) != written:
+                read.column_names, read.skip_rows = plain, 1
+            check_columns(plain, wanted, str(path))
         convert = pacsv.ConvertOptions(
             column_types=types,
             include_columns=list(dict.fromkeys(wanted)) if wanted is not None else None,
@@ -311,12 +320,33 @@ def delimiter_of(path: Path) -> str:
 
 
 def csv_header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
-    """The names in the header line."""
+    """The names in the header line, without types where all have one as in RecBole's files."""
+    return _plain(_header(stream, parse, path))
+
+
+def _header(stream: BinaryIO | pa.Buffer, parse: pacsv.ParseOptions, path: Path) -> list[str]:
     read = pacsv.ReadOptions(block_size=1 << 20, use_threads=False)
     try:
         return pacsv.open_csv(stream, parse_options=parse, read_options=read).schema.names
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8.") from None
+
+
+def _plain(names: list[str]) -> list[str]:
+    return [found[1] for found in _typed(names)] or names
+
+
+def _typed(names: Sequence[str]) -> list[re.Match]:
+    """Name and type of each column; nothing unless all have a type."""
+    found = [re.fullmatch(_TYPED, name) for name in names]
+    return found if all(found) else []
+
+
+def list_columns(path: Path) -> list[str]:
+    """Columns that the header line of a RecBole file says hold several words."""
+    with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
+        line = stream.read(1 << 16).decode("utf-8", errors="replace").split("\n", 1)[0].rstrip("\r")
+    return [found[1] for found in _typed(line.split("\t")) if found[3]]
 
 
 def parse_error(

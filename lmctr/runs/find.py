@@ -9,7 +9,20 @@ from lmctr.utils.resources import find_resource
 __all__ = ["RecipeError", "find_recipe", "is_data_file"]
 
 GROUPS = ("data", "model", "training")
-_DATA_SUFFIXES = {".csv", ".tsv", ".parquet", ".jsonl", ".json", ".gz", ".zip", ".txt", ".xlsx"}
+_DATA_SUFFIXES = {
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".jsonl",
+    ".json",
+    ".gz",
+    ".zip",
+    ".txt",
+    ".xlsx",
+    ".dat",
+    ".data",
+    ".inter",
+}
 
 
 class RecipeError(ValueError):

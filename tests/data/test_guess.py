@@ -78,6 +78,60 @@ def test_times(tmp_path, times, spec):
     assert abs(np.sort(log.time) - plain).max() < 60
 
 
+@pytest.mark.parametrize("name", ["timestamp", "rating_time"])
+def test_times_of_the_nineties_where_the_name_says_times(tmp_path, name):
+    times = np.linspace(828_124_615, 900_000_000, ROWS).astype(int)  # 1996, as in MovieLens
+    guess, log = guessed(tmp_path / "e.csv", table(ts=None, **{name: times}))
+    assert guess.schema["columns"]["time"] == name
+    assert log.time.min() == 828_124_615
+    with pytest.raises(NoLogError, match="no column looks like the time"):
+        guessed(tmp_path / "e.csv", table(ts=None, price=times))
+    guess, _ = guessed(tmp_path / "e.csv", table(ts=None, price=times), given={"time": "price"})
+    assert guess.schema["columns"]["time"] == "price"
+
+
+def test_files_of_recbole(tmp_path):
+    columns = table(price=np.linspace(0, 1, ROWS).round(3))
+    kinds = {"user_id": "token", "item_id": "token", "ts": "float", "click": "float", "price": "float"}
+    typed = {f"{name}:{kinds[name]}": values for name, values in columns.items()}
+    rng = np.random.default_rng(1)
+    items = {
+        "item_id:token": range(30),
+        "name:token_seq": [f"Film {rng.integers(1e9)} of {rng.integers(1e9)}" for _ in range(30)],
+        "class:token_seq": [" ".join(rng.choice(["Comedy", "Drama", "War"], 2)) for _ in range(30)],
+    }
+    found = write(tmp_path / "clicks.item", items, "\t")
+    guess, log = guessed(tmp_path / "clicks.inter", typed, "\t", items=found)
+    assert guess.schema["columns"] == {
+        "user": "user_id",
+        "item": "item_id",
+        "time": "ts",
+        "label": "click",
+        "context": ["price"],
+    }
+    catalogue = guess.schema["catalogue"]["columns"]
+    assert catalogue["class"] == {"column": "class", "separator": " "}
+    assert guess.title == "name"
+    plain = load_log(write(tmp_path / "plain.tsv", columns, "\t").path, columns=guess.schema["columns"])
+    for name in ("time", "label", "item", "user"):
+        np.testing.assert_array_equal(getattr(log, name), getattr(plain, name))
+    mixed = {"user_id": [1], "click:float": [0]}
+    assert write(tmp_path / "mixed.tsv", mixed, "\t").table.column_names == list(mixed)  # no header of types
+
+
+def test_columns_parted_by_two_signs_are_told(tmp_path):
+    (tmp_path / "ratings.dat").write_text("1::1193::5::978300760\n1::661::3::978302109\n")
+    with pytest.raises(ValueError, match=r"ratings\.dat: its columns are parted by '::'.*data\.name movielens"):
+        sample_file(tmp_path / "ratings.dat")
+
+
+@pytest.mark.parametrize("name", ["e.dat", "e.data"])
+def test_other_ends_of_names(tmp_path, name):
+    guess, log = guessed(tmp_path / name, table(), "\t")
+    assert guess.schema["events"]["delimiter"] == "\t"
+    assert log.num_events == ROWS
+
+
 def test_excel_csv(tmp_path):
     price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
     guess, log = guessed(tmp_path / "e.csv", table(price=price), ";")
