@@ -36,8 +36,9 @@ _NAMES = {
     "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin",
     "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
     "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
-    "response hit churn churned outcome subscribed deposit revenue survived",
-    "feedback_values": "rating ratings stars score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
+    "response hit churn churned outcome subscribed deposit revenue survived follow followed share shared forward forwarded comment commented "
+    "favorite favourite collect collected finish finished",
+    "feedback_values": "rating ratings stars overall score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
     "listened percentplayed",
     "feedback": "action actiontype event eventtype behavior behaviour behaviortype activity interaction interactiontype",
     "weight": "weight sampleweight",
@@ -346,9 +347,10 @@ class Guesser:
             f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
         )
         objects = "".join(f"; {name} holds objects: {_OF_OBJECTS}" for name in self.events.objects)
-        return (ValueError if role == "label" else NoLogError)(
+        is_label = role == "label"
+        return (ValueError if is_label else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN; the columns are "
-            f"{', '.join(self.left)}{taken}{objects}. {self._table()}"
+            f"{', '.join(self.left)}{taken}{objects}.{'' if is_label else f' {self._table()}'}"
         )
 
     def _table(self) -> str:
@@ -430,7 +432,9 @@ class Guesser:
             actions = [self.given["label"]] if is_text(self.events.table[self.given["label"]].type) else actions
             binary = {}
         labels = [name for name in [*named["label"], *binary] if name in binary]
-        if labels:
+        stars = [name for name in graded if name in self.events.called("feedback_values")]
+        # by its very name, or where nothing else is graded: `verified_purchase` beside `rating` is no label
+        if labels and ("label" in self.given or labels[0] in self.events.called("label") or not stars):
             sure = labels[0] in named["label"] or len(binary) == 1
             name = self._take("label", labels[0], self._rate(labels[0], binary[labels[0]]), sure)
             self.columns["label"] = self._rule(name, binary.get(name) or self._yes(name))
@@ -442,16 +446,11 @@ class Guesser:
         elif actions:
             self._label_from_actions(actions[0])
         elif graded:
-            name, values = graded[0], self.events.values(graded[0])
-            limit = (
-                4 if pc.max(values).as_py() == 5 else round(float(np.median(values.to_numpy(zero_copy_only=False))), 3)
-            )
-            self.columns["label"] = {"column": name, "at_least": limit}
-            self._say("label", name, f"no column of 0 and 1: a click is a value of {limit:g} or more", sure=False)
+            self.columns["label"] = self._graded_label(graded[0])
         else:
             raise self._absent(
                 "label",
-                "0 and 1, yes and no, or values such as stars; every event being a click, there is nothing to tell",
+                "0 and 1, yes and no, or numbers such as stars, whose upper half are clicks; every event being a click, there is nothing to tell",
             )
         if graded and graded[0] in self.left:
             self.columns["feedback_values"] = self._take(
@@ -462,6 +461,19 @@ class Guesser:
         weight = [n for n in named["weight"] if n in self.left and is_number(self.events.table[n].type)]
         if weight:
             self.columns["weight"] = self._take("weight", weight[0], "by its name")
+
+    def _graded_label(self, name: str) -> dict[str, Any]:
+        values = self.events.values(name)
+        median = round(float(np.median(values.to_numpy(zero_copy_only=False))), 3)
+        limit = 4 if pc.max(values).as_py() == 5 else median
+        is_sure = name == self.given.get("label")
+        self._say(
+            "label",
+            name,
+            f"{'as stated' if is_sure else 'by its name'}: a click is a value of {limit:g} or more",
+            is_sure,
+        )
+        return {"column": name, "at_least": limit}
 
     def _label_from_actions(self, name: str) -> None:
         words = sorted(map(str, pc.unique(self.events.values(name)).to_pylist()))

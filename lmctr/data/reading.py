@@ -27,7 +27,8 @@ from lmctr.utils.progress import Work, over
 FORMATS = (
     dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
     | dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".user"), "tsv")  # the last three: RecBole's
-    | {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+    | dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl")
+    | {".parquet": "parquet"}
 )
 _TYPED = r"(.+):(token|float)(_seq)?"
 """A column's name and type in the header line of RecBole's files."""
@@ -132,6 +133,8 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
         for start, what in _OTHER_FILES.items():
             if head.startswith(start):
                 raise ValueError(f"{path}: cannot be read as {kind}: this is {what}.")
+        if kind == "jsonl" and head.lstrip()[:1] == b"[":
+            raise ValueError(f"{path}: cannot be read as JSON lines: this is one JSON array; write one object a line.")
         if b"\0" in head:
             raise ValueError(
                 f"{path}: cannot be read as {kind}: the file holds no text (byte {head.index(0)} is zero). Accepted: CSV, TSV and JSON "

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -88,6 +89,45 @@ def test_times_of_the_nineties_where_the_name_says_times(tmp_path, name):
         guessed(tmp_path / "e.csv", table(ts=None, price=times))
     guess, _ = guessed(tmp_path / "e.csv", table(ts=None, price=times), given={"time": "price"})
     assert guess.schema["columns"]["time"] == "price"
+
+
+def test_grades_come_before_what_only_sounds_like_a_click(tmp_path):
+    grades = [1 + place % 5 for place in range(ROWS)]
+    more = {"verified_purchase": [place % 3 // 2 for place in range(ROWS)], "rating": grades}
+    guess, log = guessed(tmp_path / "e.csv", table(click=None, **more))
+    assert guess.schema["columns"]["label"] == {"column": "rating", "at_least": 4}
+    assert log.label.mean() == pytest.approx(0.4)
+    guess, _ = guessed(tmp_path / "e.csv", table(click=None, **more), given={"label": "verified_purchase"})
+    assert guess.schema["columns"]["label"] == "verified_purchase"
+    guess, _ = guessed(tmp_path / "e.csv", table(**more))
+    assert guess.schema["columns"]["label"] == "click"
+    counts = [place % 40 for place in range(ROWS)]
+    guess, _ = guessed(tmp_path / "e.csv", table(click=None, plays=counts), given={"label": "plays"})
+    assert guess.schema["columns"]["label"] == {"column": "plays", "at_least": 19.5}
+    assert next(entry for entry in guess.guesses if entry.role == "label").sure
+
+
+def test_grades_of_a_table(tmp_path):
+    columns = {"user": [place % 50 for place in range(ROWS)], "book": [place % 7 for place in range(ROWS)]}
+    columns |= {"is_read": [place % 2 for place in range(ROWS)], "rating": [1 + place % 10 for place in range(ROWS)]}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["label"] == {"column": "rating", "at_least": 5.5}
+    assert "rating" not in {entry.get("column", entry["name"]) for entry in guess.schema["fields"]}
+    table = pa.concat_tables(rows.table for rows in load_tabular(tmp_path / "e.csv", **guess.options()).rows())
+    assert table["rating"].to_pylist()[:6] == [0, 0, 0, 0, 0, 1]
+    assert guess_table(write(tmp_path / "f.csv", columns), {"label": "is_read"}).schema["label"] == "is_read"
+    assert guess_table(write(tmp_path / "g.csv", columns), {"label": "book"}).schema["label"]["at_least"] == 3
+
+
+def test_json_lines_by_the_name_of_json(tmp_path):
+    guess, _ = guessed(tmp_path / "reviews.jsonl", table())
+    for name in ("reviews.json", "reviews.json.gz"):
+        data = (tmp_path / "reviews.jsonl").read_bytes()
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        assert guess_log(sample_file(tmp_path / name)).schema["columns"] == guess.schema["columns"]
+    (tmp_path / "array.json").write_text('[{"user": 1}]')
+    with pytest.raises(ValueError, match=r"array\.json: cannot be read as JSON lines: this is one JSON array"):
+        sample_file(tmp_path / "array.json")
 
 
 def test_files_of_recbole(tmp_path):
@@ -333,7 +373,7 @@ def test_the_time_and_the_users_of_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "given", "says"),
     [
-        ({"clicked": ["many", "few"] * (ROWS // 2)}, {}, r"like the label \(0 and 1, or yes and no\).*--label"),
+        ({"clicked": ["many", "few"] * (ROWS // 2)}, {}, r"like the label \(0 and 1, yes and no, or numbers.*--label"),
         ({}, {"label": "browser"}, r"--label browser: .* holds ('\w+', ){2}'\w+'; .*--label browser=VALUE"),
         ({}, {"label": "browser=cat"}, r"--label browser=cat: no row has that value; the column holds '"),
         ({}, {"label": "brewser=owl"}, r"--label: unknown key 'brewser=owl'.*did you mean 'browser'"),
@@ -416,7 +456,7 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
     blanks = {f" {name}": values for name, values in columns.items()}
     stated = guess_table(write(tmp_path / "f.csv", blanks), {"label": "member=no"})
     assert stated.schema["label"] == {"column": " member", "equals": "no"}
-    with pytest.raises(ValueError, match=r"like the label \(0 and 1, or yes and no\).*--label"):
+    with pytest.raises(ValueError, match=r"like the label \(0 and 1, yes and no, or numbers.*--label"):
         guess_table(write(tmp_path / "g.csv", columns | {"note": list("abcd") * (ROWS // 4)}))
 
 

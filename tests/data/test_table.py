@@ -300,9 +300,9 @@ def test_bad_parquet_and_json(tmp_path):
     write(tmp_path, "h.parquet", ROWS | {"ts": [1.0, float("nan"), 2.0, 3.0]})
     with pytest.raises(ValueError, match=r"h\.parquet, column 'ts': 1 of 4 values are not finite \(row 2: nan\)"):
         load_log(schema_file(tmp_path, "h.parquet"))
-    (tmp_path / "e.dat").write_text("x")
-    with pytest.raises(ValueError, match=r"the format cannot be told from the extension '\.dat'"):
-        load_log(schema_file(tmp_path, "e.dat"))
+    (tmp_path / "e.npy").write_text("x")
+    with pytest.raises(ValueError, match=r"the format cannot be told from the extension '\.npy'"):
+        load_log(schema_file(tmp_path, "e.npy"))
 
 
 COLUMNS = "{user: customer, item: product, time: ts, label: clicked}"
