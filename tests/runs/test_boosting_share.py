@@ -143,6 +143,26 @@ def test_a_run_is_the_mean_of_regression_and_trees_before_it_learns(kind, tmp_pa
     )
 
 
+@pytest.mark.parametrize("kind", ["text", "sequence", "table"])
+def test_a_limit_on_the_samples_of_the_model_is_none_on_those_of_trees(kind, tmp_path):
+    run = run_of(kind, tmp_path / "run", {"max_train_samples": 300}, boosting_share=1.0)
+    assert run.metrics["training_samples"]["model"] == 300
+    log = load_log("synthetic", **LOG)
+    splits = split_log(log)
+    reader = run.processor.statistics_reader
+
+    def read(events):
+        values = reader.raw(log, events)
+        return (reader.scaled(values) if kind != "table" else values).astype(np.float32)
+
+    events, logits = logits_of(run, "test")
+    scale = (lambda values: values) if kind != "table" else fitted(log, splits.train, None)[0].scaled
+    train, new = (np.asarray(scale(read(some)), np.float32) for some in (splits.train, events))
+    age = (log.time[splits.train].max() - log.time[splits.train]) / 86400.0
+    trees = forest(train, log.label[splits.train], (0.5 ** (age / HALF_LIFE)).astype(np.float32), 42)
+    np.testing.assert_allclose(logits, trees(new), atol=2e-4)
+
+
 def test_a_run_that_is_gone_on_from_keeps_its_trees(tmp_path):
     first = run_of("sequence", tmp_path / "first", boosting_share=0.5)
     second = run_of("sequence", tmp_path / "second", boosting_share=0.5, from_run=str(first.path))

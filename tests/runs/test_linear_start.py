@@ -28,9 +28,9 @@ MODELS = {
 HALF_LIFE = 60.0
 
 
-def run_of(kind, folder, **training):
-    """A run whose only step has a learning rate of 0."""
-    data = {"name": "synthetic", "options": LOG, "statistics": "full", "baselines": False}
+def run_of(kind, folder, more=(), **training):
+    """A run whose only step has a learning rate of 0; `more` data keys."""
+    data = {"name": "synthetic", "options": LOG, "statistics": "full", "baselines": False, **dict(more)}
     data |= {"prompt": {"base": "generic/en", "item": "{genres}"}, "num_behaviors": 3} if kind == "text" else {}
     values = {"learning_rate": 0.0, "max_steps": 1, "eval_strategy": "no", "save_strategy": "no", "use_cpu": True}
     training = {**values, "recency_half_life": HALF_LIFE, **training}

@@ -298,7 +298,8 @@ class InputKind(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no linear_samples")
 
     def tree_samples(self, model: Any) -> LinearSamples:
-        """The same as boosted trees beside a model read it."""
+        """The same as boosted trees beside a model read it: of the whole training part, as a limit on the model's samples saves the model's
+        time, and trees take little."""
         return self.linear_samples()
 
     def describe_model(self, model: Any) -> str:

@@ -19,6 +19,7 @@ from lmctr.data.logs.splits import Splits, split_log
 from lmctr.data.logs.validation import validate_log
 from lmctr.data.registry import load_log
 from lmctr.data.synthetic.log import best_reader_auc
+from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest
 from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext, check_labels, checksum
 from lmctr.runs.inputs.linear_start import LinearSamples
@@ -143,10 +144,18 @@ class LogInput(InputKind):
         return other
 
     def linear_samples(self) -> LinearSamples:
-        view, events = self.view, self.splits.train
-        return LinearSamples(
-            view.statistics.of(events), view.labels(events), view.sample_weight(events), self.log.time[events]
-        )
+        return self._samples(self.splits.train, self.view.statistics.of(self.splits.train))
+
+    def tree_samples(self, model: Any) -> LinearSamples:
+        events = self.whole_train
+        if len(events) == len(self.splits.train):
+            return self.linear_samples()
+        events = np.sort(events[newest(self.log.time[events], MAX_FITTED_EVENTS)])
+        reader = self.view.processor.statistics_reader
+        return self._samples(events, reader.scaled(reader.raw(self.log, events, label=self._first_label())))
+
+    def _samples(self, events: np.ndarray, values: np.ndarray) -> LinearSamples:
+        return LinearSamples(values, self.view.labels(events), self.view.sample_weight(events), self.log.time[events])
 
     def num_samples(self, part: str) -> int:
         return len(self.splits[part])

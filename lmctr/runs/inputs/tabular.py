@@ -328,20 +328,20 @@ class TabularInput(GoingOn, StoredInput):
         return [] if self.log is None else self.results.slices(part, events, logits, seed, **options)
 
     def linear_samples(self) -> LinearSamples:
-        rows = self._fitted_rows()
+        rows = self._fitted(self.rows("train"))
         return self._samples(self.store.numeric_values[rows], rows)
 
     def tree_samples(self, model: Any) -> LinearSamples:
-        beside, rows = model.trees_beside(), self._fitted_rows()
+        beside, rows = model.trees_beside(), self._fitted(self.store.splits["train"])
         if not isinstance(beside, FieldTrees):
-            return self.linear_samples()
+            return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
         columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields))
         return self._samples(columns.numpy(), rows)
 
-    def _fitted_rows(self) -> np.ndarray:
-        """Training rows for models that are fitted at once: the newest, or some drawn where there are no times, if there are too many."""
-        rows, times = self.rows("train"), self.store.times
+    def _fitted(self, rows: np.ndarray) -> np.ndarray:
+        """Of training rows those for models that are fitted at once: the newest, or some drawn where there are no times, if there are too many."""
+        times = self.store.times
         if len(rows) <= MAX_FITTED_EVENTS:
             return rows
         if times is not None:
