@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 NUM_FOLDS = 5
+_FEWEST_OF_CLASS = 20
 MAX_FITTED_EVENTS = 1_000_000
 """Training samples that models of statistics are fitted on at most, the newest ones."""
 
@@ -62,19 +63,25 @@ def check_classes(labels: np.ndarray, part: str, rows: str) -> None:
         )
 
 
-def boosted_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
+def boosted_trees(labels: np.ndarray, seed: int) -> HistGradientBoostingClassifier:
     """Learning rate 0.05, leaves of at least 0.5 % of the rows (between 20 and 100). From 1,000 rows on, up to 500 trees, stopped early on a
-    random tenth of the rows, which `seed` draws; below, 50 trees."""
+    random tenth of the rows, which `seed` draws; below, or with fewer than 20 rows of a class, 50 trees."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    stops_early = num_rows >= 1000
+    stops_early = _can_stop_early(labels)
     return HistGradientBoostingClassifier(
         learning_rate=0.05,
         max_iter=500 if stops_early else 50,
-        min_samples_leaf=min(100, max(20, num_rows // 200)),
+        min_samples_leaf=min(100, max(20, len(labels) // 200)),
         early_stopping=stops_early,
         random_state=seed,
     )
+
+
+def _can_stop_early(labels: np.ndarray, least: int = 1000) -> bool:
+    """Whether there are enough rows, of both classes, for a tenth of them to say when to stop."""
+    positives = int(np.count_nonzero(labels > 0))
+    return len(labels) >= least and min(positives, len(labels) - positives) >= _FEWEST_OF_CLASS
 
 
 def newest(times: np.ndarray, most: int) -> np.ndarray:
@@ -89,15 +96,15 @@ def statistic_regression() -> LogisticRegression:
     return LogisticRegression(C=0.1, max_iter=500)
 
 
-def statistic_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
+def statistic_trees(labels: np.ndarray, seed: int) -> HistGradientBoostingClassifier:
     """Trees for the statistics of a log: learning rate 0.05, 15 leaves, a random third of the columns per split. 150 trees, 50 below 1,000
-    rows, and from 100,000 rows on up to 500, stopped early as in `boosted_trees`.
+    rows, and from 100,000 rows on up to 500, stopped early as in `boosted_trees` if there are 20 rows of each class.
 
     Chosen on the validation part of MovieLens latest-small among 100 to 600 trees, 8 to 31 leaves, leaves of 20 to 200 rows.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    many = num_rows >= 100_000
+    num_rows, many = len(labels), _can_stop_early(labels, 100_000)
     return HistGradientBoostingClassifier(
         learning_rate=0.05,
         max_iter=500 if many else 150 if num_rows >= 1000 else 50,
@@ -110,7 +117,7 @@ def statistic_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
     )
 
 
-def field_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
+def field_trees(labels: np.ndarray, seed: int) -> HistGradientBoostingClassifier:
     """Trees for numbers and ids of a table: learning rate 0.05, 15 leaves, a random half of the columns per split. From 1,000 rows on, up to
     500 trees, stopped early as in `boosted_trees` after 20 without a gain; below, 50 trees.
 
@@ -119,7 +126,7 @@ def field_trees(num_rows: int, seed: int) -> HistGradientBoostingClassifier:
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    stops_early = num_rows >= 1000
+    stops_early = _can_stop_early(labels)
     return HistGradientBoostingClassifier(
         learning_rate=0.05,
         max_iter=500 if stops_early else 50,

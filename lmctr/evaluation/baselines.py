@@ -175,7 +175,7 @@ class _Trees:
 
     def fit(self, raw: np.ndarray, labels: np.ndarray, sample_weight: np.ndarray | None = None) -> None:
         self.linear.fit(raw, labels, sample_weight)
-        self.trees = shared.statistic_trees(len(raw), self.seed)
+        self.trees = shared.statistic_trees(labels, self.seed)
         self.trees.fit(self._inputs(raw), labels, sample_weight=sample_weight)
 
     def _inputs(self, raw: np.ndarray) -> np.ndarray:

@@ -152,7 +152,8 @@ def table_gradient_boosting_baseline(
         name: np.concatenate([values, features.counts[name], features.numbers[name]], axis=1)
         for name, values in features.rates.items()
     }
-    return _probabilities(shared.boosted_trees(len(features.fitted), seed), inputs, table, splits, features)
+    trees = shared.boosted_trees(first_labels(table)[_fitted_rows(table, splits, features)], seed)
+    return _probabilities(trees, inputs, table, splits, features)
 
 
 def table_baseline_metrics(
@@ -236,7 +237,12 @@ def _probabilities(
     model: Any, inputs: dict[str, np.ndarray], table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures
 ) -> dict[str, np.ndarray]:
     """Of validation and test, by a model that is fitted on the training rows of `features`."""
-    rows = np.asarray(splits["train"])
-    rows = rows[first_labels(table)[rows] >= 0][features.fitted]
+    rows = _fitted_rows(table, splits, features)
     weight = None if table.weight is None else np.asarray(table.weight)[rows]
     return shared.fitted_probabilities(model, inputs, first_labels(table)[rows], weight, ("validation", "test"))
+
+
+def _fitted_rows(table: Any, splits: Mapping[str, np.ndarray], features: TableFeatures) -> np.ndarray:
+    """The training rows of `features` in the table."""
+    rows = np.asarray(splits["train"])
+    return rows[first_labels(table)[rows] >= 0][features.fitted]

@@ -189,3 +189,24 @@ def test_words_for_what_is_no_share():
     for share in ("half", -0.1):
         with pytest.raises(ValueError, match="boosting_share must lie between 0"):
             lmctr.CTRTrainingArguments("out", boosting_share=share)
+
+
+@pytest.mark.parametrize("clicks", [1, 4])
+def test_a_class_of_a_few_rows_is_no_error(clicks, tmp_path):
+    """Trees stop early by a tenth of the rows, which cannot be drawn by class then."""
+    times = [1_700_000_000 + 60 * row for row in range(3000)]
+    clicked = [int(row % 600 == 5 and row // 600 < clicks) + int(row in (2500, 2900)) for row in range(3000)]
+    lines = [f"{row % 9},{row % 7 / 3},{time},{y}" for row, (time, y) in enumerate(zip(times, clicked))]
+    (tmp_path / "few.csv").write_text("\n".join(["slot,price,timestamp,clicked", *lines]) + "\n")
+    options = {"fields": [{"name": "slot", "type": "categorical"}, {"name": "price", "type": "numeric"}]}
+    options |= {"label": "clicked", "time": "timestamp"}
+    run = lmctr.runs.train(
+        {
+            "data": {"name": str(tmp_path / "few.csv"), "options": options, "split": "time"},
+            "model": {"family": "dnn", "embedding_dim": 2, "hidden_units": [4]},
+            "training": {"epochs": 1, "boosting_share": "auto", "use_cpu": True},
+        },
+        output_dir=tmp_path / "run",
+    )
+    assert run.metrics["baselines"].keys() == {"field_counting", "field_gradient_boosting"}
+    assert run.metrics["boosting_share"] > 0

@@ -86,7 +86,7 @@ def _field_forest(
     values: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
 ) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
     """Trees on the fields of rows, as `BoostedTrees.fill` takes them, with a regression that none of them reads."""
-    model = field_trees(len(values), seed).fit(values, labels, weight)
+    model = field_trees(labels, seed).fit(values, labels, weight)
     return np.zeros(values.shape[1] + 1, np.float32), _trees(model)
 
 
@@ -100,7 +100,7 @@ def _forest(
     columns = np.column_stack([values, sums.astype(np.float32)])
     forest = []
     for read in (values, columns):
-        model = statistic_trees(len(values), seed).fit(read, labels, weight)
+        model = statistic_trees(labels, seed).fit(read, labels, weight)
         forest += [{**tree, "value": tree["value"] / 2} for tree in _trees(model)]
     return line, forest
 
