@@ -57,7 +57,8 @@ def choose_share(trainer: Any, samples: Any) -> float:
     """
     model = plain_model(trainer.model)
     beside, ends = model.trees_beside(), []
-    for beside.share in (0.0, 1.0):
+    for share in (0.0, 1.0):  # the network's logits, then the trees'
+        beside.share = share
         output = trainer.predict(samples)
         ends.append(output.predictions.astype(np.float64))
     labels, weight = output.label_ids, getattr(samples, "sample_weight", None)
