@@ -44,8 +44,8 @@ class CTRConfig(PreTrainedConfig):
 
     Args:
         soft_labels (`bool`, defaults to `False`): whether labels may be probabilities between 0 and 1, not only 0 and 1.
-        boosted_trees (`dict`, *optional*): boosted trees beside the network, where it has a linear way from statistics to the logits
-            (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, and their `share` in the logits.
+        boosted_trees (`dict`, *optional*): boosted trees beside the network, where it has a linear way from statistics to the logits, or fields
+            of a table (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, and their `share` in the logits.
 
     Attributes:
         keys_shared_with_processor: keys that the processor holds too, with the same values in every folder.
@@ -294,7 +294,7 @@ class TabularCTRConfig(CTRConfig):
             about 2. Default: `initializer_range`, and at least 0.03 (b: 0.06) in DNN, DCNv2 and Wukong, 0.08 in FFM, which learn
             sooner so. In factorisation machines over all fields such numbers drown the other products.
         use_numeric_skip (`bool`, defaults to `False`): a linear map from the numeric fields straight to the logit, beside the network
-            that reads them too, and that boosted trees stand beside (`training.boosting_share`). Where the logit is a linear map of hidden
+            that reads them too; boosted trees (`training.boosting_share`) read these fields alone then, and not all of the row. Where the logit is a linear map of hidden
             states and nothing else (DNN, DCNv2, HiFormer, Wukong) it starts as `training.linear_start` says, else at zero.
         pretrained_dims (`dict[str, int]`, *optional*):
             By name of a categorical field, the width of vectors made elsewhere that stand in place of learned ones, see
