@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.table import POSITIVE_WORDS
-from lmctr.data.logs.times import EARLY, format_of_texts, iso_times, unit_of
+from lmctr.data.logs.times import format_of_texts, iso_times, unit_of
 from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.suggest import unknown_key_message
@@ -387,8 +387,8 @@ class Guesser:
             return f"times from {str(bounds['min'])[:10]} to {str(bounds['max'])[:10]}", {}
         if is_number(values.type):
             bounds = pc.min_max(values)
-            since = {"since": EARLY} if name in self.events.named("time") or name == self.given.get("time") else {}
-            unit = unit_of(bounds["min"].as_py(), bounds["max"].as_py(), **since)
+            is_named = name in self.events.named("time") or name == self.given.get("time")
+            unit = unit_of(bounds["min"].as_py(), bounds["max"].as_py(), is_named)
             return None if unit is None else (f"unix time in {unit}", {} if unit == "s" else {"unit": unit})
         if not is_text(values.type):
             return None

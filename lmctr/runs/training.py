@@ -531,7 +531,8 @@ class Training:
         about = {name: chosen[name] for name in ("best_step", "steps", "training_samples", "train_seconds")}
         about["test"] = chosen["split metrics"]["test"]
         found |= {"split metrics": split_metrics, "evaluations": chosen["evaluations"], "before_refit": about}
-        found |= {name: chosen[name] for name in ("boosting_share",) if name in chosen}
+        if "boosting_share" in chosen:
+            found["boosting_share"] = chosen["boosting_share"]
         return view, trainer, found
 
     def _finish(self, view: InputKind, trainer: CTRTrainer, found: dict[str, Any]) -> None:

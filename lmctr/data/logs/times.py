@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from . import columns
 from .schema import TimeSpec
 
-__all__ = ["EARLY", "FORMATS", "format_of_texts", "iso_times", "seconds_of", "unit_of"]
+__all__ = ["FORMATS", "format_of_texts", "iso_times", "seconds_of", "unit_of"]
 
 UNITS = ("s", "ms", "us", "ns")
 FORMATS = tuple(
@@ -22,12 +22,12 @@ FORMATS = tuple(
 )
 """Formats of times in words that are looked for; ISO times need none."""
 _EARLIEST = 946_684_800  # the year 2000
-EARLY = 631_152_000
-"""The year 1990, for numbers that are times by their name: some public logs begin there."""
+_EARLIEST_NAMED = 631_152_000  # 1990, where some public logs begin
 
 
-def unit_of(low: float, high: float, since: int = _EARLIEST) -> str | None:
-    """The unit in which these unix times lie between `since` (unix seconds; default: the year 2000) and tomorrow; None: in none."""
+def unit_of(low: float, high: float, is_named: bool = False) -> str | None:
+    """The unit in which these unix times lie between the year 2000 (1990 of a column whose name says times) and tomorrow; None: in none."""
+    since = _EARLIEST_NAMED if is_named else _EARLIEST
     for power, unit in enumerate(UNITS):
         if low >= since * 1000**power and high <= (clock.time() + 86_400) * 1000**power:
             return unit
