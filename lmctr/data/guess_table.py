@@ -81,15 +81,15 @@ class _TableGuesser(Guesser):
         return name in self.left and _COUNTS < self.events.distinct.get(name, 0) < 0.5 * self.events.table.num_rows
 
     def _label(self) -> str | dict[str, Any]:
-        """The column of two values, 0 and 1 or yes and no, or the rule on it: the named one, else one of grades by its very name, else the last
-        column, else the only one."""
+        """The column of two values, 0 and 1 or yes and no, or the rule on it: the named one, else the last column, else one of grades by its very name,
+        else the only one."""
         says = {name: yes for name in self.left if (yes := self._yes(name)) is not None}
         named = [name for name in self.events.named("label") if name in says]
         last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
         numbers = [name for name in self.left if name not in says and is_number(self.events.table[name].type)]
-        stars = [name for name in self.events.called("feedback_values") if name in numbers]
-        if self.given.get("label") in numbers or ("label" not in self.given and stars and not named):
-            name = self.given.get("label") or stars[0]
+        grades = [name for name in self.events.graded() if name in numbers]
+        if self.given.get("label") in numbers or ("label" not in self.given and grades and not named and not last):
+            name = self.given.get("label") or grades[0]
             self.left.remove(name)
             return self._graded_label(name)
         label = self.given.get("label") or next(iter(named or last or (says if len(says) == 1 else [])), None)

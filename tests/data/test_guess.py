@@ -101,6 +101,12 @@ def test_grades_come_before_what_only_sounds_like_a_click(tmp_path):
     assert guess.schema["columns"]["label"] == "verified_purchase"
     guess, _ = guessed(tmp_path / "e.csv", table(**more))
     assert guess.schema["columns"]["label"] == "click"
+    clicks = table()["click"]
+    for name in ("ad_click", "itemClicked"):  # a word that says a click
+        guess, _ = guessed(tmp_path / "e.csv", table(click=None, **{name: clicks}, rating=grades))
+        assert guess.schema["columns"]["label"] == name
+    guess, _ = guessed(tmp_path / "e.csv", table(click=None, video_like=clicks, duration=grades))  # no grade
+    assert guess.schema["columns"]["label"] == "video_like"
     counts = [place % 40 for place in range(ROWS)]
     guess, _ = guessed(tmp_path / "e.csv", table(click=None, plays=counts), given={"label": "plays"})
     assert guess.schema["columns"]["label"] == {"column": "plays", "at_least": 19.5}
@@ -116,6 +122,8 @@ def test_grades_of_a_table(tmp_path):
     table = pa.concat_tables(rows.table for rows in load_tabular(tmp_path / "e.csv", **guess.options()).rows())
     assert table["rating"].to_pylist()[:6] == [0, 0, 0, 0, 0, 1]
     assert guess_table(write(tmp_path / "f.csv", columns), {"label": "is_read"}).schema["label"] == "is_read"
+    ends = columns | {"exited": columns["is_read"]}  # where labels often stand
+    assert guess_table(write(tmp_path / "h.csv", ends)).schema["label"] == "exited"
     assert guess_table(write(tmp_path / "g.csv", columns), {"label": "book"}).schema["label"]["at_least"] == 3
 
 
