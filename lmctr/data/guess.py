@@ -40,12 +40,12 @@ _NAMES = {
     "favorite favourite collect collected finish finished",
     "feedback_values": "rating ratings stars overall score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
     "listened percentplayed",
+    "grade": "rating ratings stars overall",
     "feedback": "action actiontype event eventtype behavior behaviour behaviortype activity interaction interactiontype",
     "weight": "weight sampleweight",
     "scenario": "scenario scene page surface tab placement screen section",
 }
 _NAMES = {role: tuple(names.split()) for role, names in _NAMES.items()}
-_GRADES = ("rating", "ratings", "stars", "overall")
 _SURE_LABELS = {"click", "clicked", "clk", "label", "target"}  # also as a word of a name
 _TITLES = ("title", "name", "headline", "itemname", "productname", "caption", "subject", "text", "description")
 _LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels")
@@ -114,10 +114,6 @@ class FileSample:
         """Columns whose very names are of a role, the surest first."""
         plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in self.table.column_names}
         return [name for word in _NAMES[role] for name in plain if plain[name] == word]
-
-    def graded(self) -> list[str]:
-        """Columns whose very names are of grades."""
-        return [name for name in self.called("feedback_values") if re.sub(r"[^a-z]", "", name.lower()) in _GRADES]
 
     def named(self, role: str) -> list[str]:
         """Columns by how well their names suit a role: the very names first, then those that hold one of them as a word."""
@@ -441,7 +437,7 @@ class Guesser:
             actions = [self.given["label"]] if is_text(self.events.table[self.given["label"]].type) else actions
             binary = {}
         labels = [name for name in [*named["label"], *binary] if name in binary]
-        if labels and ("label" in self.given or not self._is_outdone(labels[0])):
+        if labels and ("label" in self.given or not self._is_outdone(labels[0], graded)):
             sure = labels[0] in named["label"] or len(binary) == 1
             name = self._take("label", labels[0], self._rate(labels[0], binary[labels[0]]), sure)
             self.columns["label"] = self._rule(name, binary.get(name) or self._yes(name))
@@ -469,12 +465,10 @@ class Guesser:
         if weight:
             self.columns["weight"] = self._take("weight", weight[0], "by its name")
 
-    def _is_outdone(self, label: str) -> bool:
+    def _is_outdone(self, label: str, graded: list[str]) -> bool:
         """Whether a column of two values is no label beside one of grades: `verified_purchase` beside `rating`; `ad_click` is."""
-        grades = [
-            name for name in self.events.graded() if name in self.left and is_number(self.events.table[name].type)
-        ]
-        return bool(grades) and label not in self.events.called("label") and not _words(label) & _SURE_LABELS
+        has_grades = not {*graded}.isdisjoint(self.events.called("grade"))
+        return has_grades and label not in self.events.called("label") and not _words(label) & _SURE_LABELS
 
     def _graded_label(self, name: str) -> dict[str, Any]:
         values = self.events.values(name)

@@ -87,7 +87,7 @@ class _TableGuesser(Guesser):
         named = [name for name in self.events.named("label") if name in says]
         last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
         numbers = [name for name in self.left if name not in says and is_number(self.events.table[name].type)]
-        grades = [name for name in self.events.graded() if name in numbers]
+        grades = [name for name in self.events.called("grade") if name in numbers]
         if self.given.get("label") in numbers or ("label" not in self.given and grades and not named and not last):
             name = self.given.get("label") or grades[0]
             self.left.remove(name)

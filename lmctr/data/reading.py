@@ -309,10 +309,14 @@ def read_delimited(
     return _with_rows(table, str(path))
 
 
+def _head_of(path: Path) -> str:
+    with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
+        return stream.read(1 << 16).decode("utf-8", errors="replace")
+
+
 def delimiter_of(path: Path) -> str:
     """The sign that parts the first lines of a CSV file into the same number of columns; a comma where none does."""
-    with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
-        text = stream.read(1 << 16).decode("utf-8", errors="replace")
+    text = _head_of(path)
     lines = text[: text.rfind("\n") + 1] or text
     best = (0.0, 0, ",")
     for sign in ",;\t|":
@@ -347,8 +351,7 @@ def _typed(names: Sequence[str]) -> list[re.Match]:
 
 def list_columns(path: Path) -> list[str]:
     """Columns that the header line of a RecBole file says hold several words."""
-    with pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream:
-        line = stream.read(1 << 16).decode("utf-8", errors="replace").split("\n", 1)[0].rstrip("\r")
+    line = _head_of(path).split("\n", 1)[0].rstrip("\r")
     return [found[1] for found in _typed(line.split("\t")) if found[3]]
 
 

@@ -9,20 +9,8 @@ from lmctr.utils.resources import find_resource
 __all__ = ["RecipeError", "find_recipe", "is_data_file"]
 
 GROUPS = ("data", "model", "training")
-_DATA_SUFFIXES = {
-    ".csv",
-    ".tsv",
-    ".parquet",
-    ".jsonl",
-    ".json",
-    ".gz",
-    ".zip",
-    ".txt",
-    ".xlsx",
-    ".dat",
-    ".data",
-    ".inter",
-}
+_READ = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".inter", ".item", ".user", ".parquet", ".jsonl", ".ndjson", ".json")  # fmt: skip
+_DATA_SUFFIXES = {*_READ, ".gz", ".zip", ".xlsx"}
 
 
 class RecipeError(ValueError):

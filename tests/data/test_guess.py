@@ -12,7 +12,9 @@ from lmctr.data import load_log, load_tabular
 from lmctr.data.features.columns import label_columns_of
 from lmctr.data.guess import NoLogError, guess_log, sample_file
 from lmctr.data.guess_table import guess_table
+from lmctr.data.reading import FORMATS
 from lmctr.data.tables.load import table_source
+from lmctr.runs.find import is_data_file
 
 ROWS = 400
 
@@ -105,6 +107,9 @@ def test_grades_come_before_what_only_sounds_like_a_click(tmp_path):
     for name in ("ad_click", "itemClicked"):  # a word that says a click
         guess, _ = guessed(tmp_path / "e.csv", table(click=None, **{name: clicks}, rating=grades))
         assert guess.schema["columns"]["label"] == name
+    thumbs = {"verified_purchase": more["verified_purchase"], "rating": clicks}  # of two values: no grades
+    guess, _ = guessed(tmp_path / "e.csv", table(click=None, **thumbs))
+    assert guess.schema["columns"]["label"] == "verified_purchase"
     guess, _ = guessed(tmp_path / "e.csv", table(click=None, video_like=clicks, duration=grades))  # no grade
     assert guess.schema["columns"]["label"] == "video_like"
     counts = [place % 40 for place in range(ROWS)]
@@ -171,6 +176,11 @@ def test_columns_parted_by_two_signs_are_told(tmp_path):
     (tmp_path / "ratings.dat").write_text("1::1193::5::978300760\n1::661::3::978302109\n")
     with pytest.raises(ValueError, match=r"ratings\.dat: its columns are parted by '::'.*data\.name movielens"):
         sample_file(tmp_path / "ratings.dat")
+
+
+def test_what_is_read_is_no_recipe():
+    assert all(is_data_file(f"clicks{suffix}") for suffix in FORMATS)
+    assert not is_data_file("clicks.yaml")
 
 
 @pytest.mark.parametrize("name", ["e.dat", "e.data"])
