@@ -19,8 +19,7 @@ import yaml
 from lmctr.data.array_store import ArrayStore
 from lmctr.data.features.columns import label_columns_of, seconds_of
 from lmctr.data.features.processor import TabularFeatureProcessor
-from lmctr.data.guess import sample_file
-from lmctr.data.guess_table import guess_files, guess_table
+from lmctr.data.guess import guess_files, guess_table, sample_file
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
 from lmctr.data.impressions.validation import impression_findings

@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from lmctr.data.guess import Ask, LogGuess
-from lmctr.data.guess_table import guess_files
+from lmctr.data.guess import Ask, LogGuess, guess_files
 from lmctr.data.logs.splits import split_log
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of

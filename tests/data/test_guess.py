@@ -10,8 +10,7 @@ import yaml
 
 from lmctr.data import load_log, load_tabular
 from lmctr.data.features.columns import label_columns_of
-from lmctr.data.guess import NoLogError, guess_log, sample_file
-from lmctr.data.guess_table import guess_table
+from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
 from lmctr.data.reading import FORMATS
 from lmctr.data.tables.load import table_source
 from lmctr.runs.find import is_data_file

@@ -10,8 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.guess import Ask, FileSample, Guesser, LogGuess, NoLogError, guess_log, sample_file
 from lmctr.data.logs.columns import is_number, is_text
+
+from .base import Guesser
+from .found import Ask, LogGuess, NoLogError
+from .log import guess_log
+from .sample import FileSample, sample_file
 
 __all__ = ["guess_files", "guess_table"]
 
@@ -105,9 +109,6 @@ class _TableGuesser(Guesser):
         rule = self._rule(label, says[label])
         says_which = isinstance(rule, dict) and "equals" in rule
         return {"column": label, "equals": rule["equals"]} if says_which else label
-
-    def _table(self) -> str:
-        return ""
 
     def _moment(self, schema: dict[str, Any]) -> None:
         """The column of times, by which rows are parted."""

@@ -1,0 +1,18 @@
+"""What the columns of a file probably are: of a log or of a table, guessed from names and values, with the reason for every guess."""
+
+from .found import Ask, Guess, LogGuess, NoLogError
+from .log import guess_log
+from .sample import FileSample, sample_file
+from .table import guess_files, guess_table
+
+__all__ = [
+    "Ask",
+    "FileSample",
+    "Guess",
+    "LogGuess",
+    "NoLogError",
+    "guess_files",
+    "guess_log",
+    "guess_table",
+    "sample_file",
+]

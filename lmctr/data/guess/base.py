@@ -1,0 +1,183 @@
+"""What guesses of logs and of tables share: which columns are left, where times, labels and lists are seen, and what is said of each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmctr.data.logs.columns import is_number, is_text
+from lmctr.data.logs.table import POSITIVE_WORDS
+from lmctr.data.logs.times import format_of_texts, iso_times, unit_of
+from lmctr.utils.suggest import unknown_key_message
+
+from .found import Ask, Guess, LogGuess, NoLogError
+from .sample import FileSample
+
+__all__ = ["Guesser"]
+
+_LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels")
+_OF_OBJECTS = "give their entries columns of their own"
+
+
+class Guesser:
+    """What is settled so far, and what is left; the parts of a guess are its methods."""
+
+    def __init__(
+        self,
+        events: FileSample,
+        items: FileSample | None,
+        users: FileSample | None,
+        given: dict[str, str],
+        ask: Ask | None,
+    ):
+        self.found = LogGuess(events, items, users)
+        self.events, self.given, self.ask = events, given, ask
+        self.left = list(events.table.column_names)  # columns that are nothing yet
+        self.columns: dict[str, Any] = {}
+        self.click: str | None = None  # the value of the stated label that is one
+        plain = {column.strip(): column for column in self.left}  # names may have blanks around them
+        for name, column in plain.items() if given.get("label", "").strip() not in plain else ():
+            if given.get("label", "").strip().startswith(f"{name}="):
+                given["label"], self.click = column, given["label"].strip()[len(name) + 1 :]
+        given |= {role: plain.get(column.strip(), column) for role, column in given.items() if column not in self.left}
+        for role, column in given.items():
+            if column not in self.left:
+                raise ValueError(
+                    f"--{role}: {unknown_key_message(column, self.left, f'the columns of {events.path}')}"
+                )
+
+    def _leave_out_objects(self) -> None:
+        for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
+            for name in () if sample is None else sample.objects:
+                self._say(f"{start}left out", name, f"holds objects; {_OF_OBJECTS}")
+
+    def _say(self, role: str, column: str, why: str, sure: bool = True) -> None:
+        self.found.guesses.append(Guess(role, column, why, sure))
+
+    def _take(self, role: str, column: str, why: str, sure: bool = True) -> str:
+        """Settle a column; one that is not sure is asked about."""
+        if role in self.given:
+            column, why, sure = self.given[role], "as stated", True
+        elif not sure and self.ask is not None:
+            column = self.ask(
+                f"which column is the {role}?", [column, *(name for name in self.left if name != column)], column
+            )
+            why, sure = "as answered", True
+        self.left.remove(column)
+        self._say(role, column, why, sure)
+        return column
+
+    def _absent(self, role: str, wanted: str) -> ValueError:
+        if role in self.given:
+            name = self.given[role]
+            return ValueError(
+                f"{self.events.path}, --{role} {name}: expected {wanted}, the column holds {self._held(name)}; say which value is a click: --{role} {name}=VALUE"
+            )
+        taken = "".join(
+            f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
+        )
+        objects = "".join(f"; {name} holds objects: {_OF_OBJECTS}" for name in self.events.objects)
+        is_label = role == "label"
+        return (ValueError if is_label else NoLogError)(
+            f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN; the columns are "
+            f"{', '.join(self.left)}{taken}{objects}.{'' if is_label else self._otherwise()}"
+        )
+
+    def _otherwise(self) -> str:
+        """What else the file may be, for errors."""
+        return ""
+
+    def _time_of(self, name: str) -> tuple[str, dict[str, str]] | None:
+        """What a column of times holds, in words and as keys of the schema; None: no times."""
+        values = self.events.values(name)
+        if not len(values):
+            return None
+        if pa.types.is_temporal(values.type):
+            bounds = pc.min_max(values)
+            return f"times from {str(bounds['min'])[:10]} to {str(bounds['max'])[:10]}", {}
+        if is_number(values.type):
+            bounds = pc.min_max(values)
+            is_named = name in self.events.named("time") or name == self.given.get("time")
+            unit = unit_of(bounds["min"].as_py(), bounds["max"].as_py(), is_named)
+            return None if unit is None else (f"unix time in {unit}", {} if unit == "s" else {"unit": unit})
+        if not is_text(values.type):
+            return None
+        texts = values.cast(pa.string()).slice(0, 1000)
+        if iso_times(texts) is not None:
+            return "ISO times", {}
+        format = format_of_texts(texts)
+        return None if format is None else (f"times such as {texts[0].as_py()}", {"format": format})
+
+    # ---- labels -----------------------------------------------------------------------------------------------------
+
+    def _graded_label(self, name: str) -> dict[str, Any]:
+        values = self.events.values(name)
+        median = round(float(np.median(values.to_numpy(zero_copy_only=False))), 3)
+        limit = 4 if pc.max(values).as_py() == 5 else median
+        is_sure = name == self.given.get("label")
+        self._say(
+            "label",
+            name,
+            f"{'as stated' if is_sure else 'by its name'}: a click is a value of {limit:g} or more",
+            is_sure,
+        )
+        return {"column": name, "at_least": limit}
+
+    def _yes(self, name: str) -> list[Any] | None:
+        """The value of a two-valued column that says yes, in a list, or the one stated; None: it has not two such values."""
+        kind = self.events.table[name].type
+        if self.click is not None and name == self.given["label"]:
+            return [self._stated(name)]
+        if not (is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)) or self.events.distinct[name] > 3:
+            return None
+        found = pc.unique(self.events.values(name)).to_pylist()
+        if len(found) != 2:
+            return None
+        yes = [value for value in found if value in (1, True) or str(value).strip().lower() in POSITIVE_WORDS]
+        numbers = is_number(kind) or pa.types.is_boolean(kind)
+        return yes if len(yes) == 1 and (not numbers or {*map(int, found)} == {0, 1}) else None
+
+    def _stated(self, name: str) -> Any:
+        """The value of `--label COLUMN=VALUE`, as the column holds it."""
+        found = pc.unique(self.events.values(name)).to_pylist()
+        for value in found:
+            number = (
+                isinstance(value, (int, float))
+                and re.fullmatch(r"-?\d+(\.\d+)?", self.click)
+                and float(self.click) == value
+            )
+            if number or str(value).strip().lower() == self.click.strip().lower():
+                return value
+        raise ValueError(
+            f"{self.events.path}, --label {name}={self.click}: no row has that value; the column holds {self._held(name)}"
+        )
+
+    def _held(self, name: str) -> str:
+        """Some of a column's values, for errors."""
+        found = pc.unique(self.events.values(name)).to_pylist()
+        return ", ".join(map(repr, found[:5])) + " ..." * (len(found) > 5)
+
+    def _rule(self, name: str, yes: list[Any] | None) -> Any:
+        missing = {"missing": "history"} if self.events.table[name].null_count else {}
+        plain = yes == [1] and {*pc.unique(self.events.values(name)).to_pylist()} == {0, 1}
+        if yes is not None and not plain:
+            return {"column": name, "equals": yes[0], **missing}
+        return {"column": name, **missing} if missing else name
+
+    def _rate(self, name: str, yes: list[Any]) -> str:
+        share = pc.mean(pc.equal(self.events.values(name), pa.scalar(yes[0])).cast(pa.int8())).as_py()
+        return f"two values, {yes[0]!r} in {share:.1%} of the rows"
+
+    # ---- lists ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _separator(values: pa.Array, plain: str) -> str | None:
+        for sign in ("|", ";", ","):
+            share = pc.mean(pc.match_substring(values, sign).cast(pa.int8())).as_py()
+            if share > (0.05 if plain in _LISTS else 0.2) and (sign == "|" or plain in _LISTS):
+                return sign
+        return None

@@ -1,0 +1,73 @@
+"""What is guessed of files: roles of columns with the reasons, and the schema that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .sample import FileSample
+
+__all__ = ["Ask", "Guess", "LogGuess", "NoLogError"]
+
+Ask = Callable[[str, Sequence[str], str], str]
+"""Asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What one column is, why, and whether that is sure."""
+
+    role: str
+    column: str
+    why: str
+    sure: bool = True
+
+
+@dataclass
+class LogGuess:
+    """A log that was guessed: samples of its files, what each column is, and the schema that follows."""
+
+    events: FileSample
+    items: FileSample | None
+    users: FileSample | None
+    guesses: list[Guess] = field(default_factory=list)
+    schema: dict[str, Any] = field(default_factory=dict)
+    title: str | None = None  # column of the catalogue
+    item_categories: list[str] = field(default_factory=list)
+    user_categories: list[str] = field(default_factory=list)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table of clicks, no log."""
+        return "fields" in self.schema
+
+    def options(self) -> dict[str, Any]:
+        """The schema as options of the loader of the file."""
+        schema = dict(self.schema)
+        events = {key: value for key, value in schema.pop("events").items() if key != "path"}
+        return {**events, **schema}
+
+    def lines(self) -> list[str]:
+        """What was taken for what, and why."""
+        files = {"": self.events, "items": self.items, "users": self.users}
+        lines = []
+        for start, sample in files.items():
+            if sample is None:
+                continue
+            how = ", ".join(f"{key} {value!r}" for key, value in sample.reading.items())
+            rows = (
+                f"{sample.rows:,} rows"
+                if sample.whole
+                else f"about {sample.rows:,} rows, of which {sample.table.num_rows:,} were read"
+            )
+            lines.append(f"{sample.path}: {rows}{', ' if how else ''}{how}")
+            for guess in self.guesses:
+                if guess.role.partition(" ")[0] == start or (not start and guess.role.partition(" ")[0] not in files):
+                    sure = "" if guess.sure else "  (not sure)"
+                    lines.append(f"  {guess.role.removeprefix(f'{start} '):<16} {guess.column:<18} {guess.why}{sure}")
+        return lines
+
+
+class NoLogError(ValueError):
+    """A file without a user, an item or a time: perhaps a table, no log."""

@@ -1,0 +1,149 @@
+"""The first rows of a file, how it is written, and which of its columns are called by the names of a role."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmctr.data.logs.columns import is_text
+from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint
+from lmctr.data.tables.reading import stream_file
+
+__all__ = ["ROLES", "FileSample", "sample_file", "words_of"]
+
+_BYTES = 16 << 20
+# Names as they are without case and signs: the first ones are surer.
+ROLES = {
+    "user": "userid user uid customerid customer visitorid visitor memberid member clientid client accountid account viewer reader "
+    "buyer shopper person deviceid sessionid session",
+    "item": "itemid item productid product iid articleid article adid ad movieid movie videoid video newsid news sku contentid content "
+    "listingid listing songid song trackid track bookid book offerid offer postid post creativeid creative bannerid banner asin",
+    "time": "timestamp time ts datetime eventtime unixtime date createdat created clicktime showtime when day",
+    "label": "clicked click isclick isclicked clk label islabel target y liked like islike converted conversion bought purchased purchase "
+    "response hit churn churned outcome subscribed deposit revenue survived follow followed share shared forward forwarded comment commented "
+    "favorite favourite collect collected finish finished",
+    "feedback_values": "rating ratings stars overall score watchratio watchtime dwelltime dwell playtime duration durationseconds timespent seconds "
+    "listened percentplayed",
+    "grade": "rating ratings stars overall",
+    "feedback": "action actiontype event eventtype behavior behaviour behaviortype activity interaction interactiontype",
+    "weight": "weight sampleweight",
+    "scenario": "scenario scene page surface tab placement screen section",
+}
+ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
+"""Names that columns of a role go by."""
+_MISSING = ("?", "NULL", "\\N", "#N/A", "N/A", "None", "nan", "NaN", "null", "-")
+
+
+@dataclass(frozen=True)
+class FileSample:
+    """The first rows of a file, cleaned, and how the file is read.
+
+    Attributes:
+        path: the file. reading: keys of the schema besides the path (`delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
+        table: the sample, in which a missing value is null. whole: whether the sample is the file.
+        objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
+        of_words: columns whose header says that they hold several words (RecBole's files).
+    """
+
+    path: Path
+    reading: dict[str, Any]
+    table: pa.Table
+    rows: int
+    whole: bool
+    objects: tuple[str, ...] = ()
+    of_words: Sequence[str] = ()
+
+    @cached_property
+    def distinct(self) -> dict[str, int]:
+        """Number of distinct values by column; lists have none."""
+        counted = {n: c for n, c in zip(self.table.column_names, self.table.columns) if not pa.types.is_nested(c.type)}
+        return {n: 0 if pa.types.is_null(c.type) else pc.count_distinct(c).as_py() for n, c in counted.items()}
+
+    def values(self, name: str) -> pa.Array:
+        """The values of a column that are there."""
+        return self.table[name].combine_chunks().drop_null()
+
+    def called(self, role: str) -> list[str]:
+        """Columns whose very names are of a role, the surest first."""
+        plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in self.table.column_names}
+        return [name for word in ROLES[role] for name in plain if plain[name] == word]
+
+    def named(self, role: str) -> list[str]:
+        """Columns by how well their names suit a role: the very names first, then those that hold one of them as a word."""
+        names = self.table.column_names
+        return list(dict.fromkeys(self.called(role) + [name for name in names if words_of(name) & {*ROLES[role]}]))
+
+
+def words_of(name: str) -> set[str]:
+    return {*re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())}
+
+
+def sample_file(path: str | os.PathLike) -> FileSample:
+    """Reads the first rows of a CSV, TSV, Parquet or JSON lines file and finds out how it is written.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`stream_file`] does; a text file without a line of column names.
+    """
+    path, kind = checked_file(Path(path).expanduser())
+    delimiter = delimiter_of(path) if kind == "csv" else None
+    blocks = stream_file(path, delimiter=delimiter, block_size=_BYTES)
+    first = next(blocks).table
+    table = pa.Table.from_batches([first]) if isinstance(first, pa.RecordBatch) else first
+    whole = next(blocks, None) is None
+    if table.num_columns == 1 and "::" in table.column_names[0]:
+        raise ValueError(
+            f"{path}: its columns are parted by '::', and one sign is read: replace it by a tab, and write a line of names at the top; "
+            "MovieLens in this form is read from its folder by --data.name movielens --data.path FOLDER"
+        )
+    counted = table.column_names == [str(place) for place in range(table.num_columns)]  # names that a program gave
+    if kind in ("csv", "tsv") and not counted and (hint := no_header_hint(table.column_names)):
+        raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
+    objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
+    table = table.drop_columns(list(objects))
+    reading = {} if delimiter in (None, ",") else {"delimiter": delimiter}
+    decimal, missing, cleaned = ".", set(), {}
+    for name in table.column_names:
+        values = table[name].combine_chunks()
+        if is_text(values.type):
+            words = {word for word in pc.unique(values).to_pylist()[:10_000] if word in _MISSING}
+            values = pc.if_else(pc.is_in(values, pa.array(["", *words])), pa.scalar(None, values.type), values)
+            missing |= words
+            comma = delimiter in (";", "\t") and _all_match(values, r"^-?\d+(,\d+)?$")
+            decimal = "," if comma and pc.any(pc.match_substring(values, ",")).as_py() else decimal
+            if comma or (words and _all_match(values, r"^-?\d+(\.\d+)?$")):
+                values = pc.replace_substring(values, ",", ".").cast(pa.float64())
+        cleaned[name] = values
+    if kind in ("csv", "tsv"):
+        reading |= {"decimal": ","} if decimal == "," else {}
+        reading |= {"na_values": sorted(missing)} if missing else {}
+    table = pa.table(cleaned)
+    words = list_columns(path) if kind == "tsv" else ()
+    rows = table.num_rows if whole else _rows_of(path, kind, table)
+    return FileSample(path, reading, table, rows, whole, objects, words)
+
+
+def _holds_objects(kind: pa.DataType) -> bool:
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return pa.types.is_struct(kind) or pa.types.is_map(kind)
+
+
+def _all_match(values: pa.Array, pattern: str) -> bool:
+    return values.null_count < len(values) and pc.all(pc.match_substring_regex(values, pattern)).as_py()
+
+
+def _rows_of(path: Path, kind: str, table: pa.Table) -> int:
+    if kind == "parquet":
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(path).metadata.num_rows
+    packed = 4 if path.suffix == ".gz" else 1  # texts of this kind shrink to about a quarter
+    return int(table.num_rows * path.stat().st_size * packed / _BYTES)
