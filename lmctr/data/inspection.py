@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 import yaml
 
 from lmctr.data.array_store import ArrayStore
-from lmctr.data.features.columns import label_columns_of, seconds_of
+from lmctr.data.features.columns import label_columns_of
 from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.features.times import seconds_of
 from lmctr.data.guess import guess_files, guess_table, sample_file
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block

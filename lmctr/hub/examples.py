@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.folder import RunFolder
@@ -136,7 +137,9 @@ def _column_values(field: Any, processor: Any) -> dict[str, Any]:
 
 def _a_time(time_format: str | None) -> Any:
     seconds = 1_500_172_800
-    return seconds if time_format is None else datetime.fromtimestamp(seconds, timezone.utc).strftime(time_format)
+    if time_format is None or time_format in TIME_UNITS:
+        return seconds * TIME_UNITS.get(time_format, 1)
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime(time_format)
 
 
 def _table_call(rows: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ __all__ = ["RecipeError", "find_recipe", "is_data_file"]
 
 GROUPS = ("data", "model", "training")
 _READ = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".inter", ".item", ".user", ".parquet", ".jsonl", ".ndjson", ".json")  # fmt: skip
-_DATA_SUFFIXES = {*_READ, ".gz", ".zip", ".xlsx"}
+_DATA_SUFFIXES = (*_READ, ".gz", ".zip", ".xlsx")
 
 
 class RecipeError(ValueError):
@@ -19,7 +19,7 @@ class RecipeError(ValueError):
 
 def is_data_file(name: str | Path) -> bool:
     """Whether a file holds data, by its name."""
-    return bool({*map(str.lower, Path(name).suffixes)} & _DATA_SUFFIXES)
+    return Path(name).suffix.lower() in _DATA_SUFFIXES
 
 
 def find_recipe(name: str | Path) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.guess import Ask, LogGuess, guess_files
 from lmctr.data.logs.splits import split_log
 from lmctr.data.registry import load_log
@@ -125,7 +126,9 @@ def _table_schema(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
     result = {key: value for key, value in schema.items() if key not in ("events", "time", "time_format")}
     reading = dict(schema["events"])
     path = Path(reading.pop("path")).resolve()
-    time = {key: schema[name] for key, name in (("column", "time"), ("format", "time_format")) if name in schema}
+    time = {"column": schema["time"]} if "time" in schema else {}
+    if "time_format" in schema:
+        time["unit" if schema["time_format"] in TIME_UNITS else "format"] = schema["time_format"]
     return {"files": _seen_from(path, folder.resolve()), **reading, **({"time": time} if time else {}), **result}
 
 

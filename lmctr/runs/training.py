@@ -22,7 +22,7 @@ from lmctr.runs.evaluation import plain_metrics, write_predictions
 from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
-from lmctr.runs.inputs.boosting import add_trees, choose_share
+from lmctr.runs.inputs.boosting import add_trees, choose_share, set_share
 from lmctr.runs.inputs.linear_start import start_linear
 from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
@@ -385,17 +385,18 @@ class Training:
         return trainer
 
     def _start(self, view: InputKind, model: Any, args: CTRTrainingArguments, goes_on: bool) -> None:
-        """Let a new model start as the arguments say; one that goes on from a run keeps what that has."""
+        """Let a new model start as the arguments say; one that goes on from a run keeps what that has, its trees with the share of these arguments."""
         if args.boosting_share and model.trees_beside() is None:
             raise ValueError(
                 f"training.boosting_share is {args.boosting_share}, but the model has nothing that trees could read; give it data.statistics (a "
                 "table: numeric or categorical fields), or leave boosting_share out"
             )
-        if goes_on:
-            return
-        if args.linear_start == "logistic" and model.linear_path() is not None:
+        if args.linear_start == "logistic" and not goes_on and model.linear_path() is not None:
             start_linear(model, view.linear_samples(), args.recency_half_life)
-        if args.boosting_share:
+        if model.config.boosted_trees:
+            if args.boosting_share or self.args.chooses_share:  # 0 only where validation chose it
+                set_share(model, args.boosting_share)
+        elif args.boosting_share:
             add_trees(model, view.tree_samples(model), args.recency_half_life, args.seed, args.boosting_share)
 
     # ---- training and after ---------------------------------------------------------------------------------------

@@ -2,17 +2,21 @@
 
 import gzip
 import json
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from lmctr.data import load_log, load_tabular
-from lmctr.data.features.columns import label_columns_of
+from lmctr.data.features.columns import Rows, label_columns_of
+from lmctr.data.features.times import seconds_of
 from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
 from lmctr.data.reading import FORMATS
 from lmctr.data.tables.load import table_source
+from lmctr.data.tables.store import TabularStore
 from lmctr.runs.find import is_data_file
 
 ROWS = 400
@@ -179,7 +183,8 @@ def test_columns_parted_by_two_signs_are_told(tmp_path):
 
 def test_what_is_read_is_no_recipe():
     assert all(is_data_file(f"clicks{suffix}") for suffix in FORMATS)
-    assert not is_data_file("clicks.yaml")
+    assert not any(map(is_data_file, ("clicks.yaml", "clicks.data.yaml", "users.item.yaml", "quickstart")))
+    assert is_data_file("clicks.v2.csv.gz")
 
 
 @pytest.mark.parametrize("name", ["e.dat", "e.data"])
@@ -500,3 +505,135 @@ def test_codes_are_declared_so_that_a_later_file_gives_the_same(tmp_path):
     (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema))
     later = load_log(tmp_path / "schema.yaml")
     assert later.context["zone"].equals(log.context["zone"])
+
+
+def test_a_column_that_describes_the_item_or_the_user_is_no_time_of_events(tmp_path):
+    rng = np.random.default_rng(1)
+    columns = table(ts=None)
+    days = lambda numbers: [f"20{10 + number // 12 % 12:02d}-{1 + number % 12:02d}-05" for number in numbers]  # noqa: E731
+    viewed = [f"2024-01-{1 + row * 28 // ROWS:02d} 10:00:{row % 60:02d}" for row in range(ROWS)]
+    for name, ids in (("release_date", "item_id"), ("signup_date", "user_id")):
+        guess, log = guessed(tmp_path / f"{name}.csv", {name: days(columns[ids]), **columns, "viewed_at": viewed})
+        assert guess.schema["columns"]["time"] == "viewed_at"
+        assert log.time.min() == 1_704_103_200
+    drawn = [f"2024-01-{1 + day:02d}" for day in rng.integers(0, 28, ROWS)]  # another time, that nothing has one of
+    guess, _ = guessed(tmp_path / "e.csv", {**columns, "due_date": drawn, "event_time": viewed})
+    assert guess.schema["columns"]["time"] == "event_time"
+
+
+def test_days_as_whole_numbers_are_times(tmp_path):
+    days = [20240101 + row * 28 // ROWS for row in range(ROWS)]
+    guess, log = guessed(tmp_path / "e.csv", table(ts=None, date=days))
+    assert guess.schema["columns"]["time"] == {"column": "date", "format": "%Y%m%d"}
+    assert log.time.min() == 1_704_067_200
+    guess = guess_table(write(tmp_path / "t.csv", clicks(date=days)))
+    assert (guess.schema["time"], guess.schema["time_format"]) == ("date", "%Y%m%d")
+    (rows,) = table_source(tmp_path / "t.csv", **guess.options()).rows()
+    assert seconds_of(rows, "date", "%Y%m%d").min() == 1_704_067_200
+    words = guess_table(write(tmp_path / "n.csv", clicks(date=[1, 2] * (ROWS // 2))))
+    assert "time" not in words.schema
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("ms", 1000), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize("given", [{}, {"time": "timestamp"}])
+def test_the_unit_of_a_tables_times(tmp_path, unit, per_second, given):
+    times = [(1_700_000_000 + row) * per_second + per_second - 1 for row in range(ROWS)]
+    guess = guess_table(write(tmp_path / "e.csv", clicks(timestamp=times)), given)
+    assert (guess.schema["time"], guess.schema["time_format"]) == ("timestamp", unit)
+    assert "timestamp" not in [field["name"] for field in guess.schema["fields"]]
+    (rows,) = table_source(tmp_path / "e.csv", **guess.options()).rows()
+    assert seconds_of(rows, "timestamp", unit).tolist() == list(range(1_700_000_000, 1_700_000_000 + ROWS))
+
+
+def test_rows_of_people_are_not_parted_by_their_birth_dates(tmp_path):
+    rng = np.random.default_rng(2)
+    births = [f"19{year:02d}-03-01" for year in rng.integers(50, 99, ROWS)]
+    assert "time" not in guess_table(write(tmp_path / "e.csv", clicks(birth_date=births))).schema
+    assert guess_table(write(tmp_path / "f.csv", clicks(order_date=sorted(births)))).schema["time"] == "order_date"
+    assert (
+        guess_table(write(tmp_path / "g.csv", clicks(birth_date=births)), {"time": "birth_date"}).schema["time"]
+        == "birth_date"
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "values", "rule"),
+    [
+        ("rating=5", [1.0, 5.0, 4.5, 5.0], {"equals": 5.0}),
+        ("skipped=false", [True, False, False, True], {"equals": False}),
+        ("playtime", [0, 0, 0, 7], {"greater_than": 0.0}),
+    ],
+)
+def test_context_beside_a_label_of_a_rule(tmp_path, label, values, rule):
+    name = label.partition("=")[0]
+    columns = table(click=None) | {
+        "place": ["top", "top", "end", "mid", "end"] * (ROWS // 5),
+        name: values * (ROWS // 4),
+    }
+    guess = guess_log(write(tmp_path / "e.csv", columns), given={"label": label})
+    assert guess.schema["columns"]["label"] == {"column": name, **rule}
+    assert list(guess.schema["columns"]["context"]) == ["place"]
+
+
+def test_everyday_words_are_no_sure_labels(tmp_path):
+    bits = [row % 3 % 2 for row in range(ROWS)]
+    for name, word in (("e", "share"), ("f", "click_position"), ("g", "bought_last_week")):
+        columns = {"amount": list(range(ROWS)), word: bits, "is_fraud": bits[::-1]}
+        guess = guess_table(write(tmp_path / f"{name}.csv", columns))
+        assert guess.schema["label"] == "is_fraud"
+        assert word in [field["name"] for field in guess.schema["fields"]]
+        assert not next(found for found in guess.guesses if found.role == "label").sure
+    columns = {"ad_click": bits, "share": bits[::-1], "size": [2, 3, 5, 7] * (ROWS // 4), "is_new": bits}
+    guess = guess_table(write(tmp_path / "h.csv", columns))
+    assert guess.schema["label"] == "ad_click"
+    assert "share" not in [field["name"] for field in guess.schema["fields"]]  # another reaction
+
+
+def test_kinds_of_events_none_of_which_is_known(tmp_path):
+    columns = table(click=None) | {"action": ["impression", "skip"] * (ROWS // 2)}
+    with pytest.raises(
+        ValueError, match=r"'action' tells what happened \(impression, skip\).*--label action=impression"
+    ):
+        guess_log(write(tmp_path / "e.csv", columns))
+
+
+def test_categories_and_decimals_of_parquet(tmp_path):
+    columns = clicks(price=None)
+    cents = [Decimal(row % 90 * 7 + 1) / 100 for row in range(ROWS)]
+    made = pa.table({**columns, "browser": pa.array(columns["browser"]).dictionary_encode(), "price": cents})
+    pq.write_table(made, tmp_path / "e.parquet")
+    guess = guess_table(sample_file(tmp_path / "e.parquet"))
+    kinds = {field["name"]: field["type"] for field in guess.schema["fields"]}
+    assert kinds["browser"] == "categorical"
+    assert kinds["price"] == "numeric"
+    store = TabularStore.build(table_source(tmp_path / "e.parquet", **guess.options()))
+    assert store.numeric_values.shape[0] == ROWS
+
+
+@pytest.mark.parametrize("end", ["Z", "+02:00", ".125", ""])
+def test_iso_texts_part_the_rows_of_a_parquet_table(tmp_path, end):
+    times = [f"2024-01-{1 + row * 28 // ROWS:02d}T10:00:{row % 60:02d}{end}" for row in range(ROWS)]
+    pq.write_table(pa.table(clicks(ts=times)), tmp_path / "e.parquet")
+    guess = guess_table(sample_file(tmp_path / "e.parquet"))
+    (rows,) = table_source(tmp_path / "e.parquet", **guess.options()).rows()
+    found = seconds_of(rows, guess.schema["time"], guess.schema.get("time_format"))
+    assert found[0] == 1_704_103_200 - (7200 if end == "+02:00" else 0)
+    bad = pa.table({"ts": [*times[:5], "soon", *times[6:]]})
+    with pytest.raises(
+        ValueError, match=r"'ts': 1 values are no times among rows 1 to 400 \(row 6: 'soon'\).*ISO times"
+    ):
+        seconds_of(Rows(bad, "e.parquet", 1), "ts")
+
+
+def test_a_label_of_words_that_is_empty_is_not_known(tmp_path):
+    """An empty cell of a text file is no 'no'."""
+    columns = clicks(clicked=["yes", "no", "yes", ""] * (ROWS // 4), member=["a", "b"] * (ROWS // 2))
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["label"] == {"column": "clicked", "equals": "yes"}
+    with pytest.raises(ValueError, match=r"'clicked': \d+ values are missing .*Leave rows without a label out"):
+        TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
+    rules = [{"column": "clicked", "equals": "yes"}, {"column": "member", "in": ["a"]}]
+    fields = [field for field in guess.schema["fields"] if field["name"] not in ("member", "clicked")]
+    source = table_source(tmp_path / "e.csv", labels=rules, fields=fields)
+    (rows,) = source.rows()
+    assert label_columns_of(rows, ["clicked", "member"])[:4].tolist() == [[1, 1], [0, 0], [1, 1], [-100, 0]]

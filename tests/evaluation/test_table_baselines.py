@@ -138,3 +138,14 @@ def test_bad_input():
     table.labels = np.ones(100, np.float32)
     with pytest.raises(ValueError, match="positives and negatives"):
         table_features(table, parts(100))
+
+
+def test_a_refit_gives_the_test_part_baselines_of_training_and_validation():
+    table, _ = make_table(3000)
+    splits = parts(3000)
+    plain, again = (table_baseline_metrics(table, splits, refit=refit) for refit in (False, True))
+    both = {"train": np.sort(np.concatenate([splits["train"], splits["validation"]])), "test": splits["test"]}
+    fitted = table_baseline_metrics(table, both)
+    for name, metrics in again.items():
+        assert metrics["validation"] == plain[name]["validation"]
+        assert metrics["test"] == fitted[name]["test"] != plain[name]["test"]

@@ -172,6 +172,24 @@ def test_a_run_that_is_gone_on_from_keeps_its_trees(tmp_path):
         assert torch.equal(dict(after.linear_path().skip.trees.named_buffers())[name], bits), name
 
 
+def test_a_run_that_goes_on_has_the_share_of_its_own_recipe(tmp_path):
+    first = run_of("sequence", tmp_path / "first", boosting_share=0.9)
+    shares = {}
+    for name, values in {
+        "stated": {"boosting_share": 0.3},
+        "chosen": {"boosting_share": "auto", "refit": True},
+        "kept": {},
+    }.items():
+        run = run_of("sequence", tmp_path / name, from_run=str(first.path), **values)
+        shares[name] = (lmctr.AutoModelForCTR.from_pretrained(run.path).config.boosted_trees or {"share": 0.0})[
+            "share"
+        ]
+        if name == "chosen":
+            assert shares[name] == run.metrics["boosting_share"] != 0.9
+    assert shares["stated"] == 0.3
+    assert shares["kept"] == 0.9
+
+
 def test_what_cannot_be(tmp_path):
     with pytest.raises(ValueError, match=r"boosting_share is 0\.5, but the model has nothing that trees could read"):
         lmctr.runs.train(

@@ -34,7 +34,6 @@ __all__ = [
     "list_entries",
     "numbers",
     "parse_time",
-    "seconds_of",
     "text_codes",
     "value_lists",
     "weights_of",
@@ -415,7 +414,7 @@ def labels_of(rows: Rows, column: str, may_miss: bool = False) -> np.ndarray:
     values = numbers(array, column, rows)
     if may_miss:
         values = np.where(np.isnan(values), NO_LABEL, values)
-    rows.refuse(np.isnan(values), array, column, "are missing", accepted)
+    rows.refuse(np.isnan(values), array, column, "are missing", f"{accepted} Leave rows without a label out.")
     rows.refuse(
         (values != 0) & (values != 1) & ~(may_miss & (values == NO_LABEL)),
         array,
@@ -424,30 +423,6 @@ def labels_of(rows: Rows, column: str, may_miss: bool = False) -> np.ndarray:
         accepted,
     )
     return values.astype(np.float32)
-
-
-def seconds_of(rows: Rows, column: str, time_format: str | None = None) -> np.ndarray:
-    """(N,) int64 unix seconds of a column of numbers, timestamps or texts in `time_format`."""
-    array = rows.column(column)
-    kind = array.type
-    if time_format is not None and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        encoded = array.cast(pa.string()).dictionary_encode()
-        codes = _filled(encoded.indices, -1)
-        parsed = [parse_time(text, time_format) for text in encoded.dictionary.to_pylist()]
-        bad = np.array([*(value is None for value in parsed), True])[codes]
-        rows.refuse(bad, array, column, "are no times", f"Accepted: times like {time_format!r}.")
-        return np.array([*parsed, 0], dtype=np.int64)[codes]
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        missing = pc.is_null(array).to_numpy(zero_copy_only=False)
-        rows.refuse(missing, array, column, "are missing", "Every row needs a time.")
-        ticks = array.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
-        return np.floor_divide(ticks.to_numpy(zero_copy_only=False), 1_000_000)
-    values = numbers(array, column, rows)
-    rows.refuse(np.isnan(values), array, column, "are missing", "Every row needs a time.")
-    problem = "are outside the years up to 9999 when read as unix seconds"
-    accepted = "Are they in milliseconds or finer? Pass unix seconds, or timestamps."
-    rows.refuse(np.abs(values) > MAX_SECONDS, array, column, problem, accepted)
-    return np.floor(values).astype(np.int64)
 
 
 def weights_of(rows: Rows, column: str) -> np.ndarray:

@@ -211,6 +211,10 @@ class Field:
             raise ValueError(f"{where}: value_type={self.value_type!r} belongs to {why}.")
         if self.time_format is not None and self.extract is None:
             raise ValueError(f"{where}: time_format needs extract ({', '.join(EXTRACTS)}).")
+        if self.time_format is not None and "%" not in self.time_format:
+            raise ValueError(
+                f"{where}: time_format={self.time_format!r} is no strptime format such as '%Y-%m-%d %H:%M'."
+            )
         if self.fill_value is not None and (
             isinstance(self.fill_value, bool) or not isinstance(self.fill_value, (int, float))
         ):

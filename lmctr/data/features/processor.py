@@ -49,6 +49,7 @@ from .fields import Field, parse_fields
 from .files import SIDE_FILES, read_state, write_state
 from .fit import FittedState, Fitter
 from .settings import FittedExtractor, sequence_tables
+from .times import time_kind
 from .transform import TabularArrays, concatenate, transform_rows
 
 __all__ = ["SPECIAL", "TabularFeatureProcessor", "checked_labels"]
@@ -68,8 +69,8 @@ class TabularFeatureProcessor(FittedExtractor):
         extra_labels (`list[str]`, *optional*): further label columns, for models with several tasks. Cells of any label may then be
             empty (or -100), though not all of a row.
         group (`str`, *optional*): column of the grouped AUC, such as the user.
-        time (`str`, *optional*): time column, unix seconds or timestamps (texts with `time_format`).
-        time_format (`str`, *optional*): `strptime` format of the time column.
+        time (`str`, *optional*): time column: unix seconds, timestamps or ISO texts.
+        time_format (`str`, *optional*): `strptime` format of a time column of other texts, or the unit of numbers: "ms", "us", "ns".
         weight (`str`, *optional*): column of sample weights.
         reading (`dict`, *optional*): how text files of rows are written, where not as usual: `decimal` and `na_values`, as in
             [`~lmctr.data.tables.load.table_source`].
@@ -191,14 +192,14 @@ class TabularFeatureProcessor(FittedExtractor):
                     kind = "any"
                 kinds[column] = kind if kinds.get(column, kind) == kind else "text"
         if self.time is not None and any(field.time_column for field in self.fields):
-            kinds.setdefault(self.time, "text" if self.time_format else "any")
+            kinds.setdefault(self.time, time_kind(self.time_format))
         return kinds
 
     def all_columns(self) -> dict[str, str]:
         """[`~TabularFeatureProcessor.input_columns`] and the label, group, time and weight columns."""
         kinds = self.input_columns()
         special = dict.fromkeys(self.label_columns, "number") | {self.group: "text", self.weight: "number"}
-        special[self.time] = "text" if self.time_format else "any"
+        special[self.time] = time_kind(self.time_format)
         return kinds | {name: kind for name, kind in special.items() if name is not None and name not in kinds}
 
     def _special(self, **changes: Any) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from .columns import (
     list_entries,
     numbers,
     padded,
-    seconds_of,
     text_codes,
     value_lists,
     weights_of,
 )
 from .fields import OOV_ID, Field
 from .fit import FittedState
+from .times import seconds_of
 from .vocabulary import hash_strings
 
 __all__ = ["TabularArrays", "concatenate", "transform_rows"]

@@ -103,7 +103,11 @@ class Guesser:
             bounds = pc.min_max(values)
             is_named = name in self.events.named("time") or name == self.given.get("time")
             unit = unit_of(bounds["min"].as_py(), bounds["max"].as_py(), is_named)
-            return None if unit is None else (f"unix time in {unit}", {} if unit == "s" else {"unit": unit})
+            if unit is not None:
+                return f"unix time in {unit}", {} if unit == "s" else {"unit": unit}
+            if not is_named or not pa.types.is_integer(values.type):
+                return None
+            values = values.cast(pa.string())  # perhaps 20240301
         if not is_text(values.type):
             return None
         texts = values.cast(pa.string()).slice(0, 1000)
@@ -118,14 +122,11 @@ class Guesser:
         values = self.events.values(name)
         median = round(float(np.median(values.to_numpy(zero_copy_only=False))), 3)
         limit = 4 if pc.max(values).as_py() == 5 else median
+        above = limit <= pc.min(values).as_py()  # most rows have the least value: no click
         is_sure = name == self.given.get("label")
-        self._say(
-            "label",
-            name,
-            f"{'as stated' if is_sure else 'by its name'}: a click is a value of {limit:g} or more",
-            is_sure,
-        )
-        return {"column": name, "at_least": limit}
+        says = f"above {limit:g}" if above else f"of {limit:g} or more"
+        self._say("label", name, f"{'as stated' if is_sure else 'by its name'}: a click is a value {says}", is_sure)
+        return {"column": name, "greater_than" if above else "at_least": limit}
 
     def _yes(self, name: str) -> list[Any] | None:
         """The value of a two-valued column that says yes, in a list, or the one stated; None: it has not two such values."""

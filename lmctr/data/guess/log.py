@@ -14,14 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
+from lmctr.data.logs.schema import LabelSpec
+from lmctr.data.logs.table import follows
 
 from .base import Guesser
 from .found import Ask, LogGuess, NoLogError
-from .sample import ROLES, FileSample, words_of
+from .sample import ROLES, FileSample
 
 __all__ = ["guess_log"]
 
-_SURE_LABELS = {"click", "clicked", "clk", "label", "target"}  # also as a word of a name
 _TITLES = ("title", "name", "headline", "itemname", "productname", "caption", "subject", "text", "description")
 _NUMBERS = ("price", "cost", "amount", "weight", "length", "width", "height", "size")
 _ACTIONS = (
@@ -37,6 +38,9 @@ _ACTIONS = (
     "purchase",
     "order",
     "cart",
+    "addtocart",
+    "add_to_cart",
+    "transaction",
     "share",
 )  # that count as clicks, the surest first
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
@@ -103,6 +107,15 @@ class _LogGuesser(Guesser):
 
     # ---- the four columns that every log has ----------------------------------------------------------------------
 
+    def _describes_id(self, name: str) -> bool:
+        """Whether a column has one value for each user or each item, as these are called or stated."""
+        for role in ("user", "item"):
+            for key in [self.given[role]] if role in self.given else self.events.called(role)[:1]:
+                codes = pc.dictionary_encode(self.events.table[key].combine_chunks()).indices
+                if key != name and self._follows(codes, self.events.table[name].combine_chunks()):
+                    return True
+        return False
+
     def _time(self) -> Any:
         named = self.events.named("time")
         order = [*named, *(name for name in self.left if name not in named)]
@@ -114,7 +127,10 @@ class _LogGuesser(Guesser):
         good = [name for name in order if kinds[name] is not None]
         if not good:
             raise self._absent("time", "unix seconds, milliseconds, ISO times")
-        sure = good[0] in named or len(good) == 1
+        good.sort(
+            key=self._describes_id
+        )  # when an item was released is no time of an event; the order is kept otherwise
+        sure = good[0] in self.events.called("time") or len(good) == 1
         column = self._take("time", good[0], kinds[good[0]][0], sure)
         if kinds[column] is None:
             raise ValueError(
@@ -187,13 +203,18 @@ class _LogGuesser(Guesser):
     def _is_outdone(self, label: str, graded: list[str]) -> bool:
         """Whether a column of two values is no label beside one of grades: `verified_purchase` beside `rating`; `ad_click` is."""
         has_grades = not {*graded}.isdisjoint(self.events.called("grade"))
-        return has_grades and label not in self.events.called("label") and not words_of(label) & _SURE_LABELS
+        return has_grades and label not in self.events.called("label") and not self.events.is_called_label(label)
 
     def _label_from_actions(self, name: str) -> None:
         words = sorted(map(str, pc.unique(self.events.values(name)).to_pylist()))
-        chosen = next((word for action in _ACTIONS for word in words if word.lower() == action), words[0])
+        chosen = next((word for action in _ACTIONS for word in words if word.lower() == action), None)
         if self.ask is not None:
-            chosen = self.ask(f"which value of {name} counts as a click?", words, chosen)
+            chosen = self.ask(f"which value of {name} counts as a click?", words, chosen or words[0])
+        if chosen is None:
+            raise ValueError(
+                f"{self.events.path}: column {name!r} tells what happened ({', '.join(words)}), none of which is known to be a click; "
+                f"state it: --label {name}={words[0]}"
+            )
         self._take("feedback", name, f"{len(words)} kinds: {', '.join(words)}")
         self.columns |= {"feedback": name, "label": {"column": name, "equals": chosen}}
         self._say("label", name, f"no column of 0 and 1: a click is {chosen!r}", sure=self.ask is not None)
@@ -234,10 +255,9 @@ class _LogGuesser(Guesser):
     def _clicks(self, label: Mapping[str, Any]) -> np.ndarray:
         """(R,) float, 1 where the label is positive, NaN where it is not known."""
         values = self.events.table[label["column"]].combine_chunks()
-        if "equals" in label:
-            values = pc.equal(values.cast(pa.string()), str(label["equals"]))
-        elif "at_least" in label:
-            values = pc.greater_equal(values, label["at_least"])
+        spec = LabelSpec.model_validate(label)
+        if spec.rule is not None:
+            values = follows(values, spec, str(self.events.path))
         return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
     @staticmethod
@@ -349,12 +369,13 @@ def _few_words(values: pa.Array) -> bool:
 
 
 def _tells(values: pa.Array, clicks: np.ndarray) -> float:
-    """AUC of a column alone as a score of the label, in the better direction; categories by their share of clicks, each row without its own."""
+    """AUC of a column alone as a score of the label; numbers in the better direction, categories by their share of clicks, each row without its own (so
+    that equal shares put a click below the others)."""
     known = ~np.isnan(clicks)
-    if pa.types.is_nested(values.type) or known.sum() < 100:
-        return 0.5
     y = clicks[known]
-    if is_number(values.type) and pc.count_distinct(values).as_py() > 20:
+    if pa.types.is_nested(values.type) or len(y) < 100 or y.min() == y.max():
+        return 0.5
+    if is_counted := is_number(values.type) and pc.count_distinct(values).as_py() > 20:
         score = values.cast(pa.float64()).to_numpy(zero_copy_only=False)[known]
         score = np.where(np.isnan(score), -np.inf, score)
     else:
@@ -365,4 +386,4 @@ def _tells(values: pa.Array, clicks: np.ndarray) -> float:
     above, below = (np.bincount(order, weights=part, minlength=order.max() + 1) for part in (y, 1 - y))
     pairs = (above * (np.cumsum(below) - below / 2)).sum()
     area = pairs / max(y.sum() * (1 - y).sum(), 1)
-    return float(max(area, 1 - area))
+    return float(max(area, 1 - area) if is_counted else area)

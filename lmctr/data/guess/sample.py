@@ -35,10 +35,12 @@ ROLES = {
     "grade": "rating ratings stars overall",
     "feedback": "action actiontype event eventtype behavior behaviour behaviortype activity interaction interactiontype",
     "weight": "weight sampleweight",
+    "noun": "hit response deposit revenue share forward comment collect finish follow",  # labels, or something else
     "scenario": "scenario scene page surface tab placement screen section",
 }
 ROLES = {role: tuple(names.split()) for role, names in ROLES.items()}
 """Names that columns of a role go by."""
+_LABELS = ("click", "clicked", "clk", "label", "target")  # also as the last word of a name
 _MISSING = ("?", "NULL", "\\N", "#N/A", "N/A", "None", "nan", "NaN", "null", "-")
 
 
@@ -79,11 +81,17 @@ class FileSample:
     def named(self, role: str) -> list[str]:
         """Columns by how well their names suit a role: the very names first, then those that hold one of them as a word."""
         names = self.table.column_names
-        return list(dict.fromkeys(self.called(role) + [name for name in names if words_of(name) & {*ROLES[role]}]))
+        return list(dict.fromkeys(self.called(role) + [name for name in names if {*words_of(name)} & {*ROLES[role]}]))
+
+    def is_called_label(self, name: str) -> bool:
+        """Whether a column's name says label and nothing else: `clicked` and `ad_click`, no `click_position`, no `share`."""
+        is_one = name in self.called("label") and name not in self.called("noun")
+        return is_one or any(words_of(name)[-1:] == [word] for word in _LABELS)
 
 
-def words_of(name: str) -> set[str]:
-    return {*re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())}
+def words_of(name: str) -> list[str]:
+    """The words of a column's name, `ad_click` or `adClick`."""
+    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
 
 
 def sample_file(path: str | os.PathLike) -> FileSample:
@@ -112,6 +120,10 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     decimal, missing, cleaned = ".", set(), {}
     for name in table.column_names:
         values = table[name].combine_chunks()
+        if pa.types.is_dictionary(values.type):  # categories of pandas
+            values = values.dictionary_decode()
+        if pa.types.is_decimal(values.type):
+            values = values.cast(pa.float64())
         if is_text(values.type):
             words = {word for word in pc.unique(values).to_pylist()[:10_000] if word in _MISSING}
             values = pc.if_else(pc.is_in(values, pa.array(["", *words])), pa.scalar(None, values.type), values)

@@ -24,6 +24,7 @@ _CODES = 256  # distinct ones above which they count if they start at 0, 1 or be
 _DENSE = 0.9  # share of the numbers between the least and the largest that names leave no gaps from
 _FEWEST_OF_CODE = 5  # rows of a code on average
 _BINS = 32
+_ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
 
 
 def guess_files(
@@ -85,10 +86,11 @@ class _TableGuesser(Guesser):
         return name in self.left and _COUNTS < self.events.distinct.get(name, 0) < 0.5 * self.events.table.num_rows
 
     def _label(self) -> str | dict[str, Any]:
-        """The column of two values, 0 and 1 or yes and no, or the rule on it: the named one, else the last column, else one of grades by its very name,
-        else the only one."""
+        """The column of two values, 0 and 1 or yes and no, or the rule on it: the one that is called label and nothing else, else the last column, else one
+        whose name may say label, else one of grades by its very name, else the only one."""
         says = {name: yes for name in self.left if (yes := self._yes(name)) is not None}
         named = [name for name in self.events.named("label") if name in says]
+        sure = [name for name in named if self.events.is_called_label(name)]
         last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
         numbers = [name for name in self.left if name not in says and is_number(self.events.table[name].type)]
         grades = [name for name in self.events.called("grade") if name in numbers]
@@ -96,13 +98,13 @@ class _TableGuesser(Guesser):
             name = self.given.get("label") or grades[0]
             self.left.remove(name)
             return self._graded_label(name)
-        label = self.given.get("label") or next(iter(named or last or (says if len(says) == 1 else [])), None)
+        label = self.given.get("label") or next(iter(sure or last or named or (says if len(says) == 1 else [])), None)
         if label not in says:
             raise self._absent("label", "0 and 1, yes and no, or numbers, whose upper half are clicks")
         self.left.remove(label)
-        is_sure = bool("label" in self.given or named) or len(says) == 1
+        is_sure = "label" in self.given or bool(sure) or len(says) == 1
         self._say("label", label, self._rate(label, says[label]), is_sure)
-        for other in named:
+        for other in named if label in named else ():
             if other != label:
                 self.left.remove(other)
                 self._say("left out", other, "another reaction: told later than the label")
@@ -117,13 +119,21 @@ class _TableGuesser(Guesser):
             why, keys = self._time_of(name) or (None, {})
             if why is None and wanted:
                 raise ValueError(f"--time {name}: holds no times that can be told; write `time` into a table's schema")
-            if why is None or "unit" in keys:
+            if why is None or not (wanted or name in self.events.called("time") or self._is_in_order(name)):
                 continue
             self.left.remove(name)
-            self._say("time", name, f"{why}: parts the rows")
+            self._say("time", name, f"{why}: parts the rows", name in self.events.called("time") or name == wanted)
             schema["time"] = name
-            schema |= {"time_format": keys["format"]} if "format" in keys else {}
+            if keys:  # a format of texts, or a unit of numbers
+                (schema["time_format"],) = keys.values()
             return
+
+    def _is_in_order(self, name: str) -> bool:
+        """Whether the rows stand in the order of the column, as those of events do, and those of people not in that of their birth dates."""
+        values = self.events.values(name)
+        rises = pc.mean(pc.less_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
+        falls = pc.mean(pc.greater_equal(values[:-1], values[1:]).cast(pa.int8())).as_py() or 0.0
+        return max(rises, falls) > _ORDERED
 
     def _fields(self, name: str) -> list[dict[str, Any]]:
         """The fields of a column; none: it is left out. Numbers are read as they are and by bins, whole ones that may name things as codes too."""

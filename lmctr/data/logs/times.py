@@ -61,7 +61,7 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
     """
     array = given = columns.whole_column(values, spec.column, source)
     place = columns.place(source, spec.column)
-    if columns.is_text(array.type):
+    if columns.is_text(array.type) or (spec.format is not None and pa.types.is_integer(array.type)):  # 20240301
         array = _of_texts(array, spec, source, place)
     elif spec.format is not None and not (pa.types.is_temporal(array.type) and spec.format.startswith("%Y-%m-%d")):
         # A reader takes ISO times for times by itself, and so does a format of that order.

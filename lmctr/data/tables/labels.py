@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.logs.columns import place
+from lmctr.data.logs.columns import is_text, place
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.table import follows
 from lmctr.data.schemas import SchemaWording
@@ -66,6 +67,9 @@ def _kind(spec: LabelSpec) -> str:
 def _told(rows: Rows, rules: Mapping[str, LabelSpec]) -> pa.Table:
     table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
     for name in {*rules} & {*table.schema.names}:
-        held = follows(rows.column(name), rules[name], place(rows.source, name)).cast(pa.float64())
+        words, rule = rows.column(name), rules[name]
+        if is_text(words.type) and "" not in (rule.value if isinstance(rule.value, list) else [rule.value]):
+            words = pc.if_else(pc.equal(words, ""), pa.scalar(None, words.type), words)  # of a text file: no word
+        held = follows(words, rule, place(rows.source, name)).cast(pa.float64())
         table = table.set_column(table.schema.get_field_index(name), name, held)
     return table

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
+from pydantic import model_validator
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.fields import parse_fields
@@ -100,7 +101,7 @@ def table_source(
         test: the test part.
         group: column of the grouped AUC.
         time: time column.
-        time_format: its `strptime` format, for texts.
+        time_format: its `strptime` format, for texts other than ISO times, or the unit of numbers other than seconds: "ms", "us", "ns".
         weight: column of sample weights.
         split: rule for what is not given: "random", "group", "rows" or "time" (see [`SplitRule`]); default: "time" where there is a time
             column, else "random".
@@ -211,10 +212,17 @@ class TableFiles(Values):
 
 
 class TableTime(Values):
-    """A time column; `format` reads words."""
+    """A time column: numbers in `unit`, or words, ISO times or in `format`."""
 
     column: ColumnName | None = None
     format: str | None = None
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+
+    @model_validator(mode="after")
+    def _one_way(self) -> TableTime:
+        if {"format", "unit"} <= self.model_fields_set:
+            raise ValueError("`format` reads strings, `unit` numbers; give one of them.")
+        return self
 
 
 class TableSplit(Values):
@@ -276,7 +284,7 @@ def source_from_schema(
         **{part: None if name is None else folder / name for part, name in parts.items()},
         group=keys.group,
         time=time.column,
-        time_format=time.format,
+        time_format=time.format if time.unit == "s" else time.unit,
         weight=keys.weight,
         **{key: value for key, value in given.items() if value is not None},
         format=keys.format,

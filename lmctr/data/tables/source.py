@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lmctr.data.features.columns import Rows, group_codes, seconds_of
+from lmctr.data.features.columns import Rows, group_codes
+from lmctr.data.features.times import seconds_of, time_kind
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 from lmctr.statistics import StatisticsReader
@@ -95,7 +96,7 @@ class TableSource:
         fields: the default fields, as [`TabularFeatureProcessor`] takes them.
         label: label column, or None for rows to score. extra_labels: further ones, for models with several tasks.
         group: column of the grouped AUC, such as the user, or None.
-        time: time column (unix seconds or timestamps; texts need `time_format`), or None.
+        time: time column (unix seconds, timestamps or ISO texts), or None. time_format: of other texts, or the unit of numbers: ms, us, ns.
         weight: column of sample weights, or None.
         reading: how text files are written, where not as usual: `decimal`, `na_values` (see [`stream_file`]); None: as usual.
         split: rule for pieces without a part.
@@ -143,7 +144,7 @@ class TableSource:
     def special_columns(self) -> dict[str, str]:
         """Columns beside the fields, with what they hold."""
         kinds = dict.fromkeys((self.label, *self.extra_labels), "number") | {self.group: "text", self.weight: "number"}
-        kinds[self.time] = "text" if self.time_format else "any"
+        kinds[self.time] = time_kind(self.time_format)
         return {name: kind for name, kind in kinds.items() if name is not None}
 
     def rows(self, columns: Mapping[str, str] | None = None, part: str | None = None) -> Iterator[Rows]:

@@ -75,9 +75,12 @@ class BoostedTrees(nn.Module):
         """Columns (.., Fs) to float32 logits (.., T)."""
         shape = columns.shape[:-1]
         rows = columns.reshape(-1, columns.shape[-1]).to(torch.float32)
-        line = _floats(self.regression).double()
-        sums = line[:, :-1] @ rows.double().T + line[:, -1:]  # double: no rounding sorts a row elsewhere
-        columns = torch.cat([rows.T, sums.to(torch.float32)])  # (Fs + T, B)
+        line = _floats(self.regression)
+        if rows.device.type == "mps":  # which has no doubles
+            sums = _sums(line.cpu(), rows.cpu()).to(rows.device)
+        else:
+            sums = _sums(line, rows)
+        columns = torch.cat([rows.T, sums])  # (Fs + T, B)
         threshold = _floats(self.threshold)
         left = torch.tensor((1 << self.leaves) - 1, dtype=torch.int32, device=rows.device)  # all leaves
         for node in range(self.leaves - 1):
@@ -151,6 +154,12 @@ class FieldTrees(TreesBeside):
             )  # the last one that goes left
             threshold[own] = torch.from_numpy(ids[last]).to(threshold)
         self.trees.threshold.copy_(threshold.view(torch.int32))
+
+
+def _sums(line: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Each task's regression (T, Fs + 1) on the rows (B, Fs), (T, B) float32; in doubles, so that no rounding sorts a row elsewhere."""
+    line = line.double()
+    return (line[:, :-1] @ rows.double().T + line[:, -1:]).to(torch.float32)
 
 
 def _floats(bits: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,8 @@ def position_edges(num_buckets: int, max_distance: int) -> tuple[int, ...]:
 
 def time_buckets(elapsed: torch.Tensor, num_buckets: int) -> torch.Tensor:
     """floor(ln(max(1, seconds)) / 0.301), at most `num_buckets` - 1."""
+    if elapsed.device.type == "mps":  # which has no doubles
+        return time_buckets(elapsed.cpu(), num_buckets).to(elapsed.device)
     return (elapsed.clamp_min(1).double().log() / 0.301).int().clamp_max(num_buckets - 1)
 
 

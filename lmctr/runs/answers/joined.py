@@ -24,6 +24,7 @@ from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import format_of
 from lmctr.data.registry import DATASETS, find, is_own_log
 from lmctr.data.tables.source import rows_of
+from lmctr.models.common.base import evaluation_mode
 from lmctr.runs.find import is_data_file
 from lmctr.runs.folder import LOG_STATISTICS, RECIPE, RunFolder
 from lmctr.runs.inputs import input_of
@@ -258,7 +259,7 @@ class JoinedRows:
         view = copy.copy(self.kind)
         order = view.open_queries(self.processor, queried, RunContext(self.folder.path, measures=False))
         logits = np.empty((len(order), len(self.tasks)), dtype=np.float32)
-        with torch.inference_mode():
+        with evaluation_mode(self.model), torch.inference_mode():
             for start in range(0, len(order), self.batch_size):
                 places = order[start : start + self.batch_size]
                 inputs = {key: value.to(self.model.device) for key, value in view.query_batch(places).items()}

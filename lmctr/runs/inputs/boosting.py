@@ -15,7 +15,7 @@ from lmctr.models.common.boosted_trees import FieldTrees
 from lmctr.runs.inputs.linear_start import LinearSamples, by_task
 from lmctr.utils.progress import over
 
-__all__ = ["SHARES", "add_trees", "choose_share"]
+__all__ = ["SHARES", "add_trees", "choose_share", "set_share"]
 
 SHARES = np.linspace(0.0, 1.0, 21)
 """Those that `boosting_share: auto` chooses from."""
@@ -75,12 +75,17 @@ def choose_share(trainer: Any, samples: Any) -> float:
     behind = ((share, losses(share) - lowest) for share in SHARES)
     near = [share for share, own in behind if own.sum() <= own.std() * np.sqrt(len(own))]
     share = round(float(min(near, key=lambda share: abs(share - 0.5))), 2)
+    set_share(model, share)
+    return share
+
+
+def set_share(model: Any, share: float) -> None:
+    """The share of a model's trees in its logits; at 0 the trees go."""
     model.config.boosted_trees = {**model.config.boosted_trees, "share": share} if share else None
     if share:
-        beside.share = share
+        model.trees_beside().share = share
     else:
-        beside.grow(model.config)
-    return share
+        model.trees_beside().grow(model.config)
 
 
 def _field_forest(

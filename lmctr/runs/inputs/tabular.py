@@ -320,7 +320,8 @@ class TabularInput(GoingOn, StoredInput):
             return self.results.baselines(seed, refit)
         train = self.store.splits["train"]  # a limit on the model's samples is none on theirs
         parts = {part: self.rows(part) for part in ("validation", "test")}
-        return table_baseline_metrics(self.store, {"train": train, **parts}, seed=seed), len(train)
+        metrics = table_baseline_metrics(self.store, {"train": train, **parts}, seed=seed, refit=refit)
+        return metrics, len(train) + (len(parts["validation"]) if refit else 0)
 
     def slices(
         self, part: str, events: np.ndarray, logits: np.ndarray, seed: int, **options: bool
