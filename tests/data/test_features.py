@@ -16,6 +16,7 @@ from lmctr.data import TabularFeatureProcessor
 from lmctr.data.features.fields import override_fields
 from lmctr.data.features.files import VOCABULARY_FILE
 from lmctr.data.features.vocabulary import CountAccumulator, Vocabulary, _HashIndex, hash_string, hash_strings
+from lmctr.data.tables.load import table_source
 
 FIELDS = [
     {"name": "ad", "type": "categorical", "min_count": 2},
@@ -491,3 +492,27 @@ def test_numbers_are_curved_before_anything_is_fitted():
     assert found["input_ids"][:, 0].tolist() == [3, 2, 3, 1, 3]
     with pytest.raises(ValueError, match="before='log'; accepted: 'log1p', 'logit'"):
         TabularFeatureProcessor([{"name": "a", "type": "numeric", "before": "log"}])
+
+
+@pytest.mark.parametrize("before", [None, "log1p", "logit"])
+@pytest.mark.parametrize("transform", ["raw", "log1p", "standardize", "quantile"])
+@pytest.mark.parametrize("fill", [{}, {"fill_value": 0.25}, {"missing": "own_id"}])
+def test_a_few_rows_as_dicts_have_the_numbers_of_their_table(before, transform, fill):
+    """They are read one by one, not by columns."""
+    if "missing" in fill and transform != "quantile":
+        pytest.skip("numbers have ids by quantiles only")
+    rng = np.random.default_rng(0)
+    values = [None if row % 9 == 0 else value for row, value in enumerate(rng.uniform(0, 1, 60).tolist())]
+    rows = [{"x": value, "label": row % 2} for row, value in enumerate(values)]
+    bins = {"num_bins": 8} if transform == "quantile" else {}
+    field = {"name": "x", "type": "numeric", "transform": transform, **bins, **fill} | (
+        {"before": before} if before else {}
+    )
+    source = table_source(pa.Table.from_pylist(rows), fields=[field])
+    processor = TabularFeatureProcessor(fields=[field], label="label").fit(source)
+    key = "input_ids" if transform == "quantile" else "numeric_values"
+    whole = np.asarray(processor(rows)[key])  # more than are read one by one
+    assert np.ptp(whole) > 0
+    for size in (1, 7):
+        few = np.concatenate([np.asarray(processor(rows[at : at + size])[key]) for at in range(0, 60, size)])
+        np.testing.assert_array_equal(few, whole)

@@ -117,4 +117,7 @@ def test_a_file_as_a_spreadsheet_writes_it(clicks, capsys):
     assert main(["predict", "runs/log", "--input", "log.csv", "--output", "log_scores.csv"]) == 0
     frame = pd.read_csv(clicks / "log.csv", sep=";", decimal=",")
     scores = pd.read_csv(clicks / "log_scores.csv")["logit"]
-    np.testing.assert_allclose(lmctr.runs.load("runs/log").predict(frame), scores, atol=1e-6)
+    run = lmctr.runs.load("runs/log")
+    run.model.train()  # whatever was done with it, rows are scored as ever
+    np.testing.assert_allclose(run.predict(frame), scores, atol=1e-6)
+    assert run.model.training

@@ -152,18 +152,22 @@ class FewRows:
 
     def _number_reader(self, field: Field) -> Callable[[Any, dict[str, int]], Any]:
         mean, deviation = self._state.moments.get(field.name, (0.0, 1.0))
-        fill = mean if field.fill_value is None else field.fill_value
         quantile = field.transform == "quantile"
         bounds = self._state.bounds[field.name].tolist() if quantile else []
 
         def read(value: Any, count: dict[str, int]) -> float:
             number = _number(value)
             count["values"] += 1
-            if number != number:
+            is_missing = number != number
+            if is_missing:
                 count["missing"] += 1
                 if quantile and field.fill_value is None:
                     return field.first_id - 1
-                number = fill
+                number = mean if field.fill_value is None else field.fill_value
+            if field.before is not None and not (
+                is_missing and field.fill_value is None
+            ):  # the mean is one of curved numbers
+                number = float(field.curved(np.float64(number)))
             if quantile:
                 return bisect_right(bounds, number) + field.first_id
             if field.transform == "log1p":
