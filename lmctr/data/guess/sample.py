@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import is_text
+from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint
-from lmctr.data.tables.reading import stream_file
+from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 
 __all__ = ["ROLES", "FileSample", "sample_file", "words_of"]
 
@@ -134,12 +134,23 @@ def sample_file(path: str | os.PathLike) -> FileSample:
                 values = pc.replace_substring(values, ",", ".").cast(pa.float64())
         cleaned[name] = values
     if kind in ("csv", "tsv"):
+        missing |= _missing_words(
+            path, delimiter, [name for name, own in cleaned.items() if is_number(own.type) and own.null_count]
+        )
         reading |= {"decimal": ","} if decimal == "," else {}
         reading |= {"na_values": sorted(missing)} if missing else {}
     table = pa.table(cleaned)
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
     return FileSample(path, reading, table, rows, whole, objects, words)
+
+
+def _missing_words(path: Path, delimiter: str | None, names: list[str]) -> set[str]:
+    """Words in columns of numbers that were read as missing ones, such as R's NA."""
+    if not names:
+        return set()
+    table = next(stream_file(path, dict.fromkeys(names, "text"), delimiter=delimiter, block_size=_BYTES)).table
+    return {word for name in names for word in pc.unique(table[name]).to_pylist() if word in MISSING_WORDS} - {""}
 
 
 def _holds_objects(kind: pa.DataType) -> bool:

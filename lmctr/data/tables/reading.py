@@ -36,14 +36,15 @@ from lmctr.data.reading import (
 
 from .arrays import array_of
 
-__all__ = ["BLOCK_SIZE", "block_size_for", "names_in_file", "stream_file"]
+__all__ = ["BLOCK_SIZE", "MISSING_WORDS", "block_size_for", "names_in_file", "stream_file"]
 
 BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
 # Fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time.
 _SHARE = 20
 _NUMBER = r"^\s*[+-]?(\d+{0}?\d*|{0}\d+|nan|inf|infinity)([eE][+-]?\d+)?\s*$"
-_MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+MISSING_WORDS = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")  # fmt: skip
+"""Words of text files that are no number but a missing one."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _stream_csv(
             convert = pacsv.ConvertOptions(
                 column_types=types,
                 include_columns=wanted,
-                null_values=[*_MISSING, *writing.na_values],
+                null_values=[*MISSING_WORDS, *writing.na_values],
                 strings_can_be_null=False,
                 decimal_point=writing.decimal,
             )
