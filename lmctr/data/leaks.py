@@ -41,6 +41,8 @@ CHECKS = ("field", "encoding", "duplicates", "random_split", "time_unit", "futur
 
 _SURE, _NEAR, _APART = 0.98, 0.9, 0.15  # AUC of a copy of the label; of a noisy one; and its lead over the next field
 _FEWEST = 200  # held-out rows from which on an AUC says something
+_FEWEST_OF_CLASS = 50  # held-out rows of each label, likewise
+_COPY = 256  # values, up to which a category may be a noisy copy of the label; one of more has users or items, some of whom click always
 _OF_EACH = 3  # copies of each label, below which they may be one kind of rows, such as empty visits
 _BINS = 64
 _INSIDE = 1e-3  # of a number's variance that may be left inside the values of a category of which it is a function
@@ -108,7 +110,7 @@ def telling_fields(
         columns: (N,) integer codes or floats by field. labels: (N,) 0 or 1. train, held: rows of training and of the part to rank.
     """
     y, held_y = labels[train] > 0, labels[held] > 0
-    if len(held) < _FEWEST or min(held_y.sum(), (~held_y).sum()) < 20 or min(y.sum(), (~y).sum()) < 20:
+    if len(held) < _FEWEST or min(held_y.sum(), (~held_y).sum()) < _FEWEST_OF_CLASS or min(y.sum(), (~y).sum()) < 20:
         return []
     found = {name: _auc_alone(values[train], y, values[held], held_y) for name, values in columns.items()}
     ranked = sorted(found.values(), reverse=True)
@@ -118,12 +120,16 @@ def telling_fields(
         text = f"the field {name!r} alone ranks {len(held):,} held-out rows with an AUC of {auc:.4f}"
         if auc > _SURE:
             findings.append(Finding("field", name, f"{text}: it holds the label"))
-        elif auc > _NEAR and auc - max(rest, default=0.5) > _APART:
+        elif auc > _NEAR and auc - max(rest, default=0.5) > _APART and _may_copy(columns[name][train]):
             next_best = f"the next field has {max(rest):.3f}" if rest else "there is no other"
             findings.append(
                 Finding("field", name, f"{text}, and {next_best}: it looks like a noisy copy of the label")
             )
     return findings
+
+
+def _may_copy(values: np.ndarray) -> bool:
+    return values.dtype.kind == "f" or len(np.unique(values)) <= _COPY
 
 
 def _auc_alone(values: np.ndarray, y: np.ndarray, held: np.ndarray, held_y: np.ndarray) -> float:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from lmctr.data.logs.columns import is_number
 from lmctr.utils.progress import Work, over
 
+_SAVED = (".xlsx", ".xls", ".ods", ".zip")  # that other programs can save as text
 FORMATS = (
     dict.fromkeys((".csv", ".txt", ".dat", ".data"), "csv")
     | dict.fromkeys((".tsv", ".tab", ".inter", ".item", ".user"), "tsv")  # the last three: RecBole's
@@ -87,7 +88,7 @@ def format_of(path: Path, given: str | None = None) -> str:
     if suffix.lower() not in FORMATS:
         raise ValueError(
             f"{path}: the format cannot be told from the extension {suffix!r}; accepted extensions: {', '.join(FORMATS)} "
-            "(CSV, TSV and JSON lines may end in .gz too), or set `format`."
+            f"(CSV, TSV and JSON lines may end in .gz too), {'or set `format`' if suffix.lower() not in _SAVED else 'save the table as CSV'}."
         )
     return FORMATS[suffix.lower()]
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
 import numpy as np
@@ -637,3 +638,112 @@ def test_a_label_of_words_that_is_empty_is_not_known(tmp_path):
     source = table_source(tmp_path / "e.csv", labels=rules, fields=fields)
     (rows,) = source.rows()
     assert label_columns_of(rows, ["clicked", "member"])[:4].tolist() == [[1, 1], [0, 0], [1, 1], [-100, 0]]
+
+
+def test_words_for_missing_numbers_are_known(tmp_path):
+    """R writes NA, also in columns that are read as codes."""
+    columns = clicks(slot=["NA" if row % 7 == 0 else row % 5 for row in range(ROWS)])
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["events"]["na_values"] == ["NA"]
+    assert {field["name"]: field["type"] for field in guess.schema["fields"]}["slot"] == "categorical"
+    store = TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
+    assert store.input_ids.shape[0] == ROWS
+    guess, log = guessed(tmp_path / "log.csv", table(slot=columns["slot"]))
+    assert log.context["slot"].null_count == ROWS // 7 + 1
+
+
+def test_a_rare_flag_is_no_copy_of_the_label(tmp_path):
+    rng = np.random.default_rng(4)
+    for share in (0.005, 0.02, 0.5):
+        flag = (rng.random(ROWS) < share).astype(int)
+        guess, _ = guessed(tmp_path / "e.csv", table(flag=flag))
+        assert "flag" in guess.schema["columns"]["context"]
+    guess, _ = guessed(tmp_path / "f.csv", table(flag=[f"f{bit}" for bit in table()["click"]]))
+    assert any(found.column == "flag" and "tells the label" in found.why for found in guess.guesses)
+
+
+def test_ids_that_come_again_a_few_times(tmp_path):
+    rng = np.random.default_rng(5)
+    pages = rng.integers(10**5, 10**6, 130)[rng.integers(0, 130, ROWS)]
+    guess = guess_table(write(tmp_path / "e.csv", clicks(page=pages, category_id=pages * 10**11, ratio_id=pages / 7)))
+    kinds = {field["name"]: field["type"] for field in guess.schema["fields"]}
+    assert kinds["page"] == kinds["category_id"] == "categorical"
+    assert "page_number" in kinds
+    assert kinds["ratio_id"] == "numeric"
+    assert "group" not in guess_table(write(tmp_path / "f.csv", clicks(ratio_user_id=pages / 7))).schema
+    guess, _log = guessed(
+        tmp_path / "g.csv", table(category_id=2**60 + table()["item_id"][0] + np.array(table()["item_id"]))
+    )
+    assert guess.schema["catalogue"]["columns"] == {"category_id": {"column": "category_id", "type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S UTC"),
+        ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
+        ("%b %d, %Y", "%b %d, %Y"),
+        ("%m/%d/%y", "%m/%d/%y"),
+    ],
+)
+def test_times_as_people_write_them(tmp_path, form, name):
+    moments = [datetime(2024, 1, 3) + timedelta(hours=7 * row) for row in range(ROWS)]
+    text = [f'"{moment.strftime(form)}"' for moment in moments]
+    guess, log = guessed(tmp_path / "e.csv", table(ts=None, viewed=text))
+    assert guess.schema["columns"]["time"] == {"column": "viewed", "format": name}
+    assert datetime.fromtimestamp(int(log.time.max()), timezone.utc).strftime(form) == moments[-1].strftime(form)
+    guess = guess_table(write(tmp_path / "f.csv", clicks(signed=text)))
+    assert "signed" not in [field["name"] for field in guess.schema["fields"]]  # a time, no category
+
+
+def test_day_and_month_are_told_by_all_rows_and_the_shorter_span(tmp_path):
+    days = [f"11/{6 + row * 4 // ROWS}/2017" for row in range(ROWS)]
+    guess, _log = guessed(tmp_path / "e.csv", table(ts=None, date=days))
+    assert guess.schema["columns"]["time"]["format"] == "%m/%d/%Y"
+    assert "%d/%m/%Y fits too" in next(found.why for found in guess.guesses if found.role == "time")
+    late = [f"01/{1 + row * 13 // ROWS:02d}/2024" for row in range(1, ROWS + 1)]  # the 13th comes last
+    guess, _ = guessed(tmp_path / "f.csv", table(ts=None, date=late))
+    assert guess.schema["columns"]["time"]["format"] == "%m/%d/%Y"
+
+
+def test_what_is_no_log_is_a_table(tmp_path):
+    columns = {
+        "Ad Topic Line": [f"line {row}" for row in range(ROWS)],
+        "customer_type": ["a", "b", "c", "d"] * (ROWS // 4),
+    }
+    for name in ("Ad Topic Line", "customer_type"):
+        with pytest.raises(NoLogError):
+            guess_log(write(tmp_path / "e.csv", clicks(ts=table()["ts"]) | {name: columns[name]}))
+    file = write(tmp_path / "f.csv", table(ts=None))
+    with pytest.raises(NoLogError, match=r"--model deepfm, without --item"):
+        guess_log(file, given={"user": "user_id", "item": "item_id"})
+
+
+def test_labels_of_plus_and_minus_one(tmp_path):
+    signs = [1 if row % 3 == 0 else -1 for row in range(ROWS)]
+    for given in ({}, {"label": "clicked"}):
+        guess = guess_table(write(tmp_path / "e.csv", clicks(clicked=signs, promo=[0, 1] * (ROWS // 2))), given)
+        assert guess.schema["label"] == {"column": "clicked", "equals": 1}
+    guess, log = guessed(tmp_path / "f.csv", table(click=None) | {"promo": [0, 1] * (ROWS // 2), "clicked": signs})
+    assert guess.schema["columns"]["label"] == {"column": "clicked", "equals": 1}
+    assert (log.label == 1).sum() == signs.count(1)
+
+
+def test_columns_that_number_the_rows_are_left_out(tmp_path):
+    columns = {"": list(range(ROWS)), "RowNumber": list(range(1, ROWS + 1)), **clicks()}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert {"", "RowNumber"}.isdisjoint(field["name"] for field in guess.schema["fields"])
+    TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
+
+
+def test_what_people_write_as_text_is_said(tmp_path):
+    guess = guess_table(
+        write(
+            tmp_path / "e.csv",
+            clicks(income=['"$84,835.00"', '"$1.50 "'] * (ROWS // 2), date=["noon", "later"] * (ROWS // 2)),
+        )
+    )
+    said = {found.column: found for found in guess.guesses}
+    assert "amounts of money as texts" in said["income"].why
+    assert "called like a time" in said["date"].why
+    assert not said["income"].sure

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.table import POSITIVE_WORDS
-from lmctr.data.logs.times import format_of_texts, iso_times, unit_of
+from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
 from lmctr.utils.suggest import unknown_key_message
 
 from .found import Ask, Guess, LogGuess, NoLogError
@@ -113,8 +113,18 @@ class Guesser:
         texts = values.cast(pa.string()).slice(0, 1000)
         if iso_times(texts) is not None:
             return "ISO times", {}
-        format = format_of_texts(texts)
-        return None if format is None else (f"times such as {texts[0].as_py()}", {"format": format})
+        formats = formats_of_texts(pc.unique(values.cast(pa.string())))
+        if not formats:
+            return None
+        other = f"; {formats[1]} fits too, and spans more" if len(formats) > 1 else ""
+        return f"times such as {texts[0].as_py()}, by {formats[0]}{other}", {"format": formats[0]}
+
+    def _is_called_code(self, name: str, values: pa.Array) -> bool:
+        """Whether a column's name says that it holds ids, and its values may be some: no fractions."""
+        if pa.types.is_floating(values.type) and not pc.all(pc.equal(values, pc.floor(values))).as_py():
+            return False
+        is_id = re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())) is not None
+        return is_id or any(name in self.events.called(role) for role in ("user", "item"))
 
     # ---- labels -----------------------------------------------------------------------------------------------------
 
@@ -140,7 +150,7 @@ class Guesser:
             return None
         yes = [value for value in found if value in (1, True) or str(value).strip().lower() in POSITIVE_WORDS]
         numbers = is_number(kind) or pa.types.is_boolean(kind)
-        return yes if len(yes) == 1 and (not numbers or {*map(int, found)} == {0, 1}) else None
+        return yes if len(yes) == 1 and (not numbers or {*map(float, found)} in ({0, 1}, {-1, 1})) else None
 
     def _stated(self, name: str) -> Any:
         """The value of `--label COLUMN=VALUE`, as the column holds it."""

@@ -103,7 +103,8 @@ class _LogGuesser(Guesser):
         return self.found
 
     def _otherwise(self) -> str:
-        return f" Clicks without users and items are a table: lmctr train {self.events.path} --model deepfm"
+        without = ", without --item" if "item" in self.given else ""
+        return f" Clicks without users, items or times are a table: lmctr train {self.events.path} --model deepfm{without}"
 
     # ---- the four columns that every log has ----------------------------------------------------------------------
 
@@ -147,13 +148,15 @@ class _LogGuesser(Guesser):
             if (pa.types.is_integer(kind := self.events.table[name].type) or is_text(kind))
             and self.events.distinct[name] > 1
         ]
-        named = [name for name in self.events.named(role) if name in good]
+        met = {name for name in good if 10 < self.events.distinct[name] < rows / 2}  # ids that come again
+        very = self.events.called(role)
+        named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
         if role in self.given:
             return self._take(role, self.given[role], "")
         if named:
             return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")
         other = self.events.named("user" if role == "item" else "item")
-        repeated = [name for name in good if 10 < self.events.distinct[name] < rows / 2 and name not in other]
+        repeated = [name for name in good if name in met and name not in other]
         if not repeated:
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])
@@ -331,7 +334,11 @@ class _LogGuesser(Guesser):
                     texts |= (
                         {} if category and plain not in _TITLES else {name: pc.mean(pc.utf8_length(values)).as_py()}
                     )
-            elif pa.types.is_integer(values.type) and (distinct > _CODES or plain in _NUMBERS):
+            elif (
+                pa.types.is_integer(values.type)
+                and (distinct > _CODES or plain in _NUMBERS)
+                and not self._is_called_code(name, values)
+            ):
                 described[name], why, category = {"column": name, "type": "number"}, "numbers", False
             else:
                 why = f"{distinct:,} codes" if category and not pa.types.is_floating(values.type) else "numbers"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,8 +22,9 @@ __all__ = ["guess_files", "guess_table"]
 _COUNTS = 20  # distinct whole numbers above which a column of them may count rather than name
 _CODES = 256  # distinct ones above which they count if they start at 0, 1 or below and leave gaps
 _DENSE = 0.9  # share of the numbers between the least and the largest that names leave no gaps from
-_FEWEST_OF_CODE = 5  # rows of a code on average
+_FEWEST_OF_CODE = 2  # rows of a code on average
 _BINS = 32
+_AMOUNT = r"^\s*-?[$€£¥]\s*-?[\d.,]*\d\s*$"
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
 
 
@@ -83,7 +84,14 @@ class _TableGuesser(Guesser):
 
     def _are_users(self, name: str) -> bool:
         """Whether a column called like users has some number of them, who come again."""
-        return name in self.left and _COUNTS < self.events.distinct.get(name, 0) < 0.5 * self.events.table.num_rows
+        if name not in self.left or not _COUNTS < self.events.distinct.get(name, 0) < 0.5 * self.events.table.num_rows:
+            return False
+        values = self.events.values(name)
+        return (
+            self._time_of(name) is None
+            if is_text(values.type)
+            else self._is_called_code(name, values) or pa.types.is_integer(values.type)
+        )
 
     def _label(self) -> str | dict[str, Any]:
         """The column of two values, 0 and 1 or yes and no, or the rule on it: the one that is called label and nothing else, else the last column, else one
@@ -138,16 +146,20 @@ class _TableGuesser(Guesser):
     def _fields(self, name: str) -> list[dict[str, Any]]:
         """The fields of a column; none: it is left out. Numbers are read as they are and by bins, whole ones that may name things as codes too."""
         values, distinct = self.events.values(name), self.events.distinct.get(name)
-        kind, left_out = values.type, None
-        if not len(values) or (distinct is not None and distinct < 2):
+        kind, left_out, doubt = values.type, None, ""
+        if not name.strip():
+            left_out = "has no name: give it one to read it"
+        elif not len(values) or (distinct is not None and distinct < 2):
             left_out = "one value only" if len(values) else "empty"
         elif pa.types.is_nested(kind):
             why, fields = "lists", [{"name": name, "type": "sequence"}]
-        elif pa.types.is_temporal(kind):
+        elif pa.types.is_temporal(kind) or (is_text(kind) and distinct > _COUNTS and self._time_of(name)):
             left_out = "another time"
+        elif pa.types.is_integer(kind) and self._counts_rows(values):
+            left_out = "counts the rows"
         elif (
             is_number(kind)
-            and not self._is_called_code(name)
+            and not self._is_called_code(name, values)
             and (is_code := self._may_be_code(values, distinct)) is not True
         ):
             fields = [] if is_code is False else [self._category(name, values)]
@@ -163,11 +175,26 @@ class _TableGuesser(Guesser):
         else:
             why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
             fields = [self._category(name, values)]
+            doubt = (
+                name in self.events.called("time")
+                and is_text(kind)
+                and "called like a time, but in no format that is known"
+            )
+            if is_text(kind) and pc.all(pc.match_substring_regex(values, _AMOUNT)).as_py():
+                doubt = "amounts of money as texts: as plain numbers they would say more"
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
-        self._say("field", name, why, sure=len(fields) < 3)  # not as a code, a number and a bin
+        doubt = f"; {doubt}" if doubt else ""
+        self._say(
+            "field", name, f"{why}{doubt}", sure=len(fields) < 3 and not doubt
+        )  # not as a code, a number and a bin
         return fields
+
+    def _counts_rows(self, values: pa.Array) -> bool:
+        """Whether whole numbers go up by one from row to row."""
+        numbers = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return len(numbers) == self.events.table.num_rows > 1 and bool((np.diff(numbers) == 1).all())
 
     @staticmethod
     def _category(name: str, values: pa.Array) -> dict[str, Any]:
@@ -207,8 +234,3 @@ class _TableGuesser(Guesser):
         least, most = pc.min(values).as_py(), pc.max(values).as_py()
         starts, gaps = least <= 1, distinct < _DENSE * (most - least + 1)
         return False if starts and gaps and distinct > _CODES else None
-
-    def _is_called_code(self, name: str) -> bool:
-        if re.search(r"id$", re.sub(r"[^a-z]", "", name.lower())):
-            return True
-        return any(name in self.events.called(role) for role in ("user", "item"))

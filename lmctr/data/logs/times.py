@@ -12,16 +12,20 @@ import pyarrow.compute as pc
 from . import columns
 from .schema import TimeSpec
 
-__all__ = ["FORMATS", "format_of_texts", "iso_times", "seconds_of", "unit_of"]
+__all__ = ["FORMATS", "formats_of_texts", "iso_times", "seconds_of", "unit_of"]
 
 UNITS = ("s", "ms", "us", "ns")
 FORMATS = tuple(
     f"{date}{hours}"
-    for hours in (" %H:%M:%S", " %H:%M", "")
-    for date in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%Y%m%d", "%d-%m-%Y")
+    for hours in (" %H:%M:%S", " %H:%M", "", " %I:%M:%S %p", " %I:%M %p", " %H:%M:%S UTC")
+    for date in (
+        *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%d-%m-%Y", "%b %d, %Y", "%d %b %Y"),
+        *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
+    )
 )
 """Formats of times in words that are looked for; ISO times need none."""
 _EARLIEST = 946_684_800  # the year 2000
+_YEAR_1900 = -2_208_988_800
 _EARLIEST_NAMED = 631_152_000  # 1990, where some public logs begin
 
 
@@ -44,12 +48,18 @@ def iso_times(texts: pa.Array) -> pa.Array | None:
     return None
 
 
-def format_of_texts(texts: pa.Array) -> str | None:
-    """The first of `FORMATS` that reads every one of some texts; None: none does."""
+def formats_of_texts(texts: pa.Array) -> list[str]:
+    """Those of `FORMATS` that read every one of some texts as a time since 1900, those whose times lie closest together first (9/11/2017 and 11/11/2017 are
+    days apart, or months)."""
+    spans = {}
     for format in FORMATS:
-        if not pc.strptime(texts, format=format, unit="s", error_is_null=True).null_count:
-            return format
-    return None
+        if pc.strptime(texts.slice(0, 8), format=format, unit="s", error_is_null=True).null_count:
+            continue
+        found = pc.strptime(texts, format=format, unit="s", error_is_null=True)
+        bounds = pc.min_max(found.cast(pa.int64()))
+        if not found.null_count and len(found) and bounds["min"].as_py() >= _YEAR_1900:
+            spans[format] = bounds["max"].as_py() - bounds["min"].as_py()
+    return sorted(spans, key=spans.get)
 
 
 def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
@@ -99,10 +109,10 @@ def _of_texts(array: pa.Array, spec: TimeSpec, source: str, place: str) -> pa.Ar
     found = iso_times(texts)
     if found is not None:
         return found
-    format = format_of_texts(texts.slice(0, 1000))
+    formats = formats_of_texts(texts.slice(0, 1000))
     hint = "Times in words need `format` in the schema."
-    if format is not None:
-        hint = f'They look like `format`: write `time: {{column: {spec.column}, format: "{format}"}}`.'
+    if formats:
+        hint = f'They look like `format`: write `time: {{column: {spec.column}, format: "{formats[0]}"}}`.'
     return columns.text_numbers(array, spec.column, source, hint)
 
 
