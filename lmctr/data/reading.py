@@ -11,7 +11,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -401,9 +401,10 @@ def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
         )
 
 
-def no_header_hint(found: Sequence[str]) -> str:
-    """What to say of column names most of which are empty or numbers: the file seems to begin with its first row."""
-    values = [name for name in found if not name.strip() or re.fullmatch(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", name.strip())]
+def no_header_hint(found: Sequence[str], others: Collection[str] = ()) -> str:
+    """What to say of column names most of which are empty, numbers or among those `others` that are values: the file seems to begin with its first row."""
+    number = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
+    values = [name for name in found if not name.strip() or name in others or re.fullmatch(number, name.strip())]
     if 2 * len(values) <= len(found):
         return ""
     return " Its first line holds values, no column names: write a line of names at its top, or `names:` into a table's schema."

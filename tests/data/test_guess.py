@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -14,7 +15,7 @@ import yaml
 from lmctr.data import load_log, load_tabular
 from lmctr.data.features.columns import Rows, label_columns_of
 from lmctr.data.features.times import seconds_of
-from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
+from lmctr.data.guess import NoLogError, guess_files, guess_log, guess_table, sample_file
 from lmctr.data.reading import FORMATS
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
@@ -714,6 +715,10 @@ def test_what_is_no_log_is_a_table(tmp_path):
     for name in ("Ad Topic Line", "customer_type"):
         with pytest.raises(NoLogError):
             guess_log(write(tmp_path / "e.csv", clicks(ts=table()["ts"]) | {name: columns[name]}))
+    write(tmp_path / "g.csv", table(ts=None))
+    guess = guess_files(tmp_path / "g.csv")
+    assert guess.is_table
+    assert re.search(r"table +no column looks like the time .*\(not sure\)", "\n".join(guess.lines()))
     file = write(tmp_path / "f.csv", table(ts=None))
     with pytest.raises(NoLogError, match=r"--model deepfm, without --item"):
         guess_log(file, given={"user": "user_id", "item": "item_id"})
@@ -734,6 +739,24 @@ def test_columns_that_number_the_rows_are_left_out(tmp_path):
     guess = guess_table(write(tmp_path / "e.csv", columns))
     assert {"", "RowNumber"}.isdisjoint(field["name"] for field in guess.schema["fields"])
     TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
+
+
+def test_a_first_row_of_words_is_no_header(tmp_path):
+    rows = [(f"{row}", f"U{row % 9}", f"11/{9 + row % 9}/2019 9:05:58 AM", "N1 N2") for row in range(ROWS)]
+    (tmp_path / "e.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match="Its first line holds values, no column names"):
+        sample_file(tmp_path / "e.tsv")
+    sample = write(
+        tmp_path / "f.csv",
+        {
+            "click": ["click", "skip"] * (ROWS // 2),
+            "size": ["big", "size"] * (ROWS // 2),
+            "x": [1] * ROWS,
+            "y": [2] * ROWS,
+            "z": [2] * ROWS,
+        },
+    )
+    assert sample.table.num_rows == ROWS
 
 
 def test_what_people_write_as_text_is_said(tmp_path):

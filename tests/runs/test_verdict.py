@@ -69,3 +69,14 @@ def test_without_a_baseline_by_auc_there_is_none():
         "baselines": {"random": {"test": {"revenue_ratio": 0.8}}},
     }
     assert verdict(impressions, {}) is None
+
+
+def test_a_log_loss_that_is_worse_is_said():
+    found = result(0.8156, counting=0.7, gradient_boosting=0.8)
+    found["split metrics"]["test"]["log_loss"] = 0.31
+    found["baselines"]["gradient_boosting"]["test"]["log_loss"] = 0.3054
+    assert verdict(found, {}) == (
+        "above gradient boosting, the strongest baseline, by 0.016 AUC; its log loss is higher, 0.3100 against 0.3054"
+    )
+    found["split metrics"]["test"]["log_loss"] = 0.3
+    assert "log loss" not in verdict(found, {})

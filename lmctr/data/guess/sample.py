@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
+from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 
@@ -112,7 +113,11 @@ def sample_file(path: str | os.PathLike) -> FileSample:
             "MovieLens in this form is read from its folder by --data.name movielens --data.path FOLDER"
         )
     counted = table.column_names == [str(place) for place in range(table.num_columns)]  # names that a program gave
-    if kind in ("csv", "tsv") and not counted and (hint := no_header_hint(table.column_names)):
+    if (
+        kind in ("csv", "tsv")
+        and not counted
+        and (hint := no_header_hint(table.column_names, _values_as_names(table)))
+    ):
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
     objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
     table = table.drop_columns(list(objects))
@@ -143,6 +148,15 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
     return FileSample(path, reading, table, rows, whole, objects, words)
+
+
+def _values_as_names(table: pa.Table) -> set[str]:
+    """Names of columns that are times, or values of the very column."""
+    texts = {name: own for name, own in zip(table.column_names, table.columns) if is_text(own.type)}
+    again = {name for name, own in texts.items() if pc.any(pc.equal(own, name)).as_py()}
+    return again | {
+        name for name in table.column_names if iso_times(pa.array([name])) or formats_of_texts(pa.array([name]))
+    }
 
 
 def _missing_words(path: Path, delimiter: str | None, names: list[str]) -> set[str]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.columns import is_number, is_text
 
 from .base import Guesser
-from .found import Ask, LogGuess, NoLogError
+from .found import Ask, Guess, LogGuess, NoLogError
 from .log import guess_log
 from .sample import FileSample, sample_file
 
@@ -47,10 +47,15 @@ def guess_files(
     files = [None if path is None else sample_file(path) for path in (events, items, users)]
     try:
         return guess_log(*files, given, ask)
-    except NoLogError:
+    except NoLogError as error:
         if not may_be_table or files[1:] != [None, None] or "item" in (given or {}):
             raise
-        return guess_table(files[0], given)
+        guess = guess_table(files[0], given)
+        if files[0].called("user") and files[0].called("item"):  # what would be a log
+            guess.guesses.insert(
+                0, Guess("table", "", str(error).removeprefix(f"{files[0].path}: ").partition(";")[0], sure=False)
+            )
+        return guess
 
 
 def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> LogGuess:
