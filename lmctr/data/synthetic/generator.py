@@ -238,6 +238,7 @@ class LogGenerator(Settings):
             best_auc=best,
             extra={
                 "best_auc_on": part,
+                "best_auc_knows": self.known,
                 "best_auc_all_events": rounded(truth.best_auc()),
                 "true_probability_auc": rounded(truth.oracle_auc(test)),
                 "arguments": self.settings(),

@@ -164,6 +164,8 @@ class LogInput(InputKind):
     def best_auc(self) -> float | None:
         if self.tasks[0] != "label":
             return None
+        if self.data.get("statistics") and self.log.info.extra.get("best_auc_knows", "events") != "events":
+            return None  # statistics count labels, which the reader of that AUC does not know
         found = (
             None if self.behaviors_read is None else best_reader_auc(self.log, self.splits.test, self.behaviors_read)
         )
