@@ -108,6 +108,7 @@ def test_a_file_as_a_spreadsheet_writes_it(clicks, capsys):
     run = lmctr.runs.load(upload)
     frame = pd.read_csv(clicks / "excel.csv", sep=";", decimal=",")
     np.testing.assert_allclose(run.predict(frame), pd.read_csv(clicks / "one.csv")["logit"], atol=1e-6)
+    np.testing.assert_allclose(run.predict(frame.head(5).to_dict("records")), run.predict(frame)[:5], atol=1e-6)
     assert main(["predict", str(upload), "--input", "plain.csv", "--output", "three.csv"]) == 2
     assert "column 'preis': row 1 is no number" in capsys.readouterr().err
 
