@@ -24,7 +24,7 @@ from lmctr.data import (
 )
 from lmctr.data.impressions.store import ImpressionStore
 from lmctr.data.impressions.validation import validate_impressions
-from lmctr.data.leaks import future_attribute, rank_auc, settle
+from lmctr.data.leaks import future_attribute, rank_auc, settle, telling_fields
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.validation import table_findings, validate_table
 
@@ -437,3 +437,26 @@ def test_a_few_rows_tell_which_numbers_are_no_function_of_a_category(monkeypatch
     monkeypatch.setattr(leaks, "_differs", lambda *given: False)
     assert leaks.encodings(numbers, categories, labels, train, held) == found
     assert {one.name for one in found} >= {"mean of c60", "mean of c900", "noisy"}
+
+
+def test_users_who_always_click_are_no_copy_of_the_label():
+    """A category of many values that ranks well holds tastes; one of few is a copy with noise."""
+    rng = np.random.default_rng(1)
+    for values, found in ((1000, False), (40, True)):
+        user = rng.integers(0, values, 9000)
+        rate = np.where(np.arange(values) % 2 == 0, 0.07, 0.93)
+        label = (rng.random(9000) < rate[user]).astype(int)
+        findings = telling_fields(
+            {"user": user, "noise": rng.normal(size=9000)}, label, np.arange(6000), np.arange(6000, 9000)
+        )
+        assert bool(findings) == found
+
+
+def test_a_leak_is_told_of_fifty_rows_of_each_label():
+    rng = np.random.default_rng(2)
+    for positive, found in ((40, False), (60, True)):
+        label = np.concatenate(
+            [rng.permutation(np.arange(6000) < 300), rng.permutation(np.arange(3000) < positive)]
+        ).astype(int)
+        findings = telling_fields({"copy": label.copy()}, label, np.arange(6000), np.arange(6000, 9000))
+        assert bool(findings) == found

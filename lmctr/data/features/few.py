@@ -158,15 +158,13 @@ class FewRows:
         def read(value: Any, count: dict[str, int]) -> float:
             number = _number(value)
             count["values"] += 1
-            is_missing = number != number
-            if is_missing:
+            is_mean = number != number and field.fill_value is None  # that of curved numbers
+            if number != number:
                 count["missing"] += 1
                 if quantile and field.fill_value is None:
                     return field.first_id - 1
                 number = mean if field.fill_value is None else field.fill_value
-            if field.before is not None and not (
-                is_missing and field.fill_value is None
-            ):  # the mean is one of curved numbers
+            if field.before is not None and not is_mean:
                 number = float(field.curved(np.float64(number)))
             if quantile:
                 return bisect_right(bounds, number) + field.first_id
