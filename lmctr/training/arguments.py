@@ -85,7 +85,8 @@ class CTRTrainingArguments(TrainingArguments):
             model without one trees on all its numeric and categorical fields. They are fitted on the training part and weighted as it is
             trained, and become a part of the model: its logits are (1 - share) * network + share * trees. Each learns by itself; 0.5 is a
             good share for models that are about as good, and `"auto"` trains with it and then takes the one by the log loss on validation
-            ([`~lmctr.runs.inputs.boosting.choose_share`]), which may be 0. With `from_run` the earlier run's trees stay, with this share unless it is 0.
+            ([`~lmctr.runs.inputs.boosting.choose_share`]), which may be 0. With `from_run` the earlier run's trees stay, with this share unless it is 0;
+            where it has none, new ones are fitted.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
             validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
