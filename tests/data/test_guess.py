@@ -724,6 +724,13 @@ def test_what_is_no_log_is_a_table(tmp_path):
         guess_log(file, given={"user": "user_id", "item": "item_id"})
 
 
+def test_ids_that_most_rows_lack_are_not_guessed(tmp_path):
+    columns = table(item_id=None) | {"shelf": table()["item_id"]}
+    orders = ["" if row % 10 else f"o{row // 10}" for row in range(ROWS)]
+    guess, _ = guessed(tmp_path / "e.csv", {"shop_order": orders, **columns})
+    assert guess.schema["columns"]["item"] == "shelf"
+
+
 def test_labels_of_plus_and_minus_one(tmp_path):
     signs = [1 if row % 3 == 0 else -1 for row in range(ROWS)]
     for given in ({}, {"label": "clicked"}):

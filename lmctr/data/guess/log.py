@@ -148,7 +148,8 @@ class _LogGuesser(Guesser):
             if (pa.types.is_integer(kind := self.events.table[name].type) or is_text(kind))
             and self.events.distinct[name] > 1
         ]
-        met = {name for name in good if 10 < self.events.distinct[name] < rows / 2}  # ids that come again
+        whole = [name for name in good if not self.events.table[name].null_count]
+        met = {name for name in whole if 10 < self.events.distinct[name] < rows / 2}  # ids that come again
         very = self.events.called(role)
         named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
         if role in self.given:
