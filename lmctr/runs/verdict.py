@@ -32,11 +32,12 @@ def verdict(
     best = strongest_baseline(baselines, "test")
     ahead = baselines[best]["test"]["auc"] - test["auc"]
     other = f"; on test {best.replace('_', ' ')} is {ahead:.3f} above the model" if best != name and ahead > 0 else ""
-    losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]
-    if gap >= 0 and None not in losses and losses[0] > losses[1]:
-        other += f"; its log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"
     if gap >= 0:
-        return f"above {called}, the strongest baseline{' on validation' if ahead > 0 and best != name else ''}, by {gap:.3f} AUC{other}"
+        where = " on validation" if other else ""
+        losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]
+        if None not in losses and losses[0] > losses[1]:
+            other += f"; its log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"
+        return f"above {called}, the strongest baseline{where}, by {gap:.3f} AUC{other}"
     return (
         f"below {called} by {-gap:.3f} AUC{other}: try {_next_thing(result, data if has_log else {}, can_have_trees)}"
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import is_text
+from lmctr.data.logs.columns import PER_SECOND, is_text
 from lmctr.data.logs.times import iso_times
 from lmctr.utils.rows import MAX_SECONDS
 
@@ -14,7 +14,7 @@ from .columns import Rows, numbers, parse_time
 
 __all__ = ["TIME_UNITS", "seconds_of", "time_kind"]
 
-TIME_UNITS = {"ms": 10**3, "us": 10**6, "ns": 10**9}
+TIME_UNITS = {unit: count for unit, count in PER_SECOND.items() if unit != "s"}
 """What `time_format` names for numbers that are no seconds, and how many make one."""
 
 

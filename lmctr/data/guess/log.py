@@ -110,12 +110,10 @@ class _LogGuesser(Guesser):
 
     def _describes_id(self, name: str) -> bool:
         """Whether a column has one value for each user or each item, as these are called or stated."""
-        for role in ("user", "item"):
-            for key in [self.given[role]] if role in self.given else self.events.called(role)[:1]:
-                codes = pc.dictionary_encode(self.events.table[key].combine_chunks()).indices
-                if key != name and self._follows(codes, self.events.table[name].combine_chunks()):
-                    return True
-        return False
+        table = self.events.table
+        keys = [self.given.get(role) or next(iter(self.events.called(role)), name) for role in ("user", "item")]
+        codes = (pc.dictionary_encode(table[key].combine_chunks()).indices for key in keys if key != name)
+        return any(self._follows(own, table[name].combine_chunks()) for own in codes)
 
     def _time(self) -> Any:
         named = self.events.named("time")
@@ -128,9 +126,7 @@ class _LogGuesser(Guesser):
         good = [name for name in order if kinds[name] is not None]
         if not good:
             raise self._absent("time", "unix seconds, milliseconds, ISO times")
-        good.sort(
-            key=self._describes_id
-        )  # when an item was released is no time of an event; the order is kept otherwise
+        good.sort(key=self._describes_id)  # stable; when an item was released is no time of an event
         sure = good[0] in self.events.called("time") or len(good) == 1
         column = self._take("time", good[0], kinds[good[0]][0], sure)
         if kinds[column] is None:
@@ -149,15 +145,15 @@ class _LogGuesser(Guesser):
             and self.events.distinct[name] > 1
         ]
         whole = [name for name in good if not self.events.table[name].null_count]
-        met = {name for name in whole if 10 < self.events.distinct[name] < rows / 2}  # ids that come again
-        very = self.events.called(role)
-        named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
+        met = [name for name in whole if 10 < self.events.distinct[name] < rows / 2]  # ids that come again
         if role in self.given:
             return self._take(role, self.given[role], "")
+        very = self.events.called(role)
+        named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
         if named:
             return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")
         other = self.events.named("user" if role == "item" else "item")
-        repeated = [name for name in good if name in met and name not in other]
+        repeated = [name for name in met if name not in other]
         if not repeated:
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])

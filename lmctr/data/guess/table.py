@@ -92,11 +92,9 @@ class _TableGuesser(Guesser):
         if name not in self.left or not _COUNTS < self.events.distinct.get(name, 0) < 0.5 * self.events.table.num_rows:
             return False
         values = self.events.values(name)
-        return (
-            self._time_of(name) is None
-            if is_text(values.type)
-            else self._is_called_code(name, values) or pa.types.is_integer(values.type)
-        )
+        if is_text(values.type):
+            return self._time_of(name) is None
+        return pa.types.is_integer(values.type) or self._is_called_code(name, values)
 
     def _label(self) -> str | dict[str, Any]:
         """The column of two values, 0 and 1 or yes and no, or the rule on it: the one that is called label and nothing else, else the last column, else one
@@ -180,20 +178,15 @@ class _TableGuesser(Guesser):
         else:
             why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
             fields = [self._category(name, values)]
-            doubt = (
-                name in self.events.called("time")
-                and is_text(kind)
-                and "called like a time, but in no format that is known"
-            )
+            if is_text(kind) and name in self.events.called("time"):
+                doubt = "; called like a time, but in no format that is known"
             if is_text(kind) and pc.all(pc.match_substring_regex(values, _AMOUNT)).as_py():
-                doubt = "amounts of money as texts: as plain numbers they would say more"
+                doubt = "; amounts of money as texts: as plain numbers they would say more"
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
-        doubt = f"; {doubt}" if doubt else ""
-        self._say(
-            "field", name, f"{why}{doubt}", sure=len(fields) < 3 and not doubt
-        )  # not as a code, a number and a bin
+        as_both = len(fields) == 3  # a code, a number and a bin
+        self._say("field", name, f"{why}{doubt}", sure=not as_both and not doubt)
         return fields
 
     def _counts_rows(self, values: pa.Array) -> bool:

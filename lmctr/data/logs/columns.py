@@ -27,6 +27,10 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Units of unix times."""
+
+
 def is_number(kind: pa.DataType) -> bool:
     """Whether values of this type are whole or floating numbers."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
@@ -177,29 +181,28 @@ def to_seconds(values: Any, column: str = "time", source: str | None = None, uni
     Numbers are counted in `unit` ("s", "ms", "us" or "ns") since 1970-01-01 UTC and rounded down to whole seconds; timestamp and
     date columns are taken as they are (UTC when they carry no time zone).
     """
-    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-    if unit not in per_second:
-        raise ValueError(f"time unit: got {unit!r}, accepted: {', '.join(map(repr, per_second))}.")
+    if unit not in PER_SECOND:
+        raise ValueError(f"time unit: got {unit!r}, accepted: {', '.join(map(repr, PER_SECOND))}.")
     array = whole_column(values, column, source)
     kind = array.type
     if pa.types.is_timestamp(kind):
         seconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        seconds = np.floor_divide(seconds, per_second[kind.unit])
+        seconds = np.floor_divide(seconds, PER_SECOND[kind.unit])
     elif pa.types.is_date(kind):
         seconds = array.cast(pa.date32()).cast(pa.int32()).to_numpy(zero_copy_only=False).astype(np.int64) * 86_400
     elif pa.types.is_integer(kind):
         seconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
         if unit != "s":  # otherwise they are the column itself: a large log has no room for copies
-            seconds = np.floor_divide(seconds, per_second[unit])
+            seconds = np.floor_divide(seconds, PER_SECOND[unit])
     elif pa.types.is_floating(kind):
         numbers = array.to_numpy(zero_copy_only=False)
         refuse(~np.isfinite(numbers), array, column, source, "are not finite", "Every event needs a time.")
-        if kind != pa.float64() and len(numbers) and np.abs(numbers).max() > 2**24 * per_second[unit]:
+        if kind != pa.float64() and len(numbers) and np.abs(numbers).max() > 2**24 * PER_SECOND[unit]:
             raise ValueError(
                 f"{place(source, column)}: {kind} cannot hold unix times to the second; use int64 or float64 numbers."
             )
-        limit = (MAX_SECONDS + 1) * per_second[unit]
-        seconds = np.floor(np.clip(numbers.astype(np.float64), -limit, limit) / per_second[unit]).astype(np.int64)
+        limit = (MAX_SECONDS + 1) * PER_SECOND[unit]
+        seconds = np.floor(np.clip(numbers.astype(np.float64), -limit, limit) / PER_SECOND[unit]).astype(np.int64)
     else:
         raise ValueError(
             f"{place(source, column)}: times of type {kind} are not accepted; pass numbers (unix time) or timestamps"

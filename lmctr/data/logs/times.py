@@ -14,7 +14,7 @@ from .schema import TimeSpec
 
 __all__ = ["FORMATS", "formats_of_texts", "iso_times", "seconds_of", "unit_of"]
 
-UNITS = ("s", "ms", "us", "ns")
+UNITS = tuple(columns.PER_SECOND)
 FORMATS = tuple(
     f"{date}{hours}"
     for hours in (" %H:%M:%S", " %H:%M", "", " %I:%M:%S %p", " %I:%M %p", " %H:%M:%S UTC")
