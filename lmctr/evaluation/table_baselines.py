@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logit
 
 from lmctr.evaluation import baseline_parts as shared
 from lmctr.evaluation.baseline_parts import NUM_FOLDS
+from lmctr.evaluation.rates import RateEncoder
 
 __all__ = [
     "TableFeatures",
@@ -89,7 +89,7 @@ def table_features(
     rows["train"] = train[fitted]
     weight = np.ones(len(train)) if table.weight is None else np.asarray(table.weight)[train].astype(np.float64)
     prior = float(np.average(labels, weights=weight))
-    encoder = _RateEncoder(labels, weight, fold, fitted, prior, strength)
+    encoder = RateEncoder(labels, weight, fold, fitted, prior, strength)
     rates: dict[str, list[np.ndarray]] = {name: [] for name in rows}
     numbers = {name: np.empty((len(part), 0), np.float32) for name, part in rows.items()}
     counts = {name: [none] for name, none in numbers.items()}
@@ -192,54 +192,6 @@ def first_labels(table: Any) -> np.ndarray:
     """(S,) labels of the first task of a table."""
     labels = np.asarray(table.labels)
     return labels if labels.ndim == 1 else labels[:, 0]
-
-
-@dataclass(frozen=True)
-class _RateEncoder:
-    """Log-odds of smoothed rates: of a training row without its fold, of other rows with all folds."""
-
-    labels: np.ndarray
-    weight: np.ndarray
-    fold: np.ndarray
-    fitted: np.ndarray
-    prior: float
-    strength: float
-
-    def encode(
-        self, ids: np.ndarray, values: dict[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Log-odds, and the weight of the training rows with the value (of a training row: of the others), by part.
-
-        Args:
-            ids: (R,) values of the training part; or lists (R, L) of them, padded with 0, whose log-odds are the mean of their values',
-                and the prior's where a list is empty.
-            values: part to (R',) or (R', L).
-        """
-        size = max(int(part.max(initial=0)) for part in (ids, *values.values())) + 1
-        length = ids[0].size
-        used = slice(None) if ids.ndim == 1 else ids.ravel() > 0
-        fold, labels, weight = (np.repeat(array, length)[used] for array in (self.fold, self.labels, self.weight))
-        flat = ids.ravel()[used].astype(np.int64)
-        sums = shared.FoldSums(flat, fold, size, (labels * weight, weight))
-        whole = self._log_odds(*sums.totals)
-        rates = {name: whole[part] for name, part in values.items()}
-        seen = {name: sums.totals[1][part] for name, part in values.items()}
-        own = ids[self.fitted]
-        left = sums.without(self.fold[self.fitted].reshape(-1, *[1] * (ids.ndim - 1)), own)
-        rates["train"] = self._log_odds(*left)
-        # without its fold a value would have another count than in rows to score, and trees know values by their counts
-        seen["train"] = sums.totals[1][own] - self.weight[self.fitted].reshape(-1, *[1] * (ids.ndim - 1))
-        if ids.ndim == 2:
-            rates = {name: self._mean(rates[name], part > 0) for name, part in {**values, "train": own}.items()}
-        return rates, seen
-
-    def _log_odds(self, positives: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        rate = (positives + self.strength * self.prior) / (np.maximum(totals, 0) + self.strength)
-        return logit(np.clip(rate, 1e-9, 1 - 1e-9))  # differences of sums may leave the interval by rounding
-
-    def _mean(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        count = mask.sum(1)
-        return np.where(count > 0, (values * mask).sum(1) / np.maximum(count, 1), logit(self.prior))
 
 
 def _probabilities(

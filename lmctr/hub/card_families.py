@@ -51,7 +51,11 @@ class CardFamily(ABC):
     @property
     def tree_columns(self) -> str:
         """What boosted trees beside the network read."""
-        return "the statistics" if self.config.get("use_numeric_skip", True) else "the numbers and ids of the fields"
+        if self.config.get("use_numeric_skip", True):
+            return "the statistics"
+        rated, names = self.config["boosted_trees"].get("rated_fields", ()), self.config.get("field_names")
+        rates = [str(place) if names is None else names[place] for place in rated]
+        return "the numbers and ids of the fields" + (f" and the rates of {', '.join(rates)}" if rates else "")
 
     @abstractmethod
     def sizes(self) -> Iterator[tuple[str, str]]:

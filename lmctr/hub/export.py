@@ -18,7 +18,7 @@ from lmctr.hub.examples import example_batch
 from lmctr.hub.export_inputs import input_shapes, random_inputs
 from lmctr.hub.options import EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
-from lmctr.models.common.boosted_trees import BoostedTrees
+from lmctr.models.common.boosted_trees import BoostedTrees, ValueRates
 from lmctr.runs.download import local_folder
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
@@ -93,7 +93,7 @@ def export_model(
         )
     plain = copy.deepcopy(model).to(device="cpu", dtype=torch.float32).eval().requires_grad_(False).bake()
     for module in plain.modules():
-        if isinstance(module, BoostedTrees):
+        if isinstance(module, (BoostedTrees, ValueRates)):
             module.bake()
     batches = [random_inputs(plain.config, *sizes, seed=seed) for seed, sizes in enumerate(_SIZES)]
     names = list(batches[0])

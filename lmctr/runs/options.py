@@ -20,7 +20,9 @@ class DataFiles:
     item: str | None = option("column of items (default: guessed)", None, metavar="COLUMN")
     time: str | None = option("column of times (default: guessed)", None, metavar="COLUMN")
     label: str | None = option(
-        "column that tells clicks (default: guessed); COLUMN=VALUE where that value is one", None, metavar="COLUMN"
+        "column that tells clicks (default: guessed); COLUMN=VALUE where that value is one, 'COLUMN>=NUMBER' (>, <=, <) of numbers",
+        None,
+        metavar="COLUMN",
     )
 
 

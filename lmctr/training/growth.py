@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmctr.models.common.boosted_trees import ValueRates
 from lmctr.models.common.embeddings import FieldGroup, PretrainedVectors
 from lmctr.models.common.table_bank import table_banks
+from lmctr.models.common.tabular import UNKNOWN
 
 __all__ = ["bank_rows", "carry_optimizer", "carry_weights", "table_rows"]
 
@@ -18,7 +20,8 @@ __all__ = ["bank_rows", "carry_optimizer", "carry_weights", "table_rows"]
 def table_rows(
     before: torch.nn.Module, after: torch.nn.Module, sources: Sequence[np.ndarray]
 ) -> dict[str, torch.Tensor]:
-    """By the name of each table's weight, (V,) int64: the row that each of its rows was in the earlier model, -1 for new ones.
+    """By the name of each table's weight, (V,) int64: the row that each of its rows was in the earlier model, -1 for new ones. The rate of a
+    new value is that of the unknown ones, among which it was.
 
     Args:
         before, after: models of one tabular family and of equal fields.
@@ -28,6 +31,14 @@ def table_rows(
     for name, group in after.named_modules():
         if isinstance(group, PretrainedVectors):
             found[f"{name}.bank.weight"] = torch.from_numpy(sources[group.vocabulary])
+        if isinstance(group, ValueRates):
+            own = zip(group.fields, old[name].starts)
+            found[f"{name}.table"] = torch.cat(
+                [
+                    torch.from_numpy(np.where(sources[field] >= 0, sources[field], UNKNOWN) + start)
+                    for field, start in own
+                ]
+            )
         if not isinstance(group, FieldGroup) or group.table is None:
             continue
         rows = torch.full((group.table.num_embeddings,), -1)

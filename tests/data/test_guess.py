@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import operator
 import re
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -121,6 +122,43 @@ def test_grades_come_before_what_only_sounds_like_a_click(tmp_path):
     guess, _ = guessed(tmp_path / "e.csv", table(click=None, plays=counts), given={"label": "plays"})
     assert guess.schema["columns"]["label"] == {"column": "plays", "at_least": 19.5}
     assert next(entry for entry in guess.guesses if entry.role == "label").sure
+
+
+@pytest.mark.parametrize(
+    ("label", "rule"),
+    [
+        ("plays>=30", {"at_least": 30}),
+        (" plays > 30", {"greater_than": 30}),
+        ("plays<=2.5", {"at_most": 2.5}),
+        ("plays<1", {"less_than": 1}),
+        ("bit>=1", {"at_least": 1}),  # of two values too
+    ],
+)
+def test_a_bound_says_which_numbers_are_clicks(tmp_path, label, rule):
+    more = {"plays": [place % 40 for place in range(ROWS)], "bit": [place % 2 for place in range(ROWS)]}
+    name = label.strip("<>=.0123456789 ")
+    guess, log = guessed(tmp_path / "e.csv", table(click=None, **more), given={"label": label})
+    assert guess.schema["columns"]["label"] == {"column": name, **rule}
+    ((kind, limit),) = rule.items()
+    signs = {"at_least": operator.ge, "greater_than": operator.gt, "at_most": operator.le, "less_than": operator.lt}
+    expected = np.mean([signs[kind](value, limit) for value in more[name]])
+    assert 0 < expected < 1
+    assert log.label.mean() == pytest.approx(expected)
+    said = next(entry for entry in guess.guesses if entry.role == "label")
+    assert said.sure
+    assert f"{limit:g}" in said.why
+    assert f"{expected:.1%} of the rows" in said.why
+    assert guess_table(write(tmp_path / "t.csv", more), {"label": label}).schema["label"] == {"column": name, **rule}
+
+
+def test_words_for_bounds_that_are_none(tmp_path):
+    file = write(
+        tmp_path / "e.csv", {"plays": [place % 40 for place in range(ROWS)], "size": ["big", "small"] * (ROWS // 2)}
+    )
+    with pytest.raises(ValueError, match="--label plays>many: expected a number after >, got 'many'"):
+        guess_table(file, {"label": "plays>many"})
+    with pytest.raises(ValueError, match=r"--label size: expected 0 and 1, .* the column holds 'big', 'small'"):
+        guess_table(file, {"label": "size>3"})
 
 
 def test_grades_of_a_table(tmp_path):

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
-from lmctr.data.logs.table import POSITIVE_WORDS
+from lmctr.data.logs.schema import RULES, LabelSpec
+from lmctr.data.logs.table import POSITIVE_WORDS, follows
 from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
 from lmctr.utils.suggest import unknown_key_message
 
@@ -20,6 +21,12 @@ from .sample import FileSample
 __all__ = ["Guesser"]
 
 _LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels")
+_BOUNDS = {
+    "greater_than": "above {:g}",
+    "at_least": "of {:g} or more",
+    "less_than": "below {:g}",
+    "at_most": "of {:g} or less",
+}
 _OF_OBJECTS = "give their entries columns of their own"
 
 
@@ -39,16 +46,29 @@ class Guesser:
         self.left = list(events.table.column_names)  # columns that are nothing yet
         self.columns: dict[str, Any] = {}
         self.click: str | None = None  # the value of the stated label that is one
+        self.bound: tuple[str, float] | None = None  # or the rule, and the number
         plain = {column.strip(): column for column in self.left}  # names may have blanks around them
         for name, column in plain.items() if given.get("label", "").strip() not in plain else ():
-            if given.get("label", "").strip().startswith(f"{name}="):
-                given["label"], self.click = column, given["label"].strip()[len(name) + 1 :]
+            stated = re.fullmatch(re.escape(name) + r"\s*([<>]?=|[<>])(.*)", given.get("label", "").strip())
+            if stated is not None:
+                self._state_click(name, *stated.groups())
+                given["label"] = column
         given |= {role: plain.get(column.strip(), column) for role, column in given.items() if column not in self.left}
         for role, column in given.items():
             if column not in self.left:
                 raise ValueError(
                     f"--{role}: {unknown_key_message(column, self.left, f'the columns of {events.path}')}"
                 )
+
+    def _state_click(self, name: str, sign: str, value: str) -> None:
+        """Keep what of `--label COLUMN=VALUE`, or COLUMN with another sign and a number, says which rows are clicks."""
+        if sign == "=":
+            self.click = value
+            return
+        try:
+            self.bound = next(rule for rule, own in RULES.items() if own == sign), float(value)
+        except ValueError:
+            raise ValueError(f"--label {name}{sign}{value}: expected a number after {sign}, got {value!r}") from None
 
     def _leave_out_objects(self) -> None:
         for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
@@ -129,18 +149,26 @@ class Guesser:
     # ---- labels -----------------------------------------------------------------------------------------------------
 
     def _graded_label(self, name: str) -> dict[str, Any]:
+        is_sure = name == self.given.get("label")
+        rule, limit = (is_sure and self.bound) or self._upper_half(name)
+        spec = LabelSpec(column=name, **{rule: limit})
+        share = pc.mean(follows(self.events.values(name), spec, name).cast(pa.int8())).as_py()
+        says = f"a click is a value {_BOUNDS[rule].format(limit)}, {share:.1%} of the rows"
+        self._say("label", name, f"{'as stated' if is_sure else 'by its name'}: {says}", is_sure)
+        return {"column": name, rule: limit}
+
+    def _upper_half(self, name: str) -> tuple[str, float]:
+        """The rule by which about the upper half of a column's numbers are clicks, of stars 4 and 5."""
         values = self.events.values(name)
         median = round(float(np.median(values.to_numpy(zero_copy_only=False))), 3)
         limit = 4 if pc.max(values).as_py() == 5 else median
-        above = limit <= pc.min(values).as_py()  # most rows have the least value: no click
-        is_sure = name == self.given.get("label")
-        says = f"above {limit:g}" if above else f"of {limit:g} or more"
-        self._say("label", name, f"{'as stated' if is_sure else 'by its name'}: a click is a value {says}", is_sure)
-        return {"column": name, "greater_than" if above else "at_least": limit}
+        return ("greater_than" if limit <= pc.min(values).as_py() else "at_least"), limit  # most have the least one
 
     def _yes(self, name: str) -> list[Any] | None:
         """The value of a two-valued column that says yes, in a list, or the one stated; None: it has not two such values."""
         kind = self.events.table[name].type
+        if name == self.given.get("label") and self.bound is not None:
+            return None
         if self.click is not None and name == self.given["label"]:
             return [self._stated(name)]
         if not (is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)) or self.events.distinct[name] > 3:

@@ -60,7 +60,7 @@ def guess_log(
         events: of the file of events: rows of a user, an item, a time and a label.
         items: of a file with a row per item. users: likewise of users.
         given: columns that the user named, by `user`, `item`, `time`, `label`; they are not guessed. A label of other values than 0 and 1 may be
-            `COLUMN=VALUE`, the value that counts as a click.
+            `COLUMN=VALUE`, the value that counts as a click, or a column of numbers with a bound: `COLUMN>=NUMBER`, `>`, `<=`, `<`.
         ask: asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer. None keeps guesses.
 
     Raises:

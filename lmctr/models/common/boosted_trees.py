@@ -1,6 +1,7 @@
 """Gradient-boosted trees as a part of a network: fitted beside it, evaluated in PyTorch, saved and exported with it.
 
-Shapes: B samples, Fs columns that the trees read, T tasks, M trees of a task, L leaves of a tree, Nn numeric and C categorical fields.
+Shapes: B samples, Fs columns that the trees read, T tasks, M trees of a task, L leaves of a tree, Nn numeric and C categorical fields, Cr of
+these with rates, V values of a field.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-__all__ = ["BoostedTrees", "FieldTrees", "TreesBeside"]
+__all__ = ["BoostedTrees", "FieldTrees", "TreesBeside", "ValueRates"]
 
 
 class BoostedTrees(nn.Module):
@@ -91,6 +92,37 @@ class BoostedTrees(nn.Module):
         return scores.unflatten(0, (self.num_tasks, self.trees)).sum(1).T.reshape(*shape, self.num_tasks)
 
 
+class ValueRates(nn.Module):
+    """The log-odds of each value of some categorical fields: float32, kept as the integers of their bits.
+
+    Args:
+        fields: (Cr,) places of the fields among the categorical ones. sizes: (Cr,) their V. num_tasks: T.
+    """
+
+    def __init__(self, fields: Sequence[int], sizes: Sequence[int], num_tasks: int):
+        super().__init__()
+        self.fields, self.starts = list(fields), [sum(sizes[:place]) for place in range(len(sizes))]
+        self.register_buffer("table", torch.zeros((sum(sizes), num_tasks), dtype=torch.int32))
+
+    def init_parameters(self, config: object) -> None:
+        init.zeros_(self.table)
+
+    @torch.no_grad()
+    def fill(self, table: np.ndarray) -> None:
+        """Set the log-odds (all V one field after the other, T)."""
+        self.table.copy_(_bits(table))
+
+    @torch.no_grad()
+    def bake(self) -> None:
+        """As [`BoostedTrees.bake`]."""
+        self.table = _floats(self.table).clone()
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """(B, C) ids to float32 (B, T Cr), one task after the other."""
+        places = torch.stack([input_ids[:, field] + start for field, start in zip(self.fields, self.starts)], 1)
+        return _floats(self.table)[places.long()].transpose(1, 2).flatten(1)
+
+
 class TreesBeside(nn.Module):
     """Mixes a network's logits with [`BoostedTrees`], where `config.boosted_trees` asks for some.
 
@@ -108,9 +140,11 @@ class TreesBeside(nn.Module):
 
     def grow(self, config: Any) -> None:
         """Take the trees of `config.boosted_trees`, still without values; None: none."""
-        sizes = dict(config.boosted_trees or {})
-        self.share = sizes.pop("share", 0.0)
-        self.trees = BoostedTrees(self.num_columns, self.num_tasks, **sizes) if sizes else None
+        made = config.boosted_trees or {"share": 0.0}
+        self.share, self.trees = made["share"], None
+        if "trees" in made:
+            num_columns = self.num_columns + len(made.get("rated_fields", ())) * self.num_tasks
+            self.trees = BoostedTrees(num_columns, self.num_tasks, made["trees"], made["leaves"])
 
     def mixed(self, columns: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Columns (.., Fs) and the network's logits (.., T) to the model's."""
@@ -120,7 +154,14 @@ class TreesBeside(nn.Module):
 
 
 class FieldTrees(TreesBeside):
-    """Trees on the fields of a table's row: numbers, and the ids of categories, of which lower ones are more frequent values."""
+    """Trees on the fields of a table's row: numbers, the ids of categories, of which lower ones are more frequent values, and the rates of
+    those of many values, which ids cannot tell apart: `rated_fields` of `config.boosted_trees`, places of categorical fields."""
+
+    def grow(self, config: Any) -> None:
+        super().grow(config)
+        rated = (config.boosted_trees or {}).get("rated_fields", ())
+        sizes = [config.vocab_sizes[field] for field in rated]
+        self.rates = ValueRates(rated, sizes, self.num_tasks) if sizes else None
 
     @staticmethod
     def columns(numeric_values: torch.Tensor | None, input_ids: torch.Tensor | None) -> torch.Tensor:
@@ -133,7 +174,10 @@ class FieldTrees(TreesBeside):
         """A row's fields and the network's logits (B, T) to the model's."""
         if self.trees is None or self.training:
             return logits
-        return self.mixed(self.columns(numeric_values, input_ids), logits)
+        columns = self.columns(numeric_values, input_ids)
+        if self.rates is not None:
+            columns = torch.cat([columns, self.rates(input_ids)], 1)
+        return self.mixed(columns, logits)
 
     @torch.no_grad()
     def follow(self, sources: Sequence[np.ndarray]) -> None:

@@ -45,7 +45,8 @@ class CTRConfig(PreTrainedConfig):
     Args:
         soft_labels (`bool`, defaults to `False`): whether labels may be probabilities between 0 and 1, not only 0 and 1.
         boosted_trees (`dict`, *optional*): boosted trees beside the network, where it has a linear way from statistics to the logits, or fields
-            of a table (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, and their `share` in the logits.
+            of a table (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, their `share` in the logits, and, on
+            fields, `rated_fields`, the places of the categorical ones whose values they know by their rates.
 
     Attributes:
         keys_shared_with_processor: keys that the processor holds too, with the same values in every folder.
@@ -59,7 +60,7 @@ class CTRConfig(PreTrainedConfig):
     task_names: ClassVar[list[str] | None] = None
 
     soft_labels: bool = False
-    boosted_trees: dict[str, int | float] | None = None
+    boosted_trees: dict[str, int | float | list[int]] | None = None
 
     def __post_init__(self, **kwargs):
         own = {field.name for field in fields(self)}
@@ -74,13 +75,14 @@ class CTRConfig(PreTrainedConfig):
         self._require(
             sizes is None
             or (
-                set(sizes) == {"trees", "leaves", "share"}
+                set(sizes) - {"rated_fields"} == {"trees", "leaves", "share"}
                 and sizes["trees"] in range(1, 10_001)
                 and sizes["leaves"] in range(2, 17)
                 and 0 <= sizes["share"] <= 1
+                and set(sizes.get("rated_fields", ())) <= {*range(len(getattr(self, "vocab_sizes", None) or ()))}
             ),
             "boosted_trees",
-            "None, or trees (1 to 10,000), leaves (2 to 16) and share (0 to 1)",
+            "None, or trees (1 to 10,000), leaves (2 to 16), share (0 to 1) and, of a table, rated_fields (places of categorical fields)",
         )
         self.validate_values()
 

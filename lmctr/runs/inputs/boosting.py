@@ -25,25 +25,33 @@ def add_trees(model: Any, samples: LinearSamples, half_life: float | None, seed:
     """Put boosted trees beside a new model, see [`~lmctr.models.common.boosted_trees.TreesBeside`].
 
     On statistics they have the settings of the baseline; half of each task's read what the baseline reads, half a logistic regression too:
-    the mean of both is above either. On the fields of a table they read numbers and ids.
+    the mean of both is above either. On the fields of a table they read numbers and ids, and the rates of fields of many values.
 
     Args:
         model: with a place for trees. samples: the training part, what the trees read as their values.
         half_life, raises: as in `start_linear`. seed: of the trees' columns. share: of the trees in the logits.
     """
     beside, forests = model.trees_beside(), []
-    forest_of = _field_forest if isinstance(beside, FieldTrees) else _forest
     for values, labels, weight in over(by_task(samples, half_life), "fitting boosted trees", "tasks"):
-        forests.append(forest_of(values.astype(np.float32), labels, weight, seed))
+        values = values.astype(np.float32)
+        if isinstance(beside, FieldTrees):
+            first = beside.num_columns + len(forests) * len(samples.rated)  # of its own rates
+            places = np.r_[: beside.num_columns, first : first + len(samples.rated)]
+            forests.append(_field_forest(values, places, labels, weight, seed))
+        else:
+            forests.append(_forest(values, labels, weight, seed))
     model.config.boosted_trees = {
         "trees": max(len(forest) for _, forest in forests),
         "leaves": max(2, *(len(tree["value"]) for _, forest in forests for tree in forest)),
         "share": share,
+        **({"rated_fields": list(samples.rated)} if samples.rated else {}),
     }
     beside.grow(model.config)
+    if samples.rated:
+        beside.rates.fill(samples.rates)
     for task, forest in enumerate(forests):
         beside.trees.fill(task, *forest)
-    beside.trees.to(model.device)
+    beside.to(model.device)
 
 
 def choose_share(trainer: Any, samples: Any) -> float:
@@ -89,11 +97,12 @@ def set_share(model: Any, share: float) -> None:
 
 
 def _field_forest(
-    values: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
+    values: np.ndarray, places: np.ndarray, labels: np.ndarray, weight: np.ndarray | None, seed: int
 ) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
-    """Trees on the fields of rows, as `BoostedTrees.fill` takes them, with a regression that none of them reads."""
-    model = field_trees(labels, seed).fit(values, labels, weight)
-    return np.zeros(values.shape[1] + 1, np.float32), _trees(model)
+    """Trees on the columns of rows at some places, as `BoostedTrees.fill` takes them, with a regression that none of them reads."""
+    model = field_trees(labels, seed).fit(values[:, places], labels, weight)
+    forest = [{**tree, "feature": places[tree["feature"]]} for tree in _trees(model)]
+    return np.zeros(values.shape[1] + 1, np.float32), forest
 
 
 def _forest(

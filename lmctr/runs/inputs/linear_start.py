@@ -5,7 +5,7 @@ S: samples, Fs: statistics, T: tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +23,16 @@ class LinearSamples(NamedTuple):
     Args:
         values: (S, Fs) scaled statistics, or columns of fields. labels: (S,), or (S, T) for several tasks; below 0 where there is none.
         weight: (S,) or None. times: (S,) unix seconds, or None.
+        rated: places of the categorical fields whose rates, one task after the other, are the last columns. rates: of all their values,
+            (all V, T), see [`~lmctr.evaluation.rates.value_rates`].
     """
 
     values: np.ndarray
     labels: np.ndarray
     weight: np.ndarray | None
     times: np.ndarray | None
+    rated: Sequence[int] = ()
+    rates: np.ndarray | None = None
 
 
 def start_linear(model: Any, samples: LinearSamples, half_life: float | None) -> None:
@@ -55,7 +59,7 @@ def by_task(
     samples: LinearSamples, half_life: float | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
     """Values, labels and weights of each task's samples that have a label."""
-    values, labels, weight, times = samples
+    values, labels, weight, times = samples[:4]
     if half_life is not None and times is not None:
         recent = recency_weights(times, half_life)
         weight = recent if weight is None else weight * recent

@@ -26,7 +26,8 @@ from lmctr.data.registry import DATASETS, find, is_own_log, load_log, load_tabul
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore, processor_arguments
 from lmctr.data.tables.validation import validate_table
-from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, newest
+from lmctr.evaluation.baseline_parts import MAX_FITTED_EVENTS, TREE_BINS, newest
+from lmctr.evaluation.rates import value_rates
 from lmctr.evaluation.table_baselines import table_baseline_metrics
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.models.common.boosted_trees import FieldTrees
@@ -329,25 +330,36 @@ class TabularInput(GoingOn, StoredInput):
         return [] if self.log is None else self.results.slices(part, events, logits, seed, **options)
 
     def linear_samples(self) -> LinearSamples:
-        rows = self._fitted(self.rows("train"))
+        rows = self.rows("train")
+        rows = rows[self._fitted(rows)]
         return self._samples(self.store.numeric_values[rows], rows)
 
     def tree_samples(self, model: Any) -> LinearSamples:
-        beside, rows = model.trees_beside(), self._fitted(self.store.splits["train"])
+        beside, train = model.trees_beside(), self.store.splits["train"]
+        fitted = self._fitted(train)
+        rows = train[fitted]
         if not isinstance(beside, FieldTrees):
             return self._samples(self.store.numeric_values[rows], rows)
         fields = (self.store.numeric_values, self.store.input_ids)
-        columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields))
-        return self._samples(columns.numpy(), rows)
+        columns = beside.columns(*(None if own is None else torch.from_numpy(own[rows]) for own in fields)).numpy()
+        sizes = model.config.vocab_sizes or ()
+        rated = [field for field, size in enumerate(sizes) if size > TREE_BINS]
+        if not rated:
+            return self._samples(columns, rows)
+        labels, weight = self.store.labels[train], self.view.sample_weight(train)
+        ids = (self.store.input_ids[train, field] for field in rated)
+        whole, own = value_rates(ids, [sizes[field] for field in rated], labels, weight, fitted)
+        columns = np.concatenate([columns, own.reshape(len(rows), -1)], 1)
+        return self._samples(columns, rows)._replace(rated=rated, rates=whole)
 
     def _fitted(self, rows: np.ndarray) -> np.ndarray:
-        """Of training rows those for models that are fitted at once: the newest, or some drawn where there are no times, if there are too many."""
+        """Places of training rows for models that are fitted at once: all, of too many the newest, or some drawn where there are no times."""
         times = self.store.times
         if len(rows) <= MAX_FITTED_EVENTS:
-            return rows
+            return np.arange(len(rows))
         if times is not None:
-            return rows[newest(times[rows], MAX_FITTED_EVENTS)]
-        return np.sort(np.random.default_rng(0).choice(rows, MAX_FITTED_EVENTS, replace=False))
+            return newest(times[rows], MAX_FITTED_EVENTS)
+        return np.sort(np.random.default_rng(0).choice(len(rows), MAX_FITTED_EVENTS, replace=False))
 
     def _samples(self, values: np.ndarray, rows: np.ndarray) -> LinearSamples:
         store = self.store
