@@ -23,7 +23,7 @@ from lmctr.training.optim import GroupedOptimizer, LazyAdamW, use_sparse_gradien
 from lmctr.utils.files import parse_yaml
 
 PHASES = ("forward", "backward", "optimiser")
-_BF16 = "bf16"
+_BF16, _COMPILED = "bf16", "compile"
 _GROWTH = {
     "fields": (10, 39, 100, 300, 1000),
     "vocabulary": (10_000, 100_000, 1_000_000, 10_000_000),
@@ -162,7 +162,8 @@ def _measure_family(
         spent[arm].extend(itertools.islice(runners[arm], options.steps))
 
     for runner in runners.values():
-        next(runner)  # warm up
+        for _ in range(2):  # warm up
+            next(runner)
     in_turn({arm: partial(turn, arm) for arm in runners}, options.rounds)
     medians = {arm: statistics.median(map(sum, steps)) for arm, steps in spent.items()}
     arms = {}
@@ -189,6 +190,7 @@ def _steps(
 ) -> Iterator[tuple[float, ...]]:
     """Endless training; each `next` is one step and gives the seconds of its phases."""
     optimizer = make_optimizer(arm, model)
+    model = torch.compile(model) if arm.endswith(_COMPILED) else model
     for batch in itertools.cycle(batches):
         times = [now(place)]
         with torch.autocast(place.type, torch.bfloat16, enabled=arm.endswith(_BF16)):
@@ -206,7 +208,7 @@ def make_optimizer(arm: str, model: nn.Module) -> torch.optim.Optimizer:
     """The optimiser of an arm, learning rate 1e-3; the lazy ones turn on COO gradients."""
     if arm == "dense":
         return torch.optim.Adam(model.parameters(), lr=1e-3)
-    if arm == "fused":
+    if arm.startswith("fused"):
         return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
     tables = use_sparse_gradients(model)
     sparse = {id(table) for table in tables}

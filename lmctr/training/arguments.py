@@ -298,6 +298,11 @@ class CTRTrainingArguments(TrainingArguments):
             raise ValueError(
                 f"embedding_optimizer must be {', '.join(EMBEDDING_OPTIMIZERS)}, got {self.embedding_optimizer!r}"
             )
+        if self.torch_compile and self.embedding_optimizer != "dense":
+            raise ValueError(
+                f"torch_compile does not work with embedding_optimizer={self.embedding_optimizer!r}, whose sparse gradients a compiled "
+                "graph cannot hold; choose dense, or leave torch_compile out"
+            )
         if self.shard_tables and self.embedding_optimizer == "dense":
             raise ValueError(
                 "shard_tables needs an optimiser that updates only the rows of a batch, but embedding_optimizer is 'dense'; choose "

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from lmctr.benchmarks.tabular import ARMS, PHASES, Shape, make_batches, make_model, make_optimizer
 from lmctr.cli.main import main
@@ -22,7 +23,7 @@ def test_every_family_and_arm_is_measured(tmp_path, capsys):
     result = json.loads((tmp_path / "speed.json").read_text())
     assert list(result["families"]) == [family.model_type for family in families("tabular")]
     for family, found in result["families"].items():
-        assert list(found["arms"]) == list(ARMS)
+        assert list(found["arms"]) == [arm for arm in ARMS if arm != "fused-compile"]
         assert found["parameters"] > 0
         assert found["matmul_gflop_per_step"] > 0 or family == "ffm", family  # FFM has no matrix product
         assert 0 < found["touched_rows"] <= 1
@@ -31,7 +32,16 @@ def test_every_family_and_arm_is_measured(tmp_path, capsys):
             assert sum(values["milliseconds"].values()) == pytest.approx(values["step_milliseconds"], rel=1e-6)
             assert values["samples_per_second"] == pytest.approx(32 / values["step_milliseconds"] * 1e3)
     printed = capsys.readouterr().out
-    assert printed.count("| rank_elastor |") == len(ARMS)
+    assert printed.count("| rank_elastor |") == len(ARMS) - 1
+
+
+def test_a_compiled_arm_where_it_is_asked_for(tmp_path, monkeypatch):
+    counter, own = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: own(model, backend=counter))
+    words = ["--families", "dnn", "--arms", "fused", "fused-compile", "--output", str(tmp_path / "speed.json")]
+    assert run(*words) == 0
+    assert list(json.loads((tmp_path / "speed.json").read_text())["families"]["dnn"]["arms"]) == words[3:5]
+    assert counter.frame_count == 1
 
 
 def test_growth_and_changes(tmp_path, capsys):

@@ -6,7 +6,7 @@ from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 from toy_training import TINY, make_trainer
 
-from lmctr import CTRSinkConfig, CTRSinkForCTR
+from lmctr import CTRSinkConfig, CTRSinkForCTR, CTRTrainingArguments
 
 
 def train(folder, text, **arguments):
@@ -24,6 +24,14 @@ def train(folder, text, **arguments):
         )
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], shapes
+
+
+def test_graphs_hold_no_sparse_gradients(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"torch_compile does not work with embedding_optimizer='lazy_adam', .* choose dense"
+    ):
+        CTRTrainingArguments(str(tmp_path), torch_compile=True, embedding_optimizer="lazy_adam")
+    assert CTRTrainingArguments(str(tmp_path), torch_compile=True).embedding_optimizer == "dense"
 
 
 @pytest.mark.slow
