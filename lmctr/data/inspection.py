@@ -32,7 +32,6 @@ from lmctr.data.options import DataOptions, PrepareOptions
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.registry import Loader, find
 from lmctr.data.tables.load import table_source
-from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore
 from lmctr.data.tables.validation import table_findings
@@ -192,9 +191,9 @@ def _read(options: DataOptions) -> tuple[InteractionLog | TableSource | Impressi
 
 
 def _loader(options: DataOptions) -> tuple[Loader, dict[str, Any], dict[str, Any]]:
-    """What reads the data, its options, and the figure of what was guessed: the columns of a file without options and a column `label`."""
+    """What reads the data, its options, and the figure of what was guessed: the columns of a file without options."""
     loader, values = find(options.name, options.kind), _options(options)
-    if loader.function is not table_source or values or "label" in names_in_file(options.name):
+    if loader.function is not table_source or values:
         return loader, values, {}
     guess = guess_table(sample_file(options.name)) if options.kind == "table" else guess_files(options.name)
     if not guess.is_table:

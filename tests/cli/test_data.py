@@ -26,6 +26,17 @@ def csv_schema(folder, rows, name="toy"):
     return str(path)
 
 
+@pytest.mark.parametrize("label", ["clicked", "label"])
+def test_a_file_is_shown_as_it_would_be_trained_on(label, tmp_path, capsys):
+    rows = [f"{row % 40 + 20},c{row % 6},{row % 3 // 2}" for row in range(300)]
+    (tmp_path / "rows.csv").write_text("\n".join([f"age,city,{label}", *rows]) + "\n")
+    assert main(["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert f"label            {label} " in printed
+    assert "codes, or counts? Read as both" in printed
+    assert "age_bin" in printed
+
+
 def test_prepare_then_inspect(tmp_path, capsys):
     folder = tmp_path / "log"
     assert main(["data", "prepare", "synthetic", *SMALL, "--output", str(folder), "--num-behaviors", "10"]) == 0
