@@ -419,12 +419,17 @@ def test_two_processes_give_the_metrics_of_one(family, tmp_path, lmctr_process, 
 
 
 @pytest.mark.parametrize(("statistics", "known"), [([], True), ("full", False)])
-def test_the_best_reader_of_histories_is_no_bound_for_statistics_of_labels(tmp_path, statistics, known):
+@pytest.mark.parametrize("family", ["din", "dnn"])
+def test_the_best_reader_of_histories_is_no_bound_for_statistics_of_labels(tmp_path, family, statistics, known):
     """On a log whose histories hide the labels of earlier samples."""
+    sizes = {"hidden_units": [4]}
+    if family == "din":
+        sizes = {"attention_hidden_sizes": [4], "head_hidden_sizes": [4]}
     recipe = {
         "data": {"name": "synthetic_sequence", "options": {"num_users": 40, "events_per_user": 40}, "baselines": False}
-        | {"item_features": ["genres"], "statistics": statistics},
-        "model": {"family": "din", "embedding_dim": 4, "attention_hidden_sizes": [4], "head_hidden_sizes": [4]},
+        | ({"item_features": ["genres"]} if family == "din" else {})
+        | {"statistics": statistics},
+        "model": {"family": family, "embedding_dim": 4, **sizes},
         "training": {"epochs": 1, "per_device_train_batch_size": 16, "use_cpu": True},
     }
     run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")

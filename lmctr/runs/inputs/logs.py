@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -164,12 +164,10 @@ class LogInput(InputKind):
     def best_auc(self) -> float | None:
         if self.tasks[0] != "label":
             return None
-        if self.data.get("statistics") and self.log.info.extra.get("best_auc_knows", "events") != "events":
-            return None  # statistics count labels, which the reader of that AUC does not know
         found = (
             None if self.behaviors_read is None else best_reader_auc(self.log, self.splits.test, self.behaviors_read)
         )
-        return self.log.info.best_auc if found is None else found
+        return log_best_auc(self.log, self.data.get("statistics")) if found is None else found
 
     @property
     def behaviors_read(self) -> int | None:
@@ -250,6 +248,13 @@ def log_fingerprint(log: InteractionLog, splits: Splits, *more: np.ndarray | Non
     parts = (splits.train, splits.validation, splits.test)
     more = (log.feedback_values, log.hidden, *more)  # a log without them keeps its checksum
     return checksum(log.offsets, log.item, log.time, log.label, log.feedback, *parts, *more)
+
+
+def log_best_auc(log: InteractionLog, statistics: Sequence[str] | str | None) -> float | None:
+    """The best reachable test AUC of a log whose truth is known; None beside statistics, if its reader does not know the labels they count."""
+    if statistics and log.info.extra.get("best_auc_knows", "events") != "events":
+        return None
+    return log.info.best_auc
 
 
 def log_columns(log: InteractionLog, events: np.ndarray) -> dict[str, Any]:

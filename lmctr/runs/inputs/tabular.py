@@ -37,7 +37,7 @@ from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
-from lmctr.runs.inputs.logs import check_statistics, log_columns
+from lmctr.runs.inputs.logs import check_statistics, log_best_auc, log_columns
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import ItemStatistics, StatisticsReader
@@ -295,7 +295,7 @@ class TabularInput(GoingOn, StoredInput):
 
     @property
     def best_auc(self) -> float | None:
-        return self.store.info.best_auc
+        return self.store.info.best_auc if self.log is None else log_best_auc(self.log, self.data["statistics"])
 
     def identify(self, part: str) -> dict[str, Any]:
         if self.log is not None:  # the same columns as the other views of the log, so that runs can be compared
