@@ -21,7 +21,7 @@ import numpy as np
 
 from lmctr.evaluation import baseline_parts as shared
 from lmctr.evaluation.baseline_parts import NUM_FOLDS
-from lmctr.evaluation.rates import RateEncoder
+from lmctr.evaluation.rates import STRENGTH, RateEncoder
 
 __all__ = [
     "TableFeatures",
@@ -59,7 +59,7 @@ def table_features(
     table: Any,
     splits: Mapping[str, np.ndarray],
     seed: int = 0,
-    strength: float = 20.0,
+    strength: float = STRENGTH,
     max_rows: int = MAX_FITTED_ROWS,
 ) -> TableFeatures:
     """The features that both baselines read, see the module's docstring.

@@ -145,7 +145,14 @@ def _plain_ids(array: pa.Array, column: str, source: str | None) -> pa.Array:
             empty = empty.to_numpy(zero_copy_only=False)
             if pa.types.is_dictionary(array.type):
                 empty = empty[array.indices.to_numpy(zero_copy_only=False)]
-            refuse(empty, array, column, source, "are empty", "Ids are integers or non-empty strings.")
+            refuse(
+                empty,
+                array,
+                column,
+                source,
+                "are empty",
+                "Ids are integers or non-empty strings; take out rows that belong to none.",
+            )
         return array
     raise ValueError(f"{place(source, column)}: ids of type {kind} are not accepted; ids are integers or strings.")
 
