@@ -73,7 +73,7 @@ class Run:
     def _items(self) -> Any:
         return load_item_statistics(self.path, self.processor)
 
-    def predict(self, rows: Any, log: str | Path | None = None) -> np.ndarray:
+    def predict(self, rows: Any, log: str | Path | None = None, allow_unknown: bool = False) -> np.ndarray:
         """Logits as `lmctr predict` gives them: one for each row, target or candidate, in order.
 
         Args:
@@ -81,6 +81,7 @@ class Run:
                 items and times (a path, a pyarrow Table, a pandas DataFrame, a `datasets` Dataset, a dict of columns): each row's history,
                 description and statistics are those of the log, read anew, before the row's time.
             log: where they come from, as in `lmctr predict --log`; default: the run's log.
+            allow_unknown: score such a table also where next to no value of a field is known.
 
         Returns:
             (R,) float32, or (R, T) of several tasks.
@@ -94,7 +95,7 @@ class Run:
         columns = processor.input_columns() if kind == "table" else None
         if not reads_log(self.folder, log, rows, kind, columns):
             return predict_rows(self.model, processor, rows, self._retriever, self._items)
-        joined = JoinedRows(self.folder, self.model, processor, log)
+        joined = JoinedRows(self.folder, self.model, processor, log, allow_unknown=allow_unknown)
         found = np.concatenate([logits for _, logits, _ in joined.blocks(rows)])
         for warning in joined.warnings:
             logger.warning(warning)

@@ -15,6 +15,7 @@ from lmctr.utils.files import replacing
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.progress import step
 from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.rows import plain_id
 
 from .reader import EventRows, StatisticsReader, described_numbers, side_rows, side_signals
 from .scan import DAY
@@ -55,7 +56,8 @@ class ItemStatistics:
         self.reader, self.item_ids, self.time = reader, item_ids, int(time)
         self.course, self.categories, self.numbers = dict(course), dict(categories), dict(numbers)
         self.state = dict(state)
-        self._place = {str(item): place for place, item in enumerate(item_ids.to_pylist())}
+        self._is_text = not pa.types.is_integer(item_ids.type)
+        self._place = {item: place for place, item in enumerate(item_ids.to_pylist())}
         self._rows = side_rows(reader.rows, "item")
 
     def __len__(self) -> int:
@@ -103,8 +105,14 @@ class ItemStatistics:
         )
 
     def places(self, items: Sequence[Any]) -> np.ndarray:
-        """(C,) rows of item ids, -1 for an unknown one."""
-        return np.array([self._place.get(str(item), -1) for item in items], dtype=np.int64)
+        """(C,) rows of item ids, -1 for an unknown one; ids are read as [`plain_id`] does."""
+        return np.array([self._place.get(self._plain(item), -1) for item in items], dtype=np.int64)
+
+    def _plain(self, item: Any) -> str | int | None:
+        try:
+            return plain_id(item, self._is_text, "items")
+        except ValueError:
+            return None
 
     def at(self, places: np.ndarray, time: int) -> dict[str, np.ndarray]:
         """Statistic -> (C,) of these rows at a second from the table's own on; an unknown item is one without events.

@@ -296,7 +296,7 @@ HISTORY = [{"item": 100, "behavior": "like", "scenario": "home", "time": 5}]
     ({"scenarios": ["shop"]}, "candidate 0: unknown scenario"),
     ({"times": [1, 2]}, "times: 2 rows for 1 histories"),
     ({"statistics": [[[1.0]]]}, "statistics"),
-    ({"return_tensors": "np"}, "return_tensors"),
+    ({"return_tensors": "tf"}, "return_tensors"),
 ])  # fmt: skip
 def test_bad_requests(request_, message):
     processor = SequenceProcessor.fit(sequence_log())

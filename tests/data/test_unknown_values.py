@@ -1,5 +1,7 @@
 """Shares of unknown values: kept where a processor was fitted and measured, and held against what comes later."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,23 @@ def test_next_to_nothing_known_is_an_error(store):
     assert len(judged(store.processor, rows, allowed=True)) == 2
     with pytest.raises(ValueError, match=r"field 'sex': 100.0%.*'(F|M)', '(F|M)'"):  # two values are all there are
         judged(store.processor, rows_of(1000, 1, sexes=("F", "M")))
+
+
+@pytest.mark.parametrize(("usual", "refused"), [(0.85, True), (0.93, False)])
+def test_a_field_of_which_validation_knew_next_to_nothing_is_no_error(usual, refused):
+    """Users who come once: what told nothing in validation is not missed."""
+    processor = SimpleNamespace(
+        usual_unknown=lambda name: usual, unknown_limit=lambda name: None, num_known=lambda name: 50
+    )
+    counts = {"user": {"values": 1000, "missing": 0, "unknown": 995}}
+    examples = {"user": [str(number) for number in range(10)]}
+    if refused:
+        with pytest.raises(
+            ValueError, match=r"99.5% of the values are unknown .* 85.0% in validation; the limit is 95.0%"
+        ):
+            check_unknown(processor, counts, examples, "x.csv")
+    else:
+        assert check_unknown(processor, counts, examples, "x.csv") == []
 
 
 def test_many_rows_of_one_new_value_and_a_few_rows_are_no_error(store):

@@ -2,8 +2,8 @@
 
 Fitting keeps the share of unknown values of each field in the training part, building a store that in the validation part. A later table is
 held against them: a share far above is a warning, one above the limit (`max_unknown` of the field; default 0.95, or half-way from the
-validation's share to 1) an error, because a model that sees next to no known value of a field is not the model that was measured. Causes are a
-renamed code, another id space, a column in another field's place.
+validation's share to 1) an error, because a model that sees next to no known value of a field is not the model that was measured, unless that
+saw hardly any either. Causes are a renamed code, another id space, a column in another field's place.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .transform import MAX_EXAMPLES, add_counts
 __all__ = ["KeptShares", "UnknownValues", "check_unknown", "merged_examples", "share_unknown", "shares_of"]
 
 MAX_UNKNOWN = 0.95
+_USELESS = 0.9  # of validation's values unknown: the field told nothing there, and tells nothing more if the rest is unknown too
 _FEWEST = 100  # values from which on a share says something
 _DISTINCT = 10  # unknown values that must differ: many rows of one new user are no fault of the data
 
@@ -116,7 +117,7 @@ def check_unknown(
             continue
         limit, size = processor.unknown_limit(name), processor.num_known(name)
         if limit is None:
-            limit = max(MAX_UNKNOWN, (1 + (usual or 0.0)) / 2)
+            limit = max(MAX_UNKNOWN, (1 + (usual or 0.0)) / 2) if (usual or 0.0) < _USELESS else 1.0
         found = examples.get(name, [])
         text = f"field {name!r}: {share:.1%} of the values are unknown ({', '.join(map(repr, found[:3]))}, ...)"
         text += "" if usual is None else f", {usual:.1%} in validation"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lmctr.data.logs.log import InteractionLog
 
@@ -55,6 +56,15 @@ def extend_sequence_processor(
     there = np.flatnonzero(codes >= FIRST_ID)
     place[codes[there]] = there
     place = place[FIRST_ID:][keep.kept]
+    is_other = (codes == OOV) & (counts < min_count)  # of the catalogue, in no vocabulary
+    is_other[codes >= FIRST_ID] = ~keep.kept[codes[codes >= FIRST_ID] - FIRST_ID]
+    rest = np.flatnonzero(is_other) if processor.item_feature_names else added[:0]
+    earlier = pa.concat_tables([processor.items.filter(pa.array(~keep.kept)), processor.others])
+    is_here = pc.is_in(earlier["item_id"], value_set=ids.cast(known.type))
+    earlier = earlier.filter(pc.invert(is_here)) if processor.item_feature_names else earlier.slice(0, 0)
+    others = {
+        "item_id": pa.concat_arrays([earlier["item_id"].combine_chunks(), ids.take(pa.array(rest)).cast(known.type)])
+    }
     features: dict[str, list[str]] = {}
     shown = (counts > 0) & ((codes != OOV) | (counts >= min_count))
     for name in processor.item_feature_names:
@@ -62,6 +72,7 @@ def extend_sequence_processor(
         moved = _extended(processor, name, values.filter(pa.array(shown)), max_idle, features, absent, report)
         now, before = codes_of(values, features[name]), processor.items[name].to_numpy()[keep.kept]
         table[name] = np.concatenate([np.where(place >= 0, now[place], moved[before]), now[added]])
+        others[name] = np.concatenate([moved[earlier[name].to_numpy()], now[rest]])
     trained = np.zeros(log.num_users, dtype=bool)
     trained[log.user[events]] = True
     for name in processor.user_feature_names:
@@ -70,7 +81,8 @@ def extend_sequence_processor(
         values = strings_of(log.users, name, "user_features", "the user table").filter(pa.array(trained))
         _extended(processor, name, values, max_idle, features, absent, report)
     values = processor._settings()
-    return SequenceProcessor(**values, items=pa.table(table), features=features, absent=absent), report
+    tables = {"items": pa.table(table), "others": pa.table(others)}
+    return SequenceProcessor(**values, **tables, features=features, absent=absent), report
 
 
 class _Kept:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -35,7 +36,7 @@ from .given_statistics import GivenStatistics
 __all__ = ["OOV", "PADDING", "SequenceProcessor"]
 
 PADDING, OOV, FIRST_ID = 0, 1, 2
-_ABSENT = "absent"  # column of both files
+_ABSENT, _KNOWN = "absent", "in_vocabulary"  # columns of both files, and of the items'
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
 _EVENT_KEYS = ("item", "behavior", "scenario", "time", "label", "value")
 _CANDIDATE_KEYS = ("item", "scenario", "time")
@@ -59,6 +60,7 @@ class SequenceProcessor(FittedExtractor):
         statistics_mean, statistics_std, statistics_prior: see [`~lmctr.data.processors.given_statistics.GivenStatistics`].
         item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
         items: table with the column `item_id` and, for each item feature, an int column of the item's code; row i has id i + 2.
+        others: the same of items of the catalogue that are out of vocabulary: their features are known all the same.
         features: values of each feature by name (strings); value j has the code j + 2.
         absent: of a processor that was extended, by "items" and feature from how many extensions in a row each value was absent.
         fingerprint: what a saved file states; checked against the content.
@@ -76,7 +78,7 @@ class SequenceProcessor(FittedExtractor):
 
     model_input_names = ["history_items", "candidate_items"]  # noqa: RUF012 (transformers' own convention)
     request_kind: ClassVar[str] = "events"
-    fitted: ClassVar[tuple[str, ...]] = ("items", "features", "absent", "fingerprint")
+    fitted: ClassVar[tuple[str, ...]] = ("items", "others", "features", "absent", "fingerprint")
     is_fitted = True
 
     def __init__(
@@ -96,6 +98,7 @@ class SequenceProcessor(FittedExtractor):
         items: pa.Table | None = None,
         features: Mapping[str, Sequence[str]] | None = None,
         absent: Mapping[str, Sequence[int]] | None = None,
+        others: pa.Table | None = None,
         fingerprint: str | None = None,
         **kwargs: Any,
     ):
@@ -116,6 +119,7 @@ class SequenceProcessor(FittedExtractor):
         self.item_feature_names, self.user_feature_names = tuple(item_feature_names), tuple(user_feature_names)
         self.max_history_length = max_history_length
         self.items = pa.table({"item_id": pa.array([], pa.int64())}) if items is None else items
+        self.others = self.items.slice(0, 0) if others is None else others
         self.features = {name: tuple(values) for name, values in (features or {}).items()}
         self.absent = {name: tuple(map(int, values)) for name, values in (absent or {}).items()}
         for name in ("behavior_names", "scenario_names", "tasks"):
@@ -197,12 +201,14 @@ class SequenceProcessor(FittedExtractor):
         given = GivenStatistics.fit(statistics, statistics_of_events, events, log.num_events, statistics_prior)
         counts = item_counts(log, events)
         rows = np.flatnonzero(counts >= min_count)
-        table: dict[str, Any] = {"item_id": log.catalogue["item_id"].take(pa.array(rows)).combine_chunks()}
+        table: dict[str, Any] = {"item_id": log.catalogue["item_id"].combine_chunks()}
         features: dict[str, list[str]] = {}
         for name in item_features:
             values = strings_of(log.catalogue, name, "item_features", "the catalogue")
             features[name] = distinct(values.take(pa.array(rows)))
-            table[name] = codes_of(values, features[name])[rows]
+            table[name] = codes_of(values, features[name])
+        catalogue = pa.table(table)
+        rest = np.flatnonzero(counts < min_count) if item_features else rows[:0]
         trained = np.zeros(log.num_users, dtype=bool)
         trained[log.user[events]] = True
         for name in user_features:
@@ -220,7 +226,8 @@ class SequenceProcessor(FittedExtractor):
             behavior_labels=behavior_labels,
             item_feature_names=item_features,
             user_feature_names=user_features,
-            items=pa.table(table),
+            items=catalogue.take(pa.array(rows)).combine_chunks(),
+            others=catalogue.take(pa.array(rest)),
             features=features,
             **given.settings(),
         )
@@ -254,11 +261,12 @@ class SequenceProcessor(FittedExtractor):
 
     @cached_property
     def _known_features(self) -> np.ndarray:
-        """(V, Fi) int64 codes of the features by item id; out-of-vocabulary items have out-of-vocabulary features."""
-        table = np.full((self.item_vocab_size, len(self.item_feature_names)), OOV, dtype=np.int64)
+        """(V + O, Fi) int64 codes of the features by item id, then those of the `others`; of items that are neither out-of-vocabulary ones."""
+        count = self.item_vocab_size + self.others.num_rows
+        table = np.full((count, len(self.item_feature_names)), OOV, dtype=np.int64)
         table[PADDING] = PADDING
         for column, name in enumerate(self.item_feature_names):
-            table[FIRST_ID:, column] = self.items[name].to_numpy()
+            table[FIRST_ID:, column] = np.concatenate([own[name].to_numpy() for own in (self.items, self.others)])
         return table
 
     @property
@@ -290,6 +298,8 @@ class SequenceProcessor(FittedExtractor):
         digest = hashlib.sha256(json.dumps(self._settings(), sort_keys=True).encode())
         for name in self.items.column_names:
             digest.update(json.dumps([name, self.items[name].to_pylist()]).encode())
+            if self.others.num_rows:
+                digest.update(json.dumps(["others", name, self.others[name].to_pylist()]).encode())
         digest.update(json.dumps(self.features, sort_keys=True).encode())
         if self.absent:
             digest.update(json.dumps(self.absent, sort_keys=True).encode())
@@ -318,7 +328,7 @@ class SequenceProcessor(FittedExtractor):
             scenarios: scenario of each row's candidates, name or code; default code 0.
             users: per row a dict of the user features.
             statistics: (B, C, Fs) floats as they are in the data, for a processor with statistics.
-            return_tensors: only "pt".
+            return_tensors: "pt" or "np".
 
         Returns:
             The tensors of the sequence models with (B, C) candidates: see [`SequenceView.batch`]. Rows with fewer candidates
@@ -328,8 +338,8 @@ class SequenceProcessor(FittedExtractor):
             ValueError: names the row and the place: unknown keys, behaviours or scenarios, times that fall, no time for a
                 candidate, no candidates.
         """
-        if return_tensors != "pt":
-            raise ValueError(f'return_tensors: got {return_tensors!r}, accepted: "pt".')
+        if return_tensors not in ("pt", "np"):
+            raise ValueError(f'return_tensors: got {return_tensors!r}, accepted: "pt", "np".')
         check_list(histories, "histories", "histories, one per row")
         num_rows = len(histories)
         for name, given in (("candidates", candidates), ("times", times), ("scenarios", scenarios), ("users", users)):
@@ -351,9 +361,11 @@ class SequenceProcessor(FittedExtractor):
             name: np.stack([_pad(row[name], width if name.startswith("history") else count) for row in rows])
             for name in rows[0]
         }
-        if self.item_feature_names:
-            for side in ("history", "candidate"):
-                batch[f"{side}_features"] = self._known_features[batch[f"{side}_items"]]
+        for side in ("history", "candidate"):
+            places = batch[f"{side}_items"]
+            if self.item_feature_names:
+                batch[f"{side}_features"] = self._known_features[places]
+            batch[f"{side}_items"] = np.where(places < self.item_vocab_size, places, OOV)
         if self.user_feature_names:
             columns = {
                 name: pa.array([_text(_entry(user, name, row)) for row, user in enumerate(users)], pa.string())
@@ -370,7 +382,9 @@ class SequenceProcessor(FittedExtractor):
             batch["statistics"] = self.scaling.scaled(values)
         elif statistics is not None:
             raise ValueError("statistics: the processor was fitted without any.")
-        return BatchFeature({name: torch.from_numpy(values) for name, values in batch.items()})
+        return BatchFeature(
+            batch if return_tensors == "np" else {n: torch.from_numpy(own) for n, own in batch.items()}
+        )
 
     @staticmethod
     def as_target(item: Any) -> dict[str, Any]:
@@ -488,11 +502,11 @@ class SequenceProcessor(FittedExtractor):
         start = 0 if self.max_history_length is None else max(0, end - self.max_history_length)
         events = events[start:end]
         return {
-            "history_items": self._ids([event[0] for event in events]),
+            "history_items": self._places([event[0] for event in events]),
             "history_behaviors": np.array([event[1] for event in events], dtype=np.int64),
             "history_scenarios": np.array([event[2] for event in events], dtype=np.int64),
             "history_times": seconds[start:end],
-            "candidate_items": self._ids([entry[0] for entry in chosen]),
+            "candidate_items": self._places([entry[0] for entry in chosen]),
             "candidate_scenarios": np.array([entry[2] for entry in chosen], dtype=np.int64),
             "candidate_times": moments,
             "dependence": np.maximum(ends - start, 0),
@@ -506,13 +520,15 @@ class SequenceProcessor(FittedExtractor):
         return item, behavior, scenario, whole_seconds(entry["time"], f"{where}: time")
 
     @cached_property
-    def _id_of(self) -> dict[Any, int]:
-        return {item: place + FIRST_ID for place, item in enumerate(self.items["item_id"].to_pylist())}
+    def _place_of(self) -> dict[Any, int]:
+        both = chain(self.items["item_id"].to_pylist(), self.others["item_id"].to_pylist())
+        return {item: place for place, item in enumerate(both, FIRST_ID)}
 
-    def _ids(self, items: Sequence[Any]) -> np.ndarray:
+    def _places(self, items: Sequence[Any]) -> np.ndarray:
+        """Rows of the known features: ids of items, and behind them the `others`."""
         is_text = pa.types.is_string(self.items["item_id"].type)
-        ids = [self._id_of.get(plain_id(item, is_text, "items"), OOV) for item in items]
-        return np.array(ids, dtype=np.int64)
+        places = [self._place_of.get(plain_id(item, is_text, "items"), OOV) for item in items]
+        return np.array(places, dtype=np.int64)
 
     def num_unknown(self, items: Sequence[Any]) -> int:
         """How many of these original item ids are out of vocabulary."""
@@ -520,7 +536,8 @@ class SequenceProcessor(FittedExtractor):
 
     def unknown_items(self, items: Sequence[Any]) -> list[Any]:
         """Those of these original item ids that are out of vocabulary."""
-        return [item for item, found in zip(items, self._ids(items)) if found == OOV]
+        places = self._places(items)
+        return [item for item, own in zip(items, places) if own == OOV or own >= self.item_vocab_size]
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -543,11 +560,15 @@ class SequenceProcessor(FittedExtractor):
         names = [name for name, values in self.features.items() for _ in values]
         values = [value for values in self.features.values() for value in values]
         features = pa.table({"feature": pa.array(names, pa.string()), "value": pa.array(values, pa.string())})
-        items = self.items
+        items, others = self.items, self.others
         if self.absent:
             items = items.append_column(_ABSENT, pa.array(self.absent["items"], pa.int64()))
+            others = others.append_column(_ABSENT, pa.array([0] * others.num_rows, pa.int64()))
             absent = [count for name in self.features for count in self.absent[name]]
             features = features.append_column(_ABSENT, pa.array(absent, pa.int64()))
+        if others.num_rows:
+            is_known = np.arange(items.num_rows + others.num_rows) < items.num_rows
+            items = pa.concat_tables([items, others]).append_column(_KNOWN, pa.array(is_known))
         paths = [os.path.join(directory, name) for name in (ITEMS_FILE, FEATURES_FILE)]
         for table, path in zip((items, features), paths):
             pq.write_table(table, path)
@@ -572,13 +593,17 @@ class SequenceProcessor(FittedExtractor):
         features: dict[str, list[str]] = {name: [] for name in names}
         for name, value in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", "value"))):
             features.setdefault(name, []).append(value)
-        items, absent = tables[ITEMS_FILE], {}
+        items, absent, others = tables[ITEMS_FILE], {}, None
+        if _KNOWN in items.column_names:
+            is_known, items = items[_KNOWN], items.drop_columns([_KNOWN])
+            items, others = items.filter(is_known), items.filter(pc.invert(is_known))
+            others = others.drop_columns([_ABSENT]) if _ABSENT in others.column_names else others
         if _ABSENT in items.column_names:
             absent = {"items": items[_ABSENT].to_pylist(), **{name: [] for name in names}}
             for name, count in zip(*(tables[FEATURES_FILE][key].to_pylist() for key in ("feature", _ABSENT))):
                 absent[name].append(count)
             items = items.drop_columns([_ABSENT])
-        return cls(**values, items=items, features=features, absent=absent)
+        return cls(**values, items=items, others=others, features=features, absent=absent)
 
 
 def item_counts(log: InteractionLog, events: np.ndarray) -> np.ndarray:

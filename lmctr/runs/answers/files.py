@@ -72,6 +72,7 @@ def whole_output(path: str, binary: bool = False) -> Iterator[IO[Any]]:
                 if not temporary.stat().st_size:
                     raise
                 shutil.copyfile(temporary, kept)
+                told = str(error).rstrip(".")
                 raise ValueError(
-                    f"{error}; what was scored before stands in {Path(path).with_name(kept.name)}"
+                    f"{told}; what was scored before stands in {Path(path).with_name(kept.name)}"
                 ) from error

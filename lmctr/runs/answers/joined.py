@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gzip
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.transform import add_counts
-from lmctr.data.features.unknown import UnknownValues
+from lmctr.data.features.unknown import MAX_UNKNOWN, UnknownValues
 from lmctr.data.logs import columns
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import with_queries
@@ -35,6 +38,8 @@ __all__ = ["JoinedRows", "reads_log"]
 
 BATCH_SIZE = 256
 ROWS = 1 << 16  # of the input that are joined at a time
+_FEWEST = 100  # rows from which on it is told that next to none of their users, or items, is known
+_WHOLE_ID = r"^\s*(-?)0*([0-9]+)(?:\.0*)?\s*$"
 _DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": ("time", "timestamp")}
 
 
@@ -59,12 +64,28 @@ def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, column
 
 
 def _is_table(source: Any) -> bool:
-    """Whether an input has columns; requests stand in lists, iterators and JSON lines."""
+    """Whether an input has columns; requests stand in lists, iterators and JSON lines whose objects have a history."""
     if isinstance(source, (str, Path)):
-        return str(source) != "-" and is_data_file(str(source)) and format_of(Path(source)) != "jsonl"
+        if str(source) == "-" or not is_data_file(str(source)):
+            return False
+        return format_of(Path(source)) != "jsonl" or not {"history", "candidates", "target"} & {
+            *_keys_of(Path(source))
+        }
     if isinstance(source, Mapping):
         return "history" not in source  # else it is one request
     return hasattr(source, "column_names") or hasattr(source, "dtypes")
+
+
+def _keys_of(path: Path) -> list[str]:
+    """The keys of the first object of a file of JSON lines; of one that has none, whose reader will say so, those of a request."""
+    if not path.is_file():
+        return ["history"]
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+        try:
+            first = json.loads(next(filter(str.strip, lines), ""))
+        except ValueError:
+            first = None
+    return list(first) if isinstance(first, dict) else ["history"]
 
 
 def _columns_of(source: Any) -> list[str]:
@@ -138,6 +159,8 @@ class JoinedRows:
         self.names = _names(recipe.data)
         self.tasks = self.kind.tasks
         self.warnings: list[str] = []
+        self.strangers: dict[str, list[str]] = {}  # some of them, by what they are
+        self.absent: list[str] = []  # columns of the context that the input lacks
 
     def blocks(
         self, source: Any, id_column: str | None = None
@@ -156,7 +179,27 @@ class JoinedRows:
             where = rows.source or "rows"
             for start in range(0, len(rows), ROWS):
                 yield from self._block(Rows(rows.table.slice(start, ROWS), where, rows.first + start), id_column)
-                self.warnings = self.limits.check(where, self.allow_unknown)
+                self.warnings = [*self._lacking(where), *self.limits.check(where, self.allow_unknown)]
+                self.warnings += self._unmet(where)
+
+    def _lacking(self, where: str) -> list[str]:
+        """A warning about columns of the log's context that the input has not."""
+        if not self.absent:
+            return []
+        columns = ", ".join(map(repr, self.absent))
+        return [
+            f"{where}: no column {columns}, which the log has as context: scored as if that were missing on every row"
+        ]
+
+    def _unmet(self, where: str) -> list[str]:
+        """Warnings about users, or items, next to none of whom the log knows."""
+        found = []
+        for name, examples in self.strangers.items():
+            counts = self.unknown[name]
+            if counts["values"] >= _FEWEST and counts["unknown"] >= MAX_UNKNOWN * counts["values"]:
+                shown = f"{counts['unknown'] / counts['values']:.1%} ({', '.join(map(repr, examples[:3]))}, ...)"
+                found.append(f"{where}: {name}: {shown}; are these the ids that the log has?")
+        return found
 
     def _wanted(self, found: list[str], id_column: str | None) -> dict[str, str]:
         names = self.names
@@ -173,9 +216,16 @@ class JoinedRows:
             *(() if self.log.context is None else self.log.context.column_names),
         ]
         wanted |= {name: "any" for name in optional if name in found}
+        self.absent = [own for name, own in self._context.items() if own not in found]
         if id_column is not None:
             wanted.setdefault(id_column, "any")
         return wanted
+
+    @property
+    def _context(self) -> dict[str, str]:
+        """The input's columns by the names of the log's context."""
+        own = () if self.log.context is None else self.log.context.column_names
+        return {name: (self.names.context or {}).get(name, name) for name in own}
 
     def _block(
         self, rows: Rows, id_column: str | None
@@ -225,14 +275,18 @@ class JoinedRows:
         names, source = self.names, rows.source
         user, item = (columns.whole_column(rows.column(name), name, source) for name in (names.user, names.item))
 
-        def ids_of(array: pa.Array, name: str) -> pa.Array:
-            """As the log's own reader takes them."""
+        def ids_of(array: pa.Array, name: str, known: pa.DataType) -> pa.Array:
+            """As the log's own reader takes them; whole numbers where the log's are, however they are written."""
             columns.encode_ids(array, name, source)
-            return whole_ids(array.dictionary_encode(), name, source) if columns.is_text(array.type) else array
+            if not columns.is_text(array.type):
+                return array
+            if pa.types.is_integer(known):
+                array = pc.replace_substring_regex(array, _WHOLE_ID, r"\1\2")
+            return whole_ids(array.dictionary_encode(), name, source)
 
         read = {
-            "user": ids_of(user, names.user),
-            "item": ids_of(item, names.item),
+            "user": ids_of(user, names.user, pa.array(self.log.user_ids[:1]).type),
+            "item": ids_of(item, names.item, self.log.catalogue["item_id"].type),
             "time": seconds_of(rows.column(names.time.column), names.time, source),
         }
         present = rows.table.schema.names
@@ -241,8 +295,9 @@ class JoinedRows:
                 rows.column(names.scenario), names.scenario, source, self.log.scenario_names, np.int16
             )
         if self.log.context is not None:
-            own = {name: (names.context or {}).get(name, name) for name in self.log.context.column_names}
-            found = {name: rows.column(column) for name, column in own.items() if column in present}
+            own = {name: column for name, column in self._context.items() if column in present}
+            kinds = self.log.context.schema
+            found = {n: _as_log(rows.column(column), kinds.field(n).type, column, source) for n, column in own.items()}
             read["context"] = pa.table(found) if found else None
         if self.kind.reads_descriptions:
             lacking = (
@@ -254,8 +309,17 @@ class JoinedRows:
 
     def _logits(self, rows: Rows) -> np.ndarray:
         """(N, T) logits of rows that can be scored."""
-        queried = with_queries(self.log, **self._read(rows), theirs_only=not self.kind.reads_other_users)
-        self._count({"items not in the log": queried.new_items, "users not in the log": queried.new_users})
+        asked = self._read(rows)
+        queried = with_queries(self.log, **asked, theirs_only=not self.kind.reads_other_users)
+        read = {
+            "items not in the log": (queried.new_items, "item"),
+            "users not in the log": (queried.new_users, "user"),
+        }
+        for name, (new, key) in read.items():
+            counts = {"values": len(new), "unknown": int(new.sum())}
+            self.unknown = add_counts([self.unknown, {name: counts}])
+            few = self.strangers.setdefault(name, [])
+            few += pa.array(asked[key]).filter(pa.array(new)).slice(0, max(3 - len(few), 0)).to_pylist()
         view = copy.copy(self.kind)
         order = view.open_queries(self.processor, queried, RunContext(self.folder.path, measures=False))
         logits = np.empty((len(order), len(self.tasks)), dtype=np.float32)
@@ -269,9 +333,15 @@ class JoinedRows:
         self.limits.add(counts, examples)
         return logits
 
-    def _count(self, shares: Mapping[str, np.ndarray]) -> None:
-        counts = {name: {"values": len(new), "unknown": int(new.sum())} for name, new in shares.items()}
-        self.unknown = add_counts([self.unknown, counts])
+
+def _as_log(values: Any, kind: pa.DataType, column: str, source: str) -> Any:
+    """Values of a column of the context in the log's type."""
+    try:
+        return values.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise ValueError(
+            f"{columns.place(source, column)}: the log has values of the type {kind} there, which this is not (row 1: {values[0].as_py()!r})."
+        ) from None
 
 
 def _overrides(data: Mapping[str, Any], log: str) -> dict[str, Any]:

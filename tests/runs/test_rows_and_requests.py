@@ -1,0 +1,163 @@
+"""The same users and items get the same scores, however their ids are written, and as rows of a table or as requests."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.data import split_log
+from lmctr.data.processors.extend_sequence import extend_sequence_processor
+from lmctr.data.processors.sequence import OOV, SequenceProcessor
+
+ROWS, ITEMS = 1500, 60
+COLUMNS = {
+    "user": "user",
+    "item": "item",
+    "time": "time",
+    "label": "click",
+    "context": {"device": "device", "place": "place"},
+}
+
+
+def write_log(folder):
+    """Items of which the second half comes after training; each has a kind that says a lot."""
+    rng = np.random.default_rng(0)
+    time = np.sort(rng.integers(1_700_000_000, 1_700_900_000, ROWS))
+    item = np.where(time < time[1300], rng.integers(1, ITEMS // 2, ROWS), rng.integers(1, ITEMS, ROWS))
+    click = (item % 3 == 0) ^ (rng.random(ROWS) < 0.1)
+    rows = {"user": rng.integers(1, 40, ROWS), "item": item, "time": time, "click": click.astype(int)}
+    rows |= {"device": rng.choice(["phone", "desk"], ROWS), "place": rng.integers(0, 4, ROWS)}
+    pd.DataFrame(rows).to_csv(folder / "clicks.csv", index=False)
+    kinds = [f"kind {number % 3}" for number in range(1, ITEMS)]
+    pd.DataFrame({"item": np.arange(1, ITEMS), "kind": kinds}).to_csv(folder / "items.csv", index=False)
+    schema = {"events": "clicks.csv", "columns": COLUMNS, "catalogue": "items.csv"}
+    (folder / "schema.yaml").write_text(json.dumps(schema))
+    return folder / "schema.yaml"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    data = {"name": str(write_log(folder)), "item_features": ["kind"], "statistics": ["full", "context"]}
+    data |= {"baselines": False, "max_history_length": 20}
+    recipe = {"data": data, "model": {"family": "din", "embedding_dim": 4}, "training": {"epochs": 2, "use_cpu": True}}
+    return lmctr.runs.train(recipe, output_dir=folder / "run")
+
+
+@pytest.fixture(scope="module")
+def rows(run):
+    """Rows after all of the log, of items that training knows and others of the catalogue."""
+    count = 150
+    rng = np.random.default_rng(1)
+    rows = {"user": rng.integers(1, 40, count), "item": rng.integers(1, ITEMS, count), "time": 1_700_900_100}
+    return pd.DataFrame(rows | {"device": "phone", "place": rng.integers(0, 4, count)})
+
+
+def test_requests_know_the_features_of_items_that_training_did_not_meet(run, rows, tmp_path):
+    processor = run.processor
+    unknown = set(processor.unknown_items(range(1, ITEMS)))
+    assert len(unknown) > 20
+    none = np.zeros((1, ITEMS, len(processor.statistics)))
+    batch = processor(histories=[[]], candidates=[[*range(1, ITEMS), ITEMS + 7]], times=[5], statistics=none)
+    kinds = [f"kind {number % 3}" for number in range(1, ITEMS)]
+    expected = [processor.features["kind"].index(kind) + 2 for kind in kinds] + [OOV]
+    assert batch["candidate_features"][0, :, 0].tolist() == expected
+    wanted = [OOV if number in unknown or number > ITEMS else processor.item_codes(pa.array([number]))[0] for number in
+              [*range(1, ITEMS), ITEMS + 7]]  # fmt: skip
+    assert batch["candidate_items"][0].tolist() == wanted
+    processor.save_pretrained(tmp_path)
+    again = SequenceProcessor.from_pretrained(tmp_path)
+    assert again.items.equals(processor.items)
+    assert again.others.equals(processor.others)
+    log = pd.read_csv(run.path.parent / "clicks.csv")
+    for number, row in enumerate(rows.head(40).itertuples()):
+        own = log[log.user == row.user]
+        history = [
+            {"item": int(item), "time": int(time), "label": int(click), "behavior": ("negative", "positive")[click]}
+            for item, time, click in zip(own.item, own.time, own.click)
+        ]
+        context = {"device": row.device, "place": row.place}
+        target = {"item": int(row.item), "context": context}
+        found = run.predict([{"history": history, "candidates": [target], "time": int(row.time)}])
+        np.testing.assert_allclose(found, run.predict(rows.iloc[[number]]), atol=1e-5)
+        wrong = {**target, "item": float(row.item)}  # a whole number all the same
+        same = run.predict([{"history": history, "candidates": [wrong], "time": int(row.time)}])
+        np.testing.assert_array_equal(same, found)
+
+
+def test_an_extended_processor_knows_them_too(run):
+    log = lmctr.data.load_log(run.path.parent / "schema.yaml")
+    events = split_log(log).train
+    early, late = events[log.time[events] < 1_700_300_000], events[log.time[events] >= 1_700_300_000]
+    old = SequenceProcessor.fit(log, early, item_features=["kind"], min_count=14)
+    assert 3 < old.items.num_rows < 25
+    counts = np.bincount(log.item[late], minlength=log.num_items)
+    new, _ = extend_sequence_processor(old, log, late, min_count=int(np.median(counts[counts > 0])), max_idle=1)
+    both = [*new.items["item_id"].to_pylist(), *new.others["item_id"].to_pylist()]
+    assert sorted(both) == list(range(1, ITEMS))
+    assert min(new.items.num_rows, new.others.num_rows) > 5
+    for own in (new.items, new.others):
+        kinds = [f"kind {number % 3}" for number in own["item_id"].to_pylist()]
+        assert own["kind"].to_pylist() == [new.features["kind"].index(kind) + 2 for kind in kinds]
+
+
+@pytest.mark.parametrize("write", [lambda own: f"{own}.0", lambda own: f"{own:05}", lambda own: f" {own} "])
+@pytest.mark.parametrize("column", ["user", "item"])
+def test_ids_of_whole_numbers_are_read_as_such(run, rows, tmp_path, column, write):
+    expected = run.predict(rows)
+    assert np.std(expected) > 0.1
+    changed = rows.assign(**{column: [write(own) for own in rows[column]]})
+    changed.to_csv(tmp_path / "rows.csv", index=False)
+    np.testing.assert_array_equal(run.predict(tmp_path / "rows.csv"), expected)
+    changed.loc[3, column] = "guest7"
+    found = run.predict(changed)
+    np.testing.assert_allclose(np.delete(found, 3), np.delete(expected, 3), atol=1e-5)
+    assert found[3] != expected[3]
+
+
+def test_rows_as_json_lines(run, rows, tmp_path):
+    rows.to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
+    np.testing.assert_array_equal(run.predict(tmp_path / "rows.jsonl"), run.predict(rows))
+
+
+def predict(run, folder, rows, *words):
+    rows.to_csv(folder / "rows.csv", index=False)
+    words = ["--input", str(folder / "rows.csv"), "--output", str(folder / "out.csv"), *words]
+    return main(["predict", str(run.path), *words])
+
+
+def test_ids_of_another_kind_are_told(run, rows, tmp_path, capsys):
+    assert predict(run, tmp_path, rows) == 0
+    assert "not in the log: 100" not in capsys.readouterr().err
+    assert predict(run, tmp_path, rows.assign(user=rows.user + 1000)) == 0
+    told = capsys.readouterr().err
+    assert f"users not in the log: 100.0% ({rows.user[0] + 1000}, " in told
+    assert "are these the ids that the log has?" in told
+    assert predict(run, tmp_path, rows.assign(user=rows.user + 1000).head(99)) == 0  # a few new users are no wonder
+    assert "are these the ids" not in capsys.readouterr().err
+
+
+def test_a_column_of_the_context_that_is_not_there_is_told(run, rows, tmp_path, capsys):
+    assert predict(run, tmp_path, rows.drop(columns="device")) == 0
+    told = capsys.readouterr().err
+    assert "no column 'device', which the log has as context: scored as if that were missing on every row" in told
+    np.testing.assert_array_equal(
+        pd.read_csv(tmp_path / "out.csv").logit.to_numpy(np.float32), run.predict(rows.assign(device=None))
+    )
+
+
+def test_one_bad_value_of_the_context_is_one_row(run, rows, tmp_path, capsys):
+    bad = rows.astype({"place": object})
+    bad.loc[7, "place"] = "top"
+    assert predict(run, tmp_path, bad) == 2
+    told = capsys.readouterr().err
+    assert "rows.csv, column 'place': the log has values of the type int64 there" in told
+    assert "(row 8: 'top')" in told
+    assert predict(run, tmp_path, bad, "--on-error", "skip") == 0
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert found.error.notna().tolist() == [row == 7 for row in range(len(rows))]
+    np.testing.assert_allclose(np.delete(found.logit, 7), np.delete(run.predict(rows), 7), rtol=1e-5)
