@@ -127,6 +127,11 @@ class RunFolder:
         return self.path / ".refit"
 
     @property
+    def refit_optimizer(self) -> Path:
+        """What the optimiser of that training ended with, for runs that go on from this one."""
+        return self.checkpoints / "refit" / "optimizer.pt"
+
+    @property
     def cache(self) -> Path:
         """Folder for what one process prepares for the others; removed when the run ends."""
         return self.path / ".cache"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import torch
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations import TensorBoardCallback
@@ -526,6 +527,10 @@ class Training:
         found = self._fit(view, trainer, ("test",))
         if self.is_first:
             processor.save_pretrained(self.folder.path)
+            if trainer.holds_whole_model and self.args.save_strategy != "no":
+                file = self.folder.refit_optimizer
+                file.parent.mkdir(parents=True, exist_ok=True)
+                torch.save(trainer.optimizer.state_dict(), file)
             if (folder / "retriever").is_dir():
                 shutil.copytree(folder / "retriever", self.folder.retriever, dirs_exist_ok=True)
         split_metrics = {"validation": chosen["split metrics"]["validation"], **found["split metrics"]}

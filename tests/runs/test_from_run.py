@@ -75,6 +75,21 @@ def test_the_optimiser_goes_on_too(first, second):
     assert steps[1].pop() == 2 * steps[0].pop()
 
 
+def test_after_a_refit_its_optimiser_goes_on(tmp_path, capsys):
+    recipe = {**RECIPE, "training": {**RECIPE["training"], "refit": True}}
+    before = lmctr.runs.train(recipe, output_dir=tmp_path / "day0")
+    state = torch.load(before.path / "checkpoints" / "refit" / "optimizer.pt", weights_only=True)["state"]
+    steps = {float(entry["step"]) for entry in state.values()}
+    assert steps == {before.metrics["steps"]} != {before.metrics["before_refit"]["steps"]}
+    overrides = {**STILL, "training.from_run": str(before.path), "training.refit": False}
+    after = lmctr.runs.train(recipe, output_dir=tmp_path / "day1", overrides=overrides)
+    assert f"optimiser state of {before.path / 'checkpoints' / 'refit'}" in capsys.readouterr().out
+    state = torch.load(
+        after.path / "checkpoints" / f"checkpoint-{after.metrics['best_step']}" / "optimizer.pt", weights_only=True
+    )["state"]
+    assert {float(entry["step"]) for entry in state.values()} == {before.metrics["steps"] + after.metrics["best_step"]}
+
+
 def test_it_evaluates_and_predicts_by_itself(second, capsys):
     assert main(["evaluate", str(second.path)]) == 0
     rows = [{"C1": 0, "C2": 1, "C3": 2, "I1": 1.0, "I2": 2.0}]

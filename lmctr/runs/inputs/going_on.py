@@ -51,7 +51,9 @@ class GoingOn:
         rows = self.rows_before(old, model, earlier, processor)
         carry_weights(old, model, rows)
         self.follow(model, earlier, processor)
-        file = folder.checkpoints / f"checkpoint-{folder.metrics()['best_step']}" / "optimizer.pt"
+        metrics, file = folder.metrics(), folder.refit_optimizer
+        if "before_refit" not in metrics:
+            file = folder.checkpoints / f"checkpoint-{metrics['best_step']}" / "optimizer.pt"
 
         def start(optimizer: Any) -> str:
             if not file.is_file():
