@@ -199,3 +199,31 @@ def test_ids_of_another_kind_are_named():
         extend_sequence_processor(processor, log, np.arange(2))
     with pytest.raises(ValueError, match="train_events: there are none"):
         extend_sequence_processor(processor, make_log(1), np.arange(0))
+
+
+def test_histories_that_begin_anew_are_told(first, days, tmp_path, capsys):
+    """The later log holds none of the earlier events; one with both does."""
+    told = "histories and statistics begin with these data, which all come after those of the earlier run"
+    logs = [lmctr.data.load_log(day) for day in days]
+    columns = [
+        [
+            log.user_ids[log.user].tolist(),
+            log.catalogue["item_id"].take(pa.array(log.item)).to_pylist(),
+            log.time.tolist(),
+        ]
+        for log in logs
+    ]
+    user, item, time = (a + b for a, b in zip(*columns))
+    label = np.concatenate([log.label for log in logs])
+    tables = [[log.catalogue.to_pylist(), log.users.to_pylist()] for log in logs]
+    catalogue, users = (
+        pa.Table.from_pylist(list({tuple(row.items()): row for row in a + b}.values())) for a, b in zip(*tables)
+    )
+    both = InteractionLog.from_columns(
+        np.array(user), np.array(item), np.array(time), label, catalogue=catalogue, users=users
+    ).save(tmp_path / "both")
+    for name, begins in ((days[1], True), (str(both), False)):
+        recipe = {**RECIPE, "data": {**RECIPE["data"], "name": name}}
+        overrides = {**STILL, "training.from_run": str(first.path)}
+        lmctr.runs.train(recipe, output_dir=tmp_path / f"run{begins}", overrides=overrides)
+        assert (told in capsys.readouterr().out) == begins
