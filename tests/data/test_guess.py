@@ -99,6 +99,26 @@ def test_times_of_the_nineties_where_the_name_says_times(tmp_path, name):
     assert guess.schema["columns"]["time"] == "price"
 
 
+def test_ids_with_a_point_are_whole_numbers(tmp_path):
+    """As pandas writes a column that once had a missing value."""
+    columns = table()
+    plain, log = guessed(tmp_path / "e.csv", columns)
+    points = columns | {name: [f"{own}.0" for own in columns[name]] for name in ("user_id", "item_id")}
+    guess, same = guessed(tmp_path / "f.csv", points)
+    assert guess.schema["columns"] == plain.schema["columns"]
+    for one, other in zip(
+        (log.user_ids, log.catalogue["item_id"].to_numpy()), (same.user_ids, same.catalogue["item_id"].to_numpy())
+    ):
+        assert other.dtype == np.int64
+        assert one.tolist() == other.tolist()
+    mixed = points | {
+        "item_id": [own if place % 2 else int(float(own)) for place, own in enumerate(points["item_id"])]
+    }
+    _, same = guessed(tmp_path / "g.csv", mixed, given={"item": "item_id"})
+    assert same.item.tolist() == log.item.tolist()
+    assert same.num_items == log.num_items
+
+
 def test_grades_come_before_what_only_sounds_like_a_click(tmp_path):
     grades = [1 + place % 5 for place in range(ROWS)]
     more = {"verified_purchase": [place % 3 // 2 for place in range(ROWS)], "rating": grades}

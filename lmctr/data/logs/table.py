@@ -281,14 +281,18 @@ def _mend_missing_items(
 
 
 def whole_ids(values: Any, name: str, source: str) -> pa.Array:
-    """Ids of a text file as integers, when all are written as plain integers (without leading zeros)."""
+    """Ids of a text file as integers, when all are written as such: 12 or, as tables with missing values are written, 12.0; not 012."""
     array = columns.as_arrow(values, name, source)
     if not pa.types.is_dictionary(array.type) or pa.types.is_integer(array.type.value_type):
         return array
-    plain = pc.match_substring_regex(array.dictionary, r"^(0|-?[1-9][0-9]{0,17})$")
+    plain = pc.match_substring_regex(array.dictionary, r"^(0|-?[1-9][0-9]{0,17})(\.0+)?$")
     if not pc.all(plain).as_py():
         return array
-    return pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.int64()))
+    numbers = pc.replace_substring_regex(array.dictionary, r"\.0+$", "").cast(pa.int64())
+    whole = pa.DictionaryArray.from_arrays(array.indices, numbers)
+    if len(pc.unique(numbers)) == len(numbers):
+        return whole
+    return whole.dictionary_decode().dictionary_encode()  # of 12 and 12.0
 
 
 _COMPARE = {
