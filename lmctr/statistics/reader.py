@@ -167,7 +167,10 @@ class StatisticsReader:
         """
         missing = [name for name in self.context if name not in context]
         if missing:
-            raise ValueError(f"context lacks {', '.join(missing)}; give every column, null where it is not known")
+            given = ", ".join(map(str, context)) or "nothing"
+            raise ValueError(
+                f"context lacks {', '.join(missing)} and has {given}; give every column, null where it is not known"
+            )
         result = np.array(raw, dtype=np.float64)
         for place, row in enumerate(self.rows):
             if row.family == "context":
