@@ -150,6 +150,14 @@ def test_a_column_of_the_context_that_is_not_there_is_told(run, rows, tmp_path, 
     )
 
 
+def test_a_model_that_does_not_read_it_does_not_miss_it(run, rows, tmp_path, capsys):
+    data = {**run.recipe.data, "statistics": []}
+    recipe = {"data": data, "model": {"family": "din", "embedding_dim": 4}, "training": {"epochs": 1, "use_cpu": True}}
+    other = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    assert predict(other, tmp_path, rows.drop(columns="device")) == 0
+    assert "'device'" not in capsys.readouterr().err
+
+
 def test_one_bad_value_of_the_context_is_one_row(run, rows, tmp_path, capsys):
     bad = rows.astype({"place": object})
     bad.loc[7, "place"] = "top"

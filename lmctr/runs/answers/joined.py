@@ -183,7 +183,7 @@ class JoinedRows:
                 self.warnings += self._unmet(where)
 
     def _lacking(self, where: str) -> list[str]:
-        """A warning about columns of the log's context that the input has not."""
+        """A warning about columns of the log's context that the model reads and the input has not."""
         if not self.absent:
             return []
         columns = ", ".join(map(repr, self.absent))
@@ -216,7 +216,9 @@ class JoinedRows:
             *(() if self.log.context is None else self.log.context.column_names),
         ]
         wanted |= {name: "any" for name in optional if name in found}
-        self.absent = [own for name, own in self._context.items() if own not in found]
+        reader, is_table = self.processor.statistics_reader, self.processor.request_kind == "table"
+        read = {*(() if reader is None else reader.context), *(self.processor.input_columns() if is_table else ())}
+        self.absent = [own for name, own in self._context.items() if name in read and own not in found]
         if id_column is not None:
             wanted.setdefault(id_column, "any")
         return wanted
