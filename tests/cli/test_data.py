@@ -265,10 +265,12 @@ def test_what_gives_the_label_away_is_said(tmp_path, capsys):
     arguments += ["--split", "rows", "--fractions", "0.6", "0.2", "0.2"]
     assert main(arguments) == 0
     out = capsys.readouterr().out
-    assert re.search(r"leaks\n  the field 'paid' alone", out)
-    assert "data.allow_leaks: {'field:paid': <why>}" in out
+    assert re.search(
+        r"leaks\n  the field 'paid_bin' alone.*\n.*the field 'paid' alone", out
+    )  # read as a number and by bins
+    assert "data.allow_leaks: {'field:paid_bin': <why>, 'field:paid': <why>}" in out
     assert main([*arguments, "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["leaks"]) == ["field:paid"]
+    assert list(json.loads(capsys.readouterr().out)["leaks"]) == ["field:paid_bin", "field:paid"]
     assert main(["data", "inspect", "synthetic_table", *TABLE, "--quiet"]) == 0
     assert re.search(r"leaks\n  none found", capsys.readouterr().out)
 
@@ -282,12 +284,12 @@ def test_leaks_of_impressions_are_said(monkeypatch, capsys):
 
 
 def test_a_data_file_is_a_table(tmp_path, capsys):
-    (tmp_path / "rows.csv").write_text("label,color,x\n" + "0,red,1.5\n1,,2\n" * 50)
+    (tmp_path / "rows.csv").write_text("label,color,x\n" + "0,red,1.5\n1,,2\n0,blue,1.5\n1,,2\n" * 25)
     arguments = ["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]
     assert main([*arguments, "--split", "rows", "--fractions", "0.6", "0.2", "0.2"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"train\s+60\s+0\.5000", out)
-    assert re.search(r"color\s+categorical\s+50\.0%\s+1\s+1", out)
+    assert re.search(r"color\s+categorical\s+50\.0%\s+2\s+2", out)
     for extra, message in (
         (["--num-behaviors", "3"], "--num-behaviors: .*is no log"),
         (["--prompt", "generic/en"], "--prompt: .*is no log"),
