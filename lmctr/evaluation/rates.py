@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import logit
@@ -45,8 +46,7 @@ def value_rates(
     for own in labels.T:
         counted = (own >= 0) * (1.0 if weight is None else np.asarray(weight, np.float64))
         positives = np.maximum(own, 0).astype(np.float64)
-        prior = float(np.average(positives, weights=counted))
-        encoders.append(RateEncoder(positives, counted, fold, fitted, prior, strength))
+        encoders.append(RateEncoder(positives, counted, fold, fitted, strength))
     whole = np.empty((sum(sizes), len(encoders)), np.float32)
     rows = np.empty((len(fitted), len(encoders), len(sizes)), np.float32)
     start = 0
@@ -66,8 +66,12 @@ class RateEncoder:
     weight: np.ndarray
     fold: np.ndarray
     fitted: np.ndarray
-    prior: float
     strength: float
+
+    @cached_property
+    def prior(self) -> float:
+        """The rate of all rows."""
+        return float(np.average(self.labels, weights=self.weight))
 
     def encode(
         self, ids: np.ndarray, values: dict[str, np.ndarray]

@@ -88,8 +88,7 @@ def table_features(
     rows = {name: np.asarray(splits[name]) for name in PARTS if name in splits}
     rows["train"] = train[fitted]
     weight = np.ones(len(train)) if table.weight is None else np.asarray(table.weight)[train].astype(np.float64)
-    prior = float(np.average(labels, weights=weight))
-    encoder = RateEncoder(labels, weight, fold, fitted, prior, strength)
+    encoder = RateEncoder(labels, weight, fold, fitted, strength)
     rates: dict[str, list[np.ndarray]] = {name: [] for name in rows}
     numbers = {name: np.empty((len(part), 0), np.float32) for name, part in rows.items()}
     counts = {name: [none] for name, none in numbers.items()}

@@ -19,7 +19,7 @@ __all__ = ["KeptShares", "UnknownValues", "check_unknown", "merged_examples", "s
 
 MAX_UNKNOWN = 0.95
 _USELESS = 0.9  # of validation's values unknown: the field told nothing there, and tells nothing more if the rest is unknown too
-_FEWEST = 100  # values from which on a share says something
+FEWEST = 100  # values from which on a share says something
 _DISTINCT = 10  # unknown values that must differ: many rows of one new user are no fault of the data
 
 
@@ -113,7 +113,7 @@ def check_unknown(
     warnings, errors = [], []
     for name, own in counts.items():
         share, usual = share_unknown(own), processor.usual_unknown(name)
-        if share is None or own["values"] - own.get("missing", 0) < _FEWEST:
+        if share is None or own["values"] - own.get("missing", 0) < FEWEST:
             continue
         limit, size = processor.unknown_limit(name), processor.num_known(name)
         if limit is None:

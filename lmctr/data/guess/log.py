@@ -149,7 +149,10 @@ class _LogGuesser(Guesser):
         if role in self.given:
             return self._take(role, self.given[role], "")
         very = self.events.called(role)
-        good += [name for name in self.left if name in very and self._is_whole(name)]  # as where some were missing
+        fractions = [n for n in self.left if n in very and pa.types.is_floating(self.events.table[n].type)]
+        good += [
+            n for n in fractions if self._is_called_code(n, self.events.values(n))
+        ]  # 12.0, as where some were missing
         named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
         if named:
             return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")
@@ -159,11 +162,6 @@ class _LogGuesser(Guesser):
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])
         return self._take(role, best, f"{self.events.distinct[best]:,} ids that come again", sure=False)
-
-    def _is_whole(self, name: str) -> bool:
-        """Whether a column holds fractions all of which are none."""
-        values = self.events.values(name)
-        return pa.types.is_floating(values.type) and bool(pc.all(pc.equal(values, pc.floor(values))).as_py())
 
     # ---- what the user did ----------------------------------------------------------------------------------------
 

@@ -365,7 +365,7 @@ class SequenceProcessor(FittedExtractor):
             places = batch[f"{side}_items"]
             if self.item_feature_names:
                 batch[f"{side}_features"] = self._known_features[places]
-            batch[f"{side}_items"] = np.where(places < self.item_vocab_size, places, OOV)
+            batch[f"{side}_items"] = self._ids(places)
         if self.user_feature_names:
             columns = {
                 name: pa.array([_text(_entry(user, name, row)) for row, user in enumerate(users)], pa.string())
@@ -530,14 +530,17 @@ class SequenceProcessor(FittedExtractor):
         places = [self._place_of.get(plain_id(item, is_text, "items"), OOV) for item in items]
         return np.array(places, dtype=np.int64)
 
+    def _ids(self, places: np.ndarray) -> np.ndarray:
+        """Those that a model knows: the `others` are out of vocabulary."""
+        return np.where(places < self.item_vocab_size, places, OOV)
+
     def num_unknown(self, items: Sequence[Any]) -> int:
         """How many of these original item ids are out of vocabulary."""
         return len(self.unknown_items(items))
 
     def unknown_items(self, items: Sequence[Any]) -> list[Any]:
         """Those of these original item ids that are out of vocabulary."""
-        places = self._places(items)
-        return [item for item, own in zip(items, places) if own == OOV or own >= self.item_vocab_size]
+        return [item for item, found in zip(items, self._ids(self._places(items))) if found == OOV]
 
     # ---- files ------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,14 +16,14 @@ import torch
 
 from lmctr.data.features.columns import Rows
 from lmctr.data.features.transform import add_counts
-from lmctr.data.features.unknown import MAX_UNKNOWN, UnknownValues
+from lmctr.data.features.unknown import FEWEST, MAX_UNKNOWN, UnknownValues
 from lmctr.data.logs import columns
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.queries import with_queries
 from lmctr.data.logs.schema import FileSpec, Schema, TimeSpec, parse_schema, read_schema
 from lmctr.data.logs.table import whole_ids
 from lmctr.data.logs.times import seconds_of
-from lmctr.data.reading import format_of
+from lmctr.data.reading import format_of, text_lines
 from lmctr.data.registry import DATASETS, find, is_own_log
 from lmctr.data.tables.source import rows_of
 from lmctr.models.common.base import evaluation_mode
@@ -38,7 +37,6 @@ __all__ = ["JoinedRows", "reads_log"]
 
 BATCH_SIZE = 256
 ROWS = 1 << 16  # of the input that are joined at a time
-_FEWEST = 100  # rows from which on it is told that next to none of their users, or items, is known
 _WHOLE_ID = r"^\s*(-?)0*([0-9]+)(?:\.0*)?\s*$"
 _DEFAULTS = {"user": ("user", "user_id"), "item": ("item", "item_id"), "time": ("time", "timestamp")}
 
@@ -80,11 +78,10 @@ def _keys_of(path: Path) -> list[str]:
     """The keys of the first object of a file of JSON lines; of one that has none, whose reader will say so, those of a request."""
     if not path.is_file():
         return ["history"]
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-        try:
-            first = json.loads(next(filter(str.strip, lines), ""))
-        except ValueError:
-            first = None
+    try:
+        first = json.loads(next((line for _, line in text_lines(path)), ""))
+    except ValueError:
+        first = None
     return list(first) if isinstance(first, dict) else ["history"]
 
 
@@ -196,7 +193,7 @@ class JoinedRows:
         found = []
         for name, examples in self.strangers.items():
             counts = self.unknown[name]
-            if counts["values"] >= _FEWEST and counts["unknown"] >= MAX_UNKNOWN * counts["values"]:
+            if counts["values"] >= FEWEST and counts["unknown"] >= MAX_UNKNOWN * counts["values"]:
                 shown = f"{counts['unknown'] / counts['values']:.1%} ({', '.join(map(repr, examples[:3]))}, ...)"
                 found.append(f"{where}: {name}: {shown}; are these the ids that the log has?")
         return found
