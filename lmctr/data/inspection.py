@@ -20,13 +20,14 @@ from lmctr.data.array_store import ArrayStore
 from lmctr.data.features.columns import label_columns_of
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import seconds_of
-from lmctr.data.guess import guess_files, guess_table, sample_file
+from lmctr.data.guess import guess_files
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
 from lmctr.data.impressions.validation import impression_findings
 from lmctr.data.logs.columns import is_text
 from lmctr.data.logs.log import LOG_FILE, InteractionLog
 from lmctr.data.logs.splits import PARTS, RULES, Splits, split_log
+from lmctr.data.logs.table import log_from_file
 from lmctr.data.logs.validation import LeakageReport, validate_log
 from lmctr.data.options import DataOptions, PrepareOptions
 from lmctr.data.processors.impressions import ImpressionProcessor
@@ -193,9 +194,9 @@ def _read(options: DataOptions) -> tuple[InteractionLog | TableSource | Impressi
 def _loader(options: DataOptions) -> tuple[Loader, dict[str, Any], dict[str, Any]]:
     """What reads the data, its options, and the figure of what was guessed: the columns of a file without options."""
     loader, values = find(options.name, options.kind), _options(options)
-    if loader.function is not table_source or values:
+    if loader.function not in (table_source, log_from_file) or values:
         return loader, values, {}
-    guess = guess_table(sample_file(options.name)) if options.kind == "table" else guess_files(options.name)
+    guess = guess_files(options.name, kind=options.kind)
     if not guess.is_table:
         loader = find(options.name, "log")
     return loader, guess.options(), {"guessed": guess.lines()}

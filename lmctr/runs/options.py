@@ -24,6 +24,11 @@ class DataFiles:
         None,
         metavar="COLUMN",
     )
+    kind: str | None = option(
+        "what the file is: a log, whose events have histories, or a table of rows by themselves (default: a log where users, items and times are found)",
+        None,
+        choices=("log", "table"),
+    )
 
 
 @dataclass(kw_only=True)

@@ -55,7 +55,7 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
             f"--output {folder}: {', '.join(there)} is there already; name another folder, or pass --overwrite"
         )
     asks = not options.yes and sys.stdin.isatty()
-    guess = _guess(options.events, options, _on_terminal if asks else None)
+    guess = _guess(options.events, options, _on_terminal if asks else None, options.kind)
     for line in guess.lines():
         say(line)
     is_table = guess.is_table
@@ -72,7 +72,9 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
     say("")
     is_large = guess.events.rows > LARGE
     if is_table:
-        say("no user, item and time: rows of a table, which tabular families read")
+        say(
+            f"{'' if options.kind == 'table' else 'no user, item and time: '}rows of a table, which tabular families read"
+        )
     elif not is_large:
         say(_checked(folder / "schema.yaml"))
     for family in starts:
@@ -96,15 +98,20 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
 
 
 @step("looking at the columns")
-def _guess(events: str, options: DataFiles, ask: Ask | None, may_be_table: bool = True) -> LogGuess:
+def _guess(events: str, options: DataFiles, ask: Ask | None, kind: str | None) -> LogGuess:
     named = {role: getattr(options, role) for role in ("user", "item", "time", "label")}
     named = {role: column for role, column in named.items() if column is not None}
-    return guess_files(events, options.items, options.users, named, ask, may_be_table)
+    return guess_files(events, options.items, options.users, named, ask, kind)
 
 
 def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
     """The recipe of the family `options.model` for the data file `options.recipe`; `say` gets what was taken for what."""
-    guess = _guess(options.recipe, options, None, may_be_table=family_of(options.model).input == "tabular")
+    reads_tables = family_of(options.model).input == "tabular"
+    if options.kind == "table" and not reads_tables:
+        raise ValueError(
+            f"--kind table: {options.model} reads histories, which a log has; leave --kind out, or give a tabular family (--model deepfm)"
+        )
+    guess = _guess(options.recipe, options, None, options.kind if reads_tables else "log")
     for line in guess.lines():
         say(line)
     say("")

@@ -70,6 +70,44 @@ def test_only_tabular_families_read_a_table(clicks):
         recipe_for_file(TrainOptions(recipe="clicks.csv", model="din"))
 
 
+def test_a_log_is_read_as_a_table_where_that_is_stated(clicks, capsys):
+    rng = np.random.default_rng(2)
+    columns = {
+        "user": rng.integers(0, 90, ROWS),
+        "item": rng.integers(0, 70, ROWS),
+        "ts": 1_700_000_000 + np.arange(ROWS),
+    }
+    pd.DataFrame(columns | {"click": rng.integers(0, 2, ROWS)}).to_csv("log.csv", index=False)
+
+    def recipe(model="deepfm", **stated):
+        return recipe_for_file(TrainOptions(recipe="log.csv", model=model, **stated), say=lambda line: None)["data"]
+
+    assert (
+        set(recipe()["options"]["columns"])
+        == set(recipe(kind="log")["options"]["columns"])
+        == {"user", "item", "time", "label"}
+    )
+    table = recipe(kind="table")["options"]
+    assert (table["label"], table["time"], table["group"]) == ("click", "ts", "user")
+    assert {field["name"] for field in table["fields"]} >= {"user", "item"}
+    assert recipe(kind="table", user="item")["options"]["group"] == "item"
+    with pytest.raises(ValueError, match=r"--kind table: din reads histories.*--model deepfm"):
+        recipe("din", kind="table")
+    for role in ("items", "item", "users"):
+        with pytest.raises(
+            ValueError, match=f"--{role} .*: a table has no items of its own; leave it out, or --kind table"
+        ):
+            recipe(kind="table", **{role: "item"})
+    with pytest.raises(ValueError, match=r"clicks.csv: no column looks like the time"):
+        recipe_for_file(TrainOptions(recipe="clicks.csv", model="deepfm", kind="log"))
+    assert main(["init", "log.csv", "--yes", "--kind", "table"]) == 0
+    assert "\nrows of a table" in capsys.readouterr().out
+    assert sorted(path.name for path in (clicks / "log").iterdir()) == ["deepfm.yaml", "schema.yaml"]
+    for kind, says in (("log", "samples with an empty history"), ("table", "fields (in the training part)")):
+        assert main(["data", "inspect", "log.csv", "--kind", kind]) == 0
+        assert says in capsys.readouterr().out
+
+
 def test_rows_with_a_time_are_parted_by_it(clicks):
     lines = (clicks / "clicks.csv").read_text().splitlines()
     timed = [f"{line},{'ts' if not place else 1_700_000_000 + place}" for place, line in enumerate(lines)]

@@ -34,21 +34,27 @@ def guess_files(
     users: str | os.PathLike | None = None,
     given: Mapping[str, str] | None = None,
     ask: Ask | None = None,
-    may_be_table: bool = True,
+    kind: str | None = None,
 ) -> LogGuess:
-    """The log of the files; where one file lacks a user, an item or a time and it `may_be_table`, the table that it is.
+    """The log of the files; where one file lacks a user, an item or a time, the table that it is.
 
     Args:
-        events, items, users: paths of files. given, ask: as in [`guess_log`].
+        events, items, users: paths of files. given, ask: as in [`guess_log`]. kind: `log` or `table` where it is known which.
 
     Raises:
         FileNotFoundError, ValueError: as [`sample_file`], [`guess_log`] and [`guess_table`] do.
     """
+    given = given or {}
+    for role, path in {"items": items, "users": users, "item": given.get("item")}.items() if kind == "table" else ():
+        if path is not None:
+            raise ValueError(f"--{role} {path}: a table has no items of its own; leave it out, or --kind table")
     files = [None if path is None else sample_file(path) for path in (events, items, users)]
+    if kind == "table":
+        return guess_table(files[0], given)
     try:
         return guess_log(*files, given, ask)
     except NoLogError as error:
-        if not may_be_table or files[1:] != [None, None] or "item" in (given or {}):
+        if kind == "log" or files[1:] != [None, None] or "item" in given:
             raise
         guess = guess_table(files[0], given)
         if files[0].called("user") and files[0].called("item"):  # what would be a log

@@ -214,7 +214,7 @@ class TabularInput(GoingOn, StoredInput):
         if _is_log(self.data):
             raise ValueError(
                 f"training.from_run goes on from day to day with tables, and with logs for families of sequences; {self.data['name']!r} is "
-                "an interaction log, which this family reads as a table; make a table of it"
+                "an interaction log, which this family reads as a table; train a data file from the first day on with --kind table, its rows by themselves"
             )
         super().go_on_from(run)
 
