@@ -10,8 +10,9 @@ import numpy as np
 from lmctr.evaluation.evaluator import evaluate_probabilities
 
 if TYPE_CHECKING:  # scikit-learn takes a second to import, and only baselines need it
-    from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
+
+    from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 
 __all__ = [
     "MAX_FITTED_EVENTS",
@@ -66,13 +67,13 @@ def check_classes(labels: np.ndarray, part: str, rows: str) -> None:
         )
 
 
-def boosted_trees(labels: np.ndarray, seed: int) -> HistGradientBoostingClassifier:
+def boosted_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     """Learning rate 0.05, leaves of at least 0.5 % of the rows (between 20 and 100). From 1,000 rows on, up to 500 trees, stopped early on a
     random tenth of the rows, which `seed` draws; below, or with fewer than 20 rows of a class, 50 trees."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
+    from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 
     stops_early = _can_stop_early(labels)
-    return HistGradientBoostingClassifier(
+    return BoostedTreesClassifier(
         learning_rate=0.05,
         max_iter=500 if stops_early else 50,
         min_samples_leaf=min(100, max(20, len(labels) // 200)),
@@ -99,16 +100,16 @@ def statistic_regression() -> LogisticRegression:
     return LogisticRegression(C=0.1, max_iter=500)
 
 
-def statistic_trees(labels: np.ndarray, seed: int) -> HistGradientBoostingClassifier:
+def statistic_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     """Trees for the statistics of a log: learning rate 0.05, 15 leaves, a random third of the columns per split. 150 trees, 50 below 1,000
     rows, and from 100,000 rows on up to 500, stopped early as in `boosted_trees` if there are 20 rows of each class.
 
     Chosen on the validation part of MovieLens latest-small among 100 to 600 trees, 8 to 31 leaves, leaves of 20 to 200 rows.
     """
-    from sklearn.ensemble import HistGradientBoostingClassifier
+    from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 
     num_rows, many = len(labels), _can_stop_early(labels, 100_000)
-    return HistGradientBoostingClassifier(
+    return BoostedTreesClassifier(
         learning_rate=0.05,
         max_iter=500 if many else 150 if num_rows >= 1000 else 50,
         max_leaf_nodes=15,
@@ -120,17 +121,17 @@ def statistic_trees(labels: np.ndarray, seed: int) -> HistGradientBoostingClassi
     )
 
 
-def field_trees(labels: np.ndarray, seed: int) -> HistGradientBoostingClassifier:
+def field_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     """Trees for numbers and ids of a table: learning rate 0.05, 15 leaves, a random half of the columns per split. From 1,000 rows on, up to
     500 trees, stopped early as in `boosted_trees` after 20 without a gain; below, 50 trees.
 
     Chosen on the validation parts of four public tables (model_cards/tabular_families.md) among 8 to 31 leaves, a third to all columns, and with
     the rates of values as columns; of ten more, rates helped those with fields of more values than `TREE_BINS`, and no other.
     """
-    from sklearn.ensemble import HistGradientBoostingClassifier
+    from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 
     stops_early = _can_stop_early(labels)
-    return HistGradientBoostingClassifier(
+    return BoostedTreesClassifier(
         learning_rate=0.05,
         max_iter=500 if stops_early else 50,
         max_leaf_nodes=15,

@@ -6,12 +6,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from test_linear_start import HALF_LIFE, LOG, MODELS, fitted, logits_of, run_of
 
 import lmctr
 from lmctr.data import load_log, split_log
+from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 from lmctr.hub.export import export_model
 from lmctr.hub.model_card import build_card
 from lmctr.runs.inputs.boosting import add_trees
@@ -28,7 +28,7 @@ def samples(count=1500, tasks=1, seed=0):
 
 
 def forest(values, labels, weight, seed):
-    """What gives the log-odds of rows (S, Fs): put together by hand from scikit-learn's own scores."""
+    """What gives the log-odds of rows (S, Fs): put together by hand from scores of scikit-learn's trees (see test_weighted_trees)."""
     line = LogisticRegression(C=0.1, max_iter=500).fit(values, labels, weight)
     coefficients, intercept = line.coef_[0].astype(np.float32), line.intercept_[0].astype(np.float32)
 
@@ -48,7 +48,7 @@ def forest(values, labels, weight, seed):
         "random_state": seed,
     }
     plain, more = (
-        HistGradientBoostingClassifier(**settings).fit(read(values), labels, weight) for read in (np.asarray, columns)
+        BoostedTreesClassifier(**settings).fit(read(values), labels, weight) for read in (np.asarray, columns)
     )
     return lambda some: (plain.decision_function(some) + more.decision_function(columns(some))) / 2
 

@@ -1,0 +1,67 @@
+"""`BoostedTreesClassifier`: scikit-learn's trees on weighted rows, found with one sort of each column."""
+
+import numpy as np
+import pytest
+import sklearn.ensemble._hist_gradient_boosting.binning as binning
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
+
+pytest.importorskip("sklearn", minversion="1.8")  # whose bins have equal weights
+
+
+def table(rows, seed):
+    """Columns of many values, of few, rounded, skewed, mostly zero, and with missing values; labels; weights, of which some are zero."""
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=(rows, 8)).astype(np.float32)
+    values[:, 1] = generator.integers(0, 9, rows)
+    values[:, 2] = np.round(values[:, 2], 1)
+    values[:, 3] = np.exp(3 * values[:, 3])
+    values[:, 4] = np.where(generator.random(rows) < 0.7, 0, values[:, 4])
+    values[:, 5] = generator.integers(0, 400, rows)
+    values[generator.random(rows) < 0.1, 6] = np.nan
+    scores = (
+        values[:, 0] + np.nan_to_num(values[:, 6]) * values[:, 4] + values[:, 5] / 200 + generator.normal(size=rows)
+    )
+    weights = {0: generator.uniform(0.2, 1.0, rows), 1: generator.integers(0, 3, rows).astype(float), 2: np.ones(rows)}
+    return values, (scores > 1).astype(np.int64), weights[seed % 3]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_trees_are_those_of_scikit_learn(seed):
+    settings = {
+        "max_iter": 40,
+        "max_leaf_nodes": 15,
+        "l2_regularization": 5.0,
+        "max_features": 0.5,
+        "random_state": seed,
+    }
+    values, labels, weights = table([1500, 700][seed % 2], seed)
+    expected = HistGradientBoostingClassifier(**settings, early_stopping=False).fit(values, labels, weights)
+    found = BoostedTreesClassifier(**settings, early_stopping=False).fit(values, labels, weights)
+    for rows in (values, table(2000, seed + 10)[0]):  # rows between those that it was fitted on, too
+        assert np.ptp(found.decision_function(rows)) > 1
+        np.testing.assert_array_equal(found.decision_function(rows), expected.decision_function(rows))
+
+
+def test_without_weights_and_stopped_early():
+    values, labels, weights = table(1500, 3)
+    settings = {"max_iter": 200, "early_stopping": True, "random_state": 0}
+    plain = [made(**settings).fit(values, labels) for made in (HistGradientBoostingClassifier, BoostedTreesClassifier)]
+    np.testing.assert_array_equal(*(trees.predict_proba(values) for trees in plain))
+    weighted = BoostedTreesClassifier(**settings).fit(values, labels, weights)
+    assert 5 < weighted.n_iter_ < 200
+    assert np.corrcoef(weighted.decision_function(values), plain[0].decision_function(values))[0, 1] > 0.9
+
+
+def test_no_percentile_is_looked_up_alone(monkeypatch):
+    """What makes it fast: scikit-learn's search, a sort for each percentile, is never reached."""
+    values, labels, weights = table(1500, 0)
+
+    def searched(*args, **options):
+        raise AssertionError("a percentile was looked up")
+
+    monkeypatch.setattr(binning, "_weighted_percentile", searched)
+    with pytest.raises(AssertionError, match="a percentile was looked up"):
+        HistGradientBoostingClassifier(max_iter=2).fit(values, labels, weights)
+    BoostedTreesClassifier(max_iter=2).fit(values, labels, weights)
