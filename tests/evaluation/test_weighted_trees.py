@@ -65,3 +65,16 @@ def test_no_percentile_is_looked_up_alone(monkeypatch):
     with pytest.raises(AssertionError, match="a percentile was looked up"):
         HistGradientBoostingClassifier(max_iter=2).fit(values, labels, weights)
     BoostedTreesClassifier(max_iter=2).fit(values, labels, weights)
+
+
+def test_a_threshold_beside_an_empty_bin_is_the_lower_one():
+    """Rows of weight 4 among rows of 1: a value fills a bin, and the threshold behind it is half-way to the next value, with no row between."""
+    generator = np.random.default_rng(0)
+    weights = np.where(np.isin(np.arange(360), 2 + 7 * np.arange(50)), 4.0, 1.0)
+    values = np.arange(360, dtype=np.float32)[:, None]
+    labels = (generator.random(360) < 0.5).astype(np.int64)  # splits anywhere
+    settings = {"max_iter": 30, "max_leaf_nodes": 31, "min_samples_leaf": 1, "early_stopping": False}
+    expected = HistGradientBoostingClassifier(**settings).fit(values, labels, weights)
+    found = BoostedTreesClassifier(**settings).fit(values, labels, weights)
+    between = np.arange(0, 359, 0.125)[:, None]
+    np.testing.assert_array_equal(found.decision_function(between), expected.decision_function(between))
