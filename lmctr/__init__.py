@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from lmctr import _moved
-from lmctr.models.families import public_classes
+from lmctr.models.families import add_installed, public_classes
 from lmctr.utils.lazy import load_target
 
 __version__ = "0.1.0"
@@ -78,5 +78,8 @@ def _is_command_line() -> bool:
     return bool(program) and PurePath(program[0]).stem == "lmctr"
 
 
+add_installed()
+if "lmctr.auto" in sys.modules:  # imported by one of them
+    load_target("lmctr.auto:register_all")()
 if not _is_command_line():
     import_module("lmctr.runs.pipeline")  # and by it lmctr.auto

@@ -1,15 +1,19 @@
 """The Auto classes of the library: the only place that registers anything, a row of the family table after the other."""
 
+import warnings
 from collections import OrderedDict
 
 from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor, FeatureExtractionMixin
 from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from lmctr.models.families import Family, add_family, families
+from lmctr.models.families import Family, add_family, drop_family, families
 from lmctr.utils.lazy import load_target
 
-__all__ = ["AutoModelForCTR", "list_models", "register_family"]
+__all__ = ["AutoModelForCTR", "list_models", "register_all", "register_family"]
+
+
+_REGISTERED: set[str] = set()
 
 
 class AutoModelForCTR(_BaseAutoModelClass):
@@ -38,6 +42,7 @@ def register_family(family: Family) -> None:
 
     Raises:
         ValueError: its name or its class names are taken.
+        ImportError, AttributeError: its module, or a class of it, is not there.
 
     Example:
 
@@ -46,18 +51,38 @@ def register_family(family: Family) -> None:
     ```
     """
     add_family(family)
-    _register(family)
+    try:
+        _register(family)
+    except (ImportError, AttributeError):  # of a mistyped module; the row may come again
+        drop_family(family)
+        raise
 
 
 def _register(family: Family) -> None:
-    config, processor = family.load("Config"), load_target(family.processor)
+    config, model, for_ctr = map(family.load, ("Config", "Model", "ForCTR"))
+    processor = load_target(family.processor)
     AutoConfig.register(family.model_type, config)
-    AutoModel.register(config, family.load("Model"))
-    AutoModelForCTR.register(config, family.load("ForCTR"))
+    AutoModel.register(config, model)
+    AutoModelForCTR.register(config, for_ctr)
     AutoProcessor.register(config, processor)
     if issubclass(processor, FeatureExtractionMixin):
         AutoFeatureExtractor.register(config, processor)
+    _REGISTERED.add(family.model_type)
 
 
-for _family in families():
-    _register(_family)
+def register_all() -> None:
+    """Register the families of the table that are not yet; one of another package that cannot be is left out with a warning."""
+    for family in families():
+        try:
+            if family.model_type not in _REGISTERED:
+                _register(family)
+        except Exception as error:
+            if family.module is None:
+                raise
+            drop_family(family)
+            warnings.warn(
+                f"the model family {family.model_type!r} ({family.module}) is left out: {error}", stacklevel=2
+            )
+
+
+register_all()

@@ -54,6 +54,20 @@ class CTRModelTesterMixin:
         )
         torch.testing.assert_close(output.loss.double(), reference, atol=1e-6, rtol=1e-6)
 
+    def test_a_tuple_where_asked(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        loss, logits = model(**batch, return_dict=False)[:2]
+        torch.testing.assert_close(model(**batch, return_dict=None).logits, logits)
+        torch.testing.assert_close(model(**batch).loss, loss)
+
+    def test_what_is_no_weight_is_refused(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        for value in (-1.0, float("nan")):
+            with pytest.raises(ValueError, match=f"sample_weight: {value:g} is no weight; accepted: 0 and above"):
+                model(**batch, sample_weight=torch.full((len(batch["labels"]),), value))
+
     def test_ignored_rows_and_weights_in_the_loss(self):
         model = self.make_model()
         batch = self.make_batch(model.config)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -209,6 +210,53 @@ def test_rows_that_cannot_join(changes, message):
     with pytest.raises(ValueError, match=message):
         lmctr.register_family(Family(**values | changes))
     assert families() == before
+
+
+def test_a_mistyped_module_leaves_no_row():
+    values = {"model_type": "retried", "stem": "FieldSum", "input": "tabular", "says": "", "paper": "p https://a.b"}
+    before = families()
+    for module in ("no_such_package.modeling", "lmctr.auto"):
+        with pytest.raises((ImportError, AttributeError)):
+            lmctr.register_family(Family(**values | {"stem": "Retried"}, module=module))
+        assert families() == before
+
+
+def test_a_family_of_an_installed_package(tmp_path):
+    """By its entry point it is there for every process, the command line's too; one that cannot be loaded is a warning."""
+    (tmp_path / "mine").mkdir()
+    row = 'Family("mine", "Mine", "tabular", "fields", "Me: Mine. https://a.b", module="mine.modeling")'
+    (tmp_path / "mine/__init__.py").write_text(f"from lmctr.models.families import Family\nFAMILY = {row}\n")
+    (tmp_path / "mine/modeling.py").write_text(
+        "from lmctr.models.dnn.configuration_dnn import DNNConfig\n"
+        "from lmctr.models.dnn.modeling_dnn import DNNForCTR, DNNModel, DNNPreTrainedModel\n"
+        "class MineConfig(DNNConfig):\n    model_type = 'mine'\n"
+        "class MinePreTrainedModel(DNNPreTrainedModel):\n    config_class = MineConfig\n"
+        "class MineModel(DNNModel):\n    config_class = MineConfig\n"
+        "class MineForCTR(DNNForCTR):\n    config_class = MineConfig\n"
+    )
+    for name, target in {"mine": "mine:FAMILY", "broken": "no_such_module:FAMILY"}.items():
+        about = tmp_path / f"{name}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(f"[lmctr.families]\n{name} = {target}\n")
+    code = (
+        "import warnings\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import lmctr\n"
+        "from transformers import AutoConfig\n"
+        f"lmctr.MineForCTR(lmctr.MineConfig(vocab_sizes=[5, 5], hidden_units=[4])).save_pretrained({str(tmp_path / 'saved')!r})\n"
+        f"print(type(lmctr.AutoModelForCTR.from_pretrained({str(tmp_path / 'saved')!r})).__name__, 'mine' in lmctr.list_models())\n"
+        "print([str(one.message) for one in told if 'broken' in str(one.message)])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    first, second = done.stdout.strip().splitlines()
+    assert first == "MineForCTR True"
+    assert "the model family 'broken' (no_such_module:FAMILY) is left out: No module named 'no_such_module'" in second
+    keys = [sys.executable, "-W", "ignore", "-m", "lmctr", "train", "--list-keys", "mine"]
+    done = subprocess.run(keys, capture_output=True, text=True, env=environment, check=True)
+    assert "hidden_units" in done.stdout
 
 
 def test_an_unknown_family_names_the_nearest():

@@ -1,19 +1,32 @@
 """The model families: one row each. Nothing else in the package lists them.
 
 A row is all that the package must know of a family besides its classes: by it the Auto classes, `import lmctr`, recipes, predictions,
-serving, benchmarks and model cards find it. A family of another package joins by [`~lmctr.register_family`].
+serving, benchmarks and model cards find it. A family of another package joins by an entry point of the group `lmctr.families`, or by
+[`~lmctr.register_family`].
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import Any
 
 from lmctr.utils.lazy import load_target
 from lmctr.utils.suggest import did_you_mean
 
-__all__ = ["DEFAULT_FAMILY", "INPUTS", "Family", "add_family", "families", "family_of", "public_classes"]
+__all__ = [
+    "DEFAULT_FAMILY",
+    "INPUTS",
+    "Family",
+    "add_family",
+    "add_installed",
+    "drop_family",
+    "families",
+    "family_of",
+    "public_classes",
+]
 
 DEFAULT_FAMILY = "ctr_sink"
 """The family of a recipe that names none."""
@@ -315,6 +328,21 @@ def add_family(family: Family) -> None:
             )
     if family not in _FAMILIES:
         _FAMILIES.append(family)
+
+
+def drop_family(family: Family) -> None:
+    """Take a row out of the table again."""
+    _FAMILIES.remove(family)
+
+
+def add_installed() -> None:
+    """Add the families of other installed packages: what their entry points of the group `lmctr.families` name, a [`Family`] each. One that
+    cannot be added is a warning."""
+    for entry in entry_points(group="lmctr.families"):
+        try:
+            add_family(entry.load())
+        except Exception as error:  # another package's fault must not end this one
+            warnings.warn(f"the model family {entry.name!r} ({entry.value}) is left out: {error}", stacklevel=2)
 
 
 def public_classes() -> dict[str, str]:

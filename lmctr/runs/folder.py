@@ -253,6 +253,8 @@ class RunFolder:
             checkpoints = sorted(self.path.glob("checkpoints/checkpoint-*/config.json"))
             if checkpoints:
                 hint = f"; it has checkpoints but no finished model: continue the training with --resume, or give {checkpoints[-1].parent}"
+            elif (self.path / "adapter_config.json").is_file():
+                hint = ": it holds adapters alone; lmctr.training.lora.merge_lora(load_adapter(model, folder)) makes a model of them and their base"
             elif self.started:
                 hint = ": it is not the folder of a finished run"
             else:

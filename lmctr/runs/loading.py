@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from lmctr import __version__
 from lmctr.auto import AutoModelForCTR, list_models
 from lmctr.models.common.configuration import CTRConfig
+from lmctr.models.families import family_of
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.trust import check_classes, check_size
 from lmctr.utils.files import read_json
+from lmctr.utils.lazy import load_target
 from lmctr.utils.load_report import held_load_report
 from lmctr.utils.progress import step
 
-__all__ = ["check_fingerprint", "check_tokenizer_files", "load_bare_model", "load_folder", "load_run"]
+__all__ = ["check_processor", "check_tokenizer_files", "load_bare_model", "load_folder", "load_run"]
 
 
 def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
@@ -42,7 +45,7 @@ def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     if config.has_tokenizer:
         check_tokenizer_files(folder.path)
     processor = _load_processor(folder)
-    check_fingerprint(folder.config.get("processor_fingerprint"), processor, str(folder.path))
+    check_processor(folder.config, processor, str(folder.path))
     return model, processor
 
 
@@ -76,8 +79,16 @@ def _check_agreement(folder: RunFolder, config: CTRConfig) -> None:
             )
 
 
-def check_fingerprint(wanted: str | None, processor: Any, where: str) -> None:
-    """Ids mean nothing without the vocabularies that the model was trained with: raises `ValueError` that starts with `where`."""
+def check_processor(config: Any, processor: Any, where: str) -> None:
+    """Ids mean nothing without the vocabularies that the model was trained with: raises `ValueError` that starts with `where` for another
+    processor than a model's configuration (an object or a dict) tells of, or one of another kind."""
+    read = config.get if isinstance(config, dict) else partial(getattr, config)
+    wanted = load_target(family_of(read("model_type", None)).processor)
+    if not isinstance(processor, wanted):
+        raise ValueError(
+            f"{where}: a {type(processor).__name__}, but a model of the type {read('model_type', None)} reads what a {wanted.__name__} makes"
+        )
+    wanted = read("processor_fingerprint", None)
     found = getattr(processor, "fingerprint", None)
     if wanted is not None and wanted != found:
         raise ValueError(

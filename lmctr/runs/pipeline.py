@@ -14,6 +14,7 @@ from transformers import AutoProcessor, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from lmctr.auto import AutoModelForCTR
+from lmctr.models.common.base import evaluation_copy
 
 __all__ = ["ClickPredictionPipeline"]
 
@@ -60,7 +61,7 @@ class ClickPredictionPipeline(Pipeline):
     def __init__(self, model: Any, processor: Any = None, **kwargs):
         from lmctr.runs.answers import load_item_statistics, load_retriever
         from lmctr.runs.download import local_folder
-        from lmctr.runs.loading import check_fingerprint
+        from lmctr.runs.loading import check_processor
 
         place = model.name_or_path
         if not place and (processor is None or isinstance(processor, str)):
@@ -73,7 +74,7 @@ class ClickPredictionPipeline(Pipeline):
             processor = AutoProcessor.from_pretrained(
                 processor or place, revision=(revision if own else None) or "main"
             )
-        check_fingerprint(getattr(model.config, "processor_fingerprint", None), processor, "processor")
+        check_processor(model.config, processor, "processor")
         super().__init__(model, processor=processor, **kwargs)
         self._kind = getattr(processor, "request_kind", None)
         self._retriever = self._items = None
@@ -84,7 +85,7 @@ class ClickPredictionPipeline(Pipeline):
     def _sanitize_parameters(self, max_tokens: int | None = None, **unknown) -> tuple[dict, dict, dict]:
         if unknown:
             raise ValueError(
-                f"{', '.join(unknown)}: the pipeline takes batch_size and max_tokens besides transformers' own"
+                f"{', '.join(unknown)}: the pipeline takes batch_size, max_tokens and what loads a model (device, dtype, ...)"
             )
         return {}, {} if max_tokens is None else {"max_tokens": max_tokens}, {}
 
@@ -92,15 +93,20 @@ class ClickPredictionPipeline(Pipeline):
         """Answers to `inputs`, see the class; `batch_size` and `max_tokens` as there."""
         from lmctr.runs.answers.predict import answers_for
 
-        settings = {"batch_size": batch_size or self._batch_size, **self._forward_params}
+        batch_size = self._batch_size if batch_size is None else batch_size
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size: got {batch_size}, accepted: an integer from 1")
+        settings = {"batch_size": batch_size, **self._forward_params}
         settings |= self._sanitize_parameters(**kwargs)[1]
+        if not hasattr(inputs, "__len__") and hasattr(inputs, "column_names"):  # a stream of rows
+            inputs = iter(inputs)
         several = (Mapping, list, tuple, Iterator)
         if isinstance(inputs, str) or not (isinstance(inputs, several) or hasattr(inputs, "__len__")):
             raise ValueError(f"inputs: expected a request or row (a dict), or several, got {type(inputs).__name__}")
         if self._kind != "table":
             # One for the whole call: a history that goes on from the request before is encoded once.
             parts = self._retriever, settings["batch_size"], settings.pop("max_tokens", None), self._items
-            settings = {"answers": answers_for(self.model, self.processor, *parts)}
+            settings = {"answers": answers_for(evaluation_copy(self.model), self.processor, *parts)}
         elif not isinstance(inputs, several):
             return self.run_single(inputs, {}, settings, {})  # a table
         if isinstance(inputs, Mapping):
@@ -128,7 +134,7 @@ class ClickPredictionPipeline(Pipeline):
                 self.processor, self.processor.oov_counts, self.processor.unknown_examples, "inputs"
             ):
                 logger.warning(warning)
-            logits = table_logits(self.model, inputs, settings["batch_size"])
+            logits = table_logits(evaluation_copy(self.model), inputs, settings["batch_size"])
             return {"scored": [({"single": True}, logits[place : place + 1]) for place in range(len(logits))]}
         return {"scored": list(answers.scored((f"inputs[{n}]", row) for n, row in enumerate(rows, first)))}
 

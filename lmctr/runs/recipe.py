@@ -23,7 +23,7 @@ from lmctr.runs.find import GROUPS, RecipeError, find_recipe
 from lmctr.runs.inputs import config_class, input_class
 from lmctr.runs.inputs.keys import TrainingKeys
 from lmctr.runs.words import OTHER_WORDS
-from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.arguments import REFUSED, CTRTrainingArguments
 from lmctr.utils import files
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values, Wording, dataclass_values, read_values, show
@@ -43,13 +43,7 @@ SET_BY_LMCTR = {
         ("hub_token", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"),
         "train first, then run `lmctr push RUN user/name`",
     ),
-    **dict.fromkeys(
-        ("prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches", "include_for_metrics"),
-        "metrics are exact and computed from all scores",
-    ),
-    "dataloader_drop_last": "each sample is seen exactly once per epoch",
-    "auto_find_batch_size": "set training.per_device_train_batch_size and training.gradient_accumulation_steps",
-    "label_smoothing_factor": "the loss is binary cross-entropy of 0/1 labels",
+    **{name: reason for name, (_, reason) in REFUSED.items()},
     "local_rank": "the launcher sets it",
 }
 # Families without stages have `epochs`, which is stage 2 alone; `stage2_epochs` is its old name there.

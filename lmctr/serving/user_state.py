@@ -84,7 +84,7 @@ class UserState:
     ):
         self._scorer = scorer_for(model, processor)
         self._statistics = None if items is None else RequestStatistics(processor, items)
-        self._weights = weights_version(self._scorer.model.parameters())
+        self._weights = weights_version(self._scorer.model)
         self._settings = processor_fingerprint(processor)
         self._history: list[dict[str, Any]] = []
         self._encoded: EncodedHistory | None = None
@@ -194,9 +194,9 @@ class UserState:
             raise ValueError("history: the UserState was made with another processor; score it with its own")
 
     def _check_weights(self) -> None:
-        if weights_version(self._scorer.model.parameters()) != self._weights:
+        if weights_version(self._scorer.model) != self._weights:
             raise ValueError(
-                "the model's weights were changed or moved since the UserState was made; make a new one from the history"
+                "the model's weights were changed or moved since the UserState was made, or other adapters act; make a new one from the history"
             )
 
     def save(self, path: str | Path) -> Path:

@@ -26,6 +26,20 @@ _TRACKERS = [
     "trackio",
     "wandb",
 ]
+REFUSED: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(
+        ("prediction_loss_only", "batch_eval_metrics"), (False, "metrics are exact and computed from all scores")
+    ),
+    "eval_do_concat_batches": (True, "metrics are exact and computed from all scores"),
+    "include_for_metrics": ([], "metrics are exact and computed from all scores"),
+    "dataloader_drop_last": (False, "each sample is seen exactly once per epoch"),
+    "label_smoothing_factor": (0.0, "the loss is binary cross-entropy of 0/1 labels"),
+    "auto_find_batch_size": (
+        False,
+        "it changes the global batch while training; set per_device_train_batch_size and gradient_accumulation_steps instead",
+    ),
+}
+"""Arguments of `TrainingArguments` that would have no effect, with the value that they keep, and why."""
 _LOWER_IS_BETTER = ("loss", "normalized_entropy", "expected_calibration_error")
 
 
@@ -37,7 +51,8 @@ def _field(default: Any, says: str) -> Any:
 class CTRTrainingArguments(TrainingArguments):
     r"""[`~transformers.TrainingArguments`] with the defaults of CTR-Sink (arXiv 2508.03668, section 4) and two stages.
 
-    All arguments of the parent class are accepted. `num_train_epochs` is the sum of the stages and is not given.
+    The arguments of the parent class are accepted but for those of `REFUSED`. `num_train_epochs` is the sum of the stages; given alone, it
+    is the epochs of both.
     The defaults differ from the parent's in: cosine schedule, warm-up over 5 % of the steps, fused AdamW, weight decay
     5e-5, evaluation and saving after each epoch, best checkpoint by validation AUC, at most two checkpoints kept,
     batches of samples of similar length, no reports to outside services.
@@ -253,11 +268,10 @@ class CTRTrainingArguments(TrainingArguments):
                     f"{name} turns the weights themselves to half precision when the trained model is measured, and they "
                     f"would be saved like that; set {name.split('_')[0]} instead, which computes in half precision only"
                 )
-        if self.auto_find_batch_size:
-            raise ValueError(
-                "auto_find_batch_size changes the global batch while training; set per_device_train_batch_size and "
-                "gradient_accumulation_steps instead"
-            )
+        for name, (default, reason) in REFUSED.items():
+            if getattr(self, name) not in (default, None):
+                raise ValueError(f"{name}={getattr(self, name)!r} is not accepted: {reason}")
+        self._set_epochs()
         if self.stage2_epochs == 0 or self.eval_strategy == "no":
             # The best checkpoint is chosen among stage-2 evaluations: without them the last weights are the result.
             self.load_best_model_at_end = False
@@ -268,7 +282,6 @@ class CTRTrainingArguments(TrainingArguments):
                     f"eval_steps={eval_steps} and save_steps={self.save_steps} must be equal with "
                     "load_best_model_at_end: the best evaluation must have a checkpoint"
                 )
-        self.num_train_epochs = self.stage1_epochs + self.stage2_epochs
         self._rename_checkpointing()
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = not self.metric_for_best_model.endswith(_LOWER_IS_BETTER)
@@ -276,6 +289,22 @@ class CTRTrainingArguments(TrainingArguments):
         super().__post_init__()
         self._check_trackers()
         self._set_plateau_mode()
+
+    def _set_epochs(self) -> None:
+        """Of `num_train_epochs`, where it alone was given, the second stage has what the first one leaves."""
+        given, kinds = self.num_train_epochs, type(self).__dataclass_fields__
+        if given not in (kinds["num_train_epochs"].default, self.stage1_epochs + self.stage2_epochs):
+            if (
+                self.stage2_epochs != kinds["stage2_epochs"].default
+                or given != int(given)
+                or given < self.stage1_epochs
+            ):
+                raise ValueError(
+                    f"num_train_epochs={given:g}, with stage1_epochs={self.stage1_epochs} and stage2_epochs={self.stage2_epochs}: accepted is "
+                    "their sum, or a whole number beside stage1_epochs alone; max_steps for parts of an epoch"
+                )
+            self.stage2_epochs = int(given) - self.stage1_epochs
+        self.num_train_epochs = self.stage1_epochs + self.stage2_epochs
 
     def load_callbacks(self) -> list[type[TrainerCallback]]:
         """The classes that `callbacks` names; raises `ValueError` for what names none."""

@@ -24,7 +24,7 @@ from transformers import PreTrainedConfig
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter"]
+__all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter", "save_base_config"]
 
 CONFIG_FILE = "ctr_config.json"
 
@@ -119,7 +119,12 @@ def save_adapter(model: PeftModel, folder: str | Path) -> None:
     model.save_pretrained(str(folder))
     if not had_card:  # PEFT's is a form to fill in
         (folder / "README.md").unlink(missing_ok=True)
-    write_json(folder / CONFIG_FILE, model.get_base_model().config.to_diff_dict())
+    save_base_config(model, folder)
+
+
+def save_base_config(model: PeftModel, folder: str | Path) -> None:
+    """Write the configuration that the base of saved adapters must have beside them."""
+    write_json(Path(folder) / CONFIG_FILE, model.get_base_model().config.to_diff_dict())
 
 
 def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = False) -> PeftModel:

@@ -59,11 +59,13 @@ from lmctr.training.sharded import (
     without_row_states,
 )
 
+_OF_TRAINER = ("groups", "times", "lengths")  # of a sample, and for no model
+
 
 class CTRTrainer(Trainer):
     r"""Trains and measures a model whose forward takes `labels`, `sample_weight` and `num_items_in_batch`.
 
-    Datasets are map-style; besides `__len__` and `__getitem__` these attributes are used when present:
+    Datasets are map-style; besides `__len__` and `__getitem__` these attributes, or columns of a `datasets.Dataset`, are used when present:
     `lengths` (S,) token lengths (for batches of similar length), `labels` (S,), `groups` (S,) user of each sample (for
     the grouped AUC), `sample_weight` (S,) for the metrics, `times` (S,) unix seconds for `recency_half_life`. Rows of several samples: `labels`, `times` and
     `sample_weight` are (R, C), `groups` (R,), and
@@ -114,6 +116,13 @@ class CTRTrainer(Trainer):
             raise ValueError(
                 "data_collator is missing: give the collator of the data view, for example TextCollator(view)"
             )
+        sets = eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
+        for name, dataset in {"train_dataset": train_dataset, **sets}.items():
+            if dataset is not None and not hasattr(dataset, "__len__"):
+                raise ValueError(
+                    f"{name}: a stream ({type(dataset).__name__}) has no length, which exact epochs and metrics need; give a map-style data set, "
+                    "such as datasets.load_dataset(...) without streaming"
+                )
         if args.embedding_optimizer != "dense" and model is not None:
             if args.shard_tables:
                 shard_model(model, args)
@@ -125,6 +134,8 @@ class CTRTrainer(Trainer):
             raise ValueError(
                 f"ema_decay={args.ema_decay} does not work with FSDP or DeepSpeed, where no process holds the weights; leave it out"
             )
+        if (kwargs.get("optimizers") or (None, None))[0] is not None:
+            _check_own_optimizer(args)
         averaging = [] if self.average is None else [self.average]
         super().__init__(
             model=model,
@@ -226,6 +237,10 @@ class CTRTrainer(Trainer):
 
     # ---- loss -----------------------------------------------------------------------------------------------------
 
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """As in the parent, without what only the trainer reads of a sample, which a data set may have as columns."""
+        return super()._prepare_inputs({key: value for key, value in inputs.items() if key not in _OF_TRAINER})
+
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor:
         """Weight of the rows that count in the global batch: all processes, all accumulation steps."""
         total = torch.zeros((), dtype=torch.float32, device=device)
@@ -244,11 +259,16 @@ class CTRTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """The model's own loss, pooling what the stage asks for (all tokens outside training)."""
+        """The model's own loss, or that of `compute_loss_func(outputs, labels, num_items_in_batch)`, pooling what the stage asks for (all
+        tokens outside training)."""
         if self._takes_pooling:
             inputs = {**inputs, "pooling": self.stages.pooling if model.training else "all"}
-        outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
-        loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
+        if self.compute_loss_func is None:
+            outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
+            loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
+        else:
+            outputs = model(**{key: value for key, value in inputs.items() if key not in ("labels", "sample_weight")})
+            loss = self.compute_loss_func(outputs, inputs["labels"], num_items_in_batch=num_items_in_batch)
         if num_items_in_batch is not None:
             # Gradients are averaged over the processes; the loss is already a share of the global mean.
             loss = loss * self.args.world_size
@@ -363,11 +383,12 @@ class CTRTrainer(Trainer):
         """Scores every row once, puts the scores in the dataset's order and measures them exactly."""
         dataset = dataloader.dataset.dataset
         compute_metrics, self.compute_metrics = self.compute_metrics, None
+        processed, self.preprocess_logits_for_metrics = self.preprocess_logits_for_metrics, None
         self.gather_function = self.accelerator.gather  # the parent resets it; batches have equal sizes already
         try:
             output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
         finally:
-            self.compute_metrics = compute_metrics
+            self.compute_metrics, self.preprocess_logits_for_metrics = compute_metrics, processed
         rows = dataloader.batch_sampler.gathered_rows
         logits, labels = _in_order(output.predictions, rows), _in_order(output.label_ids, rows)
         metrics = dict(output.metrics)
@@ -393,7 +414,8 @@ class CTRTrainer(Trainer):
                 metrics[f"{name}_loss"] = measured["log_loss"]
                 metrics.update({f"{name}_{key}": value for key, value in measured.items()})
         if compute_metrics is not None:
-            own = compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
+            shown = logits if processed is None else processed(*map(torch.from_numpy, (logits, labels))).numpy()
+            own = compute_metrics(EvalPrediction(predictions=shown, label_ids=labels))
             prefix = f"{metric_key_prefix}_"
             metrics.update({key if key.startswith(prefix) else prefix + key: value for key, value in own.items()})
         return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=len(logits))
@@ -511,7 +533,8 @@ class CTRTrainer(Trainer):
         return result
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save weights, configuration and processor, so that the folder can be loaded, measured, used and shared as it is.
+        """Save weights, configuration and processor, so that the folder can be loaded, measured, used and shared as it is; of a model with
+        adapters these, as [`~lmctr.training.lora.save_adapter`] does.
 
         The training arguments, which transformers pickles beside the weights, stay in checkpoints only: a pickle has no place beside a
         model that people share.
@@ -525,7 +548,12 @@ class CTRTrainer(Trainer):
             with self._averaged():
                 super().save_model(output_dir, _internal_call)
         if self.args.should_save and not _internal_call:
-            Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
+            folder = Path(output_dir or self.args.output_dir)
+            (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+            if hasattr(model := self.accelerator.unwrap_model(self.model), "get_base_model"):  # PEFT's
+                from lmctr.training.lora import save_base_config
+
+                save_base_config(model, folder)
 
     def _save_sharded(self, output_dir: str, is_checkpoint: bool) -> None:
         """As the parent's `_save`, of which all processes do a part."""
@@ -560,6 +588,15 @@ class CTRTrainer(Trainer):
                 folder, global_batch_size=self.args.total_train_batch_size, num_processes=self.args.world_size
             )
             rotate(folder.parent, limit, self.state.best_model_checkpoint)
+
+
+def _check_own_optimizer(args: CTRTrainingArguments) -> None:
+    """An optimiser that the user makes has its own groups."""
+    for name, plain in {"new_modules_learning_rate": None, "embedding_optimizer": "dense"}.items():
+        if getattr(args, name) != plain:
+            raise ValueError(
+                f"{name}={getattr(args, name)!r} has no effect on an optimizer that is given; leave one of them out"
+            )
 
 
 def _diagnostics(model: nn.Module | None, args: CTRTrainingArguments) -> list[TrainerCallback]:
@@ -609,7 +646,10 @@ def _damage_named(checkpoint: str | None) -> Iterator[None]:
 
 
 def _column(dataset: Any, name: str) -> np.ndarray | None:
+    """What a data set tells of each sample, as an attribute or a column."""
     values = getattr(dataset, name, None)
+    if values is None and name in (getattr(dataset, "column_names", None) or ()):
+        values = dataset.with_format("numpy")[name]
     return None if values is None else np.asarray(values)
 
 

@@ -41,7 +41,8 @@ def test_rows_of_tables(folder, tabular, tmp_path):
     expected = predict_rows(*tabular, ROWS)
     assert np.ptp(expected) > 1e-3
     columns = {key: [row[key] for row in ROWS] for key in ROWS[0]}
-    for rows in (ROWS, tuple(ROWS), iter(ROWS), pa.table(columns), Dataset.from_dict(columns)):
+    stream = Dataset.from_dict(columns).to_iterable_dataset()
+    for rows in (ROWS, tuple(ROWS), iter(ROWS), pa.table(columns), Dataset.from_dict(columns), stream):
         np.testing.assert_allclose(logits_of(list(pipe(rows))), expected, atol=1e-6)
     assert pipe(ROWS[0])["logit"] == pytest.approx(float(expected[0]))
     assert pipe(ROWS, batch_size=1) == pipe(ROWS)
@@ -67,6 +68,42 @@ def test_what_does_not_belong_together(folder, tabular):
         pipe("a1")
     with pytest.raises(ValueError, match="top_k: the pipeline takes"):
         pipe(ROWS, top_k=1)
+    with pytest.raises(ValueError, match="batch_size: got 0, accepted: an integer from 1"):
+        pipe(ROWS, batch_size=0)
+
+
+def test_a_processor_of_another_kind(tabular, tmp_path):
+    """Also where neither says by a fingerprint whose the other is."""
+    text, tables = (make_model(), lmctr.CTRSinkProcessor(make_tokenizer())), tabular
+    for model, processor in ((text[0], tables[1]), (tables[0], text[1])):
+        with pytest.raises(
+            ValueError, match=rf"processor: a {type(processor).__name__}, but a model of the type .* reads what a"
+        ):
+            pipeline("click-prediction", model=model, processor=processor, device="cpu")
+    text[0].save_pretrained(tmp_path)
+    tables[1].save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError,
+        match="that of a CTR-Sink is 'CTRSinkProcessor'",
+    ):
+        lmctr.runs.load(tmp_path).predict(ROWS)
+
+
+def test_a_model_in_training_is_scored_with_as_it_is_when_measured(tabular):
+    """Without dropout, and left in its mode."""
+    history = [{"text": "Heat (Crime)", "time": 10}, {"text": "Toy Story", "time": 20}]
+    request = {"history": history, "target": "Casino", "time": 30}
+    model, processor = make_model(), lmctr.CTRSinkProcessor(make_tokenizer(), num_behaviors=5)
+    dropping = lmctr.DNNForCTR(
+        lmctr.DNNConfig(**{**tabular[1].model_config_values(), "dropout": 0.5}, hidden_units=[16])
+    )
+    torch.nn.init.normal_(dropping.last_layer().weight)
+    for own, read, row in ((model, processor, request), (dropping, tabular[1], ROWS[1])):
+        expected = predict_rows(own.eval(), read, [row])[0]
+        pipe = pipeline("click-prediction", model=own, processor=read, device="cpu")
+        own.train()
+        assert [pipe(row)["logit"] for _ in range(3)] == pytest.approx([float(expected)] * 3, abs=1e-6)
+        assert own.training
 
 
 def test_requests_of_events():

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import save_file
 from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
@@ -272,6 +273,41 @@ def test_changed_weights_are_noticed(tmp_path):
     ):
         with pytest.raises(ValueError, match="weights were changed or moved since the UserState was made"):
             call()
+
+
+def test_adapters_that_act_are_noticed():
+    """Of a model that is being trained the kept copy, of any the kept state, is that of the adapters that act."""
+    settings = {"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
+    model, processor = make()
+    history, candidates = history_of(4), candidates_of(3)
+    plain = row_by_row(model, processor, history, candidates, 10**6)
+    adapted = get_peft_model(model, LoraConfig(**settings))
+    adapted.add_adapter("other", LoraConfig(**settings))
+
+    def expected():
+        adapted.eval()
+        found = row_by_row(adapted, processor, history, candidates, 10**6)
+        adapted.train()
+        return found
+
+    def found():
+        return score(adapted, processor, history, candidates, 10**6)
+
+    first = expected()
+    torch.testing.assert_close(found(), first)
+    with adapted.disable_adapter():
+        torch.testing.assert_close(found(), plain)
+    state = UserState(adapted, processor, history)
+    adapted.set_adapter("other")
+    second = expected()
+    assert min((one - two).abs().max() for one, two in ((first, second), (first, plain))) > 1e-3
+    torch.testing.assert_close(found(), second)
+    with pytest.raises(ValueError, match="or other adapters act; make a new one from the history"):
+        score(adapted, processor, state, candidates, 10**6)
+    adapted.set_adapter("default")
+    torch.testing.assert_close(score(adapted, processor, state, candidates, 10**6), first)
+    adapted.merge_adapter()
+    torch.testing.assert_close(found(), first, atol=1e-4, rtol=1e-4)
 
 
 def test_the_state_belongs_to_its_model_and_processor():

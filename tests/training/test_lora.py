@@ -2,7 +2,8 @@ import pytest
 import torch
 from toy_training import make_model, make_trainer
 
-from lmctr.training.lora import add_lora, merge_lora
+import lmctr
+from lmctr.training.lora import add_lora, load_adapter, merge_lora
 
 
 def test_new_modules_are_trained_whole_and_the_language_model_by_adapters(tmp_path):
@@ -51,6 +52,19 @@ def test_checkpoints_and_merging_keep_the_scores(tmp_path):
     torch.testing.assert_close(
         torch.tensor(merged.predictions), torch.tensor(wrapped.predictions), atol=1e-5, rtol=1e-4
     )
+
+
+def test_a_saved_model_with_adapters_is_loaded_onto_its_base(tmp_path):
+    trainer = make_trainer(tmp_path / "run", model=add_lora(make_model(dropout=0.0), {"r": 4}), learning_rate=1e-2)
+    trainer.train()
+    trainer.save_model(tmp_path / "saved")
+    loaded = load_adapter(make_model(dropout=0.0), tmp_path / "saved")
+    found = make_trainer(tmp_path / "again", model=loaded).predict(trainer.eval_dataset).predictions
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(trainer.predict(trainer.eval_dataset).predictions))
+    with pytest.raises(
+        FileNotFoundError, match=r"no config.json: it holds adapters alone; .*merge_lora\(load_adapter"
+    ):
+        lmctr.runs.load(tmp_path / "saved").predict([])
 
 
 @pytest.mark.parametrize("lora", [False, True])

@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import warm
+from datasets import Dataset
 from toy_training import ToyCollator, ToyDataset, make_model, make_trainer
-from transformers import TrainerCallback
+from transformers import TrainerCallback, default_data_collator
 
+import lmctr
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.checkpoints import newest_complete_checkpoint
@@ -388,3 +391,119 @@ def test_resuming_with_another_global_batch_is_an_error(tmp_path):
     trainer = make_trainer(tmp_path, stage1_epochs=0, stage2_epochs=1, per_device_train_batch_size=4)
     with pytest.raises(ValueError, match="written with 8 samples per optimiser step, now it is 4"):
         trainer.train(resume_from_checkpoint=tmp_path / "checkpoint-10")
+
+
+# ---- what transformers' users expect ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"label_smoothing_factor": 0.4}, "the loss is binary cross-entropy"),
+        ({"dataloader_drop_last": True}, "each sample is seen exactly once per epoch"),
+        ({"batch_eval_metrics": True}, "metrics are exact"),
+        ({"include_for_metrics": ["inputs"]}, "metrics are exact"),
+        ({"eval_do_concat_batches": False}, "metrics are exact"),
+        ({"auto_find_batch_size": True}, "it changes the global batch while training"),
+    ],
+)
+def test_arguments_that_would_have_no_effect_are_refused(tmp_path, arguments, reason):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=rf"{name}=.* is not accepted: {reason}"):
+        CTRTrainingArguments(str(tmp_path), **arguments)
+
+
+def test_num_train_epochs_alone_says_how_long(tmp_path):
+    def stages(**values):
+        made = CTRTrainingArguments(str(tmp_path), **values)
+        assert made.num_train_epochs == made.stage1_epochs + made.stage2_epochs
+        return made.stage1_epochs, made.stage2_epochs
+
+    assert stages() == (0, 3)
+    assert stages(num_train_epochs=7) == (0, 7)
+    assert stages(num_train_epochs=5.0, stage1_epochs=2) == (2, 3)
+    assert stages(num_train_epochs=4, stage1_epochs=1, stage2_epochs=3) == (1, 3)
+    for values in ({"num_train_epochs": 0.5}, {"num_train_epochs": 9, "stage2_epochs": 2}):
+        with pytest.raises(ValueError, match=r"num_train_epochs=.*accepted is their sum, or a whole number"):
+            CTRTrainingArguments(str(tmp_path), **values)
+
+
+def test_a_loss_of_ones_own(tmp_path):
+    """Twice the model's own loss is twice its gradients; that of evaluation stays the log loss."""
+    counted = []
+
+    def doubled(outputs, labels, num_items_in_batch=None):
+        counted.append(float(num_items_in_batch))
+        return 2 * F.binary_cross_entropy_with_logits(outputs.logits, labels, reduction="sum") / num_items_in_batch
+
+    norms = {}
+    for name, own in {"plain": None, "own": doubled}.items():
+        trainer = make_trainer(
+            tmp_path / name, model=make_model(dropout=0.0), max_steps=1, logging_steps=1, max_grad_norm=1e9
+        )
+        trainer.compute_loss_func = own
+        trainer.train()
+        norms[name] = next(entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry)
+        if own is not None:
+            output = trainer.predict(trainer.eval_dataset)
+            assert output.metrics["test_loss"] == pytest.approx(output.metrics["test_log_loss"])
+    assert counted == [8.0]
+    assert norms["own"] == pytest.approx(2 * norms["plain"], rel=1e-4)
+
+
+def test_logits_are_processed_for_ones_own_metrics_alone(tmp_path):
+    seen = []
+
+    def metrics(prediction):
+        seen.append(prediction.predictions)
+        return {"mean": prediction.predictions.mean()}
+
+    trainer = make_trainer(tmp_path, model=make_model())
+    plain = trainer.predict(trainer.eval_dataset)
+    trainer.compute_metrics, trainer.preprocess_logits_for_metrics = metrics, lambda logits, labels: logits.sigmoid()
+    output = trainer.predict(trainer.eval_dataset)
+    np.testing.assert_array_equal(output.predictions, plain.predictions)
+    assert output.metrics["test_loss"] == plain.metrics["test_loss"]
+    np.testing.assert_allclose(seen[0], 1 / (1 + np.exp(-plain.predictions)), rtol=1e-5)
+    assert output.metrics["test_mean"] == pytest.approx(seen[0].mean())
+
+
+def test_columns_of_a_data_set_are_read(tmp_path):
+    """Labels, weights and users of a `datasets.Dataset` count as those that a data set has as attributes."""
+    rng = np.random.default_rng(0)
+    model = lmctr.DeepFMForCTR(lmctr.DeepFMConfig(vocab_sizes=[9, 9], hidden_units=[4], initializer_range=0.5)).eval()
+    labels, weight, users = rng.integers(0, 2, 60).astype(np.float32), rng.uniform(0.1, 9, 60), rng.integers(0, 6, 60)
+    columns = {"input_ids": rng.integers(2, 9, (60, 2)), "labels": labels, "sample_weight": weight, "groups": users}
+    rows = Dataset.from_dict(columns)
+
+    def trainer(evaluation, **data):
+        made = CTRTrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True, remove_unused_columns=False)
+        return CTRTrainer(model, made, default_data_collator, train_dataset=rows, eval_dataset=evaluation, **data)
+
+    found = trainer(rows).evaluate()
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(columns["input_ids"])).logits.numpy()
+    expected = evaluate_predictions(labels.astype(np.float64), logits, groups=users, sample_weight=weight)
+    for name in ("log_loss", "auc", "grouped_auc"):
+        assert found[f"eval_{name}"] == pytest.approx(expected[name], rel=1e-5), name
+    assert abs(expected["log_loss"] - evaluate_predictions(labels.astype(np.float64), logits)["log_loss"]) > 1e-3
+    one_class = rows.select(np.flatnonzero(labels == 1))
+    with pytest.raises(ValueError, match=r"eval_dataset: its .* samples have only the label 1"):
+        trainer(one_class).train()
+    trainer(rows).train()
+    with pytest.raises(ValueError, match=r"eval_dataset: a stream \(IterableDataset\) has no length"):
+        trainer(rows.to_iterable_dataset())
+
+
+@pytest.mark.parametrize("arguments", [{"new_modules_learning_rate": 0.5}, {"embedding_optimizer": "lazy_adam"}])
+def test_an_optimizer_of_ones_own_has_its_own_groups(tmp_path, arguments):
+    (name,) = arguments
+    model = make_model()
+    made = CTRTrainingArguments(str(tmp_path), use_cpu=True, **arguments)
+    with pytest.raises(ValueError, match=f"{name}=.* has no effect on an optimizer that is given"):
+        CTRTrainer(
+            model,
+            made,
+            ToyCollator(ToyDataset()),
+            optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None),
+        )

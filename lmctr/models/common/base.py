@@ -2,6 +2,7 @@
 
 import copy
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -56,9 +57,22 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def weights_version(parameters: Iterable[nn.Parameter]) -> tuple[tuple[int, int], ...]:
-    """Changes whenever a weight is changed in place, replaced or moved (by an optimiser, a load, `.to`); costs no reading."""
-    return tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in parameters)
+def weights_version(model: nn.Module, parameters: Iterable[nn.Parameter] | None = None) -> tuple:
+    """Changes whenever a weight of a model, or of some of its parameters, is changed in place, replaced or moved (by an optimiser, a load,
+    `.to`), or other adapters act; costs no reading. Changes of `.data` in place leave no trace, and are not seen."""
+    own = model.parameters() if parameters is None else parameters
+    return (adapters_of(model), *((one.data_ptr(), 0 if one.is_inference() else one._version) for one in own))
+
+
+def adapters_of(model: nn.Module) -> tuple:
+    """Which PEFT adapters act, are switched off or merged, module by module; empty for a model without."""
+    if "peft" not in sys.modules:
+        return ()
+    return tuple(
+        (module._disable_adapters, str(module.active_adapter), str(getattr(module, "merged_adapters", None)))
+        for module in model.modules()
+        if hasattr(module, "_disable_adapters")
+    )
 
 
 @contextmanager
@@ -80,8 +94,8 @@ def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
 def evaluation_copy(model: torch.nn.Module) -> torch.nn.Module:
     """The model itself where all of it is in evaluation mode; else a copy of its modules in that mode, with the same weights and buffers.
 
-    So a model that is being trained can be scored with from other threads: its mode is not touched. The copy is kept, and made again
-    when weights or buffers were replaced by others (a change in place is a change of both).
+    So a model that is being trained can be scored with from other threads: its mode is not touched. The copy is one of
+    [`KeptOfWeights`].
     """
     if not any(module.training for module in model.modules()):
         return model
@@ -96,7 +110,8 @@ def copy_with_same_weights(model: torch.nn.Module) -> torch.nn.Module:
 
 
 class KeptOfWeights:
-    """What was made of models, kept until weights or buffers are replaced by others; a change in place is a change of both."""
+    """What was made of models, kept until weights or buffers are replaced by others (a change in place is a change of both) or other adapters
+    act."""
 
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[torch.nn.Module, tuple] = weakref.WeakKeyDictionary()
@@ -104,16 +119,17 @@ class KeptOfWeights:
 
     def of(self, model: torch.nn.Module, make: Callable[[torch.nn.Module], Any]) -> Any:
         """What `make` gave for the model as its weights are."""
-        shared = [*model.parameters(), *model.buffers()]
+        shared, adapters = [*model.parameters(), *model.buffers()], adapters_of(model)
         with self._lock:
-            known, made = self._kept.get(model, (None, None))
+            known, acted, made = self._kept.get(model, (None, None, None))
             if (
                 known is None
+                or acted != adapters
                 or len(known) != len(shared)
                 or any(one is not other for one, other in zip(known, shared))
             ):
                 made = make(model)
-                self._kept[model] = (shared, made)
+                self._kept[model] = (shared, adapters, made)
             return made
 
 
@@ -151,6 +167,10 @@ def ctr_loss(
         )
     labels = labels.to(torch.float32)
     _check_labels(labels, soft_labels)
+    if sample_weight is not None and sample_weight.is_cpu and not torch.compiler.is_compiling():
+        wrong = ~(sample_weight >= 0)
+        if wrong.any():
+            raise ValueError(f"sample_weight: {sample_weight[wrong][0].item():g} is no weight; accepted: 0 and above")
     weight = row_weights(labels, sample_weight)
     # The clamp only moves ignored labels, whose weight is 0.
     loss = F.binary_cross_entropy_with_logits(logits.float(), labels.clamp(0.0, 1.0), weight=weight, reduction="sum")
@@ -260,11 +280,20 @@ class CTRPreTrainedModel(PreTrainedModel):
         """Take up what `save_beside` wrote; raises `ValueError` where it does not belong to these weights."""
 
     @classmethod
-    def from_pretrained(cls, *args, use_safetensors: bool = True, **kwargs) -> "CTRPreTrainedModel":
+    def from_pretrained(cls, *args, use_safetensors: bool | None = True, **kwargs) -> "CTRPreTrainedModel":
         """As `PreTrainedModel.from_pretrained`. Raises `ValueError` for `use_safetensors=False`."""
-        if not use_safetensors:
+        if use_safetensors is False:
             raise ValueError("use_safetensors=False is not accepted: lmctr reads no pickled weights")
         return super().from_pretrained(*args, use_safetensors=True, **kwargs)
+
+    def resize_token_embeddings(self, *args, **kwargs) -> nn.Module:
+        """As in the parent, of a language model. Raises `ValueError` for tables of ids, whose vocabularies grow with their processor."""
+        if not self.config.has_tokenizer:
+            raise ValueError(
+                f"{type(self).__name__} has tables of ids, not of words: they grow with the processor's vocabularies (processor.extend, "
+                "lmctr train RECIPE --from RUN)"
+            )
+        return super().resize_token_embeddings(*args, **kwargs)
 
 
 class WithHeadMixin:

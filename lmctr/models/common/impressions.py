@@ -20,7 +20,7 @@ from torch import nn
 from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin
 from .configuration import RetrievalConfig
 from .embeddings import DerivedBuffers, MeanPooling, check_finite, check_given, check_ids, check_shape
-from .outputs import CTROutput
+from .outputs import CTROutput, or_tuple
 from .ranking_losses import ARFLoss, list_softmax_loss, pairwise_logistic_loss, pointwise_loss
 from .table_bank import TableBank
 
@@ -265,6 +265,7 @@ class RetrievalModelMixin:
         """From the inputs of users and ads to the family's output."""
         raise NotImplementedError(f"{type(self).__name__} has no run")
 
+    @or_tuple
     def forward(
         self,
         user_input_ids: torch.Tensor | None = None,
@@ -345,6 +346,7 @@ class RetrievalForCTRMixin(WithHeadMixin):
         """() float32, the summed weight of a batch's impressions that count: its part of `num_items_in_batch`."""
         return self.impression_loss.weights(batch["labels"], batch.get("ad_mask"), batch.get("sample_weight")).sum()
 
+    @or_tuple
     def forward(
         self,
         user_input_ids: torch.Tensor | None = None,

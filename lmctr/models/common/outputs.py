@@ -1,11 +1,25 @@
 """Outputs that every CTR model of the library returns."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers.utils import ModelOutput
 
-__all__ = ["CTROutput", "TabularModelOutput"]
+__all__ = ["CTROutput", "TabularModelOutput", "or_tuple"]
+
+
+def or_tuple(forward: Callable[..., ModelOutput]) -> Callable[..., Any]:
+    """A forward that also takes `return_dict`: False gives a tuple of what the output holds."""
+
+    @functools.wraps(forward)
+    def wrapped(self: Any, *args: Any, return_dict: bool | None = None, **kwargs: Any) -> Any:
+        output = forward(self, *args, **kwargs)
+        return output.to_tuple() if return_dict is False else output
+
+    return wrapped
 
 
 @dataclass

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from .base import CTRPreTrainedModel, WithHeadMixin, task_loss
 from .configuration import SequenceCTRConfig
 from .linear_path import LinearPath, StatisticsSkip
-from .outputs import CTROutput
+from .outputs import CTROutput, or_tuple
 from .table_bank import TableBank
 
 __all__ = [
@@ -159,6 +159,9 @@ def sequence_inputs(
     for name, size in sizes.items():
         _check_range(name, values[name], size)
     _check_range("dependence", dependence, history_items.shape[1] + 1)
+    for name in ("history_times", "candidate_times"):
+        if values[name].dtype in (torch.float32, torch.float16, torch.bfloat16):
+            raise ValueError(f"{name}: {values[name].dtype} rounds unix seconds to minutes; give integers, or float64")
     _check(
         "history_items",
         (mask[:, 1:] & ~mask[:, :-1]).any(1),
@@ -346,6 +349,7 @@ class SequenceModelMixin:
         """From checked inputs to the representation of each candidate, `last_hidden_state` (B, C, W)."""
         raise NotImplementedError(f"{type(self).__name__} has no run")
 
+    @or_tuple
     def forward(
         self,
         history_items: torch.Tensor,
@@ -471,6 +475,7 @@ class SequenceForCTRMixin(WithHeadMixin):
             return logits
         return self.statistics_skip(inputs.statistics, logits)
 
+    @or_tuple
     def forward(
         self,
         history_items: torch.Tensor,

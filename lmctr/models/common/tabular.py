@@ -16,7 +16,7 @@ from .boosted_trees import FieldTrees, TreesBeside
 from .configuration import TabularCTRConfig
 from .layers import MLP
 from .linear_path import LinearPath, StatisticsSkip
-from .outputs import CTROutput, TabularModelOutput
+from .outputs import CTROutput, TabularModelOutput, or_tuple
 from .tasks import TaskHead, check_chain
 
 __all__ = [
@@ -166,6 +166,7 @@ class TabularModelMixin:
         """
         raise NotImplementedError(f"{type(self).__name__} has no encode")
 
+    @or_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -261,6 +262,7 @@ class TabularForCTRMixin(WithHeadMixin):
     def new_head(self, config: TabularCTRConfig) -> nn.Module:
         return LogitHead(self.model.out_size)
 
+    @or_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

@@ -13,8 +13,8 @@ Nothing is kept on a module during a call, so that recomputed layers (activation
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
-from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -57,8 +57,8 @@ def hook_sink_bias(model: nn.Module, add_to_mask: Callable) -> None:
             )
         for index, layer in enumerate(attrgetter(spec.layers_path)(model.language_model)):
             layer.sink_layer = index if index in enhanced else None
-            layer.register_forward_pre_hook(MethodType(_bias_relative_positions, model), with_kwargs=True)
-            attentions[index].disentangled_attention_bias = MethodType(_relative_scores, attentions[index])
+            layer.register_forward_pre_hook(partial(_bias_relative_positions, model), with_kwargs=True)
+            attentions[index].disentangled_attention_bias = partial(_relative_scores, attentions[index])
         return
     modules = attentions if spec.passes_keywords else attrgetter(spec.layers_path)(model.language_model)
     for index in enhanced:

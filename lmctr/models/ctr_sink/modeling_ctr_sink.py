@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.base import CTRPreTrainedModel, ctr_loss
 from lmctr.models.common.linear_path import LinearPath
-from lmctr.models.common.outputs import CTROutput
+from lmctr.models.common.outputs import CTROutput, or_tuple
 from lmctr.models.common.products import use_products
 
 from .backbone import load_backbone, max_positions, new_backbone, position_ids_from_mask
@@ -212,13 +212,24 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
                 f"sink_buckets: shape {tuple(sink_buckets.shape)} does not fit input_ids of shape {tuple(input_ids.shape)}"
             )
         sink_buckets, sinks = self.locate(input_ids, sink_buckets)
-        embeddings = self.language_model.get_input_embeddings()
         if self.sink_embedding is None:
-            return embeddings(input_ids), sink_buckets, sinks
+            return self._words(input_ids), sink_buckets, sinks
         is_sink = sink_buckets[..., :1] >= 0
-        inputs_embeds = embeddings(input_ids.masked_fill(is_sink[..., 0], 0))
+        inputs_embeds = self._words(input_ids.masked_fill(is_sink[..., 0], 0))
         sink_embeds = self.sink_embedding(sink_buckets.clamp_min(0)).to(inputs_embeds.dtype)
         return torch.where(is_sink, sink_embeds, inputs_embeds), sink_buckets, sinks
+
+    def _words(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Input embeddings of words."""
+        embeddings = self.language_model.get_input_embeddings()
+        if input_ids.is_cpu and input_ids.numel() and not torch.compiler.is_compiling():
+            least, most = input_ids.aminmax()
+            if least < 0 or most >= len(embeddings.weight):
+                raise ValueError(
+                    f"input_ids: {int(least if least < 0 else most)} is out of range; the backbone's words are 0 to "
+                    f"{len(embeddings.weight) - 1}: use the processor saved with this checkpoint"
+                )
+        return embeddings(input_ids)
 
     def encode_fields(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Vectors of text fields, each on its own: the mean of its tokens' states after the lower half (`layout="split"`).
@@ -246,6 +257,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         states = run_layers(self.language_model, spec, embeds, real.long(), 0, stop, always_norm=norm)[-1]
         return mean_over(states, real)
 
+    @or_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -280,6 +292,13 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             `BaseModelOutput` with `last_hidden_state` (B, N, H); `SplitOutput` (B, P, H) with `layout="split"`, whose hidden
             states and attentions are the upper half's; `FieldsOutput` (B, F, H) with `layout="fields"`.
         """
+        if "inputs_embeds" in kwargs:
+            raise ValueError(
+                "inputs_embeds is not taken: [SINK]s are embedded among the words; give input_ids and sink_buckets"
+            )
+        for name in ("output_hidden_states", "output_attentions"):
+            if getattr(self.config, name):
+                kwargs.setdefault(name, True)
         if self.config.layout != "single" and (position_ids is not None or sink_cache is not None):
             layout = self.config.layout
             raise ValueError(f'position_ids and sink_cache are not used with layout="{layout}"; leave them out')
@@ -371,6 +390,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         local_files_only: bool = False,
         text_config_values: dict | None = None,
         quantization_config: Any = None,
+        dtype: torch.dtype | None = None,
         **config_values,
     ) -> "CTRSinkForCTR":
         """A CTR-Sink model around a pretrained language model; sinks, bias and head are new.
@@ -383,10 +403,11 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
             quantization_config: loads the backbone quantised, for training by LoRA (QLoRA, https://arxiv.org/abs/2305.14314):
                 `BitsAndBytesConfig(load_in_4bit=True, ...)`. All new modules stay float32, on the backbone's device. Save such
                 a model's adapter (`lmctr.training.lora.save_adapter`), not the model.
+            dtype: of the model's weights; default float32, in which it can be trained.
             config_values: keys of `CTRSinkConfig`.
 
         Returns:
-            The model, float32, in evaluation mode as after `from_pretrained`.
+            The model, in evaluation mode as after `from_pretrained`.
 
         Raises:
             ValueError: unknown backbone, a checkpoint that leaves weights of the backbone random, unknown config key.
@@ -408,7 +429,9 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         if quantization_config is None:
             model = cls(config)
             model.model.language_model.load_state_dict(backbone.state_dict(), strict=True)
-            return model.eval()
+            return model.to(dtype=dtype or torch.float32).eval()
+        if dtype is not None:
+            raise ValueError(f"dtype={dtype}: quantization_config says how the backbone is held; leave dtype out")
         for module in backbone.modules():
             module._is_hf_initialized = True  # its weights are final
         model = cls(config, language_model=backbone)
@@ -439,6 +462,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
         """See `CTRSinkModel.encode_fields`."""
         return self.model.encode_fields(input_ids, attention_mask)
 
+    @or_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

@@ -33,7 +33,7 @@ def save_field_vectors(model: PreTrainedModel, folder: Path) -> None:
     if model.field_store is None or not len(model.field_store):
         return
     lower = lower_parameters(model)
-    texts, vectors = model.field_store.refreshed(field_encoder(model), weights_version(lower), model.device)
+    texts, vectors = model.field_store.refreshed(field_encoder(model), weights_version(model, lower), model.device)
     tensors = {
         "token_ids": torch.from_numpy(np.concatenate(texts)),
         "lengths": torch.tensor([len(text) for text in texts]),
@@ -72,7 +72,7 @@ def load_field_vectors(model: PreTrainedModel, folder: Path) -> None:
             f"{path}: {tuple(vectors.shape)} vectors and {len(ids)} tokens do not fit {shape} fields{fix}"
         )
     texts = np.split(ids.numpy(), lengths.cumsum(0)[:-1].numpy())
-    model.field_store.fill(texts, vectors.to(model.device), weights_version(lower_parameters(model)))
+    model.field_store.fill(texts, vectors.to(model.device), weights_version(model, lower_parameters(model)))
 
 
 def _weights_hash(model: PreTrainedModel) -> str:

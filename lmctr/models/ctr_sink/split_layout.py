@@ -257,7 +257,7 @@ def field_encoder(model: PreTrainedModel) -> Callable[[torch.Tensor, torch.Tenso
 
 def stored_vectors(model: PreTrainedModel, store: FieldStore, fields: Fields, checked: bool) -> torch.Tensor:
     """(F, H) vectors of fields from a store, which encodes new ones; with `checked` those of other weights go."""
-    version = weights_version(lower_parameters(model)) if checked else None
+    version = weights_version(model, lower_parameters(model)) if checked else None
     return store(field_encoder(model), fields.input_ids, fields.attention_mask, version)
 
 

@@ -1,6 +1,8 @@
 """What holds for every type of language model that carries the sink bias."""
 
+import copy
 import math
+import pickle
 from operator import attrgetter
 
 import pytest
@@ -64,6 +66,16 @@ def test_attention_is_the_backbones_own_times_the_exponential_of_the_bias(backbo
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)  # eager softmax runs in float32
         moved = max(moved, (found - own).abs().max().item())
     assert moved > 1e-2
+
+
+@every_type
+def test_a_pickled_and_a_copied_model_score_alike(backbone):
+    model = model_of(backbone, sink_bias_layers="all")
+    batch = batch_of(model.config)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert torch.equal(score(again, batch), score(model, batch))
+        torch.nn.init.normal_(again.model.sink_bias.layers[0].query.weight)  # its own bias, not the first model's
+        assert not torch.equal(score(again, batch), score(model, batch))
 
 
 @every_type

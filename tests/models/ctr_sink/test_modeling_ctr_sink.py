@@ -185,3 +185,28 @@ def test_lora_trains_and_saves_the_new_modules_whole(tmp_path):
     tuned.eval().save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(model_of("qwen2"), tmp_path).eval()
     torch.testing.assert_close(score(again, batch), score(tuned, batch))
+
+
+def test_what_the_backbone_would_take_but_sinks_cannot(tmp_path):
+    model = CTRSinkForCTR(sink_config())
+    batch = batch_of(model.config)
+    with pytest.raises(ValueError, match=r"inputs_embeds is not taken: \[SINK\]s are embedded among the words"):
+        model(**batch, inputs_embeds=torch.zeros(1))
+    for value in (-3, 10**6):
+        ids = batch["input_ids"].clone()
+        ids[0, 0] = value
+        with pytest.raises(ValueError, match=f"input_ids: {value} is out of range; the backbone's words are 0 to"):
+            model(**{**batch, "input_ids": ids})
+    model.save_pretrained(tmp_path)
+    for name in ("hidden_states", "attentions"):
+        asked = CTRSinkForCTR.from_pretrained(tmp_path, attn_implementation="eager", **{f"output_{name}": True})
+        assert len(getattr(asked(**batch), name)) > 1
+    assert CTRSinkForCTR.from_pretrained(tmp_path, use_safetensors=None).config.sink_kind == model.config.sink_kind
+
+
+def test_a_backbone_in_another_precision(tmp_path):
+    model = CTRSinkForCTR(sink_config())
+    model.model.language_model.save_pretrained(tmp_path)
+    assert CTRSinkForCTR.from_backbone(str(tmp_path)).dtype == torch.float32
+    half = CTRSinkForCTR.from_backbone(str(tmp_path), dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
