@@ -59,7 +59,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 141
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        more = {"train": "with --resume goes on", "grid": "goes on", "search": "goes on"}.get(argv[0])
+        print("interrupted" if more is None else f"interrupted; the same command {more}", file=sys.stderr)
         return 130
     except Exception as error:
         if is_debugging() or not is_for_users(error):

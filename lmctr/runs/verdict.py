@@ -8,42 +8,41 @@ from typing import Any
 __all__ = ["strongest_baseline", "verdict"]
 
 
-def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation") -> str | None:
-    """The name of the baseline with the highest AUC on a part; None where none was measured by AUC."""
-    measured = {name: parts[part]["auc"] for name, parts in baselines.items() if "auc" in parts.get(part, {})}
+def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation", key: str = "auc") -> str | None:
+    """The name of the baseline with the highest AUC, or another metric, on a part; None where none was measured by it."""
+    measured = {name: parts[part][key] for name, parts in baselines.items() if key in parts.get(part, {})}
     return max(measured, key=lambda name: measured[name]) if measured else None
 
 
 def verdict(
     result: Mapping[str, Any], data: Mapping[str, Any], has_log: bool = True, can_have_trees: bool = False
 ) -> str | None:
-    """The sentence, or None where there is no baseline by AUC.
+    """The sentence, or None where there is no baseline by AUC, or R/R* of impressions.
 
     Args:
         result: the content of `metrics.json`. data: the recipe's data group. has_log: whether the samples are events of a log; the
             statistics of a plain table cannot be counted. can_have_trees: whether boosted trees could be put beside the model, and are not.
     """
     baselines, test = result["baselines"], result["split metrics"].get("test", {})
-    name = strongest_baseline(baselines)
-    if name is None or "auc" not in test or "test" not in baselines[name]:
+    key, unit = ("revenue_ratio", "R/R*") if "revenue_ratio" in test else ("auc", "AUC")
+    name = strongest_baseline(baselines, key=key)
+    if name is None or key not in test or "test" not in baselines[name]:
         return None
-    gap = test["auc"] - baselines[name]["test"]["auc"]
+    gap = test[key] - baselines[name]["test"][key]
     called = name.replace("_", " ")
-    best = strongest_baseline(baselines, "test")
-    ahead = baselines[best]["test"]["auc"] - test["auc"]
+    best = strongest_baseline(baselines, "test", key)
+    ahead = baselines[best]["test"][key] - test[key]
     other = f"; on test {best.replace('_', ' ')} is {ahead:.3f} above the model" if best != name and ahead > 0 else ""
     if gap >= 0:
         where = " on validation" if other else ""
         losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]
         if None not in losses and losses[0] > losses[1]:
             other += f"; its log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"
-        return f"above {called}, the strongest baseline{where}, by {gap:.3f} AUC{other}"
-    return (
-        f"below {called} by {-gap:.3f} AUC{other}: try {_next_thing(result, data if has_log else {}, can_have_trees)}"
-    )
+        return f"above {called}, the strongest baseline{where}, by {gap:.3f} {unit}{other}"
+    return f"below {called} by {-gap:.3f} {unit}{other}: try {_next_thing(result, data if has_log else {}, can_have_trees, key, unit)}"
 
 
-def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any], can_have_trees: bool) -> str:
+def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any], can_have_trees: bool, key: str, unit: str) -> str:
     """What to try next, the likeliest first."""
     if "statistics" in data:
         names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"] or []
@@ -51,9 +50,9 @@ def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any], can_have_tre
             return "data.statistics: full"
     if can_have_trees:
         return "training.boosting_share: 0.5, which puts boosted trees beside the network"
-    aucs = [entry["auc"] for entry in result["evaluations"] if "auc" in entry]
-    if len(aucs) > 1 and aucs[-1] == max(aucs):
-        return "more epochs: validation AUC still rose at the end"
-    if len(aucs) > 1 and aucs[0] == max(aucs):
-        return "a lower training.learning_rate or fewer epochs: validation AUC fell from its first measurement on"
+    found = [entry[key] for entry in result["evaluations"] if key in entry]
+    if len(found) > 1 and found[-1] == max(found):
+        return f"more epochs: validation {unit} still rose at the end"
+    if len(found) > 1 and found[0] == max(found):
+        return f"a lower training.learning_rate or fewer epochs: validation {unit} fell from its first measurement on"
     return "lmctr grid over training.learning_rate and the model's width"

@@ -86,9 +86,14 @@ class Comparison:
             if len(runs) > 1:
                 rows.append([f"mean of {name}", f"{len(runs)} seeds", *metric_cells(runs, names)])
         for name in self._runs[0].baselines:
-            found = [run.baselines[name] for run in self._runs if name in run.baselines]
-            if len(found) == len(self._runs):
-                rows.append([f"{name.replace('_', ' ')} baseline", "", *metric_cells(found, names)])
+            cells = {
+                group: metric_cells([run.baselines[name] for run in runs], names)
+                for group, runs in self.groups.items()
+                if all(name in run.baselines for run in runs)
+            }
+            several = len({tuple(own) for own in cells.values()}) > 1  # of runs that were refitted, and not
+            for group, own in list(cells.items()) if several else list(cells.items())[:1]:
+                rows.append([f"{name.replace('_', ' ')} baseline{f' of {group}' * several}", "", *own])
         if not self.tests:
             return [rows]
         first, second = self.groups

@@ -172,9 +172,14 @@ def _results(groups: list[list[ReportedRun]]) -> PageSection:
             if len(group) > 1:
                 lines.append([f"mean of {_group_name(group)}", f"{len(group)} seeds", *_cells(values, keys)])
         for name in groups[0][0].metrics["baselines"]:
-            measured = [run.metrics["baselines"].get(name, {}).get(part) for run in groups[0]]
-            if all(measured):
-                lines.append([f"baseline: {name.replace('_', ' ')}", "", *_cells(measured, keys)])
+            rows = {}
+            for group in groups:
+                measured = [run.metrics["baselines"].get(name, {}).get(part) for run in group]
+                if all(measured):
+                    rows[_group_name(group)] = _cells(measured, keys)
+            several = len({tuple(cells) for cells in rows.values()}) > 1  # of runs that were refitted, and not
+            for group_name, cells in list(rows.items()) if several else list(rows.items())[:1]:
+                lines.append([f"baseline: {name.replace('_', ' ')}{f' of {group_name}' * several}", "", *cells])
         section.tables.append(Table(part, lines))
     best = groups[0][0].metrics.get("best_auc")
     if best is not None:

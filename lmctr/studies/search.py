@@ -21,7 +21,7 @@ import yaml
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lmctr.data.logs.text_encoders import MissingExtraError
-from lmctr.runs.folder import RunFolder
+from lmctr.runs.folder import DATA, RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.recipe import Recipe, load_recipe
 from lmctr.runs.training import Training, train_recipe
@@ -29,7 +29,7 @@ from lmctr.studies.compare import Comparison, compare_runs, write_comparison
 from lmctr.studies.options import SearchOptions
 from lmctr.studies.search_space import read_space
 from lmctr.utils import progress
-from lmctr.utils.files import read_yaml, write_text
+from lmctr.utils.files import read_json, read_yaml, write_text
 from lmctr.utils.tables import text_table, write_csv
 
 _OWN = ("search.yaml", "study.journal", "trials.csv", "best.yaml", "comparison.md", "comparison.json")
@@ -129,11 +129,13 @@ class Search:
         space = read_yaml(self.options.space)
         mine = {"start": self.start.resolved(), "space": space, "pruning": not self.options.no_pruning}
         if about.is_file():
-            differing = [key for key, value in mine.items() if read_yaml(about).get(key) != value]
+            before = read_yaml(about)
+            differing = [key for key, value in mine.items() if before.get(key) != value]
             if differing:
                 raise ValueError(
                     f"{self.folder} holds a search with another {' and '.join(differing)}; give another --output-dir, or --overwrite"
                 )
+            mine["data"] = before.get("data")
         elif self.folder.is_dir() and any(self.folder.iterdir()):
             raise ValueError(f"--output-dir {self.folder} is not empty and holds no search; give another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -177,6 +179,11 @@ class Search:
         self.say(f"trial {number + 1} of {self.options.trials}: {shown}")
         state, began = self.optuna.trial.TrialState, time.monotonic()
         watch = _Watch(self, trial)
+        known = [other for other in study.trials if other.state.name == "COMPLETE" and other.params == trial.params]
+        if known:  # the same again would only cost time
+            study.tell(trial, known[0].value)
+            self.say(f"  validation {self.metric} {known[0].value:.4f}, as before")
+            return
         try:
             self._training(values).evaluations(watch)
             if watch.best is None:
@@ -186,6 +193,8 @@ class Search:
         except self.optuna.TrialPruned:
             study.tell(trial, state=state.PRUNED)
             outcome = f"ended early at {watch.best:.4f}, below the median of the others"
+        except DataChangedError:
+            raise
         except (ValueError, RuntimeError, ArithmeticError) as error:
             if not any(other.state in (state.COMPLETE, state.PRUNED) for other in study.trials):
                 raise
@@ -236,7 +245,13 @@ class Search:
             values = {}
         recipe = self._recipe(values, "the search")
         path = self.folder / "best.yaml"
+        before = read_yaml(path) if path.is_file() else None
         recipe.save(path)
+        if before is not None and before != read_yaml(path):  # its runs are those of another recipe now
+            for old in self.folder.glob("best-*"):
+                shutil.rmtree(old)
+            for suffix in ("md", "json"):
+                (self.folder / f"comparison.{suffix}").unlink(missing_ok=True)
         self.tell(
             f"wrote {path}" if values else f"wrote {path}: the start stayed the best, so there is nothing to compare"
         )
@@ -263,6 +278,10 @@ class Search:
         return comparison
 
 
+class DataChangedError(ValueError):
+    """A search cannot go on with other data."""
+
+
 class _Watch(TrainerCallback):
     """Tells a trial each evaluation of stage 2, and ends it where Optuna says so. best: the best value so far."""
 
@@ -270,6 +289,18 @@ class _Watch(TrainerCallback):
         self.search, self.trial = search, trial
         self.best: float | None = None
         self.count = 0
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Ends a search whose data are others than those of its first trial, before anything is trained on them."""
+        about = self.search.folder / "search.yaml"
+        found, mine = read_json(self.search.folder / "trial" / DATA)["fingerprint"], read_yaml(about)
+        if mine.get("data") not in (None, found):
+            raise DataChangedError(
+                f"the data of {self.search.folder} have changed since its first trial (checksum {mine['data']} before, {found} now); restore them, or "
+                "give another --output-dir, or --overwrite"
+            )
+        if mine.get("data") is None:
+            write_text(about, yaml.safe_dump({**mine, "data": found}, sort_keys=False, allow_unicode=True))
 
     def on_evaluate(
         self,

@@ -28,7 +28,17 @@ _ELSEWHERE = {
     "training.metric_for_best_model": "it is what trials are compared by",
     "model.family": "search each family by itself, and compare the best recipes",
     "data.baselines": "trials measure none",
-    **dict.fromkeys(("training.refit", "training.rolling_origin"), "trials do without"),
+    **dict.fromkeys(
+        (
+            "training.refit",
+            "training.rolling_origin",
+            "training.effective_rank_samples",
+            "training.save_strategy",
+            "training.load_best_model_at_end",
+            "training.report_to",
+        ),
+        "trials do without",
+    ),
 }
 
 
@@ -115,6 +125,8 @@ def read_space(path: str | Path, fixed_data_keys: Iterable[str] = ()) -> list[Pa
         if not isinstance(given, list) or len(given) < 2 or len(set(map(_text, given))) < len(given):
             accepted = "a list of two or more different values, or {low, high, log, step}"
             raise ValueError(f"{path}: {key} is {show(given)}, accepted: {accepted}")
+        if key == "training.boosting_share" and "auto" in given:
+            raise ValueError(f"{path}: {key}: trials have no share chosen for them, which auto is; give numbers")
         parameters.append(Parameter(key, choices=tuple(given)))
     return parameters
 

@@ -22,12 +22,12 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def mark_complete(checkpoint: str | Path, **facts: int) -> None:
+def mark_complete(checkpoint: str | Path, **facts: float) -> None:
     """Declare a checkpoint complete: list its files with their checksums, in one atomic write, when all of them are on disk.
 
     Args:
         checkpoint: the folder.
-        facts: numbers that a resumed run must agree with, for example `global_batch_size`.
+        facts: numbers that a resumed run must agree with or goes on from, for example `global_batch_size`.
     """
     checkpoint = Path(checkpoint)
     names = (path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())

@@ -7,6 +7,7 @@ a loss normalised over the whole global batch, and checkpoints that survive a ki
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -441,10 +442,12 @@ class CTRTrainer(Trainer):
         for name, dataset in sets.items():
             if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
                 self._check_labels(name, dataset)
+        self._began, self._seconds_before = time.monotonic(), 0.0
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resume_from_checkpoint = str(resume_from_checkpoint)
             if (Path(resume_from_checkpoint) / MARKER).is_file():
-                before = read_marker(resume_from_checkpoint).get("global_batch_size")
+                marker = read_marker(resume_from_checkpoint)
+                before, self._seconds_before = marker.get("global_batch_size"), marker.get("seconds", 0.0)
                 if before != self.args.total_train_batch_size:
                     raise ValueError(
                         f"{resume_from_checkpoint} was written with {before} samples per optimiser step, now it is "
@@ -452,6 +455,8 @@ class CTRTrainer(Trainer):
                         "gradient_accumulation_steps x processes"
                     )
         output = super().train(resume_from_checkpoint, *args, **kwargs)
+        if "train_runtime" in output.metrics:  # the parent counts from where a run goes on
+            output.metrics["train_runtime"] += self._seconds_before
         samples = getattr(self.train_dataset, "num_samples", None)
         if samples is not None and "train_samples_per_second" in output.metrics:  # the parent counts rows
             output.metrics["train_samples_per_second"] *= samples / len(self.train_dataset)
@@ -585,7 +590,10 @@ class CTRTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             mark_complete(
-                folder, global_batch_size=self.args.total_train_batch_size, num_processes=self.args.world_size
+                folder,
+                global_batch_size=self.args.total_train_batch_size,
+                num_processes=self.args.world_size,
+                seconds=round(self._seconds_before + time.monotonic() - self._began, 3),
             )
             rotate(folder.parent, limit, self.state.best_model_checkpoint)
 

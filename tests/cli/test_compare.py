@@ -1,6 +1,7 @@
 """`lmctr evaluate RUN RUN --compare RUN RUN`: from stored scores only, checked against scikit-learn and scipy."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -104,6 +105,20 @@ def test_mean_spread_and_tests_over_seeds(groups, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "test split: 300 samples of 25 users" in printed
     assert "the recipes of sink and plain differ in: model.sink_kind\n" in printed
+
+
+def test_baselines_that_differ_are_shown_of_each_group(groups, capsys):
+    first, second = groups
+    assert main(["evaluate", *first, "--compare", *second]) == 0
+    assert "counting baseline  " in capsys.readouterr().out
+    for path in second:
+        file = Path(path) / "metrics.json"
+        file.write_text(file.read_text().replace('"log_loss": 0.65', '"log_loss": 0.5'))
+    assert main(["evaluate", *first, "--compare", *second]) == 0
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if "counting baseline of " in line]
+    assert len(rows) == 2
+    assert [("0.6500" in row, "0.5000" in row) for row in rows] == [(True, False), (False, True)]
 
 
 def test_weighted_logs_are_measured_with_their_weights(tmp_path):

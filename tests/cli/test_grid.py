@@ -221,6 +221,37 @@ def test_baselines_depend_on_what_they_see_of_a_table():
     assert of("din/synthetic") != of("din/synthetic", ("data.tasks", "[like, label]"))
 
 
+def test_seeds_on_other_data_are_no_point(finished, tmp_path, capsys):
+    path, runs = finished
+    shutil.copytree(runs, tmp_path / "runs")
+    about = tmp_path / "runs" / "sink" / "seed-1" / "data.json"
+    about.write_text(about.read_text().replace(read(about.parent, "data.json")["fingerprint"], "another"))
+    said = error_of(capsys, "grid", "report", str(path), "--output_dir", str(tmp_path / "runs"))
+    assert "sink: " in said
+    assert "seed-0 and" in said
+    assert "were trained on different data, so that a mean over them says nothing" in said
+
+
+def test_baselines_of_models_that_are_refitted_are_too(tmp_path):
+    recipe = {
+        "data": {
+            "name": "synthetic_table",
+            "options": {"num_rows": 600, "num_categorical": 3, "num_numeric": 1, "num_pairs": 2},
+        },
+        "model": {"family": "dnn", "embedding_dim": 4, "hidden_units": [4]},
+        "training": {"epochs": 1, "use_cpu": True},
+    }
+    (tmp_path / "table.yaml").write_text(yaml.safe_dump(recipe))
+    points = [{"name": name, "set": {"training.refit": name == "again"}} for name in ("once", "again")]
+    grid = {"name": "two", "recipe": "table.yaml", "seeds": [0], "points": points}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
+    assert main(["grid", "run", str(tmp_path / "grid.yaml"), "--output-dir", str(tmp_path / "runs"), "--quiet"]) == 0
+    sections = report_grid(GridReportOptions(str(tmp_path / "grid.yaml"), output_dir=str(tmp_path / "runs"))).sections
+    fitted = {section.points[0].point.name: section.num_fitted for section in sections}
+    assert fitted == {"once": 480, "again": 540}
+    assert len({section.baselines["field_counting"][0]["log_loss"] for section in sections}) == 2
+
+
 def test_finished_runs_are_skipped_and_other_recipes_refused(finished, tmp_path, capsys):
     path, runs = finished
     before = {file: file.stat().st_mtime_ns for file in runs.rglob("*")}

@@ -15,7 +15,7 @@ from lmctr.cli.main import main
 from lmctr.scaling.bnsl import bnsl
 from lmctr.scaling.design import mlp_flops
 from lmctr.studies.scaling.allocate import allocate_file
-from lmctr.studies.scaling.design import choose_size
+from lmctr.studies.scaling.design import choose_size, read_costs
 from lmctr.studies.scaling.fit import fit_points
 from lmctr.studies.scaling.options import AllocateOptions, DesignOptions, FitOptions, RevenueOptions
 from lmctr.studies.scaling.revenue import compare_pairs
@@ -241,6 +241,28 @@ def test_design_from_own_candidates_and_revenue_file(law_file, tmp_path, capsys)
     assert "chosen: 5128-1024-512-512-512-1, 12.60M FLOPs" in text
     assert "cost 25.201, ROI" in text
     assert "cost of 2 sizes measured" in text
+
+
+def test_a_size_that_was_measured_twice_costs_the_mean(law_file, tmp_path, capsys):
+    other = (60_000, 1024, 1024, 1024, 1024, 1)
+    rows = [{"sizes": " ".join(map(str, size)), "cost": cost} for size, cost in ((BASE, 10), (BASE, 40), (other, 90))]
+    curve = read_costs(write_csv(tmp_path / "twice.csv", rows))
+    assert curve(mlp_flops(BASE), BASE) == pytest.approx(20.0)
+    assert curve(mlp_flops(BASE)) == pytest.approx(20.0)
+    assert curve(mlp_flops(other), other) == 90.0
+    words = [
+        "scaling",
+        "design",
+        "--fit",
+        law_file,
+        "--costs",
+        tmp_path / "twice.csv",
+        "--base",
+        "3328-1024-256-256-256-1",
+    ]
+    (tmp_path / "g.json").write_text("{}")
+    said = error_of(capsys, *words, "--minimal-roi", "1", "--revenue", tmp_path / "g.json", "--intercept", "5")
+    assert "--revenue and --intercept both say what the metric is worth" in said
 
 
 def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):

@@ -169,3 +169,39 @@ def test_one_bad_value_of_the_context_is_one_row(run, rows, tmp_path, capsys):
     found = pd.read_csv(tmp_path / "out.csv")
     assert found.error.notna().tolist() == [row == 7 for row in range(len(rows))]
     np.testing.assert_allclose(np.delete(found.logit, 7), np.delete(run.predict(rows), 7), rtol=1e-5)
+
+
+def test_one_bad_value_of_a_table_is_one_row(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {"site": rng.integers(0, 9, 900), "price": rng.normal(size=900).round(2), "click": rng.integers(0, 2, 900)}
+    )
+    rows.to_csv("clicks.csv", index=False)
+    few = ["--training.epochs", "1", "--training.use_cpu", "true", "--data.baselines", "false", "--quiet"]
+    assert main(["train", "clicks.csv", "--model", "deepfm", "--output-dir", "run", *few]) == 0
+    words = ["predict", "run", "--quiet", "--input"]
+    assert main([*words, "clicks.csv", "--output", "whole.csv"]) == 0
+    broken = rows.astype({"price": object})
+    broken.loc[[70, 555], "price"] = "dear"
+    broken.to_csv("broken.csv", index=False)
+    capsys.readouterr()
+    assert main([*words, "broken.csv", "--output", "none.csv"]) == 2
+    assert "row 71 " in capsys.readouterr().err
+    assert main([*words, "broken.csv", "--output", "some.csv", "--on-error", "skip"]) == 0
+    assert "898 rows scored, 2 skipped (see the column error)" in capsys.readouterr().err
+    whole, some = pd.read_csv("whole.csv"), pd.read_csv("some.csv")
+    assert some["row"].tolist() == whole["row"].tolist() == [*range(1, 901)]
+    assert np.flatnonzero(some["logit"].isna()).tolist() == [70, 555]
+    assert "column 'price': 1 values are no numbers (row 71: 'dear')" in some["error"][70]
+    good = some["error"].isna()
+    assert good.sum() == 898
+    np.testing.assert_allclose(some["logit"][good], whole["logit"][good], atol=1e-6)
+    broken["price"] = "dear"
+    broken.to_csv("broken.csv", index=False)
+    assert main([*words, "broken.csv", "--output", "none.csv", "--on-error", "skip"]) == 2
+    assert "no row could be scored; the last one: " in capsys.readouterr().err
+    before = (tmp_path / "clicks.csv").read_bytes()
+    assert main([*words, "clicks.csv", "--output", "./clicks.csv"]) == 2
+    assert "--output ./clicks.csv is the input itself, which would be lost" in capsys.readouterr().err
+    assert (tmp_path / "clicks.csv").read_bytes() == before

@@ -29,6 +29,17 @@ def test_the_strongest_is_chosen_on_validation():
     )
 
 
+def test_impressions_are_judged_by_what_they_earn():
+    found = {
+        "split metrics": {"test": {"revenue_ratio": 0.7073}},
+        "baselines": {"ad_boosting": {part: {"revenue_ratio": 0.7545} for part in ("validation", "test")}},
+        "evaluations": [{"revenue_ratio": 0.6}, {"revenue_ratio": 0.7}],
+    }
+    assert (
+        verdict(found, {}) == "below ad boosting by 0.047 R/R*: try more epochs: validation R/R* still rose at the end"
+    )
+
+
 def test_a_baseline_that_leads_on_test_alone_is_named():
     assert verdict(result(0.8156, counting=0.9, gradient_boosting=0.8), {}) == (
         "above gradient boosting, the strongest baseline on validation, by 0.016 AUC; on test counting is 0.084 above the model"

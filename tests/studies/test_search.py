@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -177,10 +179,71 @@ def test_another_start_or_space_is_refused(files, quick):
     assert len(quick) == 6
 
 
+def test_other_data_end_a_search(files, tmp_path):
+    """Before anything is trained on them, and with nothing lost."""
+    rng = np.random.default_rng(0)
+    columns = {"site": rng.integers(0, 9, 600), "price": rng.normal(size=600), "click": rng.integers(0, 2, 600)}
+    table = pd.DataFrame(columns)
+    table.to_csv(tmp_path / "clicks.csv", index=False)
+    fields = [{"name": "site", "type": "categorical"}, {"name": "price", "type": "numeric"}]
+    data = {"name": str(tmp_path / "clicks.csv"), "options": {"label": "click", "fields": fields}, "baselines": False}
+    (files / "recipe.yaml").write_text(yaml.safe_dump(RECIPE | {"data": data}))
+    (files / "space.yaml").write_text(yaml.safe_dump({"training.learning_rate": [1e-5, 1e-3]}))
+    Search(options(files, trials=1)).run()
+    before = (files / "search" / "trials.csv").read_text()
+    table[:400].to_csv(tmp_path / "clicks.csv", index=False)
+    with pytest.raises(ValueError, match=r"the data of .*search have changed since its first trial"):
+        Search(options(files, trials=6)).run()
+    assert (files / "search" / "trials.csv").read_text() == before
+    table.to_csv(tmp_path / "clicks.csv", index=False)
+    assert len(read_csv_rows(Search(options(files, trials=2)).run(), files)) == 2
+
+
+def read_csv_rows(result, files):
+    return read_csv(files / "search" / "trials.csv", text=["state"], numbers=["auc"])
+
+
+def test_the_same_values_are_tried_once(files, quick):
+    (files / "space.yaml").write_text(yaml.safe_dump({"model.hidden_units": [[8], [16, 8]]}))
+    for key in ("training.learning_rate", "training.per_device_train_batch_size"):
+        assert key in SPACE
+    Search(options(files, trials=7, no_pruning=True)).run()
+    assert sorted(values["model.hidden_units"] for values, _ in quick) == [[8], [16, 8]]
+    rows = read_csv(files / "search" / "trials.csv", text=["state", "model.hidden_units"], numbers=["auc"])
+    assert len(rows) == 7
+    assert len({(row["model.hidden_units"], row["auc"]) for row in rows}) == 2
+
+
+def test_more_trials_after_a_comparison(files, capsys, monkeypatch):
+    """Where another recipe is the best then, its runs take the place of the old best's; those of the start stay."""
+    gains = iter([0.6, 0.7, 0.65, 0.9, 0.8])
+
+    def evaluations(self, watch):
+        watch.on_evaluate(None, type("State", (), {"epoch": 1.0}), None, {"eval_auc": next(gains)})
+
+    monkeypatch.setattr(Training, "evaluations", evaluations)
+    Search(options(files, trials=2, no_compare=False, seeds=[1])).run()
+    first = read_yaml(files / "search" / "best-1" / "recipe.yaml")
+    stays = (files / "search" / "start-1" / "metrics.json").stat().st_mtime_ns
+    Search(options(files, trials=5, no_compare=False, seeds=[1])).run()
+    second = read_yaml(files / "search" / "best-1" / "recipe.yaml")
+    assert second["training"]["learning_rate"] != first["training"]["learning_rate"]
+    assert (
+        second["training"]["learning_rate"] == read_yaml(files / "search" / "best.yaml")["training"]["learning_rate"]
+    )
+    assert (files / "search" / "start-1" / "metrics.json").stat().st_mtime_ns == stays
+    assert (files / "search" / "comparison.md").is_file()
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [
         ({}, "must map recipe keys to values"),
+        ({"training.save_strategy": ["no", "epoch"]}, "training.save_strategy is not searched: trials do without"),
+        (
+            {"training.boosting_share": [0.5, "auto"]},
+            "trials have no share chosen for them, which auto is; give numbers",
+        ),
         ({"learning_rate": [1, 2]}, "'learning_rate' is no dotted recipe key"),
         ({"training.learning_rate": [1e-3]}, "accepted: a list of two or more different values"),
         ({"training.learning_rate": {"low": 1, "high": 1}}, "low must be below high"),

@@ -1,5 +1,6 @@
 import json
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -493,6 +494,24 @@ def test_columns_of_a_data_set_are_read(tmp_path):
     trainer(rows).train()
     with pytest.raises(ValueError, match=r"eval_dataset: a stream \(IterableDataset\) has no length"):
         trainer(rows.to_iterable_dataset())
+
+
+def test_seconds_of_a_run_that_goes_on_are_all_of_its_seconds(tmp_path):
+    class Sleep(TrainerCallback):
+        def on_epoch_begin(self, args, state, control, **kwargs):
+            time.sleep(0.5)
+
+    class Stop(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            control.should_training_stop = state.epoch >= 2
+
+    first = make_trainer(tmp_path, model=make_model(), callbacks=[Sleep(), Stop()], load_best_model_at_end=False)
+    first.train()
+    checkpoint, _ = newest_complete_checkpoint(tmp_path)
+    again = make_trainer(tmp_path, model=make_model(), callbacks=[Sleep()], load_best_model_at_end=False)
+    metrics = again.train(resume_from_checkpoint=checkpoint).metrics
+    assert metrics["train_runtime"] > 1.5  # three epochs, of which this process trained one
+    assert metrics["train_samples_per_second"] > len(again.train_dataset) / metrics["train_runtime"]  # of this stretch
 
 
 @pytest.mark.parametrize("arguments", [{"new_modules_learning_rate": 0.5}, {"embedding_optimizer": "lazy_adam"}])

@@ -33,6 +33,8 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 
+from .tables import bad_rows
+
 __all__ = ["JoinedRows", "reads_log"]
 
 BATCH_SIZE = 256
@@ -231,7 +233,9 @@ class JoinedRows:
     ) -> Iterator[tuple[dict[str, Any], np.ndarray, list[str | None]]]:
         reasons: list[str | None] = [None] * len(rows)
         good = np.ones(len(rows), dtype=bool)
-        for row, error in self._bad(rows, 0, len(rows)):
+        read = lambda start, stop: self._read(Rows(rows.table.slice(start, stop - start), rows.source))  # noqa: E731
+        for row, error in bad_rows(read, len(rows)):
+            error = _of_one(error, rows.first + row)
             good[row], reasons[row] = False, str(error)
             if not self.skip:
                 if row:
@@ -248,26 +252,6 @@ class JoinedRows:
         return {"row": list(range(rows.first, rows.first + len(rows)))} | {
             n: rows.column(n).to_pylist() for n in names
         }
-
-    def _bad(self, rows: Rows, start: int, stop: int) -> Iterator[tuple[int, ValueError]]:
-        """The rows that cannot be scored, with the reason, found by halving what is refused."""
-        try:
-            self._read(Rows(rows.table.slice(start, stop - start), rows.source))
-        except ValueError as error:
-            if stop - start > 1:
-                middle = (start + stop) // 2
-                yield from self._bad(rows, start, middle)
-                yield from self._bad(rows, middle, stop)
-            else:
-                yield (
-                    start,
-                    ValueError(
-                        str(error)
-                        .replace("1 of 1 values are", "the value is")
-                        .replace("1 of 1 values lie", "the value lies")
-                        .replace("(row 1:", f"(row {rows.first + start}:")
-                    ),
-                )
 
     def _read(self, rows: Rows) -> dict[str, Any]:
         """The queries of rows, as [`with_queries`] takes them."""
@@ -331,6 +315,12 @@ class JoinedRows:
         self.unknown = add_counts([self.unknown, counts])
         self.limits.add(counts, examples)
         return logits
+
+
+def _of_one(error: ValueError, row: int) -> ValueError:
+    """An error about the only row that was read, as one about a row of the file."""
+    words = str(error).replace("1 of 1 values are", "the value is").replace("1 of 1 values lie", "the value lies")
+    return ValueError(words.replace("(row 1:", f"(row {row}:"))
 
 
 def _as_log(values: Any, kind: pa.DataType, column: str, source: str) -> Any:

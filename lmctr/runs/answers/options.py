@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from lmctr.utils.options import option
 
@@ -27,8 +28,8 @@ class PredictOptions:
         metavar="LOG",
     )
     on_error: str = option(
-        "what to do with a row or line that cannot be scored: stop, keeping what was scored before; or skip it, with the reason in the "
-        "output",
+        "what to do with a row or line that cannot be scored: stop, with what was scored before in OUTPUT.partial; or skip it, with the "
+        "reason in the output",
         "stop",
         choices=("stop", "skip"),
     )
@@ -52,3 +53,5 @@ class PredictOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if "-" not in (self.input, self.output) and Path(self.output).resolve() == Path(self.input).resolve():
+            raise ValueError(f"--output {self.output} is the input itself, which would be lost; give another file")

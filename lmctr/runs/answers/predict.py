@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,7 @@ def predict(options: PredictOptions) -> int:
         rows = JoinedRows(folder, model, processor, options.log, options.batch_size, skip, options.allow_unknown)
         return _predict_joined(rows, options)
     if kind == "table":
-        if skip:
-            raise ValueError(
-                "--on-error skip is for requests and for rows that are joined with a log; a table's fields are read by columns"
-            )
-        count, unknown, warnings = predict_table(
+        count, skipped, unknown, warnings = predict_table(
             model,
             processor,
             options.input,
@@ -72,9 +69,9 @@ def predict(options: PredictOptions) -> int:
             options.id_column,
             options.batch_size,
             options.allow_unknown,
+            skip,
         )
-        _warn(warnings)
-        print(f"{count} rows scored{unknown_words(unknown)}", file=sys.stderr)
+        _tell_rows(count, skipped, unknown, warnings)
         return 0
     retriever = load_retriever(folder.path, processor)
     items = load_item_statistics(folder.path, processor)
@@ -113,10 +110,14 @@ def _predict_joined(rows: JoinedRows, options: PredictOptions) -> int:
             count, skipped = count + len(reasons) - bad, skipped + bad
         if skipped and not count:
             raise ValueError(f"{options.input}: no row could be scored; the last one: {reasons[-1]}")
-    _warn(rows.warnings)
-    left = f", {skipped} skipped (see the column error)" if skipped else ""
-    print(f"{count} rows scored{left}{unknown_words(rows.unknown)}", file=sys.stderr)
+    _tell_rows(count, skipped, rows.unknown, rows.warnings)
     return 0
+
+
+def _tell_rows(count: int, skipped: int, unknown: Mapping[str, Any], warnings: list[str]) -> None:
+    _warn(warnings)
+    left = f", {skipped} skipped (see the column error)" if skipped else ""
+    print(f"{count} rows scored{left}{unknown_words(unknown)}", file=sys.stderr)
 
 
 def _check_limits(answers: Answers, folder: RunFolder, where: str, allowed: bool) -> list[str]:

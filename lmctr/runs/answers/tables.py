@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +26,7 @@ from lmctr.utils.progress import over
 from .files import whole_output
 from .requests import read_objects
 
-__all__ = ["FORMATS", "ScoreWriter", "predict_table", "scores_to", "table_logits"]
+__all__ = ["FORMATS", "ScoreWriter", "bad_rows", "predict_table", "scores_to", "table_logits"]
 
 BATCH_SIZE = 4096
 _LINES_AT_A_TIME = 4096
@@ -40,7 +41,8 @@ def predict_table(
     id_column: str | None = None,
     batch_size: int | None = None,
     allow_unknown: bool = False,
-) -> tuple[int, dict[str, dict[str, int]], list[str]]:
+    skip: bool = False,
+) -> tuple[int, int, dict[str, dict[str, int]], list[str]]:
     """Score every row of a file, in order, with memory that does not grow with the file.
 
     Args:
@@ -52,9 +54,10 @@ def predict_table(
         id_column: a column of the input to copy.
         batch_size: rows per forward pass.
         allow_unknown: go on where nearly all values of a field are unknown.
+        skip: whether rows that cannot be read are skipped, with the reason in a column `error`, or an error.
 
     Returns:
-        The number of rows, what was unknown in each field, and warnings about it.
+        The numbers of rows that were scored and skipped, what was unknown in each field, and warnings about it.
 
     Raises:
         FileNotFoundError: no such file.
@@ -62,25 +65,72 @@ def predict_table(
             unknown (see [`lmctr.data.features.unknown`]).
     """
     columns = processor.input_columns()
+    if skip and "decimal" not in (
+        processor.reading or {}
+    ):  # read as they are written, so that one that is no number is one row's
+        columns = {name: "text" if kind == "number" else kind for name, kind in columns.items()}
     if id_column is not None:
         columns.setdefault(id_column, "any")
-    count, unknown, name = 0, UnknownValues(processor), "standard input" if source == "-" else source
-    tasks = processor.tasks
+    count = skipped = 0
+    unknown, name, tasks = UnknownValues(processor), "standard input" if source == "-" else source, processor.tasks
     with scores_to(target, tasks) as writer:
         for rows in over(_rows(source, columns, processor.reading), f"scoring {name}", "rows", count=len):
-            logits = table_logits(model, processor(rows), batch_size)
+            reasons: list[str | None] = [None] * len(rows)
+            for row, error in bad_rows(lambda start, stop, rows=rows: processor(_part(rows, start, stop)), len(rows)):
+                if not skip:
+                    if row:  # what stands before it is kept
+                        _score(model, processor, _part(rows, 0, row), batch_size, id_column, writer, tasks, None)
+                    raise error
+                reasons[row] = re.sub(r" among rows (\d+) to \1\b", "", str(error))
+            skipped += _score(model, processor, rows, batch_size, id_column, writer, tasks, reasons if skip else None)
+            count += len(rows)
             unknown.add()
             unknown.check(name, allow_unknown)
-            ids = {} if id_column is None else {id_column: rows.column(id_column).to_pylist()}
-            writer.write(
-                {"row": list(range(count + 1, count + 1 + len(logits))), **ids}, logits.reshape(len(logits), -1)
-            )
-            count += len(logits)
+        if count and skipped == count:
+            raise ValueError(f"{name}: no row could be scored; the last one: {reasons[-1]}")
         if not count:
             writer.write(
                 {"row": [], **({} if id_column is None else {id_column: []})}, np.zeros((0, len(tasks)), np.float32)
             )
-    return count, unknown.counts, unknown.check(name, allow_unknown)
+    return count - skipped, skipped, unknown.counts, unknown.check(name, allow_unknown)
+
+
+def bad_rows(read: Callable[[int, int], Any], stop: int, start: int = 0) -> Iterator[tuple[int, ValueError]]:
+    """The rows that `read(start, stop)` refuses, with the reason of each, found by halving."""
+    try:
+        read(start, stop)
+    except ValueError as error:
+        if stop - start == 1:
+            yield start, error
+        else:
+            middle = (start + stop) // 2
+            yield from bad_rows(read, middle, start)
+            yield from bad_rows(read, stop, middle)
+
+
+def _part(rows: Rows, start: int, stop: int) -> Rows:
+    return Rows(rows.table.slice(start, stop - start), rows.source, rows.first + start)
+
+
+def _score(
+    model: torch.nn.Module,
+    processor: Any,
+    rows: Rows,
+    batch_size: int | None,
+    id_column: str | None,
+    writer: ScoreWriter,
+    tasks: Sequence[str],
+    reasons: list[str | None] | None,
+) -> int:
+    """Write the scores of rows, without those that have a reason against it; the number of these."""
+    good = np.array([reason is None for reason in reasons or [None] * len(rows)])
+    logits = np.full((len(rows), len(tasks)), np.nan, dtype=np.float32)
+    if good.any():
+        read = rows if good.all() else Rows(rows.table.filter(pa.array(good)), rows.source, rows.first)
+        logits[good] = table_logits(model, processor(read), batch_size).reshape(good.sum(), -1)
+    ids = {} if id_column is None else {id_column: rows.column(id_column).to_pylist()}
+    writer.write({"row": list(range(rows.first, rows.first + len(rows))), **ids}, logits, reasons)
+    return int((~good).sum())
 
 
 def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = None) -> np.ndarray:

@@ -21,7 +21,7 @@ def configuration(recipe: Recipe) -> dict[str, Any]:
     data = {key: recipe.data.get(key) for key in keys}
     if isinstance(data["options"], dict):
         data["options"] = {key: value for key, value in data["options"].items() if key != "path"}
-    return data
+    return data | ({"refit": True} if recipe.training.get("refit") else {})
 
 
 def baselines_file(output_dir: Path, recipe: Recipe) -> Path:
@@ -62,7 +62,7 @@ def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: C
         view.load(Path(scratch))
         view.check()  # fills the store of a table
         for seed in seeds:
-            measured, num_samples = view.baselines(seed)
+            measured, num_samples = view.baselines(seed, bool(recipe.training.get("refit")))
             written["seeds"][str(seed)] = {
                 name: {part: values[part] for part in ("validation", "test") if part in values}
                 for name, values in measured.items()

@@ -250,13 +250,14 @@ def collect(
     """Read the finished runs, test each point against its `compare_to`, and sort points by their data.
 
     Raises:
-        ValueError: stored scores that are damaged.
+        ValueError: stored scores that are damaged; seeds of a point on different data.
     """
     runs = inspect_runs(grid, recipes)
     results: dict[str, PointResult] = {}
     for point in grid.points:
         mine = [run for run in runs if run.point == point.name]
         done = [run for run in mine if run.state == DONE]
+        _check_data(done)
         results[point.name] = PointResult(
             point,
             {run.seed: read_predictions(run.folder.path, split) for run in done},
@@ -284,6 +285,21 @@ def collect(
     for section in sections.values():
         section.title = _title(section, recipes, split)
     return list(sections.values())
+
+
+def _check_data(runs: list[GridRun]) -> None:
+    """Runs of one point, whose seeds differ and nothing else, must have read the same data."""
+    found: dict[str, GridRun] = {}
+    for run in runs:
+        file = run.folder.path / DATA
+        if file.is_file():
+            found.setdefault(read_json(file).get("fingerprint"), run)
+    if len(found) > 1:
+        folders = " and ".join(str(run.folder.path) for run in found.values())
+        raise ValueError(
+            f"{runs[0].point}: {folders} were trained on different data, so that a mean over them says nothing; restore the data and delete "
+            "the runs on others, or give another --output-dir"
+        )
 
 
 def _compare(results: dict[str, PointResult], name: str, other: str, num_resamples: int) -> Contrast:

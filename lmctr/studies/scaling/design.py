@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,8 +193,9 @@ def _revenue(options: DesignOptions, metric: str) -> tuple[float, float]:
         if options.metric is not None:
             raise ValueError("--metric belongs to --revenue")
         return (1.0 if options.slope is None else options.slope), options.intercept
-    if options.slope is not None:
-        raise ValueError("--revenue and --slope both say what the metric is worth: keep one")
+    for name in ("slope", "intercept"):
+        if getattr(options, name):
+            raise ValueError(f"--revenue and --{name} both say what the metric is worth: keep one")
     name = metric if options.metric is None else options.metric
     lines = read_json(check_file(options.revenue)).get("metrics", {})
     if name not in lines:
@@ -219,7 +222,10 @@ def read_costs(path: str | Path, extrapolate: bool = False) -> CostCurve:
         costs = [row[cost] for row in rows]
         sizes = [parse_sizes(row["sizes"], str(path)) for row in rows if text]
         flops = [mlp_flops(size) for size in sizes] or [row["flops"] for row in rows]
-        measured = dict(zip(sizes, costs))
+        measured = {
+            size: math.exp(statistics.fmean(math.log(cost) for own, cost in zip(sizes, costs) if own == size))
+            for size in (sizes if all(cost > 0 for cost in costs) else ())  # else the curve says what is wrong
+        }
     try:
         return CostCurve(flops, costs, measured, extrapolate)
     except ValueError as error:

@@ -207,9 +207,15 @@ class Report:
     def _cut_lines(self) -> list[str]:
         """Rates that more time might have raised."""
         cut = ", ".join(row["size"] for row in self.measured if not row["complete"])
+        base_is_cut = any(row["size"] == self.ladder.cost.base and not row["complete"] for row in self.measured)
+        costs = (
+            "the base's too, so that costs relative to it are bounds of neither side"
+            if base_is_cut
+            else "and their costs upper ones"
+        )
         words = (
-            f"time was over before all loads were tried: the rates of {cut} are lower bounds and their costs upper ones; "
-            "raise cost.max_seconds, or lower cost.min_calls"
+            f"time was over before all loads were tried: the rates of {cut} are lower bounds, {costs}; raise cost.max_seconds, or lower "
+            "cost.min_calls"
         )
         return [words] if cut else []
 
