@@ -58,6 +58,8 @@ def allocate(scenarios: Mapping[str, Sequence[Design]], budget: float, minimal_r
     """
     if not scenarios:
         raise ValueError("scenarios: there are none")
+    if not math.isfinite(minimal_roi):
+        raise ValueError(f"minimal_roi must be finite, got {minimal_roi}")
     if not math.isfinite(budget) or budget < 0:
         raise ValueError(f"budget must be finite and not negative, got {budget}")
     admissible: dict[str, list[Design]] = {}

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
+from scipy.special import ndtri, stdtrit
 
 from lmctr.utils.tables import read_csv
 
@@ -126,12 +127,24 @@ class ScalingFit:
     def band(
         self, x: ArrayLike, level: float = 0.9, num_samples: int = 200, seed: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends of the pointwise bootstrap band of the curve at x. Arguments: see `bootstrap`; 0 < level < 1."""
+        """Lower and upper ends of the pointwise bootstrap band of the curve at x. Arguments: see `bootstrap`; 0 < level < 1.
+
+        The percentiles are moved away from the curve by the ratio of Student's quantile, of the points left over, to the normal one (the expanded
+        percentiles of Hesterberg, https://arxiv.org/abs/1411.5279): a few points' residuals tell little of their own spread. Where the law was
+        chosen among several the band is still too narrow, because that choice is not drawn again.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, got {level}")
-        curves = np.stack([fit.predict(x) for fit in self.bootstrap(num_samples, seed)])
-        low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        return low, high
+        fits, ends = self.bootstrap(num_samples, seed), np.array([1 - level, 1 + level]) / 2
+        to, back = (np.asarray, np.asarray) if self.absolute else (np.log, np.exp)
+        x = np.asarray(x, dtype=np.float64)
+        curves = to(np.stack([bnsl(x, **fit.parameters) for fit in fits]))
+        center, wider = (
+            to(bnsl(x, **self.parameters)),
+            stdtrit(len(self.x) - self.num_parameters, ends[1]) / ndtri(ends[1]),
+        )
+        low, high = back(center + (np.quantile(curves, ends, axis=0) - center) * wider)
+        return (1.0 - high, 1.0 - low) if self.complement else (low, high)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it; `from_dict` reads it."""
@@ -197,7 +210,7 @@ def fit_scaling_law(
     if any(name != "power" for name, _ in tried) and np.polyfit(np.log(x), np.log(target), 1)[0] >= 0:
         if law == "auto" and not complement:
             raise ValueError(
-                "y grows with x: pass complement=True (a metric below 1 that grows), or law='power' for an unbounded gain"
+                "y grows with x: pass complement=True or --complement (a metric below 1 that grows), or law='power' for an unbounded gain"
             )
         what, accepted = ("1 - y", "False") if complement else ("y", "True, or law='power'")
         raise ValueError(f"law={law!r} falls with x, but {what} grows; pass complement={accepted}")

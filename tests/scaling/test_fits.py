@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from lmctr.scaling.bnsl import bnsl
 from lmctr.scaling.fits import (
@@ -129,6 +130,27 @@ def test_repeated_sizes_do_not_allow_more_breaks():
     x = np.repeat(np.geomspace(1e6, 1e8, 7), 5)
     with pytest.raises(ValueError, match="6 parameters need 8 distinct values of x, there are 7"):
         fit_scaling_law(x, noisy(ONE, x, 0.01), law="bnsl", breaks=1)
+
+
+@pytest.mark.parametrize(("complement", "absolute"), [(False, False), (True, False), (False, True)])
+def test_bands_are_percentiles_widened_by_students_quantile(complement, absolute):
+    x = np.geomspace(1e6, 1e9, 7)
+    falling = 5 * x**-0.2 * np.exp(np.random.default_rng(3).normal(0, 0.02, 7))
+    y = 1 - falling if complement else falling
+    fit = fit_scaling_law(x, y, law="power", complement=complement, absolute=absolute)
+    at = np.array([1e7, 1e10])
+    low, high = fit.band(at, level=0.8, num_samples=50, seed=1)
+    drawn = np.stack([law.predict(at) for law in fit.bootstrap(50, seed=1)])
+    curve, falls = fit.predict(at), (lambda values: 1 - values) if complement else (lambda values: values)
+    to, back = (lambda v: v, lambda v: v) if absolute else (np.log, np.exp)
+    ratio = stats.t.ppf(0.9, 5) / stats.norm.ppf(0.9)
+    assert ratio > 1.1
+    ends = sorted((0.1, 0.9), reverse=complement)
+    center = to(falls(curve))
+    expected = [falls(back(center + (np.quantile(to(falls(drawn)), end, axis=0) - center) * ratio)) for end in ends]
+    np.testing.assert_allclose([low, high], expected, rtol=1e-9)
+    assert (low < curve).all()
+    assert (curve < high).all()
 
 
 def test_bands_cover_the_truth():
