@@ -69,10 +69,16 @@ _DOORS = {"log": "load_log", "table": "load_tabular", "impressions": "load_impre
 _PATHS = {
     "log": "; or a folder of `lmctr data prepare`, a schema .yaml file, or hf://user/name on the Hub",
     "table": "; or a schema .yaml file, a data file, or hf://user/name on the Hub",
-    "impressions": "",
+    "impressions": "; or a schema .yaml file (see lmctr.data.impressions.load)",
     None: "; or a folder of `lmctr data prepare`, a schema .yaml file, a data file, or hf://user/name on the Hub",
 }
-_SCHEMA_READERS = {"log": "lmctr.data.logs.table:load_table", "table": "lmctr.data.tables.load:source_from_schema"}
+_SCHEMA_READERS = {
+    "log": "lmctr.data.logs.table:load_table",
+    "table": "lmctr.data.tables.load:source_from_schema",
+    "impressions": "lmctr.data.impressions.load:impressions_from_schema",
+}
+
+_NOUNS = {"log": "an interaction log", "table": "a table", "impressions": "impressions"}
 
 
 @dataclass(frozen=True)
@@ -204,11 +210,10 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
     path = Path(name).expanduser()
     if name.startswith("hf://"):
         return _of_hub(name, kind)
-    if kind != "impressions":
-        if path.suffix.lower() in (".yaml", ".yml"):
-            return _schema(path, kind)
-        if path.exists():
-            return _log_folder(path) if kind == "log" or (kind is None and path.is_dir()) else _data_file(path)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return _schema(path, kind)
+    if kind != "impressions" and path.exists():
+        return _log_folder(path) if kind == "log" or (kind is None and path.is_dir()) else _data_file(path)
     raise ValueError(_unknown(name, kind))
 
 
@@ -228,9 +233,20 @@ def _check_kind(kind: str) -> None:
 def _schema(path: Path, kind: str | None) -> Loader:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such schema file.")
-    if kind is None:
-        values = read_yaml(path)
-        kind = "table" if isinstance(values, dict) and "files" in values else "log"
+    values = read_yaml(path)
+    named = values if isinstance(values, dict) else {}
+    found = "impressions" if "impressions" in named else "table" if "files" in named else "log"
+    kind = kind or found
+    if kind != found and "impressions" in (kind, found):
+        readers = {
+            "log": "every other family",
+            "table": "tabular families",
+            "impressions": "retrieval families, such as two_tower",
+        }
+        raise ValueError(
+            f"{path} is the schema of {_NOUNS[found]}, which {readers[found]} read, and that of {_NOUNS[kind]} is wanted here (see "
+            f"{_SCHEMA_READERS[kind].partition(':')[0]})."
+        )
     return Loader(kind, _resolve(_SCHEMA_READERS[kind]), f"options of the schema file {path}", {"schema": path})
 
 

@@ -106,6 +106,8 @@ def _guess(events: str, options: DataFiles, ask: Ask | None, kind: str | None) -
 
 def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
     """The recipe of the family `options.model` for the data file `options.recipe`; `say` gets what was taken for what."""
+    if family_of(options.model).input not in _RECIPES:
+        raise ValueError(_no_log(options.model))
     reads_tables = family_of(options.model).input == "tabular"
     if options.kind == "table" and not reads_tables:
         raise ValueError(
@@ -116,6 +118,14 @@ def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -
         say(line)
     say("")
     return starting_recipe(options.model, guess, {"name": guess.schema["events"]["path"], "options": guess.options()})
+
+
+def _no_log(family: str) -> str:
+    """What a family that ranks ads says of a data file."""
+    return (
+        f"--model {family}: it ranks the ads of impressions, which a log of events has not; give {', '.join(FAMILIES)} or another. A file with a row "
+        "for each ad of each impression is read through a schema: see lmctr.data.impressions.load"
+    )
 
 
 def relative(schema: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -204,9 +214,7 @@ def starting_recipe(family: str, guess: LogGuess, data: dict[str, Any]) -> dict[
     """
     kind = family_of(family).input
     if kind not in _RECIPES:
-        raise ValueError(
-            f"--model {family}: it ranks the ads of impressions, which a log of events has not; give {', '.join(FAMILIES)} or another"
-        )
+        raise ValueError(_no_log(family))
     rule = "random" if guess.is_table and "time" not in guess.schema else "time"
     data, own = {**data, "split": rule, "fractions": [0.8, 0.1, 0.1]}, _RECIPES[kind](guess)
     options = {**data.get("options", {}), **own["data"].pop("options", {})}

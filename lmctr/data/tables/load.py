@@ -28,7 +28,7 @@ Then `TabularStore.build(source, processor, directory)` fits and transforms it i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -148,7 +148,7 @@ def table_source(
     label, *extra = [spec.column for spec in specs] or [None]
     special = {name for name in (label, *extra, group, time, weight) if name is not None}
     if fields is None:
-        fields = _guess_fields(next(pieces[0].read(None)).table.schema, special)
+        fields = default_fields(next(pieces[0].read(None)).table.schema, special)
     fields = tuple(field.to_dict() for field in parse_fields(fields))
     if info is None:
         info = DatasetInfo(Path(data).name if isinstance(data, (str, os.PathLike)) else "table")
@@ -191,7 +191,8 @@ def _label_specs(
     return specs
 
 
-def _guess_fields(schema: pa.Schema, special: set[str]) -> list[dict[str, Any]]:
+def default_fields(schema: pa.Schema, special: Collection[str] = ()) -> list[dict[str, Any]]:
+    """A field for each column that is not `special`: text and whole numbers categorical, other numbers numeric, lists sequences."""
     fields = []
     for column in schema:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type

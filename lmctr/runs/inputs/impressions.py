@@ -96,6 +96,12 @@ class ImpressionInput(StoredInput):
                 lines.append(
                     f"{part}: of {counted['impressions'] + counted['empty']:,} impressions {'; '.join(found)}"
                 )
+        most = max(int(self.store.counts[self.rows(part)].max()) for part in PARTS[1:])
+        if most <= self.settings.m:
+            lines.append(
+                f"no impression of validation and test has more than {most} ads, of which data.metrics.m lets {self.settings.m} go on: R/R* is 1 "
+                f"whatever the scores, and chooses no checkpoint; set data.metrics.m to {max(most // 4, 1)}, say"
+            )
         return lines
 
     def _check_parts(self, parts: tuple[str, ...]) -> None:

@@ -1,0 +1,291 @@
+"""Impressions of one's own, from a file with a row for each ad of each impression, through a schema file:
+
+```yaml
+name: shop
+impressions: ranked.parquet       # or CSV, TSV (also .gz), JSON lines; relative to the schema
+# format, delimiter, names, decimal, na_values: as in the schema of a table (lmctr.data.tables.load)
+columns:
+  impression: request_id          # rows of one impression, wherever in the file they stand
+  rank: v                         # rank index: higher is better, from 0; or position: 1 for the best
+  ecpm: ecpm                      # revenue per mille, from 0
+  user: user_id                   # optional: the user of an impression
+  time: {column: ts, unit: ms}    # optional: its time; a name alone: unix seconds or timestamps
+  weight: w                       # optional: its weight
+user_fields:                      # default: the other columns that never differ within an impression
+  - {name: user_id, type: categorical, min_count: 2}
+ad_fields:                        # default: the others; text and whole numbers categorical, other numbers numeric
+  - {name: ad, type: categorical}
+  - {name: bid, type: numeric, transform: log1p}
+split: {rule: time, fractions: [0.8, 0.1, 0.1], seed: 0}    # time (default, where there is one) or random, by impressions
+info: {url: ..., licence: ..., notes: ...}
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import model_validator
+
+from lmctr.data.features.processor import TabularFeatureProcessor
+from lmctr.data.impressions.source import ImpressionBlock, ImpressionSource
+from lmctr.data.logs import columns
+from lmctr.data.logs.log import DatasetInfo
+from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.splits import check_fractions, time_cut
+from lmctr.data.logs.times import seconds_of
+from lmctr.data.reading import read_table
+from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, short_for
+from lmctr.data.tables.load import TableSplit, default_fields
+from lmctr.data.tables.source import file_fingerprint
+from lmctr.utils.files import read_yaml
+from lmctr.utils.values import Values, read_values
+
+__all__ = ["impressions_from_schema"]
+
+_BLOCK = 4096
+_RULES = ("time", "random")
+
+
+class ImpressionColumns(Values):
+    """What the columns say of each row."""
+
+    impression: ColumnName
+    rank: ColumnName | None = None
+    position: ColumnName | None = None
+    ecpm: ColumnName
+    user: ColumnName | None = None
+    time: Annotated[TimeSpec, short_for("column")] | None = None
+    weight: ColumnName | None = None
+
+    @model_validator(mode="after")
+    def _one_order(self) -> ImpressionColumns:
+        if (self.rank is None) == (self.position is None):
+            raise ValueError("give `rank`, of which higher is better, or `position`, of which 1 is the best.")
+        return self
+
+
+class ImpressionSchema(Values):
+    """A schema file."""
+
+    name: str | int | None = None
+    impressions: ColumnName
+    format: str | None = None
+    delimiter: str | None = None
+    names: list[str] | None = None
+    decimal: Literal[".", ","] = "."
+    na_values: list[str] | None = None
+    columns: ImpressionColumns
+    user_fields: list | None = None
+    ad_fields: list | None = None
+    split: TableSplit = TableSplit()
+    info: InfoKeys | None = None
+
+
+def impressions_from_schema(
+    schema: str | os.PathLike,
+    path: str | os.PathLike | None = None,
+    split: str | None = None,
+    fractions: Sequence[float] | None = None,
+    seed: int | None = None,
+) -> ImpressionSource:
+    """The impressions that a schema file describes.
+
+    Args:
+        schema: the file, see the module.
+        path: another file, or another folder for the schema's.
+        split, fractions, seed: in place of the schema's.
+
+    Raises:
+        FileNotFoundError, ValueError: a file, key or column that is not there; values that differ within an impression where they must not, with
+            its rows; a rank, position, eCPM or weight that is none.
+    """
+    where = str(schema)
+    keys = read_values(ImpressionSchema, read_yaml(schema), SchemaWording(where))
+    file = Path(schema).parent / keys.impressions
+    if path is not None:
+        file = Path(path).expanduser()
+        file = file / Path(keys.impressions).name if file.is_dir() else file
+    rule = split or keys.split.rule or ("random" if keys.columns.time is None else "time")
+    if rule not in _RULES or (rule == "time" and keys.columns.time is None):
+        needs = "; time needs a column of times" if rule == "time" else ""
+        raise ValueError(f"split of {where}: got {rule!r}, accepted: {', '.join(_RULES)}{needs}.")
+    shares = check_fractions(fractions or keys.split.fractions or (0.8, 0.1, 0.1))
+    seed = next((one for one in (seed, keys.split.seed) if one is not None), 0)
+    reading = {key: getattr(keys, key) for key in ("format", "delimiter", "names", "decimal", "na_values")}
+    table = _sorted(read_table(file, **reading, progress=True), keys.columns, str(file))
+    users, ads = _fields(table, keys, where)
+    reader = _Reader(table, keys.columns, users, ads, (rule, shares, seed))
+    about = json.dumps(keys.model_dump(mode="json"), sort_keys=True) + f"{rule} {shares} {seed}"
+    info = DatasetInfo(str(keys.name or Path(schema).stem), **info_values(keys.info))
+    return ImpressionSource(
+        reader.blocks,
+        tuple(users),
+        tuple(ads),
+        lambda: hashlib.sha256(f"{about} {file_fingerprint(file)}".encode()).hexdigest(),
+        info=info,
+    )
+
+
+@dataclass(frozen=True)
+class _Sorted:
+    """Rows of a file with those of an impression together, in the order of first rows. row: (A,) place in the file, from 1. starts: (B,)."""
+
+    table: pa.Table
+    source: str
+    row: np.ndarray
+    starts: np.ndarray
+
+    def differing(self, name: str) -> int | None:
+        """A row whose value of a column differs from the one before it in its impression; None: there is none."""
+        values = self.table[name].combine_chunks()
+        values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        differs = np.diff(codes, prepend=codes[:1]) != 0
+        differs[self.starts] = False
+        return int(np.argmax(differs)) if differs.any() else None
+
+
+def _sorted(table: pa.Table, roles: ImpressionColumns, source: str) -> _Sorted:
+    named = {role: getattr(spec, "column", spec) for role, spec in roles if spec is not None}
+    for role, name in named.items():
+        if name not in table.column_names:
+            raise ValueError(f"{source}: no column {name!r} ({role}); it has {', '.join(table.column_names)}.")
+    for name in dict.fromkeys(named.values()):
+        columns.whole_column(table[name], name, source)  # with its rows as they stand in the file
+    codes, _ = columns.encode_ids(table[roles.impression], roles.impression, source)
+    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    place = np.argsort(np.argsort(first))[which]
+    order = np.argsort(place, kind="stable")
+    return _Sorted(table.take(order), source, order + 1, np.flatnonzero(np.diff(place[order], prepend=-1)))
+
+
+def _fields(rows: _Sorted, keys: ImpressionSchema, where: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Fields of users and of ads; what is a field of the user must not differ within an impression."""
+    roles = keys.columns
+    special = {
+        roles.impression,
+        roles.rank,
+        roles.position,
+        roles.ecpm,
+        roles.weight,
+        getattr(roles.time, "column", None),
+    }
+    told = [fields for fields in (keys.user_fields, keys.ad_fields) if fields is not None]
+    taken = special.union(*map(_read_by, told))
+    rest = rows.table.drop_columns([name for name in rows.table.column_names if name in taken])
+    shared = [name for name in rest.column_names if rows.differing(name) is None]
+    users = default_fields(rest.select(shared).schema) if keys.user_fields is None else keys.user_fields
+    others = [name for name in rest.column_names if name not in shared or keys.user_fields is not None]
+    ads = default_fields(rest.select(others).schema) if keys.ad_fields is None else keys.ad_fields
+    alike = dict.fromkeys(sorted(_read_by(users)), "of the user's fields")
+    alike |= {name: what for name, what in ((roles.user, "the user"), (roles.weight, "the weight")) if name}
+    alike |= {} if roles.time is None else {roles.time.column: "the time"}
+    for name in (*alike, *sorted(_read_by(ads))):
+        if name not in rows.table.column_names:
+            raise ValueError(
+                f"{where}: {rows.source} has no column {name!r}; it has {', '.join(rows.table.column_names)}."
+            )
+    for name, what in alike.items():
+        if (row := rows.differing(name)) is not None:
+            values = [rows.table[name][place].as_py() for place in (row - 1, row)]
+            raise ValueError(
+                f"{rows.source}: the column {name!r}, {what}, differs within an impression: {values[0]!r} in row {rows.row[row - 1]} and {values[1]!r} "
+                f"in row {rows.row[row]}."
+            )
+    return list(users), list(ads)
+
+
+def _read_by(fields: list[dict[str, Any]]) -> set[str]:
+    """The columns that fields read."""
+    return {*TabularFeatureProcessor(fields, label=None).input_columns()} if fields else set()
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Blocks of the rows of a file."""
+
+    rows: _Sorted
+    roles: ImpressionColumns
+    user_fields: list[dict[str, Any]]
+    ad_fields: list[dict[str, Any]]
+    split: tuple[str, tuple[float, float, float], int]
+
+    def blocks(self) -> Iterator[ImpressionBlock]:
+        """All impressions, some at a time."""
+        rows, roles, starts = self.rows, self.roles, self.rows.starts
+        ends = np.append(starts[1:], rows.table.num_rows)
+        ranks, ecpm = self._ranks(ends - starts), self._numbers(roles.ecpm)
+        times = None
+        if roles.time is not None:
+            times = seconds_of(rows.table[roles.time.column].take(starts), roles.time, rows.source)
+        groups = None
+        if roles.user is not None:
+            users = rows.table[roles.user].take(starts)
+            groups = columns.encode_ids(users, roles.user, rows.source)[0].astype(np.int64)
+        weight = None if roles.weight is None else self._numbers(roles.weight)[starts]
+        parts = self._parts(times, len(starts))
+        of_users, of_ads = map(_read_by, (self.user_fields, self.ad_fields))
+        for begin in range(0, len(starts), _BLOCK):
+            own, first = slice(begin, begin + _BLOCK), int(starts[begin])
+            ads = slice(first, int(ends[own][-1]))
+            yield ImpressionBlock(
+                users=rows.table.select(sorted(of_users)).take(starts[own]),
+                ads=rows.table.select(sorted(of_ads)).slice(first, ads.stop - first),
+                counts=(ends - starts)[own],
+                ranks=ranks[ads],
+                ecpm=ecpm[ads],
+                split=parts[own],
+                groups=None if groups is None else groups[own],
+                times=None if times is None else times[own],
+                weight=None if weight is None else weight[own],
+                first=begin,
+                first_ad=first,
+                source=rows.source,
+            )
+
+    def _numbers(self, name: str) -> np.ndarray:
+        """(A,) float64 of a column whose values are all there, finite and from 0."""
+        array = columns.as_arrow(self.rows.table[name], name, self.rows.source)
+        array = columns.text_numbers(array, name, self.rows.source, "A number of at least 0 is.")
+        values = array.to_numpy(zero_copy_only=False).astype(np.float64)
+        bad = ~(np.isfinite(values) & (values >= 0))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"{columns.place(self.rows.source, name)}: {values[row]:g} in row {self.rows.row[row]}; accepted: finite numbers of at least 0."
+            )
+        return values
+
+    def _ranks(self, counts: np.ndarray) -> np.ndarray:
+        """(A,) rank indices; of positions counted from the last one of the impression, from 1."""
+        if self.roles.rank is not None:
+            return self._numbers(self.roles.rank)
+        places = self._numbers(self.roles.position)
+        if (places < 1).any():
+            row = int(np.argmax(places < 1))
+            raise ValueError(
+                f"{columns.place(self.rows.source, self.roles.position)}: {places[row]:g} in row {self.rows.row[row]}; positions count from 1."
+            )
+        return np.repeat(np.maximum.reduceat(places, self.rows.starts), counts) + 1 - places
+
+    def _parts(self, times: np.ndarray | None, count: int) -> np.ndarray:
+        """(B,) int8 part of each impression."""
+        rule, shares, seed = self.split
+        if rule == "time":
+            order = np.argsort(times, kind="stable")
+            cuts = [time_cut(times[order], share) for share in np.cumsum(shares[:-1])]
+        else:
+            order = np.random.default_rng(seed).permutation(count)
+            cuts = [int(np.floor(share * count + 1e-9)) for share in np.cumsum(shares[:-1])]
+        parts = np.empty(count, dtype=np.int8)
+        parts[order] = np.searchsorted(cuts, np.arange(count), side="right")
+        return parts
