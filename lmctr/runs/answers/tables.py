@@ -65,9 +65,8 @@ def predict_table(
             unknown (see [`lmctr.data.features.unknown`]).
     """
     columns = processor.input_columns()
-    if skip and "decimal" not in (
-        processor.reading or {}
-    ):  # read as they are written, so that one that is no number is one row's
+    if skip and "decimal" not in (processor.reading or {}):
+        # Numbers are read as they are written, so that one that is none is one row's.
         columns = {name: "text" if kind == "number" else kind for name, kind in columns.items()}
     if id_column is not None:
         columns.setdefault(id_column, "any")
@@ -75,14 +74,18 @@ def predict_table(
     unknown, name, tasks = UnknownValues(processor), "standard input" if source == "-" else source, processor.tasks
     with scores_to(target, tasks) as writer:
         for rows in over(_rows(source, columns, processor.reading), f"scoring {name}", "rows", count=len):
-            reasons: list[str | None] = [None] * len(rows)
-            for row, error in bad_rows(lambda start, stop, rows=rows: processor(_part(rows, start, stop)), len(rows)):
+            try:
+                inputs, reasons = processor(rows), [None] * len(rows)
+            except ValueError:
+                inputs, reasons = None, _reasons(processor, rows)
                 if not skip:
-                    if row:  # what stands before it is kept
-                        _score(model, processor, _part(rows, 0, row), batch_size, id_column, writer, tasks, None)
-                    raise error
-                reasons[row] = re.sub(r" among rows (\d+) to \1\b", "", str(error))
-            skipped += _score(model, processor, rows, batch_size, id_column, writer, tasks, reasons if skip else None)
+                    before = _part(rows, 0, next(row for row, reason in enumerate(reasons) if reason is not None))
+                    if len(before):  # is kept
+                        _write(writer, before, table_logits(model, processor(before), batch_size), id_column, None)
+                    raise
+            logits = _logits(model, processor, rows, inputs, reasons, batch_size, len(tasks))
+            _write(writer, rows, logits, id_column, reasons if skip else None)
+            skipped += sum(reason is not None for reason in reasons)
             count += len(rows)
             unknown.add()
             unknown.check(name, allow_unknown)
@@ -108,29 +111,44 @@ def bad_rows(read: Callable[[int, int], Any], stop: int, start: int = 0) -> Iter
             yield from bad_rows(read, stop, middle)
 
 
+def _reasons(processor: Any, rows: Rows) -> list[str | None]:
+    """Why each row cannot be read; None where it can."""
+    reasons: list[str | None] = [None] * len(rows)
+    for row, error in bad_rows(lambda start, stop: processor(_part(rows, start, stop)), len(rows)):
+        reasons[row] = re.sub(r" among rows (\d+) to \1\b", "", str(error))
+    return reasons
+
+
 def _part(rows: Rows, start: int, stop: int) -> Rows:
     return Rows(rows.table.slice(start, stop - start), rows.source, rows.first + start)
 
 
-def _score(
+def _logits(
     model: torch.nn.Module,
     processor: Any,
     rows: Rows,
+    inputs: Any,
+    reasons: Sequence[str | None],
     batch_size: int | None,
-    id_column: str | None,
-    writer: ScoreWriter,
-    tasks: Sequence[str],
-    reasons: list[str | None] | None,
-) -> int:
-    """Write the scores of rows, without those that have a reason against it; the number of these."""
-    good = np.array([reason is None for reason in reasons or [None] * len(rows)])
-    logits = np.full((len(rows), len(tasks)), np.nan, dtype=np.float32)
+    num_tasks: int,
+) -> np.ndarray:
+    """(N, T) logits of rows, NaN for those with a reason against it. inputs: what the processor made of the rows, where it could read all."""
+    good = np.array([reason is None for reason in reasons], dtype=bool)
+    if inputs is None and good.any():
+        inputs = processor(Rows(rows.table.filter(pa.array(good)), rows.source, rows.first))
+    logits = np.full((len(rows), num_tasks), np.nan, dtype=np.float32)
     if good.any():
-        read = rows if good.all() else Rows(rows.table.filter(pa.array(good)), rows.source, rows.first)
-        logits[good] = table_logits(model, processor(read), batch_size).reshape(good.sum(), -1)
+        logits[good] = table_logits(model, inputs, batch_size).reshape(int(good.sum()), -1)
+    return logits
+
+
+def _write(
+    writer: ScoreWriter, rows: Rows, logits: np.ndarray, id_column: str | None, reasons: Sequence[str | None] | None
+) -> None:
     ids = {} if id_column is None else {id_column: rows.column(id_column).to_pylist()}
-    writer.write({"row": list(range(rows.first, rows.first + len(rows))), **ids}, logits, reasons)
-    return int((~good).sum())
+    writer.write(
+        {"row": list(range(rows.first, rows.first + len(rows))), **ids}, logits.reshape(len(rows), -1), reasons
+    )
 
 
 def table_logits(model: torch.nn.Module, inputs: Any, batch_size: int | None = None) -> np.ndarray:
