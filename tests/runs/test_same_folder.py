@@ -85,6 +85,7 @@ def content(path: Path) -> object:
     ):  # checksums, those of files with times in them too
         values = json.loads(path.read_text())
         assert values.pop("seal")
+        values.pop("seconds", None)  # of training until then
         varying = ("trainer_state.json", "metrics.json", *PICKLED)
         values["files"] = {name: entry for name, entry in values["files"].items() if name not in varying}
         return values

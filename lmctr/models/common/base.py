@@ -24,6 +24,7 @@ __all__ = [
     "IGNORED_LABEL",
     "CTRPreTrainedModel",
     "WithHeadMixin",
+    "check_weights",
     "count_items",
     "ctr_loss",
     "evaluation_copy",
@@ -42,6 +43,15 @@ def row_weights(labels: torch.Tensor, sample_weight: torch.Tensor | None = None)
     """What each entry of `labels` counts in the loss: its weight (default 1), 0 for an ignored one. float32."""
     weight = (labels != IGNORED_LABEL).to(torch.float32)
     return weight if sample_weight is None else weight * sample_weight.to(torch.float32)
+
+
+def check_weights(sample_weight: torch.Tensor | None) -> None:
+    """Raises `ValueError` for negative weights and NaN; on accelerators, and in compiled code, they are not looked at."""
+    if sample_weight is None or not sample_weight.is_cpu or torch.compiler.is_compiling():
+        return
+    wrong = ~(sample_weight >= 0)
+    if wrong.any():
+        raise ValueError(f"sample_weight: {sample_weight[wrong][0].item():g} is no weight; accepted: 0 and above")
 
 
 def count_items(batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -167,10 +177,7 @@ def ctr_loss(
         )
     labels = labels.to(torch.float32)
     _check_labels(labels, soft_labels)
-    if sample_weight is not None and sample_weight.is_cpu and not torch.compiler.is_compiling():
-        wrong = ~(sample_weight >= 0)
-        if wrong.any():
-            raise ValueError(f"sample_weight: {sample_weight[wrong][0].item():g} is no weight; accepted: 0 and above")
+    check_weights(sample_weight)
     weight = row_weights(labels, sample_weight)
     # The clamp only moves ignored labels, whose weight is 0.
     loss = F.binary_cross_entropy_with_logits(logits.float(), labels.clamp(0.0, 1.0), weight=weight, reduction="sum")

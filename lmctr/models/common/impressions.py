@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin
+from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin, check_weights
 from .configuration import RetrievalConfig
 from .embeddings import DerivedBuffers, MeanPooling, check_finite, check_given, check_ids, check_shape
 from .outputs import CTROutput, or_tuple
@@ -230,6 +230,7 @@ class ImpressionLoss(nn.Module):
                 f"labels: shape {tuple(labels.shape)} does not fit logits of shape {tuple(logits.shape)}; give the rank index "
                 "of every ad, and -100 where there is none"
             )
+        check_weights(sample_weight)
         mask, labels = _counted(labels, ad_mask), labels.to(torch.float32)
         options = {"weight": sample_weight, "divisor": num_items_in_batch}
         if self.kind == "arf":
