@@ -7,6 +7,7 @@ from lmctr.utils.lazy import lazy_names
 
 _MODULES = {
     "batches.impressions": ("ImpressionCollator", "ImpressionDataset", "ImpressionView"),
+    "batches.requests": ("RequestCollator",),
     "batches.sequence": ("SequenceCollator", "SequenceDataset", "SequenceView", "sumi_rows"),
     "batches.tabular": ("TabularCollator", "TabularDataset", "TabularView"),
     "batches.text": ("TextCollator", "TextDataset", "TextView"),

@@ -1,4 +1,5 @@
 from lmctr.data.batches.impressions import ImpressionView as ImpressionView
+from lmctr.data.batches.requests import RequestCollator as RequestCollator
 from lmctr.data.batches.rows import RowCollator as RowCollator
 from lmctr.data.batches.rows import RowDataset as RowDataset
 from lmctr.data.batches.sequence import SequenceDataset as SequenceDataset
