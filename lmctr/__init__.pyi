@@ -24,10 +24,18 @@ from lmctr.models.autoint.configuration_autoint import AutoIntConfig as AutoIntC
 from lmctr.models.autoint.modeling_autoint import AutoIntForCTR as AutoIntForCTR
 from lmctr.models.autoint.modeling_autoint import AutoIntModel as AutoIntModel
 from lmctr.models.autoint.modeling_autoint import AutoIntPreTrainedModel as AutoIntPreTrainedModel
-from lmctr.models.behavior_transformer.configuration_behavior_transformer import BehaviorTransformerConfig as BehaviorTransformerConfig
-from lmctr.models.behavior_transformer.modeling_behavior_transformer import BehaviorTransformerForCTR as BehaviorTransformerForCTR
-from lmctr.models.behavior_transformer.modeling_behavior_transformer import BehaviorTransformerModel as BehaviorTransformerModel
-from lmctr.models.behavior_transformer.modeling_behavior_transformer import BehaviorTransformerPreTrainedModel as BehaviorTransformerPreTrainedModel
+from lmctr.models.behavior_transformer.configuration_behavior_transformer import (
+    BehaviorTransformerConfig as BehaviorTransformerConfig,
+)
+from lmctr.models.behavior_transformer.modeling_behavior_transformer import (
+    BehaviorTransformerForCTR as BehaviorTransformerForCTR,
+)
+from lmctr.models.behavior_transformer.modeling_behavior_transformer import (
+    BehaviorTransformerModel as BehaviorTransformerModel,
+)
+from lmctr.models.behavior_transformer.modeling_behavior_transformer import (
+    BehaviorTransformerPreTrainedModel as BehaviorTransformerPreTrainedModel,
+)
 from lmctr.models.common.outputs import CTROutput as CTROutput
 from lmctr.models.ctr_sink.configuration_ctr_sink import CTRSinkConfig as CTRSinkConfig
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR as CTRSinkForCTR
@@ -82,7 +90,9 @@ from lmctr.models.rank_mixer.modeling_rank_mixer import RankMixerPreTrainedModel
 from lmctr.models.retrieval_mlp.configuration_retrieval_mlp import RetrievalMLPConfig as RetrievalMLPConfig
 from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPForCTR as RetrievalMLPForCTR
 from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPModel as RetrievalMLPModel
-from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPPreTrainedModel as RetrievalMLPPreTrainedModel
+from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import (
+    RetrievalMLPPreTrainedModel as RetrievalMLPPreTrainedModel,
+)
 from lmctr.models.twin.configuration_twin import TWINConfig as TWINConfig
 from lmctr.models.twin.modeling_twin import TWINForCTR as TWINForCTR
 from lmctr.models.twin.modeling_twin import TWINModel as TWINModel
