@@ -88,6 +88,15 @@ def check_processor(config: Any, processor: Any, where: str) -> None:
         raise ValueError(
             f"{where}: a {type(processor).__name__}, but a model of the type {read('model_type', None)} reads what a {wanted.__name__} makes"
         )
+    for key in getattr(config, "keys_shared_with_processor", ()):  # of a folder both files are compared
+        own, theirs = (
+            list(value) if isinstance(value, tuple) else value
+            for value in (getattr(config, key), getattr(processor, key))
+        )
+        if own != theirs:
+            raise ValueError(
+                f"{where}: {key} is {theirs!r}, and {own!r} in the model's configuration: it is another model's"
+            )
     wanted = read("processor_fingerprint", None)
     found = getattr(processor, "fingerprint", None)
     if wanted is not None and wanted != found:

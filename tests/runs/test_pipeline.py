@@ -80,6 +80,11 @@ def test_a_processor_of_another_kind(tabular, tmp_path):
             ValueError, match=rf"processor: a {type(processor).__name__}, but a model of the type .* reads what a"
         ):
             pipeline("click-prediction", model=model, processor=processor, device="cpu")
+    other = lmctr.CTRSinkProcessor(make_tokenizer(), num_sink_buckets=text[0].config.num_sink_buckets + 1)
+    with pytest.raises(
+        ValueError, match=r"processor: num_sink_buckets is \d+, and \d+ in the model's configuration: it is another"
+    ):
+        pipeline("click-prediction", model=text[0], processor=other, device="cpu")
     text[0].save_pretrained(tmp_path)
     tables[1].save_pretrained(tmp_path)
     with pytest.raises(
