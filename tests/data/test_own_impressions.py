@@ -134,6 +134,10 @@ def test_a_limit_that_lets_all_ads_go_on_is_told(tmp_path, capsys):
     )
 
 
+MIXED = rows()["request"]
+SOON = rf"column 'ts': .*\(row {MIXED[MIXED == MIXED[40]].index[0] + 1}: 'soon'"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -141,6 +145,8 @@ def test_a_limit_that_lets_all_ads_go_on_is_told(tmp_path, capsys):
         (lambda t: t.assign(ecpm=[*t["ecpm"][:-1], -1.0]), rf"column 'ecpm': -1 in row {len(rows())}; accepted: finite numbers"),
         (lambda t: t.assign(position=[0, *t["position"][1:]]), "column 'position': 0 in row 1; positions count from 1"),
         (lambda t: t.assign(request=[None, *t["request"][1:]]), r"column 'request': 1 of \d+ values are empty \(row 1: ''\)"),
+        (lambda t: t.assign(position=t["position"].astype(object).where(t.index != 40, "top")), r"column 'position': 1 of \d+ .*\(row 41: 'top'\)"),
+        (lambda t: t.assign(ts=t["ts"].astype(object).where(t["request"] != t["request"][40], "soon")), SOON),
         (lambda t: t.drop(columns="ecpm"), r"no column 'ecpm' \(ecpm\); it has"),
     ],
 )  # fmt: skip

@@ -113,5 +113,9 @@ def test_what_is_refused():
         name = "label" if key == "labels" else key
         with pytest.raises(ValueError, match=rf"row 1 of the batch has no '{name}'; it has "):
             collator([rows[0], {k: v for k, v in rows[1].items() if k != key}])
+    for weighted in (rows[:1], rows[1:]):
+        given = [row | ({"sample_weight": 2.0} if row in weighted else {}) for row in rows]
+        with pytest.raises(ValueError, match=rf"row {len(weighted) % 2} of the batch has no 'sample_weight'"):
+            collator(given)
     with pytest.raises(ValueError, match="int reads no requests; accepted: one of a text, sequence or tabular family"):
         RequestCollator(3)

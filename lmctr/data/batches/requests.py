@@ -57,8 +57,8 @@ class RequestCollator:
             batch["labels"] = torch.tensor(
                 [float(_of(row, place, "label", "labels")) for place, row in enumerate(rows)]
             )
-        weights = [row.get("sample_weight") for row in rows]
-        if weights[0] is not None:
+        if any(row.get("sample_weight") is not None for row in rows):
+            weights = [_of(row, place, "sample_weight") for place, row in enumerate(rows)]
             batch["sample_weight"] = torch.from_numpy(np.array(weights, dtype=np.float32))
         return batch
 

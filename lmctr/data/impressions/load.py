@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -144,6 +144,11 @@ class _Sorted:
     row: np.ndarray
     starts: np.ndarray
 
+    def told(self, name: str, read: Callable[[pa.ChunkedArray], Any]) -> Any:
+        """What a reader makes of a column; it gets the rows as they stand in the file, which its errors name."""
+        place = self.row - 1
+        return read(self.table[name].take(np.argsort(place)))[place]
+
     def differing(self, name: str) -> int | None:
         """A row whose value of a column differs from the one before it in its impression; None: there is none."""
         values = self.table[name].combine_chunks()
@@ -226,11 +231,11 @@ class _Reader:
         ranks, ecpm = self._ranks(ends - starts), self._numbers(roles.ecpm)
         times = None
         if roles.time is not None:
-            times = seconds_of(rows.table[roles.time.column].take(starts), roles.time, rows.source)
+            times = rows.told(roles.time.column, lambda some: seconds_of(some, roles.time, rows.source))[starts]
         groups = None
         if roles.user is not None:
-            users = rows.table[roles.user].take(starts)
-            groups = columns.encode_ids(users, roles.user, rows.source)[0].astype(np.int64)
+            ids = rows.told(roles.user, lambda some: columns.encode_ids(some, roles.user, rows.source)[0])
+            groups = ids[starts].astype(np.int64)
         weight = None if roles.weight is None else self._numbers(roles.weight)[starts]
         parts = self._parts(times, len(starts))
         of_users, of_ads = map(_read_by, (self.user_fields, self.ad_fields))
@@ -254,9 +259,13 @@ class _Reader:
 
     def _numbers(self, name: str) -> np.ndarray:
         """(A,) float64 of a column whose values are all there, finite and from 0."""
-        array = columns.as_arrow(self.rows.table[name], name, self.rows.source)
-        array = columns.text_numbers(array, name, self.rows.source, "A number of at least 0 is.")
-        values = array.to_numpy(zero_copy_only=False).astype(np.float64)
+
+        def numbers(some: pa.ChunkedArray) -> np.ndarray:
+            array = columns.as_arrow(some, name, self.rows.source)
+            array = columns.text_numbers(array, name, self.rows.source, "A number of at least 0 is.")
+            return array.to_numpy(zero_copy_only=False).astype(np.float64)
+
+        values = self.rows.told(name, numbers)
         bad = ~(np.isfinite(values) & (values >= 0))
         if bad.any():
             row = int(np.argmax(bad))
