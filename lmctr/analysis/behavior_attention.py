@@ -22,7 +22,7 @@ class BehaviorAttention:
     Args:
         behavior_names: G names. block_names: K names; one, "all", for a model without blocks.
         shares: (L, K, G) share of the attention on events that falls on each behaviour type, mean over candidates that see an
-            event of the block and over heads; nan where no candidate does.
+            event of the block and over heads; nan where no candidate does. Weights below 0 (DIN without softmax, HSTU) count by their sizes.
         own: (L, K) attention that candidates pay to themselves, mean over all candidates.
         events: (K, G) share of each behaviour type among the events that get attention, counted.
         num_candidates: candidates that were read.
@@ -93,11 +93,12 @@ def behavior_attention(
             attention = torch.stack([a if a.dim() == 5 else a.unsqueeze(1) for a in output.attentions]).float()
             kinds = torch.nn.functional.one_hot(batch["history_behaviors"], len(names))
             kinds = (kinds * (batch["history_items"] != 0)[..., None]).float()  # (B, N, G)
-            on = torch.einsum("lbkhcn,bng->lkbhcg", attention[..., :-1], kinds)
+            sizes = attention[..., :-1].abs()  # of softmax the same
+            on = torch.einsum("lbkhcn,bng->lkbhcg", sizes, kinds)
             total = on.sum(-1, keepdim=True)
             sees = total > 0
             part = torch.where(sees, on / total.clamp_min(torch.finfo(torch.float32).tiny), 0).sum((2, 3, 4))
-            present = (attention[..., :-1].amax((0, 3, 4)) > 0).float()  # (B, K, N)
+            present = (sizes.amax((0, 3, 4)) > 0).float()  # (B, K, N)
             count = torch.einsum("bkn,bng->kg", present, kinds)
             found = (part, attention[..., -1].mean((3, 4)).sum(1), count, sees.sum((2, 3, 4))[..., 0])
             sums = [a + b for a, b in zip(sums, found)]

@@ -60,7 +60,7 @@ def grouped_auc(
     weighting: str = "samples",
 ) -> float:
     """Mean of the AUC inside each group, by default weighted by impressions (gAUC; Zhou et al., "Deep Interest Network", KDD 2018,
-    Eq. 7).
+    Eq. 10).
 
     A group counts with the number (with `sample_weight`: the weight) of all its samples, or each group alike (UAUC, when the
     groups are users). Groups with one class have no AUC and are left out of both sums.
@@ -193,7 +193,7 @@ def _in_bins(
     if from_logits:
         values = expit(values)
     if strategy == "uniform":
-        edges = np.linspace(0.0, 1.0, num_bins + 1)[1:-1]
+        edges = np.arange(1, num_bins) / num_bins  # correctly rounded: 0.3 lies in [0.3, 0.4)
         bins = np.searchsorted(edges, values, side="right")
     else:
         bins = _quantile_bins(values, num_bins, weight)
@@ -249,7 +249,8 @@ def _quantile_bins(values: np.ndarray, num_bins: int, weight: np.ndarray | None)
     if weight is None:
         return first_of_run * num_bins // len(values)
     before = np.concatenate(([0.0], np.cumsum(weight[order])))
-    return np.minimum((before[first_of_run] / before[-1] * num_bins).astype(np.int64), num_bins - 1)
+    bins = before[first_of_run] * num_bins / before[-1] + 1e-9  # so that equal weights are as none
+    return np.minimum(bins.astype(np.int64), num_bins - 1)
 
 
 def _check(

@@ -337,7 +337,9 @@ def _fit_power(x: np.ndarray, y: np.ndarray, absolute: bool) -> tuple[dict[str, 
 
 
 def _aicc(rss: float, points: int, parameters: int) -> float:
-    """P log(RSS / P) + 2 q + 2 q (q + 1) / (P - q - 1), q curve parameters; NaN where P - q - 1 is not positive."""
+    """P log(RSS / P) + 2 q + 2 q (q + 1) / (P - q - 1), q curve parameters; NaN where P - q - 1 is not positive.
+
+    The variance of the residuals, which a textbook counts too, is not among the q: with it nothing could be compared on five sizes."""
     if points - parameters - 1 <= 0:
         return float("nan")
     penalty = 2 * parameters + 2 * parameters * (parameters + 1) / (points - parameters - 1)

@@ -1,4 +1,4 @@
-"""Callbacks of the two-stage training of CTR-Sink (arXiv 2508.03668, section 3.4)."""
+"""Callbacks of the two-stage training of CTR-Sink (arXiv 2508.03668, section 3.2)."""
 
 from __future__ import annotations
 

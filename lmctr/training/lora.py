@@ -29,11 +29,11 @@ __all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter
 CONFIG_FILE = "ctr_config.json"
 
 DEFAULTS = {"r": 32, "alpha": 64, "dropout": 0.1}
-"""The paper's settings (arXiv 2508.03668, section 4.1)."""
+"""Those of the published configurations of CTR-Sink's authors; the paper (arXiv 2508.03668) trains all weights."""
 
 
 def check_lora(settings: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """The settings, with the paper's values where they say nothing.
+    """The settings, with `DEFAULTS` where they say nothing.
 
     Raises:
         ValueError: a family without a language model, an unknown key or a value out of range.

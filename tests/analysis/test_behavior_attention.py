@@ -7,7 +7,7 @@ import pytest
 import torch
 from sequence_rows import sequence_log, sequence_view
 
-from lmctr import ASTROConfig, ASTROForCTR
+from lmctr import ASTROConfig, ASTROForCTR, DINConfig, DINForCTR
 from lmctr.analysis.behavior_attention import behavior_attention
 
 STRATEGIES = [{"name": "like", "behaviors": ["like"]}, {"name": "all"}]
@@ -75,6 +75,25 @@ def test_a_block_without_events_has_no_share():
     assert np.isnan(found.shares[:, 0]).all()
     assert (found.own[:, 0] == 1).all()
     assert found.to_dict()["shares"][0][0] == [None, None, None]
+
+
+def test_weights_below_zero_count_by_their_sizes():
+    log = sequence_log(num_users=8)
+    view = sequence_view(log)
+    torch.manual_seed(2)
+    model = DINForCTR(DINConfig(**view.processor.model_config_values(), embedding_dim=4, initializer_range=0.5))
+    shares, readers = np.zeros(3), 0
+    for event in log.sample_events():
+        batch = view.batch([event])
+        del batch["labels"]
+        with torch.no_grad():
+            weights = model.eval()(**batch, output_attentions=True).attentions[0].flatten()[:-1].double().numpy()
+        sizes = np.bincount(batch["history_behaviors"][0].numpy(), np.abs(weights), minlength=3)
+        if sizes.sum() > 0:
+            shares, readers = shares + sizes / sizes.sum(), readers + 1
+    found = behavior_attention(model, view, log.sample_events())
+    np.testing.assert_allclose(found.overall(), shares / readers, atol=1e-5)
+    assert (found.overall() >= 0).all()
 
 
 def test_one_block_and_bad_input():

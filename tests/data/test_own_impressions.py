@@ -135,7 +135,7 @@ def test_a_limit_that_lets_all_ads_go_on_is_told(tmp_path, capsys):
 
 
 MIXED = rows()["request"]
-SOON = rf"column 'ts': .*\(row {MIXED[MIXED == MIXED[40]].index[0] + 1}: 'soon'"
+SOON = rf"column 'ts': .*\(row {MIXED[MIXED[40] == MIXED].index[0] + 1}: 'soon'"
 
 
 @pytest.mark.parametrize(

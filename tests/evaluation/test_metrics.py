@@ -174,6 +174,23 @@ def test_uniform_bin_edges_belong_to_the_upper_bin():
     assert metrics.expected_calibration_error(labels, probabilities, num_bins=100) == pytest.approx(abs(0.5 - 0.2925))
 
 
+def test_decimals_lie_in_the_bins_that_they_begin():
+    for tenth in range(10):
+        found = metrics.expected_calibration_error([1, 0], [tenth / 10, tenth / 10 + 0.05])
+        assert found == pytest.approx(abs(0.5 - tenth / 10 - 0.025))
+
+
+def test_equal_weights_make_the_quantiles_of_none():
+    rng = np.random.default_rng(0)
+    for count in range(20, 400, 7):
+        labels, probabilities = rng.integers(0, 2, count), rng.random(count)
+        plain = metrics.calibration_curve(labels, probabilities, 100)
+        for weight in (1.0, 0.1):
+            found = metrics.calibration_curve(labels, probabilities, 100, sample_weight=np.full(count, weight))
+            for one, two in zip(found, plain, strict=True):
+                np.testing.assert_allclose(one, two)
+
+
 def test_quantile_bins_hold_equal_counts_and_ties_share_one():
     bins = metrics._quantile_bins(np.array([0.4, 0.1, 0.3, 0.2]), 2, None)
     assert bins.tolist() == [1, 0, 1, 0]

@@ -98,6 +98,17 @@ def test_mlp_options():
     assert MLP(3, [], "relu")(states) is states
 
 
+def test_batch_normalisation_of_fewer_than_two_rows():
+    torch.manual_seed(0)
+    mlp = MLP(3, [4], "relu", use_batch_norm=True).train()
+    mlp(torch.randn(8, 3))
+    before = {name: value.clone() for name, value in mlp.state_dict().items()}
+    for count in (1, 0):  # such as the last batch of an epoch
+        states = torch.randn(count, 3)
+        torch.testing.assert_close(mlp.train()(states), mlp.eval()(states))
+    assert all(torch.equal(value, before[name]) for name, value in mlp.state_dict().items())
+
+
 def test_evaluation_mode_leaves_each_module_as_it_was():
     model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Sequential(torch.nn.Dropout()))
     model[1].eval()  # a frozen part

@@ -15,7 +15,7 @@ from sequence_rows import random_batch  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 
 from lmctr import DeepFMConfig, DeepFMForCTR, DINConfig, DINForCTR, TwoTowerConfig, TwoTowerForCTR  # noqa: E402
-from lmctr.models.common.retrieval import RowNorm  # noqa: E402
+from lmctr.models.common.layers import RowNorm  # noqa: E402
 from lmctr.training.arguments import CTRTrainingArguments  # noqa: E402
 from lmctr.training.callbacks import StopAt  # noqa: E402
 from lmctr.training.sharded import new_tables, sharded_banks  # noqa: E402

@@ -35,7 +35,7 @@ class ASTROConfig(SequenceCTRConfig):
             of the seconds in between.
         head_hidden_sizes (`list[int]`, *optional*): hidden layers of the final network; default `[128, 64]`.
         gate_ratio (`int`, defaults to 4): reduction of the squeeze-and-excitation gate (Eq. 4).
-        dropout (`float`, defaults to 0.0): on the outputs of attention and feed-forward network, in training.
+        dropout (`float`, defaults to 0.0): on the outputs of attention and feed-forward network of the blocks, in training.
         use_adaptive_layers (`bool`, defaults to `True`): `False` is the paper's "-ATL": temperature sqrt(d_head), and one relative
             bias per layer and head for all strategies and scenarios.
         use_gating_fusion (`bool`, defaults to `True`): `False` is "-BGF": the blocks' vectors are concatenated.

@@ -12,7 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .products import Linear
 
-__all__ = ["MLP", "DenseLayer", "NormalWeight", "attend", "in_blocks", "split_heads"]
+__all__ = ["MLP", "DenseLayer", "NormalWeight", "RowNorm", "attend", "in_blocks", "split_heads"]
 
 
 class NormalWeight(nn.Module):
@@ -30,13 +30,29 @@ class NormalWeight(nn.Module):
         init.normal_(self.weight, mean=self.mean, std=self.std)
 
 
+class RowNorm(nn.BatchNorm1d):
+    """Batch normalisation over rows.
+
+    A training batch with fewer than two rows has no variance: it is normalised by the running statistics, and moves none. Under activation
+    checkpointing the running statistics move twice per step, as those of every batch normalisation do. In data-parallel training the
+    statistics are those of each process's rows, unless the model is converted with `nn.SyncBatchNorm.convert_sync_batchnorm`.
+    """
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(R, size) to the same; R = 0 is fine."""
+        if self.training and states.shape[0] < 2:
+            mean, var = self.running_mean, self.running_var
+            return nn.functional.batch_norm(states, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+        return super().forward(states)
+
+
 class DenseLayer(GradientCheckpointingLayer):
     """Linear, batch normalisation when asked for, activation, dropout."""
 
     def __init__(self, in_size: int, out_size: int, activation: str, dropout: float, use_batch_norm: bool):
         super().__init__()
         self.linear = Linear(in_size, out_size)
-        self.norm = nn.BatchNorm1d(out_size) if use_batch_norm else None
+        self.norm = RowNorm(out_size) if use_batch_norm else None
         self.activation = ACT2FN[activation]
         self.dropout = nn.Dropout(dropout) if dropout else None
 

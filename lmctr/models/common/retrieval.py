@@ -20,6 +20,8 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from .layers import RowNorm
+
 __all__ = [
     "FoldedMLP",
     "FoundationLayer",
@@ -44,22 +46,6 @@ class HeLinear(nn.Linear):
     def reset_parameters(self) -> None:
         nn.init.kaiming_normal_(self.weight, a=0.25)
         nn.init.zeros_(self.bias)
-
-
-class RowNorm(nn.BatchNorm1d):
-    """Batch normalisation over rows.
-
-    A training batch with fewer than two rows has no variance: it is normalised by the running statistics, and moves none. Under activation
-    checkpointing the running statistics move twice per step, as those of every batch normalisation do. In data-parallel training the
-    statistics are those of each process's rows, unless the model is converted with `nn.SyncBatchNorm.convert_sync_batchnorm`.
-    """
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """(R, in_size) to the same; R = 0 is fine."""
-        if self.training and states.shape[0] < 2:
-            mean, var = self.running_mean, self.running_var
-            return nn.functional.batch_norm(states, mean, var, self.weight, self.bias, False, 0.0, self.eps)
-        return super().forward(states)
 
 
 class SlopePReLU(nn.PReLU):
