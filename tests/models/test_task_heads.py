@@ -195,3 +195,12 @@ def test_one_task_is_the_family_as_it_was():
 def test_wrong_values(values, words):
     with pytest.raises(ValueError, match=words):
         DNNConfig(**FIELDS, **values)
+
+
+def test_the_number_of_labels_is_that_of_the_tasks(tmp_path):
+    for count, names in ((1, None), (2, None), (3, NAMES)):
+        DNNConfig(vocab_sizes=[5], task_names=names, num_labels=count).save_pretrained(tmp_path)
+        assert DNNConfig.from_pretrained(tmp_path).num_labels == count
+    for names in (None, NAMES[:2]):
+        with pytest.raises(ValueError, match=r"num_labels=3 is not accepted; use 1 or 2: a logit per task \(click"):
+            DNNConfig(vocab_sizes=[5], task_names=names, num_labels=3)
