@@ -1,11 +1,17 @@
 """FLOPs and parameters counted from the modules that run: a text, a tabular and a sequence model."""
 
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
 import pytest
 import torch
+from sequence_rows import sequence_log, sequence_view
 from transformers import BertConfig, Qwen2Config
 
 from lmctr import ASTROConfig, ASTROForCTR, CTRSinkConfig, CTRSinkForCTR, DNNConfig, DNNForCTR
-from lmctr.scaling.flops import count_flops, count_parameters, measure_flops
+from lmctr.models.families import families
+from lmctr.scaling.flops import count_flops, count_parameters, mean_flops, measure_flops
 
 HIDDEN, INNER, LAYERS, VOCAB = 16, 24, 2, 50
 
@@ -109,3 +115,28 @@ def test_bad_input():
         measure_flops(model, {"labels": torch.ones(1)})
     with pytest.raises(ValueError, match="num_requests must be at least 1, got 0"):
         measure_flops(model, {"input_ids": torch.ones(1, 1).long()}, num_requests=0)
+
+
+@pytest.mark.parametrize("name", [family.model_type for family in families("sequence")])
+def test_the_mean_over_rows_of_each_sequence_family(name):
+    view = sequence_view(sequence_log(num_users=8))
+    family = next(family for family in families("sequence") if family.model_type == name)
+    torch.manual_seed(0)
+    model = family.load("ForCTR")(family.load("Config")(**view.processor.model_config_values())).train()
+    rows = [view.batch(events) for events in np.array_split(view.log.sample_events(), 9)]
+    model.eval()
+    expected = sum(measure_flops(model, row).total for row in rows) / sum(len(row["labels"]) for row in rows)
+    model.train()
+    with mock.patch("lmctr.scaling.flops.measure_flops", side_effect=measure_flops) as whole:
+        assert mean_flops(model, [(row, len(row["labels"])) for row in rows]) == expected
+    assert whole.call_count == 1  # the others were counted by their shapes
+    assert model.training
+
+
+def test_products_that_no_function_shows_are_counted_all_the_same():
+    class Direct(torch.nn.Module):
+        def forward(self, x):
+            return SimpleNamespace(logits=torch.ops.aten.mm.default(x, x.T)[:, 0])
+
+    rows = [torch.ones(count, 3) for count in (2, 5, 4)]
+    assert mean_flops(Direct(), [({"x": x}, len(x)) for x in rows]) == sum(6 * len(x) ** 2 for x in rows) / 11

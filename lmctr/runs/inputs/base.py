@@ -313,15 +313,13 @@ class InputKind(ABC):
 
 def count_cost(model: Any, flops_of: Mapping[str, Iterable[tuple[dict[str, Any], int]]]) -> dict[str, Any]:
     """[`InputKind.cost`]: parameters, and by each name the counted forward FLOPs of a sample, as a mean over (batch, samples) pairs."""
-    from lmctr.scaling.flops import count_parameters, measure_flops
+    from lmctr.scaling.flops import count_parameters, mean_flops
 
-    found, device = {}, next(model.parameters()).device
-    for name, batches in flops_of.items():
-        total = samples = 0
-        for batch, count in batches:
-            total += measure_flops(model, {key: value.to(device) for key, value in batch.items()}).total
-            samples += count
-        found[name] = total / samples
+    device = next(model.parameters()).device
+    found = {
+        name: mean_flops(model, (({k: v.to(device) for k, v in batch.items()}, count) for batch, count in batches))
+        for name, batches in flops_of.items()
+    }
     dense, tables = count_parameters(model)
     return {**found, "dense_parameters": dense, "embedding_parameters": tables}
 
