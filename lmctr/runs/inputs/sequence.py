@@ -50,7 +50,7 @@ _SET_BY_DATA = {
         "it follows from the data",
     ),
 }
-_COST_SAMPLES = 64
+_COST_ROWS = 32
 
 
 class SequenceInput(GoingOn, LogInput):
@@ -271,8 +271,8 @@ class SequenceInput(GoingOn, LogInput):
     # ---- model ----------------------------------------------------------------------------------------------------
 
     def cost(self, model: Any) -> dict[str, Any]:
-        """Counted forward FLOPs: of a test sample in a row of its own, and of a training sample in its row; mean over a few, without
-        padding between rows."""
+        """Counted forward FLOPs: of a test sample in a row of its own, and of a training sample in its row; mean over a few of
+        each length, without padding between rows."""
         single = SequenceDataset(self.view, self.splits.test)
         return count_cost(
             model,
@@ -283,7 +283,10 @@ class SequenceInput(GoingOn, LogInput):
         )
 
     def _some_rows(self, dataset: SequenceDataset) -> Iterator[tuple[dict[str, Any], int]]:
-        for row in np.random.default_rng(0).permutation(len(dataset))[:_COST_SAMPLES]:
+        rng = np.random.default_rng(0)
+        order = rng.permutation(len(dataset))
+        order = order[np.argsort(dataset.lengths[order], kind="stable")]
+        for row in map(rng.choice, np.array_split(order, min(_COST_ROWS, len(order)))):
             yield self.view.batch(dataset.rows[row : row + 1]), int((dataset.rows[row] >= 0).sum())
 
 
