@@ -108,7 +108,9 @@ def random_inputs(
             found[name] = torch.stack(columns, axis)
             if "sequence" in name:
                 found[name] = found[name] * inside[:, None]
-            if name in ("input_ids", "sequence_ids"):  # as the processor of tables makes them
+            if name.endswith(
+                ("input_ids", "sequence_ids")
+            ):  # as the processors of tables and of impressions make them
                 found[name] = found[name].int()
         elif name in ("numeric_values", "statistics", "user_numeric_values", "ad_numeric_values"):
             found[name] = torch.randn(shape, generator=generator)
@@ -124,6 +126,8 @@ def random_inputs(
         elif layout == "split":
             opens = is_sink | is_sink.roll(1, 1) | (places == 0)
             found["field_ids"] = (opens.cumsum(1) - 1).masked_fill(~inside, -1)
+        if getattr(config, "max_sinks", None) is not None:
+            is_sink &= is_sink.cumsum(1) <= config.max_sinks
         if "sink_buckets" in shapes:
             found["sink_buckets"] = torch.full(shapes["sink_buckets"], -1)
             found["sink_buckets"][is_sink] = 0

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from lmctr.models.common.base import IGNORED_LABEL, evaluation_mode
+from lmctr.utils.files import as_readable_as_its_folder
 
 __all__ = ["REFERENCE_FILE", "compare_with_reference", "write_reference"]
 
@@ -60,6 +61,7 @@ def write_reference(
     metadata = {"made_with": json.dumps(made_with)}
     path = Path(run_dir) / REFERENCE_FILE
     save_file(tensors, path, metadata=metadata)
+    as_readable_as_its_folder(path)
     return path
 
 

@@ -29,7 +29,14 @@ __all__ = ["create_app"]
 logger = logging.getLogger(__name__)
 
 
+_LARGE = 1 << 16  # bytes that take about a millisecond to read
+
+
 class _TooLarge(Exception):
+    pass
+
+
+class _TooSlow(Exception):
     pass
 
 
@@ -45,7 +52,7 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
     async def answered(route: str, request: Request, work: Callable[[dict[str, Any]], Awaitable[dict]]) -> Response:
         began = time.monotonic()
         try:
-            response = _json(200, await work(_object(await _body(request, max_body))))
+            response = _json(200, await work(await _read(request, max_body, deadline)))
         except Exception as error:
             response = _error(error)
         metrics.requests.labels(route, str(response.status_code)).inc()
@@ -87,11 +94,13 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
 
         async def work(body: dict[str, Any]) -> dict[str, Any]:
             end = until(body)
-            return rerank_answer(await scored(rerank_request(body, engine.served.kind), end), body)
+            return rerank_answer(
+                await scored(rerank_request(body, engine.served.kind, last_time=engine.last_time), end), body
+            )
 
         return await answered("/v1/rerank", request, work)
 
-    @app.post("/v1/users/{user_id}/events", openapi_extra=_BODY)
+    @app.post("/v1/users/{user_id:path}/events", openapi_extra=_BODY)
     async def events(user_id: str, request: Request) -> Response:
         """Append behaviours to a kept state, or start one."""
 
@@ -135,6 +144,15 @@ def create_app(engine: Engine, metrics: ServerMetrics, *, deadline: float = 10.0
 
 
 _BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}}
+
+
+async def _read(request: Request, most: int, seconds: float) -> dict[str, Any]:
+    """The object of a body that comes in time; a large one is parsed beside what else is answered."""
+    try:
+        text = await asyncio.wait_for(_body(request, most), seconds)
+    except asyncio.TimeoutError:
+        raise _TooSlow(f"the request's body did not come within {seconds:g} s") from None
+    return _object(text) if len(text) < _LARGE else await asyncio.to_thread(_object, text)
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -187,6 +205,7 @@ def _error(error: Exception) -> Response:
     for kind, status in (
         (UnknownUser, 404),
         (Conflict, 409),
+        (_TooSlow, 408),
         (_TooLarge, 413),
         (DeadlinePassed, 504),
         (ValueError, 400),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,11 +18,16 @@ __all__ = ["rerank_answer", "rerank_request"]
 _KEYS = ("id", "query", "documents", "top_n", "return_documents", "model", "max_tokens_per_doc", "deadline_ms")
 
 
-def rerank_request(body: Mapping[str, Any], kind: str, clock: Callable[[], float] = time.time) -> dict[str, Any]:
+def rerank_request(
+    body: Mapping[str, Any],
+    kind: str,
+    clock: Callable[[], float] = time.time,
+    last_time: Callable[[str], float | None] = lambda user: None,
+) -> dict[str, Any]:
     """The request that a query and its documents stand for.
 
     The query is the user. For models of histories: the id of a kept state, or an object with `history` and `time` (and `scenario`,
-    `user`); without a `time` it is now. For tables: an object of the columns that all documents share. For impressions: the user's columns.
+    `user`); without a `time` it is now, or the second after the last behaviour (`last_time` of a kept state). For tables: an object of the columns that all documents share. For impressions: the user's columns.
     A client that sends texts only gives the object as JSON text.
 
     Raises:
@@ -50,7 +56,7 @@ def rerank_request(body: Mapping[str, Any], kind: str, clock: Callable[[], float
             raise ValueError(
                 "request: query must be the id of a kept user, or an object (or its JSON text) with the user's history and the time"
             )
-        return own | {"time": int(clock())} | query | {"candidates": documents}
+        return own | {"time": _now(query, int(clock()), last_time)} | query | {"candidates": documents}
     if not isinstance(query, dict):
         raise ValueError(f"request: query must be an object (or its JSON text) with columns; this model reads {kind}")
     if not all(isinstance(document, dict) for document in documents):
@@ -60,6 +66,17 @@ def rerank_request(body: Mapping[str, Any], kind: str, clock: Callable[[], float
     if not any(query.keys() & document.keys() for document in documents):
         return own | {"shared": query, "candidates": documents}
     return own | {"rows": [{**query, **document} for document in documents]}
+
+
+def _now(query: Mapping[str, Any], now: int, last_time: Callable[[str], float | None]) -> int:
+    """This second, or the one after the last behaviour, which may have come in it."""
+    history, last = query.get("history"), None
+    if "user_id" in query:
+        last = last_time(str(query["user_id"]))
+    elif isinstance(history, list) and history and isinstance(history[-1], dict):
+        last = history[-1].get("time")
+    is_number = isinstance(last, (int, float)) and math.isfinite(last)  # what is none is refused with the history
+    return int(last) + 1 if is_number and now <= last < now + 60 else now
 
 
 def rerank_answer(scored: Scored, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -50,6 +51,7 @@ def serve(options: ServeOptions) -> int:
             max_positions=options.batch_positions,
             max_wait=options.batch_wait_ms / 1000,
             max_queue=options.max_queue,
+            max_candidates=options.max_candidates,
             max_state_bytes=options.state_memory << 20,
             time_to_live=options.state_ttl,
             on_batch=metrics.on_batch,
@@ -69,9 +71,9 @@ def serve(options: ServeOptions) -> int:
         )
         if hasattr(signal, "SIGHUP"):
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(engine, options)).start())
-        # uvicorn raises the signal again when it has stopped; by then all is done.
+        # uvicorn takes these over when it runs, and raises the signal again when it has stopped; by then all is done.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         address.listen(2048)  # before the line below: who reads it may ask at once, and waits until uvicorn takes over
         host, port = address.getsockname()[:2]
         version = f"{engine.served.kind}, version {engine.served.version}"
@@ -79,7 +81,12 @@ def serve(options: ServeOptions) -> int:
         try:
             server.run(sockets=[address])
         finally:
-            engine.close()
+            ended = engine.close(timeout=1.0)  # who waited for an answer was waited for
+        if not ended:
+            logger.warning("stopped in the middle of work that nobody waits for any more")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)  # a thread inside torch would not let the interpreter end
     return 0
 
 
@@ -115,11 +122,15 @@ def _load(options: ServeOptions) -> ServedModel:
     return served
 
 
+_reloading = threading.Lock()  # so that the newest stands at last
+
+
 def _reload(engine: Engine, options: ServeOptions) -> None:
     """Load the model anew and go over to it; where that fails, the earlier one stays."""
     try:
-        served = _load(options)
-        engine.swap(served)
+        with _reloading:
+            served = _load(options)
+            engine.swap(served)
     except Exception as error:
         engine.swaps["refused"] += 1
         logger.error("the new model is refused, the earlier one stays: %s", error)

@@ -6,12 +6,14 @@ from .kept_states import KeptStates
 from .registry import RequestScorer, register_scorer, scorer_for
 from .retrieval_split import SplitRetrievalModel, split_first_layer
 from .scoring import score
+from .statistics import RequestStatistics
 from .user_state import UserState
 
 __all__ = [
     "Batcher",
     "KeptStates",
     "RequestScorer",
+    "RequestStatistics",
     "SplitRetrievalModel",
     "UserState",
     "register_scorer",

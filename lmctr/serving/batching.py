@@ -129,13 +129,15 @@ class Batcher:
             self._changed.notify_all()
         return future
 
-    def close(self) -> None:
-        """Take no more work, do what waits, and end the threads."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Take no more work, do what waits, and end the threads; whether they ended within `timeout` seconds (None: however long it takes)."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        end = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
-            thread.join()
+            thread.join(None if end is None else max(end - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
         while batch := self._next():

@@ -43,12 +43,12 @@ class KeptStates:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, user: str) -> UserState | None:
-        """The state of a user, which counts as used now; None where there is none."""
+    def get(self, user: str, counted: bool = True) -> UserState | None:
+        """The state of a user, which counts as used now; None where there is none. `counted`: among hits and misses."""
         with self._lock:
             self.expire()
             kept = self._kept.get(user)
-            self.counts["misses" if kept is None else "hits"] += 1
+            self.counts["misses" if kept is None else "hits"] += counted
             if kept is None:
                 return None
             kept.used = self._clock()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lmctr.statistics import UserStatistics
+from lmctr.utils.rows import whole_seconds
 
 if TYPE_CHECKING:
     from lmctr.statistics import ItemStatistics
@@ -66,7 +67,8 @@ class RequestStatistics:
                     f"candidates[{number}] has no 'item', by which its statistics are found; give the item's id, null for an item that "
                     "was never seen, or the candidate's own 'statistics'"
                 )
-            by_time.setdefault(entry.get("time", time), []).append(number)
+            own = time if entry.get("time") is None else whole_seconds(entry["time"], f"candidates[{number}]: time")
+            by_time.setdefault(own, []).append(number)
         for moment, numbers in by_time.items():
             values = self.user.at([filled[number]["item"] for number in numbers], moment)
             for number, row in zip(numbers, values):

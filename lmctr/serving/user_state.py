@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["UserState"]
 
 _FORMAT = "lmctr user state 1"
+_OVERHEAD = 2048  # bytes of a state without behaviours, and of its place among others
 
 
 class UserState:
@@ -59,7 +60,8 @@ class UserState:
         num_encoded: positions that are encoded now.
 
     Raises:
-        ValueError: a family without request scoring, behaviours that the processor refuses.
+        ValueError: a family without request scoring, behaviours that the processor refuses; a request of a time before behaviours that
+            are kept, where earlier ones were left behind.
 
     Use a state from one thread at a time.
 
@@ -98,6 +100,12 @@ class UserState:
         return [dict(behavior) for behavior in self._history]
 
     @property
+    def last_time(self) -> float | None:
+        """The time of the last behaviour; None: there is none."""
+        history = self._history
+        return history[-1]["time"] if history else None
+
+    @property
     def num_kept(self) -> int:
         return len(self._history)
 
@@ -116,7 +124,7 @@ class UserState:
         """
         self._check_weights()
         behaviors = entries(behaviors, "behaviors")
-        self._scorer.check_behaviors(behaviors, self._history[-1]["time"] if self._history else None)
+        self._scorer.check_behaviors(behaviors, self.last_time)
         history = self._history + behaviors
         history = history[len(history) - self._scorer.needed(history) :]
         encoded, reencoded = self._scorer.encode(history, self._encoded, time)
@@ -150,9 +158,23 @@ class UserState:
         encoded goes back by [`keep`]."""
         self._check_weights()
         candidates, time = entries(candidates, "candidates"), checked(time, "time")
+        if self.num_kept < self.num_seen:
+            self._check_times(candidates, time)
         if self._statistics is not None:
             candidates = self._statistics.fill(candidates, time)
         return Request(self._history, candidates, time, similarity, max_tokens), self._encoded
+
+    def _check_times(self, candidates: Sequence[Any], time: float) -> None:
+        """Raise `ValueError` for a time that is not after the behaviours that are kept: the model would miss those that were left behind."""
+        last = self.last_time
+        for place, candidate in enumerate([{"time": time}, *candidates]):
+            own = candidate.get("time") if isinstance(candidate, Mapping) else None
+            if isinstance(own, (int, float)) and own <= last:
+                name = f"candidates[{place - 1}]: time" if place else "time"
+                raise ValueError(
+                    f"{name} {own:g} is not after the user's last behaviour at {last:g}, and of {self.num_seen} behaviours the last {self.num_kept} "
+                    "are kept; score it with the whole history"
+                )
 
     def keep(self, encoded: EncodedHistory | None, reencoded: int) -> None:
         """Take over what a scorer encoded for a [`request`] of this state, which has not been extended since."""
@@ -160,10 +182,11 @@ class UserState:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the state: of its tensors (whole storages, each once) and, estimated, of its behaviours."""
+        """Memory of the state: of its tensors (whole storages, each once) and, estimated, of its behaviours and statistics."""
         tensors = {} if self._encoded is None else self._encoded.tensors()
         storages = {part.data_ptr(): part.nbytes() for part in (t.untyped_storage() for t in tensors.values())}
-        return sum(storages.values()) + sum(_size_of(behavior) for behavior in self._history)
+        counted = 0 if self._statistics is None else self._statistics.user.num_bytes
+        return _OVERHEAD + counted + sum(storages.values()) + sum(_size_of(behavior) for behavior in self._history)
 
     def moved_to(
         self, model: torch.nn.Module, processor: Any, items: ItemStatistics | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,7 +43,7 @@ class UserStatistics:
             )
         self.reader, self.items = reader, items
         self._now = _State(reader.rows)
-        self._before = copy.deepcopy(self._now)  # the events of the last second left out
+        self._before = self._now.copy()  # the events of the last second left out
 
     def extend(
         self, items: Sequence[Any], times: Sequence[int], labels: Sequence[int], values: Sequence[float] | None = None
@@ -68,9 +70,12 @@ class UserStatistics:
             if label not in (0, 1, -1):
                 raise ValueError(f"labels[{place}] is {label!r}, accepted: 0, 1, or -1 for an event without a label")
             last = time
+        earlier = self._before.own_sums()
         for place, time, label, value in zip(self.items.places(items), times, labels, values):
             if time != self._now.last:
-                self._before = copy.deepcopy(self._now)
+                earlier = self._now.own_sums()
+                if time == last:  # no other is asked for
+                    self._before = self._now.copy()
             label = math.nan if label < 0 else float(label)
             value = math.nan if value is None else float(value)
             known = self.items.expected(int(place), int(time))
@@ -82,7 +87,7 @@ class UserStatistics:
                 column: [names[code] for code in codes[slice(*offsets[place : place + 2])]] if place >= 0 else []
                 for column, (codes, offsets, names) in self._categories().items()
             }
-            left = self._before.residuals_left(signals, self.reader.priors)
+            left = self._now.residuals_left(signals, self.reader.priors, earlier)
             self._now.add(int(time), signals, categories, left, {key: float(own[0]) for key, own in numbers.items()})
 
     def at(self, candidate_items: Sequence[Any], time: int) -> np.ndarray:
@@ -133,6 +138,11 @@ class UserStatistics:
             }
         return self._offsets
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of what is kept of the user, about."""
+        return self._now.num_bytes + self._before.num_bytes
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {"fingerprint": self.reader.fingerprint, "now": self._now.to_dict(), "before": self._before.to_dict()}
@@ -157,22 +167,38 @@ class UserStatistics:
         return user
 
 
+@lru_cache(maxsize=256)
+def _columns(rows: tuple[Statistic, ...]) -> tuple[Any, ...]:
+    """What the sums of some statistics are, the same for all users: names, bases, signals, which are counts, how they fade."""
+    names, bases, by_event, by_day = [], [], [], []
+    for (base, kind, half_life), signals in sums_needed(rows).items():
+        for name in (f"n.{base}", *(f"s.{signal}" for signal in signals)):
+            names.append(name + suffix(kind, half_life))
+            bases.append(base)
+            by_event.append(0.5 ** (1 / half_life) if kind == "events" else 1.0)
+            by_day.append(1 / (DAY * half_life) if kind == "days" else 0.0)
+    counts = np.array([name.startswith("n.") for name in names], dtype=bool)
+    return names, bases, [name.split(".")[1] for name in names], counts, np.array(by_event), np.array(by_day)
+
+
 class _Sums:
     """Sums of several keys that share their statistics: (K, J) numbers, and the second up to which each key's have faded."""
 
     def __init__(self, rows: Sequence[Statistic]) -> None:
-        names, bases, by_event, by_day = [], [], [], []
-        for (base, kind, half_life), signals in sums_needed(rows).items():
-            for name in (f"n.{base}", *(f"s.{signal}" for signal in signals)):
-                names.append(name + suffix(kind, half_life))
-                bases.append(base)
-                by_event.append(0.5 ** (1 / half_life) if kind == "events" else 1.0)
-                by_day.append(1 / (DAY * half_life) if kind == "days" else 0.0)
-        self.names, self.bases, self.signals = names, bases, [name.split(".")[1] for name in names]
-        self.counts = np.array([name.startswith("n.") for name in names], dtype=bool)
-        self.by_event, self.by_day = np.array(by_event), np.array(by_day)
-        self.values, self.times = np.zeros((0, len(names))), np.zeros(0)
+        self.names, self.bases, self.signals, self.counts, self.by_event, self.by_day = _columns(tuple(rows))
+        self.values, self.times = np.zeros((0, len(self.names))), np.zeros(0)
         self.place: dict[str, int] = {}
+
+    def copy(self) -> _Sums:
+        """Sums of their own; what never changes is shared."""
+        twin = copy.copy(self)
+        twin.values, twin.times, twin.place = self.values.copy(), self.times.copy(), dict(self.place)
+        return twin
+
+    @property
+    def num_bytes(self) -> int:
+        keys = sum(map(sys.getsizeof, self.place)) + sys.getsizeof(self.place)
+        return keys + sys.getsizeof(self.values) + sys.getsizeof(self.times) + sys.getsizeof(vars(self))
 
     def add(self, keys: Sequence[str], time: int, signals: Mapping[str, float]) -> None:
         """One event under each of some keys."""
@@ -214,9 +240,26 @@ class _State:
         self.tastes = [row for row in rows if row.aggregation == "taste"]
         self.taste_sums = {row.name: [0.0, 0.0] for row in self.tastes}
 
-    def residuals_left(self, signals: Mapping[str, float], prior: Prior) -> dict[str, float]:
-        """The residuals of an event that tastes are fitted to, less their mean before it."""
-        sums = self.own.at(("",), self.last or 0) if self.tastes else {}
+    def copy(self) -> _State:
+        """A state of its own; what never changes, or is replaced as a whole, is shared."""
+        twin = copy.copy(self)
+        twin.own, twin.cross = self.own.copy(), {column: sums.copy() for column, sums in self.cross.items()}
+        twin.taste_sums = dict(self.taste_sums)
+        return twin
+
+    @property
+    def num_bytes(self) -> int:
+        parts = (self.own, *self.cross.values())
+        return sum(part.num_bytes for part in parts) + sys.getsizeof(self.labels) + sys.getsizeof(vars(self))
+
+    def own_sums(self) -> dict[str, np.ndarray]:
+        """The user's own sums at the last event, as tastes are fitted to what is left of them; empty without tastes."""
+        return self.own.at(("",), self.last or 0) if self.tastes else {}
+
+    def residuals_left(
+        self, signals: Mapping[str, float], prior: Prior, sums: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """The residuals of an event that tastes are fitted to, less their mean before its second (`own_sums` then)."""
         found = {}
         for signal in dict.fromkeys(row.signal for row in self.tastes):
             found[signal] = signals[signal] - float(

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 __all__ = [
+    "as_readable_as_its_folder",
     "check_file",
     "is_running",
     "json_text",
@@ -53,8 +54,8 @@ def parse_json(text: str | bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        doubled = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        doubled = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise ValueError(f"the key {doubled!r:.200} stands twice in one object; give it one value")
     return found
 
@@ -114,6 +115,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def as_readable_as_its_folder(path: str | Path) -> None:
+    """Let who may read a folder read a file in it; safetensors keeps what it writes to the owner."""
+    path = Path(path)
+    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def remove_left(path: Path) -> None:

@@ -7,16 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoProcessor
 
+import lmctr
 from lmctr.cli.main import main
 from lmctr.hub.export import export_model
 from lmctr.hub.export_inputs import input_shapes, random_inputs
 from lmctr.models.families import families, family_of
+from lmctr.serving import RequestStatistics
+from lmctr.statistics import ItemStatistics
 
-sys.path.append(str(Path(__file__).parents[1] / "models"))
+sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("models", "server"))
 
 import sequence_tester
 from retrieval_tester import FIELDS as OF_IMPRESSIONS
+from served_runs import event_request, event_run, impression_run, text_run
 from tabular_inputs import FIELDS as OF_TABLES
 
 OF_SEQUENCES = {
@@ -107,6 +112,27 @@ def test_a_run_by_the_command_line(finished_run, tmp_path, capsys):
     parity = json.loads((tmp_path / "graph" / "parity.json").read_text())
     assert parity["logits"] > 10
     assert parity["largest_difference"] < 1e-4
+
+
+def test_runs_whose_examples_stand_beside_random_requests(tmp_path, capsys):
+    """Ids of impressions as their processor makes them; fewer sinks than a text has places; what a consumer of the folder needs."""
+    impressions = impression_run(tmp_path / "two_tower")
+    text = text_run(tmp_path / "text", "bert", num_behaviors=2)
+    events = event_run(tmp_path / "events", with_statistics=True)
+    for run in (impressions, text, events):
+        assert main(["export", str(run), "--format", "torch", "--output", str(run / "graph")]) == 0, run
+        assert (run / "graph" / "model.pt2").is_file()
+    processor = AutoProcessor.from_pretrained(events / "graph")
+    counted = RequestStatistics(processor, ItemStatistics.load(events / "graph" / "item_statistics.parquet"))
+    history = event_request(3)["history"]
+    counted.extend(history)
+    statistics = [[candidate["statistics"] for candidate in counted.fill([100, 101], 10**4)]]
+    batch = processor([history], [[100, 101]], times=[10**4], statistics=statistics, return_tensors="pt")
+    names = json.loads((events / "graph" / "export.json").read_text())["inputs"]
+    with torch.no_grad():
+        found = torch.export.load(events / "graph" / "model.pt2").module()(**{name: batch[name] for name in names})
+    expected = lmctr.runs.load(str(events)).predict([{"history": history, "candidates": [100, 101], "time": 10**4}])
+    np.testing.assert_allclose(found.reshape(-1), expected.reshape(-1), atol=1e-5)
 
 
 def test_another_graph_is_noticed(tmp_path, monkeypatch):

@@ -18,9 +18,12 @@ from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.synthetic.cascade import synthetic_cascade
 from lmctr.runs.answers.engine import Engine
 from lmctr.runs.answers.served import ServedModel
+from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.reference import write_reference
 from lmctr.server.app import create_app
 from lmctr.server.metrics import ServerMetrics
+from lmctr.serving import RequestStatistics
+from lmctr.statistics import ItemStatistics, StatisticsReader
 
 sys.path.append(str(Path(__file__).parents[1] / "serving"))
 import serving_models
@@ -42,14 +45,27 @@ def text_run(path, model_type="qwen2", seed=0, **values):
     return save(path, model, processor, batch)
 
 
-def event_run(path, family="hstu", seed=0):
-    processor = lmctr.SequenceProcessor.fit(sequence_log(), max_history_length=8)
+def event_run(path, family="hstu", seed=0, with_statistics=False):
+    log = sequence_log()
+    options = {"max_history_length": 8}
+    if with_statistics:
+        reader = StatisticsReader.fit(log, log.sample_events(), "full")
+        options |= {"statistics_reader": reader, "behavior_labels": [-1, 0, 1]}
+    processor = lmctr.SequenceProcessor.fit(log, **options)
     config, model = {"hstu": (lmctr.HSTUConfig, lmctr.HSTUForCTR), "din": (lmctr.DINConfig, lmctr.DINForCTR)}[family]
     torch.manual_seed(seed)
     size = {"hidden_size": 16, "num_hidden_layers": 2} if family == "hstu" else {"embedding_dim": 8}
     model = model(config(**processor.model_config_values(), **size, initializer_range=0.3))
     one = event_request(seed)
-    return save(path, model, processor, processor([one["history"]], [one["candidates"][:2]], times=[one["time"]]))
+    candidates, more = one["candidates"][:2], {}
+    if with_statistics:
+        items = ItemStatistics.from_log(log, reader)
+        path.mkdir()
+        items.save(path / ITEM_STATISTICS)
+        counted = RequestStatistics(processor, items)
+        counted.extend(one["history"])
+        more["statistics"] = [[entry["statistics"] for entry in counted.fill(candidates, one["time"])]]
+    return save(path, model, processor, processor([one["history"]], [candidates], times=[one["time"]], **more))
 
 
 def table_run(path, seed=0):

@@ -1,6 +1,8 @@
 """The scoring server on loopback: answers are the library's, under load as alone; what is wrong is told and harms nobody."""
 
 import json
+import shutil
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +83,7 @@ def test_kept_states_score_as_fresh_ones_under_load(folders, kind):
         served = list(pool.map(user, range(8)))
         assert server.metric("lmctr_user_states") == 8
         assert server.metric("lmctr_user_state_bytes") > 0
-        assert 0.5 < server.metric("lmctr_user_state_hit_rate") < 1  # the start of each is a miss
+        assert server.metric("lmctr_user_state_hit_rate") == 1  # the start of a state asks for none
         assert server.metric("lmctr_batch_requests_sum") > server.metric("lmctr_batch_requests_count")
     for number, found in enumerate(served):
         body = request_of(number, behaviors=9, candidates=4)
@@ -343,3 +345,83 @@ def test_event_runs_take_users_features_beside_kept_states(tmp_path):
         assert logits_of(server.score({**rest, "user_id": 7})) == pytest.approx(
             logits_of(server.score(body)), abs=1e-5
         )
+
+
+def test_a_folder_that_is_written_over_leaves_what_is_served(folders, tmp_path):
+    for kind in ("deepfm", "bert"):
+        run, request = shutil.copytree(folders(kind), tmp_path / kind), KINDS[kind][1](1)
+        with live(run) as server:
+            before = logits_of(server.score(request))
+            shutil.copyfile(
+                folders(kind, 1) / "model.safetensors", run / "model.safetensors"
+            )  # in place, as `cp` does
+            np.testing.assert_array_equal(logits_of(server.score(request)), before)
+            (run / "model.safetensors").write_bytes(b"")
+            np.testing.assert_array_equal(logits_of(server.score(request)), before)
+
+
+def test_a_request_is_bounded(folders):
+    for kind, key in (("din", "candidates"), ("deepfm", "rows"), ("two_tower", "ads")):
+        with live(folders(kind), max_candidates=3) as server:
+            body = KINDS[kind][1](0)
+            response = server.post("/v1/score", {**body, key: body[key][:1] * 4})
+            assert response.status_code == 400
+            assert f"4 {key}, and this server takes at most 3 at a time" in response.json()["error"]["message"]
+            assert server.post("/v1/score", {**body, key: body[key][:1] * 3}).status_code == 200
+    with live(folders("deepfm"), limits={"deadline": 0.3}) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as half:
+            half.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            assert half.recv(1000).startswith(b"HTTP/1.1 408")
+        pairs = ",".join(f'"k{number}":0' for number in range(30_000))
+        began = time.monotonic()
+        response = server.client.post("/v1/score", content="{" + pairs + ',"k29999":1}')
+        assert response.status_code == 400
+        assert "'k29999' stands twice" in response.json()["error"]["message"]
+        assert time.monotonic() - began < 10
+
+
+def test_ids_of_kept_users(folders):
+    history = event_request(1, 3, 2)["history"]
+    with live(folders("din")) as server:
+        answer = server.post("/v1/users/a%2Fb/events", {"events": history, "start": True}).json()
+        assert answer["user_id"] == "a/b"
+        rest = {key: value for key, value in event_request(1, 3, 2).items() if key != "history"}
+        assert server.score({**rest, "user_id": "a/b"})
+        for wrong in ("%FF", "u" * 300):
+            response = server.post(f"/v1/users/{wrong}/events", {"events": [], "start": True})
+            assert response.status_code == 400
+            assert "must be UTF-8 text of at most 256 characters" in response.json()["error"]["message"]
+        assert len(server.engine.states) == 1
+
+
+def test_rerank_in_the_second_of_the_last_behaviour(folders):
+    run, now = folders("din"), int(time.time())
+    history = [{**entry, "time": now - 5 + place} for place, entry in enumerate(event_request(1, 6, 2)["history"])]
+    history[-1]["time"] = now + 3  # a clock that is a little ahead
+    with live(run) as server:
+        server.post("/v1/users/7/events", {"events": history, "start": True})
+        for query in ("7", {"history": history}):
+            response = server.post("/v1/rerank", {"query": query, "documents": [{"item": 100}, {"item": 101}]})
+            assert response.status_code == 200, response.text
+        expected = lmctr.runs.load(str(run)).predict([{"history": history, "candidates": [100, 101], "time": now + 4}])
+        scores = {entry["index"]: entry["relevance_score"] for entry in response.json()["results"]}
+        np.testing.assert_allclose([scores[0], scores[1]], 1 / (1 + np.exp(-expected.reshape(-1))), atol=1e-5)
+
+
+def test_a_kept_user_is_not_scored_at_a_time_that_only_the_whole_history_tells(folders):
+    body = event_request(1, 20, 2)  # of which the model keeps eight
+    rest = {key: value for key, value in body.items() if key != "history"}
+    with live(folders("din")) as server:
+        server.post("/v1/users/7/events", {"events": body["history"], "start": True})
+        assert server.post("/v1/score", {**rest, "user_id": "7"}).status_code == 200
+        for asked in ({"time": 57}, {"time": 40}, {"candidates": [{"item": 100, "time": 40}]}):
+            response = server.post("/v1/score", {**rest, "user_id": "7", **asked})
+            assert response.status_code == 400
+            assert (
+                "of 20 behaviours the last 8 are kept; score it with the whole" in response.json()["error"]["message"]
+            )
+        server.post("/v1/users/8/events", {"events": body["history"][:8], "start": True})
+        early = logits_of(server.score({**rest, "user_id": "8", "time": 10}))
+        whole = logits_of(server.score({**rest, "history": body["history"][:8], "time": 10}))
+        np.testing.assert_allclose(early, whole, atol=1e-5)

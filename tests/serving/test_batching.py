@@ -230,3 +230,14 @@ def assert_equal_or_single(found, expected):
         assert_equal(found, expected)
     else:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_close_that_does_not_wait_for_ever():
+    began, go = threading.Event(), threading.Event()
+    batcher = Batcher(lambda works: (began.set(), go.wait(20), works)[2])
+    future = batcher.submit(1)
+    assert began.wait(20)
+    assert not batcher.close(timeout=0.05)
+    go.set()
+    assert batcher.close(timeout=20)
+    assert future.result() == 1

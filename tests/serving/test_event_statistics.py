@@ -1,6 +1,8 @@
 """Statistics of requests of items: counted from events and a table of items, they are those that a training saw."""
 
 import dataclasses
+import gc
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -115,6 +117,8 @@ def test_what_is_missing_is_told(log, reader):
         score(model, processor, [{**history[0], "value": "high"}], [100], later, items=items)
     with pytest.raises(ValueError, match="label 3 is not accepted"):
         score(model, processor, [{**history[0], "label": 3}], [100], later, items=items)
+    with pytest.raises(ValueError, match=r"candidates\[1\]: time must be a number of seconds, got 'noon'"):
+        score(model, processor, history, [100, {"item": 101, "time": "noon"}], later, items=items)
     vague = SequenceProcessor.fit(log, statistics_reader=reader)
     with pytest.raises(ValueError, match="has no 'label', which its behavior does not say"):
         score(model, vague, history, [100], later, items=items)
@@ -127,3 +131,22 @@ def test_what_is_missing_is_told(log, reader):
     view = SequenceView(log, processor, samples=log.sample_events()[:4])
     with pytest.raises(ValueError, match="its statistics were not computed"):
         view.batch(log.sample_events()[4:5])
+
+
+def test_what_a_state_counts_of_its_memory(log, reader):
+    """Statistics and the state itself too: within a factor of two of what Python says."""
+    model, processor = made("din", log, reader)
+    items = ItemStatistics.from_log(log, reader)
+    events = [event_of(log, event) for event in range(6)]
+    events = [{**event, "time": place} for place, event in enumerate(events)]
+    for count in (0, 1, 6):
+        UserState(model, processor, events[:count], items=items)
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        states = [
+            UserState(model, processor, [dict(event) for event in events[:count]], items=items) for _ in range(40)
+        ]
+        grown = (tracemalloc.get_traced_memory()[0] - before) / len(states)
+        tracemalloc.stop()
+        assert 0.5 < states[0].num_bytes / grown < 2, (count, states[0].num_bytes, grown)

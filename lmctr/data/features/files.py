@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from transformers.utils import cached_file
 
+from lmctr.utils.files import as_readable_as_its_folder
 from lmctr.utils.parquet import row_groups
 
 from .fields import FIRST_ID
@@ -51,6 +52,7 @@ def write_state(state: FittedState, directory: str | os.PathLike, prefix: str = 
         if vocabulary.idle is not None:
             arrays[f"idle.{name}"] = vocabulary.idle.astype(np.int64)
     save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, paths[1], metadata={"format": "np"})
+    as_readable_as_its_folder(paths[1])
     return paths
 
 

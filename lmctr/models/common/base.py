@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmctr.models.common.boosted_trees import TreesBeside
 from lmctr.models.common.linear_path import LinearPath
+from lmctr.utils.files import as_readable_as_its_folder
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 
@@ -279,6 +280,8 @@ class CTRPreTrainedModel(PreTrainedModel):
         """As `PreTrainedModel.save_pretrained`; the checksums of a run's folder are kept true."""
         with resealing(save_directory) if is_main_process else nullcontext():
             super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+            for weights in Path(save_directory).glob("*.safetensors") if is_main_process else ():
+                as_readable_as_its_folder(weights)
 
     def save_beside(self, folder: Path) -> None:
         """Write what the model keeps beside its weights into a run's folder."""

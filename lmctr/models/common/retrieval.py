@@ -20,6 +20,8 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lmctr.utils.files import as_readable_as_its_folder
+
 from .layers import RowNorm
 
 __all__ = [
@@ -160,6 +162,7 @@ class SplitMLP(nn.Module):
         """Write one safetensors file."""
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         save_file(tensors, str(path), {"format": _FORMAT, "settings": json.dumps(self.settings)})
+        as_readable_as_its_folder(path)
 
     @classmethod
     def load(cls, path: str | Path) -> SplitMLP:

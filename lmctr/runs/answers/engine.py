@@ -15,6 +15,7 @@ from .served import Scored, ServedModel
 __all__ = ["Appended", "Conflict", "Engine", "UnknownUser"]
 
 _OF_EVENTS = ("events", "start", "num_seen")
+_LONGEST_ID = 256
 
 
 class UnknownUser(LookupError):
@@ -75,6 +76,7 @@ class Engine:
     Args:
         served: the model. workers: threads that score, each with the threads of torch; so many batches are in work at a time.
         max_positions, max_wait, max_queue, on_batch: of the [`~lmctr.serving.Batcher`].
+        max_candidates: most candidates, rows or ads of a request, which nothing ends once it is in work.
         max_state_bytes, time_to_live: of the kept states.
 
     Scores do not depend on what else is scored at the time: to 1e-5 in float32.
@@ -95,11 +97,12 @@ class Engine:
         max_positions: int = 8192,
         max_wait: float = 0.002,
         max_queue: int = 256,
+        max_candidates: int = 10_000,
         max_state_bytes: int = 1 << 30,
         time_to_live: float | None = None,
         on_batch: Callable[[int, int, float], None] | None = None,
     ):
-        self.served, self.workers = served, workers
+        self.served, self.workers, self.max_candidates = served, workers, max_candidates
         self._idle = served.twins(workers)
         self.states = KeptStates(max_state_bytes, time_to_live)
         self.swaps = {"done": 0, "refused": 0}
@@ -127,6 +130,11 @@ class Engine:
         user = _user_id(body.pop("user_id")) if "user_id" in body else None
         served = self.served
         request = served.check(body, has_state=user is not None)
+        name = next(key for key in ("candidates", "rows", "ads") if key in request)
+        if len(request[name]) > self.max_candidates:
+            raise ValueError(
+                f"request: {len(request[name]):,} {name}, and this server takes at most {self.max_candidates:,} at a time; send them in parts"
+            )
         return self.batcher.submit(_Score(request, user), served.positions(request), deadline, key=user)
 
     def add_events(self, user: str, body: Mapping[str, Any], deadline: float = math.inf) -> Future[Appended]:
@@ -167,9 +175,14 @@ class Engine:
         self.batcher.submit(served, alone=True).result()
         self.swaps["done"] += 1
 
-    def close(self) -> None:
-        """Take no more requests, answer those that wait, and stop."""
-        self.batcher.close()
+    def last_time(self, user: str) -> float | None:
+        """The time of the last behaviour of a kept state; None: there is none."""
+        state = self.states.get(user, counted=False)
+        return state.last_time if state is not None else None
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Take no more requests, answer those that wait, and stop; see `Batcher.close`."""
+        return self.batcher.close(timeout)
 
     # ---- in the workers' threads ----------------------------------------------------------------------------------------
 
@@ -215,7 +228,7 @@ class Engine:
                 self.states.grown(user)
 
     def _append(self, work: _Events, served: ServedModel) -> Appended:
-        state = self.states.get(work.user)
+        state = self.states.get(work.user, counted=not work.start)
         if work.start:
             state = None
         elif state is None:
@@ -237,4 +250,9 @@ class Engine:
 def _user_id(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         raise ValueError(f"request: user_id must be a text or a whole number, got {value!r}")
-    return str(value)
+    user = str(value)
+    if len(user) > _LONGEST_ID or "\ufffd" in user:
+        raise ValueError(
+            f"request: user_id must be UTF-8 text of at most {_LONGEST_ID} characters, got {len(user)}: {user!r:.80}"
+        )
+    return user

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -77,6 +78,9 @@ class ServedModel:
     ):
         folder = open_run(local_folder(run), "model")
         model, self.processor = load_folder(folder)
+        with torch.no_grad():  # of its own: files that are mapped change with the folder
+            for tensor in chain(model.parameters(), model.buffers()):
+                tensor.data = tensor.data.clone()
         self.name = str(run)
         self.version, self.fingerprint = model_fingerprint(model), processor_fingerprint(self.processor)
         self.model = model.to(usable_device(device)).eval().bake()  # nothing is made anew for each request
