@@ -8,11 +8,14 @@ from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from transformers import AutoProcessor
 
+from lmctr.cli.main import main
 from lmctr.data import load_log, load_tabular
 from lmctr.data.features.columns import Rows, label_columns_of
 from lmctr.data.features.times import seconds_of
@@ -835,3 +838,28 @@ def test_what_people_write_as_text_is_said(tmp_path):
     assert "amounts of money as texts" in said["income"].why
     assert "called like a time" in said["date"].why
     assert not said["income"].sure
+
+
+def test_a_column_that_is_called_like_a_statistic(tmp_path):
+    """A log's own columns and statistics stand beside one another in a table."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {"user": rng.integers(30, size=600), "ad": rng.integers(20, size=600), "hour": rng.integers(24, size=600)}
+    ).assign(when=1_700_000_000 + 60 * np.arange(600), click=rng.integers(2, size=600))
+    table.to_csv(tmp_path / "clicks.csv", index=False)
+    found = guess_log(sample_file(tmp_path / "clicks.csv"))
+    assert "row_hour" in found.schema["columns"]["context"]
+    assert any("is called 'row_hour'" in guess.why for guess in found.guesses)
+    words = [
+        "train",
+        str(tmp_path / "clicks.csv"),
+        "--model",
+        "dnn",
+        "--kind",
+        "log",
+        "--output-dir",
+        str(tmp_path / "run"),
+    ]
+    assert main([*words, "--training.epochs", "1", "--quiet"]) == 0
+    processor = AutoProcessor.from_pretrained(tmp_path / "run")
+    assert {"hour", "row_hour"} <= {field.name for field in processor.fields}

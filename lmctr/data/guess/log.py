@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.schema import LabelSpec
 from lmctr.data.logs.table import follows
+from lmctr.statistics import STATISTIC_SETS
 
 from .base import Guesser
 from .found import Ask, LogGuess, NoLogError
@@ -291,7 +292,13 @@ class _LogGuesser(Guesser):
             self._say("scenario", pages[0], f"by its name; {self.events.distinct[pages[0]]} places")
             names = [name for name in names if name != pages[0]]
         if names:
-            self.columns["context"] = self._described("context", self.events, names)
+            described = self._described("context", self.events, names)
+            if taken := {*described} & {*STATISTIC_SETS["full"]}:
+                specs = described if isinstance(described, dict) else {name: name for name in described}
+                described = {f"row_{name}" if name in taken else name: spec for name, spec in specs.items()}
+            for name in sorted(taken):
+                self._say("context", name, f"is called 'row_{name}': {name!r} is a statistic")
+            self.columns["context"] = described
 
     def _attributes(self, what: str, sample: FileSample, key: str) -> dict[str, Any]:
         """A file of items or users: which of its columns holds the ids of the events."""

@@ -661,7 +661,7 @@ def _check_keys(entry: Any, known: Sequence[str], needed: Sequence[str], where: 
             raise ValueError(unknown_key_message(key, known, where))
     for key in needed:
         if entry.get(key) is None:
-            raise ValueError(f"{where}: no {key!r}; it has {sorted(entry)}.")
+            raise ValueError(f"{where}: no {key!r}; it has {sorted(own for own in entry if entry[own] is not None)}.")
 
 
 def _code(value: Any, names: Sequence[str], what: str, where: str) -> int:

@@ -13,6 +13,7 @@ from scipy.special import expit
 from lmctr.models.families import family_of
 from lmctr.runs.answers.served import Scored, ServedModel
 from lmctr.utils.files import parse_json
+from lmctr.utils.outside import checked
 
 from .drawing import bars, note
 from .examples import Examples
@@ -95,7 +96,7 @@ def build_page(served: ServedModel, examples: Examples) -> Any:
 def scored_html(served: ServedModel, texts: Mapping[str | None, str], names: Mapping[str, str]) -> tuple[str, str]:
     """The ranking, and what the model looked at for the first candidate, or why there are none."""
     try:
-        request = served.check(_read(texts, served.kind))
+        request = served.check(checked(_read(texts, served.kind), "request"))
         (scored,) = served.score([(request, None)])
         if isinstance(scored, Exception):
             raise scored

@@ -136,8 +136,8 @@ def _text_target(value: Any, where: str) -> dict[str, Any]:
 def _item_target(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return value  # the processor checks it
-    if isinstance(value, (str, Integral)) and not isinstance(value, bool):
-        return {"item": value}
+    if isinstance(value, (str, Integral, float)) and not isinstance(value, bool):
+        return {"item": value}  # 9.0 is 9, and 9.5 is refused with the ids
     raise ValueError(f'{where}: a candidate is the id of an item, or an object with "item"; got {value!r}')
 
 
