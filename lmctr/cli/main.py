@@ -65,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if is_debugging() or not is_for_users(error):
             raise
-        print(f"error: {told(error)}", file=sys.stderr)
+        if not getattr(error, "is_told", False):  # by another process
+            print(f"error: {told(error)}", file=sys.stderr)
         return getattr(error, "exit_code", 2)
 
 

@@ -421,7 +421,12 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
             raise ValueError(
                 f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again"
             )
+        # the product of these three and the processes must stay, which the checkpoint tells
+        by_launch = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
         differences = compare_recipes(read_yaml(run.path / RECIPE) or {}, recipe)
+        differences = [
+            line for line in differences if not line.startswith(tuple(f"training.{key}:" for key in by_launch))
+        ]
         if differences:
             raise ValueError(
                 f"the recipe differs from the one that the run in {run.path} was started with: {'; '.join(differences)}. "

@@ -37,7 +37,7 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
-from lmctr.training.processes import leave_process_group
+from lmctr.training.processes import FirstProcess, leave_process_group
 from lmctr.training.sharded import count_parameters, new_tables
 from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import json_text, read_json, write_json, write_text
@@ -180,8 +180,17 @@ class Training:
         }
         self.args: CTRTrainingArguments = CTRTrainingArguments(**self.values)
         if self.args.from_run is not None:
+            earlier, own = (Path(path).expanduser().resolve() for path in (self.args.from_run, folder.path))
+            if own == earlier or own in earlier.parents:
+                raise ValueError(
+                    f"training.from_run: {self.args.from_run} is the run's own output_dir {folder.path}; train into another folder"
+                )
             self.view.go_on_from(self.args.from_run)
+        for name in ("bf16", "fp16"):  # what the launcher said belongs to the recipe of the run
+            if getattr(self.args, name) and not self.values.get(name):
+                self.values[name] = self.recipe.training[name] = True
         self.is_first = self.args.process_index == 0
+        self.first = FirstProcess(self.is_first)
         if self.args.lora is not None:
             from lmctr.training.lora import check_lora  # PEFT is loaded where it is used only
 
@@ -198,15 +207,19 @@ class Training:
             print(line, flush=True)
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
-        self.args.distributed_state.wait_for_everyone()
+        """Wait until all processes are here; see [`FirstProcess`]."""
+        self.first.wait()
 
     def run(self) -> Run:
         """All steps, while no other process writes in the folder."""
         if self.folder.path.exists() and not self.folder.path.is_dir():
             raise ValueError(f"output_dir {self.folder.path} is a file; give a folder")
-        with owned(self.folder.path, "`lmctr train`") if self.is_first else nullcontext():
-            return self._run()
+        try:
+            with owned(self.folder.path, "`lmctr train`") if self.is_first else nullcontext():
+                return self._run()
+        except BaseException as error:
+            self.first.failed(error)
+            raise
 
     def _run(self) -> Run:
         began = time.monotonic()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
@@ -40,6 +41,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
 }
 """Arguments of `TrainingArguments` that would have no effect, with the value that they keep, and why."""
+_LAUNCHED = "ACCELERATE_MIXED_PRECISION"
 _LOWER_IS_BETTER = ("loss", "normalized_entropy", "expected_calibration_error")
 
 
@@ -139,6 +141,8 @@ class CTRTrainingArguments(TrainingArguments):
     ```
     """
 
+    launched: ClassVar[str | None] = None  # the precision that this process was launched with, once it was asked for
+
     stage1_epochs: int = _field(0, "Epochs that pool the sinks only.")
     stage2_epochs: int = _field(3, "Epochs that pool all tokens.")
     length_group_batches: int = _field(50, "Global batches sorted by length together.")
@@ -222,6 +226,7 @@ class CTRTrainingArguments(TrainingArguments):
             self.bf16 = False
         if not isinstance(self.bf16, bool):
             raise ValueError(f"bf16 must be true, false or 'auto', got {self.bf16!r}")
+        self._follow_launcher()
         if self.bf16 and not (self.use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available()):
             raise ValueError(
                 "bf16 is set, but there is no accelerator that computes in bfloat16; leave it out (training.bf16 false in a recipe) to "
@@ -287,8 +292,29 @@ class CTRTrainingArguments(TrainingArguments):
             self.greater_is_better = not self.metric_for_best_model.endswith(_LOWER_IS_BETTER)
         self.load_callbacks()  # an error in a name comes before the training
         super().__post_init__()
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1 and self.device.type == "cpu" and not self._wants_cpu:
+            raise ValueError(
+                f"this is one of {os.environ['WORLD_SIZE']} processes, and there is no accelerator: set use_cpu (training.use_cpu true in a "
+                "recipe), without which each would train for itself"
+            )
         self._check_trackers()
         self._set_plateau_mode()
+
+    @property
+    def _wants_cpu(self) -> bool:
+        return self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "on", "y", "t")
+
+    def _follow_launcher(self) -> None:
+        """Compute as the launcher's `mixed_precision` says where the arguments say nothing, and let these say so; a choice (`bf16="auto"`) stands.
+
+        The launcher's variable is read once: a training may leave its own precision there.
+        """
+        if CTRTrainingArguments.launched is None or self.chooses_bf16:
+            CTRTrainingArguments.launched = "no" if self.chooses_bf16 else os.environ.get(_LAUNCHED, "no")
+        if not (self.bf16 or self.fp16):
+            os.environ[_LAUNCHED] = "no"
+            if self.launched in ("bf16", "fp16"):
+                setattr(self, self.launched, True)
 
     def _set_epochs(self) -> None:
         """Of `num_train_epochs`, where it alone was given, the second stage has what the first one leaves."""

@@ -93,10 +93,13 @@ def carry_optimizer(
     before: torch.nn.Module,
     after: torch.nn.Module,
     rows: Mapping[str, torch.Tensor],
-) -> None:
+) -> list[str]:
     """Give an optimiser the state that an earlier one left in a checkpoint; new rows of tables have none, which is zeros.
 
     Rates and other settings stay the optimiser's own.
+
+    Returns:
+        Names of the parameters that the checkpoint has no state of, such as tables that were sharded.
 
     Raises:
         ValueError: another kind of optimiser, or one of other parameters.
@@ -122,6 +125,7 @@ def carry_optimizer(
     for group in groups:
         group["params"] = [next(kept) for _ in group["params"]]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
+    return [names[id(parameter)] for place, parameter in zip(old, parameters) if place not in states]
 
 
 def _other(file: Path) -> str:

@@ -3,10 +3,90 @@
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import threading
+from contextlib import suppress
+from datetime import timedelta
+from itertools import count
 from multiprocessing.connection import wait
+from typing import Any
+
+__all__ = ["FirstProcess", "FirstProcessError", "end_with_parent", "leave_process_group"]
+
+_SECONDS_TO_READ = 5  # those who failed of themselves read nothing
+_numbers = count()
+
+
+class FirstProcessError(ValueError):
+    """The first process failed while this one waited for it; it says why itself."""
+
+    is_told = True
+
+
+class FirstProcess:
+    """Lets all processes of a launch wait for what the first one does alone: however long that takes, and with its errors.
+
+    A barrier would give up after half an hour, in which the first one may still be reading data; and where the first one fails, the others would
+    stand in it. All processes make these objects in the same order, one for each piece of work such as a run.
+    """
+
+    def __init__(self, is_first: bool):
+        self.is_first, self.number, self.meetings = is_first, next(_numbers), 0
+
+    def _store(self) -> Any:
+        """Where the processes leave word for each other; None: there is one process."""
+        import torch.distributed as dist
+
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return None
+        return dist.distributed_c10d._get_default_store()
+
+    @staticmethod
+    def _rank() -> int:
+        import torch.distributed as dist
+
+        return dist.get_rank()
+
+    def _key(self, meeting: int) -> str:
+        return f"lmctr/{self.number}/{meeting}"
+
+    def wait(self) -> None:
+        """Wait until all processes are here.
+
+        Raises:
+            FirstProcessError: the first one failed on its way here.
+        """
+        store = self._store()
+        if store is None:
+            return
+        key, self.meetings = self._key(self.meetings), self.meetings + 1
+        if self.is_first:
+            store.set(key, json.dumps(None))
+        else:
+            store.wait([key], timedelta(days=30))
+            error = json.loads(store.get(key))
+            if error is not None:
+                store.set(f"{key}/{self._rank()}", "read")
+                raise FirstProcessError(f"the first process failed: {error}")
+        import torch.distributed as dist
+
+        dist.barrier()
+
+    def failed(self, error: BaseException) -> None:
+        """Of the first process: let those who wait for it fail too."""
+        if not self.is_first or (store := self._store()) is None:
+            return
+        import torch.distributed as dist
+
+        key = self._key(self.meetings)
+        store.set(key, json.dumps(f"{type(error).__name__}: {error}"))
+        others = [f"{key}/{rank}" for rank in range(dist.get_world_size()) if rank != self._rank()]
+        with suppress(
+            dist.DistError, RuntimeError
+        ):  # the word goes with the process that holds it, so it stays until it was read
+            store.wait(others, timedelta(seconds=_SECONDS_TO_READ))
 
 
 def leave_process_group() -> None:

@@ -373,6 +373,13 @@ class CTRTrainer(Trainer):
         labels = torch.full_like(logits, IGNORED_LABEL) if labels is None else labels.float()
         return None, logits, labels
 
+    def _share_buffers(self) -> None:
+        """Let all processes measure the model that the first one saves: batch normalisation has statistics of each process's own rows."""
+        if self.args.world_size > 1 and not self.is_fsdp_enabled:
+            for buffer in plain_model(self.model).buffers():
+                if buffer.is_floating_point():
+                    torch.distributed.broadcast(buffer, 0)
+
     def evaluation_loop(
         self,
         dataloader: DataLoader,
@@ -383,6 +390,7 @@ class CTRTrainer(Trainer):
     ) -> EvalLoopOutput:
         """Scores every row once, puts the scores in the dataset's order and measures them exactly."""
         dataset = dataloader.dataset.dataset
+        self._share_buffers()
         compute_metrics, self.compute_metrics = self.compute_metrics, None
         processed, self.preprocess_logits_for_metrics = self.preprocess_logits_for_metrics, None
         self.gather_function = self.accelerator.gather  # the parent resets it; batches have equal sizes already

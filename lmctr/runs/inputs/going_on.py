@@ -58,7 +58,8 @@ class GoingOn:
         def start(optimizer: Any) -> str:
             if not file.is_file():
                 return f"no optimiser state in {file.parent}: it starts anew"
-            carry_optimizer(file, optimizer, old, model, rows)
-            return f"optimiser state of {file.parent}"
+            without = carry_optimizer(file, optimizer, old, model, rows)
+            lacking = f", which has none of {', '.join(without)}: it starts anew there" if without else ""
+            return f"optimiser state of {file.parent}{lacking}"
 
         return start

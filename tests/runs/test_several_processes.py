@@ -1,0 +1,161 @@
+"""Launches of two processes: mistakes end all of them, long work of the first is waited for, and what was trained goes on in one."""
+
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import warm
+import yaml
+
+import lmctr
+from lmctr.cli.main import main
+from lmctr.training.arguments import CTRTrainingArguments
+
+ROWS = 363  # two processes of 30 rows each leave a last batch of one row to one of them
+
+
+def recipe(folder, name="r.yaml", lower=0, **training):
+    rng = np.random.default_rng(lower)
+    user, ad = rng.integers(40, size=600), lower + rng.integers(30, size=600)
+    score = 0.8 * (ad % 7 / 3 - 1) + 0.5 * (user % 5 / 2 - 1)
+    table = {"ts": 1_700_000_000 + 60 * np.arange(600), "user": user, "ad": ad, "price": rng.gamma(2, 3, 600).round(2)}
+    table["click"] = (rng.random(600) < 1 / (1 + np.exp(-score))).astype(int)
+    pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
+    schema = {
+        "files": {"train": f"{name}.csv"},
+        "split": {"rule": "time", "fractions": [0.7, 0.15, 0.15]},
+        "time": {"column": "ts"},
+        "label": "click",
+        "group": "user",
+        "fields": [{"name": n, "type": "categorical"} for n in ("user", "ad")]
+        + [{"name": "price", "type": "numeric"}],
+    }
+    (folder / f"{name}-schema.yaml").write_text(yaml.safe_dump(schema))
+    training = {"epochs": 2, "per_device_train_batch_size": 30, "learning_rate": 0.01, "use_cpu": True} | training
+    content = {
+        "data": {"name": str(folder / f"{name}-schema.yaml"), "baselines": False},
+        "model": {"family": "dnn", "hidden_units": [8], "embedding_dim": 4},
+        "training": {key: value for key, value in training.items() if value is not None},
+    }
+    (folder / name).write_text(yaml.safe_dump(content))
+    return folder / name
+
+
+def launch(*words, **environment):
+    """Two processes; the exit code of the first, and all that was printed."""
+    running = warm.launch(*words, environment=os.environ | environment)
+    codes = [process.wait(120) for process in running]
+    assert (codes[0] == 0) == (codes[1] == 0), running
+    return codes[0], "".join(process.out + process.err for process in running)
+
+
+SCRIPT = """
+import datetime, sys, time
+import torch.distributed as dist
+import lmctr
+from lmctr.runs.training import Training
+
+make = dist.init_process_group
+dist.init_process_group = lambda *args, **more: make(*args, **{**more, "timeout": datetime.timedelta(seconds=4)})
+prepare = Training._prepare
+def slowly(self):
+    time.sleep(8)  # twice as long as a collective may take
+    prepare(self)
+Training._prepare = slowly
+wrong, right, folder = sys.argv[1:]
+for name, recipe in (("a", wrong), ("b", right), ("b", right)):
+    try:
+        lmctr.runs.train(recipe, output_dir=f"{folder}/{name}", quiet=True, resume=False)
+    except ValueError as error:
+        print(f"skipped {name}: {type(error).__name__}: {error}", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_goes_on_after_what_the_first_process_refuses(tmp_path):
+    right, wrong = recipe(tmp_path), recipe(tmp_path, "w.yaml")
+    schema = tmp_path / "w.yaml-schema.yaml"
+    schema.write_text(schema.read_text().replace("label: click", "label: clack"))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    code, said = launch(tmp_path / "script.py", wrong, right, tmp_path)
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if "skipped" in line]
+    assert sorted("FirstProcessError" in line for line in lines) == [False, False, True, True]
+    assert sum("clack" in line for line in lines) == 2
+    assert sum("holds a finished run" in line for line in lines) == 2
+    assert json.loads((tmp_path / "b" / "metrics.json").read_text())["num_processes"] == 2
+
+
+@pytest.mark.slow
+def test_a_mistake_is_told_once(tmp_path):
+    wrong = recipe(tmp_path)
+    schema = tmp_path / "r.yaml-schema.yaml"
+    schema.write_text(schema.read_text().replace("label: click", "label: clack"))
+    code, said = launch("-m", "lmctr", "train", wrong, "--output-dir", tmp_path / "run")
+    assert code != 0
+    assert said.count("error: ") == said.count("no column 'clack'") == 1
+    assert "bug of lmctr" not in said
+
+
+@pytest.mark.slow
+def test_batch_normalisation_and_one_process_after_two(tmp_path):
+    """The metrics are those of the saved model, whose statistics are the first process's; a last batch of one row is trained on."""
+    path = recipe(tmp_path, early_stopping_patience=None)
+    words = ["--model.use_batch_norm", "true", "--data.max_train_samples", str(ROWS), "--training.ema_decay", "0.9"]
+    code, said = launch("-m", "lmctr", "train", path, "--output-dir", tmp_path / "two", *words)
+    assert code == 0, said
+    run = lmctr.runs.load(tmp_path / "two")
+    for part in ("validation", "test"):
+        assert run.evaluate(part)["log_loss"] == pytest.approx(run.metrics[part]["log_loss"], rel=1e-6)
+    code, said = launch("-m", "lmctr", "train", path, "--output-dir", tmp_path / "one", "--training.max_steps", "7")
+    assert code == 0, said
+    for name in ("metrics.json", "model.safetensors"):
+        (tmp_path / "one" / name).unlink()
+    again = ["train", str(path), "--output-dir", str(tmp_path / "one"), "--resume", "--training.max_steps", "7"]
+    assert main([*again, "--training.per_device_train_batch_size", "60"]) == 0
+    found = json.loads((tmp_path / "one" / "metrics.json").read_text())
+    assert found["num_processes"] == 1
+
+
+@pytest.mark.slow
+def test_processes_that_would_train_for_themselves_are_refused(tmp_path):
+    code, said = launch("-m", "lmctr", "train", recipe(tmp_path, use_cpu=None), "--output-dir", tmp_path / "run")
+    assert code != 0
+    assert "this is one of 2 processes, and there is no accelerator: set use_cpu" in said
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_the_run_that_is_gone_on_from_is_not_written_over(tmp_path, capsys):
+    path = recipe(tmp_path, epochs=1)
+    day = tmp_path / "day"
+    assert main(["train", str(path), "--output-dir", str(day), "--quiet"]) == 0
+    later = recipe(tmp_path, "later.yaml", lower=10, epochs=1)
+    words = ["train", str(later), "--from", str(day), "--overwrite", "--quiet"]
+    for folder in (day, tmp_path / "." / "day"):
+        assert main([*words, "--output-dir", str(folder)]) == 2
+        assert "is the run's own output_dir" in capsys.readouterr().err
+    assert lmctr.runs.load(day).metrics["test"]["auc"] > 0
+    assert main([*words, "--output-dir", str(tmp_path / "next")]) == 0
+
+
+def test_the_precision_of_the_launcher(tmp_path, monkeypatch):
+    """It is the recipe's where that says nothing, and is written there; a choice stands; the next training has its own."""
+    name = "ACCELERATE_MIXED_PRECISION"
+    monkeypatch.setattr(CTRTrainingArguments, "launched", None)
+    monkeypatch.setenv(name, "bf16")
+    run = lmctr.runs.train(str(recipe(tmp_path, epochs=1)), output_dir=tmp_path / "a", quiet=True)
+    assert yaml.safe_load((tmp_path / "a" / "recipe.yaml").read_text())["training"]["bf16"] is True
+    auto = lmctr.runs.train(str(recipe(tmp_path, epochs=1, bf16="auto")), output_dir=tmp_path / "b", quiet=True)
+    monkeypatch.setattr(CTRTrainingArguments, "launched", None)
+    monkeypatch.setenv(name, "no")
+    half = lmctr.runs.train(str(recipe(tmp_path, epochs=1, bf16=True)), output_dir=tmp_path / "c", quiet=True)
+    plain = lmctr.runs.train(str(recipe(tmp_path, epochs=1)), output_dir=tmp_path / "d", quiet=True)
+    weights = [one.model.state_dict() for one in (run, half, auto, plain)]
+    same = [all(torch.equal(weights[0][key], own[key]) for key in own) for own in weights]
+    assert same[1]
+    assert not same[3]
+    chosen = "bfloat16" in (tmp_path / "b" / "recipe.yaml").read_text()
+    assert chosen or all(torch.equal(weights[2][key], weights[3][key]) for key in weights[3])
