@@ -67,6 +67,38 @@ def test_a_new_version_on_sighup_and_every_answer_before_the_end_on_sigterm(tmp_
         process.kill()
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="POSIX signals")
+def test_a_stop_as_soon_as_it_listens(tmp_path):
+    process, _ = started(table_run(tmp_path / "run"))
+    try:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="POSIX signals")
+def test_a_stop_in_the_middle_of_work_that_nobody_waits_for(tmp_path):
+    """A request that is in work for longer than its deadline and than requests are waited for does not keep the process."""
+    (tmp_path / "slow.py").write_text(
+        "import sys, time\n"
+        "from lmctr.cli.main import main\n"
+        "from lmctr.runs.answers.served import ServedModel\n"
+        "ServedModel.score = lambda self, asked: time.sleep(600)\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = ("--port", "0", "--deadline-ms", "200", "--drain-seconds", "1")
+    process = warm.start(tmp_path / "slow.py", "serve", table_run(tmp_path / "run"), *words)
+    try:
+        url = process.line().split()[-1]
+        assert httpx.post(f"{url}/v1/score", json=ROWS, timeout=60).status_code == 504
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert "in the middle of work that nobody waits for" in process.err
+    finally:
+        process.kill()
+
+
 def test_what_cannot_be_served_ends_with_code_2(tmp_path, capsys):
     folder, other = table_run(tmp_path / "run"), table_run(tmp_path / "other", seed=1)
     (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
