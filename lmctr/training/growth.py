@@ -13,6 +13,7 @@ from lmctr.models.common.boosted_trees import ValueRates
 from lmctr.models.common.embeddings import FieldGroup, PretrainedVectors
 from lmctr.models.common.table_bank import table_banks
 from lmctr.models.common.tabular import UNKNOWN
+from lmctr.training.sharded import whole_row_states
 
 __all__ = ["bank_rows", "carry_optimizer", "carry_weights", "table_rows"]
 
@@ -99,7 +100,7 @@ def carry_optimizer(
     Rates and other settings stay the optimiser's own.
 
     Returns:
-        Names of the parameters that the checkpoint has no state of, such as tables that were sharded.
+        Names of the parameters that the checkpoint has no state of.
 
     Raises:
         ValueError: another kind of optimiser, or one of other parameters.
@@ -110,9 +111,10 @@ def carry_optimizer(
     saved = torch.load(file, map_location="cpu", weights_only=True)
     old = [place for group in saved["param_groups"] for place in group["params"]]
     states: dict[int, dict[str, Any]] = {}
+    apart = whole_row_states(file.parent)
     for place, parameter in zip(old, parameters):
         name = names[id(parameter)]
-        for key, value in saved["state"].get(place, {}).items():
+        for key, value in (saved["state"].get(place) or apart.get(name, {})).items():
             if value.dim() and (len(value) != shapes[name][0] or not (value.shape == shapes[name] or name in rows)):
                 raise ValueError(_other(file))
             if value.dim() and name in rows:

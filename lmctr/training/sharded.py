@@ -130,6 +130,20 @@ def load_row_states(model: nn.Module, optimizer: Any, folder: str | Path) -> Non
     _load({"rows": _row_states(model, optimizer)}, folder)
 
 
+def whole_row_states(folder: str | Path) -> dict[str, dict[str, torch.Tensor]]:
+    """The states of the tables' optimiser that a checkpoint holds apart, by the tables' names, whole in this process; empty where it holds none."""
+    path = Path(folder) / FOLDER
+    if not path.is_dir():
+        return {}
+    metadata, found = dcp.FileSystemReader(path).read_metadata(), {}
+    for key, (kind, *place) in metadata.planner_data.items():
+        if kind == "rows":
+            about = metadata.state_dict_metadata[key]
+            found.setdefault(place[0], {})[place[1]] = torch.empty(about.size, dtype=about.properties.dtype)
+    dcp.load({"rows": found}, checkpoint_id=path, no_dist=True)
+    return found
+
+
 def _load(state: dict[str, Any], folder: str | Path) -> None:
     path = Path(folder) / FOLDER
     if not path.is_dir():

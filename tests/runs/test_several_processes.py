@@ -159,3 +159,19 @@ def test_the_precision_of_the_launcher(tmp_path, monkeypatch):
     assert not same[3]
     chosen = "bfloat16" in (tmp_path / "b" / "recipe.yaml").read_text()
     assert chosen or all(torch.equal(weights[2][key], weights[3][key]) for key in weights[3])
+
+
+def test_the_state_of_shared_tables_goes_on(tmp_path):
+    """Where it stands apart from the rest of the optimiser's, as of tables that several processes shared."""
+    lazy = {"embedding_optimizer": "lazy_adam", "epochs": 1}
+    found = []
+    for name, shared in (("shared", True), ("plain", False)):
+        first = recipe(tmp_path, f"{name}.yaml", shard_tables=shared, **lazy)
+        lmctr.runs.train(str(first), output_dir=tmp_path / name, quiet=True)
+        later = recipe(tmp_path, f"{name}2.yaml", lower=10, from_run=str(tmp_path / name), **lazy)
+        found.append(lmctr.runs.train(str(later), output_dir=tmp_path / f"{name}2", quiet=True).model.state_dict())
+    for key, value in found[1].items():
+        torch.testing.assert_close(found[0][key], value, msg=key)
+    anew = recipe(tmp_path, "anew.yaml", lower=10, from_run=str(tmp_path / "plain"), from_optimizer=False, **lazy)
+    weights = lmctr.runs.train(str(anew), output_dir=tmp_path / "anew", quiet=True).model.state_dict()
+    assert any(not torch.allclose(weights[key], value, atol=1e-4) for key, value in found[1].items())
