@@ -45,8 +45,8 @@ SMALL = {
     "din": {"embedding_dim": 8},
     "twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
     "dlrm_twin": {"hidden_size": 8, "num_attention_heads": 2, "num_selected": 5},
-    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2},
-    "hstu": {"hidden_size": 16, "num_hidden_layers": 2},
+    "behavior_transformer": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1},
+    "hstu": {"hidden_size": 16, "num_hidden_layers": 1},
     "hstu next": {"hidden_size": 16, "num_hidden_layers": 1, "time_of": "next"},
 }
 FAST = ("deepfm", "fat")
@@ -117,7 +117,7 @@ def test_a_run_by_the_command_line(finished_run, tmp_path, capsys):
 def test_runs_whose_examples_stand_beside_random_requests(tmp_path, capsys):
     """Ids of impressions as their processor makes them; fewer sinks than a text has places; what a consumer of the folder needs."""
     impressions = impression_run(tmp_path / "two_tower")
-    text = text_run(tmp_path / "text", "bert", num_behaviors=2)
+    text = text_run(tmp_path / "text", "bert", num_behaviors=2, model={"max_sinks": 2})
     events = event_run(tmp_path / "events", with_statistics=True)
     for run in (impressions, text, events):
         assert main(["export", str(run), "--format", "torch", "--output", str(run / "graph")]) == 0, run
