@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from types import ModuleType
 
@@ -60,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         more = {"train": "with --resume goes on", "grid": "goes on", "search": "goes on"}.get(argv[0])
-        print("interrupted" if more is None else f"interrupted; the same command {more}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # of a launch all are interrupted
+            print("interrupted" if more is None else f"interrupted; the same command {more}", file=sys.stderr)
         return 130
     except Exception as error:
         if is_debugging() or not is_for_users(error):

@@ -280,6 +280,12 @@ class CTRTrainingArguments(TrainingArguments):
         if self.stage2_epochs == 0 or self.eval_strategy == "no":
             # The best checkpoint is chosen among stage-2 evaluations: without them the last weights are the result.
             self.load_best_model_at_end = False
+        if self.load_best_model_at_end and self.save_strategy not in ("best", self.eval_strategy):
+            raise ValueError(
+                f"save_strategy={str(getattr(self.save_strategy, 'value', self.save_strategy))!r} is not accepted beside eval_strategy="
+                f"{str(getattr(self.eval_strategy, 'value', self.eval_strategy))!r}: the best checkpoint is what is kept at the end; use the same for "
+                "both or 'best', or set load_best_model_at_end to false to end with the last weights"
+            )
         if self.load_best_model_at_end and self.eval_strategy == "steps":
             eval_steps = self.logging_steps if self.eval_steps is None else self.eval_steps
             if self.save_strategy != "best" and self.save_steps != eval_steps:

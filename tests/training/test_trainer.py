@@ -310,6 +310,10 @@ def test_argument_defaults(tmp_path):
         ({"fp16_full_eval": True}, "set fp16 instead"),
         ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy"),
         ({"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 10}, "must be equal"),
+        (
+            {"save_strategy": "no"},
+            "save_strategy='no' is not accepted beside eval_strategy='epoch'.*set load_best_model_at_end to false",
+        ),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message):
