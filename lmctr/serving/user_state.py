@@ -172,7 +172,7 @@ class UserState:
             if isinstance(own, (int, float)) and own <= last:
                 name = f"candidates[{place - 1}]: time" if place else "time"
                 raise ValueError(
-                    f"{name} {own:g} is not after the user's last behaviour at {last:g}, and of {self.num_seen} behaviours the last {self.num_kept} "
+                    f"{name} {own} is not after the user's last behaviour at {last}, and of {self.num_seen} behaviours the last {self.num_kept} "
                     "are kept; score it with the whole history"
                 )
 

@@ -415,9 +415,14 @@ def test_a_kept_user_is_not_scored_at_a_time_that_only_the_whole_history_tells(f
     with live(folders("din")) as server:
         server.post("/v1/users/7/events", {"events": body["history"], "start": True})
         assert server.post("/v1/score", {**rest, "user_id": "7"}).status_code == 200
-        for asked in ({"time": 57}, {"time": 40}, {"candidates": [{"item": 100, "time": 40}]}):
+        for asked, name in (
+            ({"time": 57}, "time 57"),
+            ({"time": 40}, "time 40"),
+            ({"candidates": [{"item": 100, "time": 40}]}, "candidates[0]: time 40"),
+        ):
             response = server.post("/v1/score", {**rest, "user_id": "7", **asked})
             assert response.status_code == 400
+            assert f"{name} is not after the user's last behaviour at 57" in response.json()["error"]["message"]
             assert (
                 "of 20 behaviours the last 8 are kept; score it with the whole" in response.json()["error"]["message"]
             )
