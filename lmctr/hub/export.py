@@ -20,9 +20,9 @@ from lmctr.hub.export_inputs import input_shapes, random_inputs
 from lmctr.hub.options import EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
 from lmctr.models.common.boosted_trees import BoostedTrees, ValueRates
-from lmctr.runs.answers.predict import load_item_statistics, load_retriever
+from lmctr.runs.answers.predict import item_statistics_file, load_retriever
 from lmctr.runs.download import local_folder
-from lmctr.runs.folder import ITEM_STATISTICS, open_run
+from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
 from lmctr.utils.files import write_json
 from lmctr.utils.lock import owned
@@ -41,8 +41,8 @@ def run_export(options: ExportOptions) -> int:
     model, processor = load_folder(folder)
     target = Path(options.output or folder.path / f"export-{options.format}")
     file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
-    if load_item_statistics(folder.path, processor) is not None:
-        shutil.copyfile(folder.path / ITEM_STATISTICS, target / ITEM_STATISTICS)
+    if (items := item_statistics_file(folder.path, processor)) is not None:
+        shutil.copyfile(items, target / items.name)
     if (retriever := load_retriever(folder.path, processor)) is not None:
         retriever.save_pretrained(target / "retriever")
     print(f"wrote {file}; the processor, export.json and parity.json stand beside it")

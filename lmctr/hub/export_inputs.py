@@ -108,9 +108,7 @@ def random_inputs(
             found[name] = torch.stack(columns, axis)
             if "sequence" in name:
                 found[name] = found[name] * inside[:, None]
-            if name.endswith(
-                ("input_ids", "sequence_ids")
-            ):  # as the processors of tables and of impressions make them
+            if name.endswith(("input_ids", "sequence_ids")):  # as the processors make them
                 found[name] = found[name].int()
         elif name in ("numeric_values", "statistics", "user_numeric_values", "ad_numeric_values"):
             found[name] = torch.randn(shape, generator=generator)

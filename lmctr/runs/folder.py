@@ -396,6 +396,14 @@ def rewriting(path: str | Path) -> Iterator[None]:
     yield
 
 
+# The product of these and the processes must stay, which the checkpoint tells.
+_BY_LAUNCH = (
+    "training.per_device_train_batch_size",
+    "training.per_device_eval_batch_size",
+    "training.gradient_accumulation_steps",
+)
+
+
 def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwrite: bool) -> bool:
     """Make the folder ready for a training with a (resolved) recipe.
 
@@ -421,12 +429,7 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
             raise ValueError(
                 f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again"
             )
-        # the product of these three and the processes must stay, which the checkpoint tells
-        by_launch = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
-        differences = compare_recipes(read_yaml(run.path / RECIPE) or {}, recipe)
-        differences = [
-            line for line in differences if not line.startswith(tuple(f"training.{key}:" for key in by_launch))
-        ]
+        differences = compare_recipes(read_yaml(run.path / RECIPE) or {}, recipe, apart_from=_BY_LAUNCH)
         if differences:
             raise ValueError(
                 f"the recipe differs from the one that the run in {run.path} was started with: {'; '.join(differences)}. "

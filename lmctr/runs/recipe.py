@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -198,14 +198,15 @@ def elsewhere_keys(kind: type[InputKind]) -> dict[str, str]:
     return SET_BY_LMCTR | (dict.fromkeys(("epochs", "num_train_epochs"), both) if kind.has_stages else {})
 
 
-def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Differences between two resolved recipes, one line each: `training.learning_rate: 0.001 before, 0.01 now`."""
+def compare_recipes(before: Mapping[str, Any], now: Mapping[str, Any], apart_from: Collection[str] = ()) -> list[str]:
+    """Differences between two resolved recipes, one line each: `training.learning_rate: 0.001 before, 0.01 now`. apart_from: keys, with
+    their groups, that may differ."""
     lines = []
     for group in GROUPS:
         old, new = before.get(group, {}), now.get(group, {})
         for key in [*old, *(key for key in new if key not in old)]:
             left, right = old.get(key, "(not set)"), new.get(key, "(not set)")
-            if left != right:
+            if left != right and f"{group}.{key}" not in apart_from:
                 lines.append(f"{group}.{key}: {left!r} before, {right!r} now")
     return lines
 

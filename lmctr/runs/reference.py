@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from lmctr.models.common.base import IGNORED_LABEL, evaluation_mode
-from lmctr.utils.files import as_readable_as_its_folder
+from lmctr.utils.tensors import save_tensors
 
 __all__ = ["REFERENCE_FILE", "compare_with_reference", "write_reference"]
 
@@ -60,8 +59,7 @@ def write_reference(
     # One entry: several are written in an order that changes from run to run.
     metadata = {"made_with": json.dumps(made_with)}
     path = Path(run_dir) / REFERENCE_FILE
-    save_file(tensors, path, metadata=metadata)
-    as_readable_as_its_folder(path)
+    save_tensors(tensors, path, metadata=metadata)
     return path
 
 

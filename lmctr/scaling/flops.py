@@ -87,7 +87,7 @@ def measure_flops(
     Raises:
         ValueError: no inputs, counts below 1.
     """
-    inputs = {name: value for name, value in inputs.items() if name not in ("labels", "sample_weight")}
+    inputs = _unlabelled(inputs)
     if not inputs:
         raise ValueError("inputs are empty: give what the model's forward takes")
     with evaluation_mode(model), _counter() as counter, torch.no_grad():
@@ -120,7 +120,7 @@ def mean_flops(model: torch.nn.Module, batches: Iterable[tuple[Mapping[str, Any]
             before = quick.total
             if seen:
                 with quick:
-                    model(**{name: value for name, value in inputs.items() if name not in ("labels", "sample_weight")})
+                    model(**_unlabelled(inputs))
             found = quick.total - before
             if number == 0 or not seen:
                 whole = measure_flops(model, inputs).total
@@ -128,6 +128,10 @@ def mean_flops(model: torch.nn.Module, batches: Iterable[tuple[Mapping[str, Any]
             total += found
             samples += count
     return total / samples
+
+
+def _unlabelled(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in inputs.items() if name not in ("labels", "sample_weight")}
 
 
 class _Products(TorchFunctionMode):

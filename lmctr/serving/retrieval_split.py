@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig
 
@@ -25,6 +25,7 @@ from lmctr.models.common.retrieval import SplitMLP, SplitTowers, fold_mlp, split
 from lmctr.models.retrieval_mlp.modeling_retrieval_mlp import RetrievalMLPForCTR
 from lmctr.models.two_tower.modeling_two_tower import TwoTowerForCTR
 from lmctr.utils.files import read_json, replacing, write_json
+from lmctr.utils.tensors import save_tensors
 
 __all__ = ["SplitRetrievalModel", "split_first_layer"]
 
@@ -211,7 +212,7 @@ class SplitRetrievalModel:
         weights, settings = (folder / name for name in _FILES)
         settings.unlink(missing_ok=True)  # a folder with both files is whole
         with replacing(weights) as temporary:
-            save_file({name: values.contiguous() for name, values in tensors.items()}, temporary)
+            save_tensors({name: values.contiguous() for name, values in tensors.items()}, temporary)
         write_json(settings, {"format": FORMAT, "config": self.config.to_dict(), "keys": self._keys})
 
     @classmethod

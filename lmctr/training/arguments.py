@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
+from accelerate.utils import parse_flag_from_env
 from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
-from transformers.trainer_utils import SchedulerType
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
 from lmctr.training.optim import EMBEDDING_OPTIMIZERS
@@ -282,8 +283,8 @@ class CTRTrainingArguments(TrainingArguments):
             self.load_best_model_at_end = False
         if self.load_best_model_at_end and self.save_strategy not in ("best", self.eval_strategy):
             raise ValueError(
-                f"save_strategy={str(getattr(self.save_strategy, 'value', self.save_strategy))!r} is not accepted beside eval_strategy="
-                f"{str(getattr(self.eval_strategy, 'value', self.eval_strategy))!r}: the best checkpoint is what is kept at the end; use the same for "
+                f"save_strategy={SaveStrategy(self.save_strategy).value!r} is not accepted beside eval_strategy="
+                f"{IntervalStrategy(self.eval_strategy).value!r}: the best checkpoint is what is kept at the end; use the same for "
                 "both or 'best', or set load_best_model_at_end to false to end with the last weights"
             )
         if self.load_best_model_at_end and self.eval_strategy == "steps":
@@ -298,17 +299,14 @@ class CTRTrainingArguments(TrainingArguments):
             self.greater_is_better = not self.metric_for_best_model.endswith(_LOWER_IS_BETTER)
         self.load_callbacks()  # an error in a name comes before the training
         super().__post_init__()
-        if int(os.environ.get("WORLD_SIZE", 1)) > 1 and self.device.type == "cpu" and not self._wants_cpu:
+        wants_cpu = self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1 and self.device.type == "cpu" and not wants_cpu:
             raise ValueError(
                 f"this is one of {os.environ['WORLD_SIZE']} processes, and there is no accelerator: set use_cpu (training.use_cpu true in a "
                 "recipe), without which each would train for itself"
             )
         self._check_trackers()
         self._set_plateau_mode()
-
-    @property
-    def _wants_cpu(self) -> bool:
-        return self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "on", "y", "t")
 
     def _follow_launcher(self) -> None:
         """Compute as the launcher's `mixed_precision` says where the arguments say nothing, and let these say so; a choice (`bf16="auto"`) stands.

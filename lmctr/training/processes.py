@@ -13,6 +13,8 @@ from itertools import count
 from multiprocessing.connection import wait
 from typing import Any
 
+import torch.distributed as dist
+
 __all__ = ["FirstProcess", "FirstProcessError", "end_with_parent", "leave_process_group"]
 
 _SECONDS_TO_READ = 5  # those who failed of themselves read nothing
@@ -37,17 +39,9 @@ class FirstProcess:
 
     def _store(self) -> Any:
         """Where the processes leave word for each other; None: there is one process."""
-        import torch.distributed as dist
-
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return None
         return dist.distributed_c10d._get_default_store()
-
-    @staticmethod
-    def _rank() -> int:
-        import torch.distributed as dist
-
-        return dist.get_rank()
 
     def _key(self, meeting: int) -> str:
         return f"lmctr/{self.number}/{meeting}"
@@ -68,24 +62,19 @@ class FirstProcess:
             store.wait([key], timedelta(days=30))
             error = json.loads(store.get(key))
             if error is not None:
-                store.set(f"{key}/{self._rank()}", "read")
+                store.set(f"{key}/{dist.get_rank()}", "read")
                 raise FirstProcessError(f"the first process failed: {error}")
-        import torch.distributed as dist
-
         dist.barrier()
 
     def failed(self, error: BaseException) -> None:
         """Of the first process: let those who wait for it fail too."""
         if not self.is_first or (store := self._store()) is None:
             return
-        import torch.distributed as dist
-
         key = self._key(self.meetings)
         store.set(key, json.dumps(f"{type(error).__name__}: {error}"))
-        others = [f"{key}/{rank}" for rank in range(dist.get_world_size()) if rank != self._rank()]
-        with suppress(
-            dist.DistError, RuntimeError
-        ):  # the word goes with the process that holds it, so it stays until it was read
+        others = [f"{key}/{rank}" for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
+        # the word goes with the process that holds it, so it stays until it was read
+        with suppress(dist.DistError, RuntimeError):
             store.wait(others, timedelta(seconds=_SECONDS_TO_READ))
 
 
@@ -96,8 +85,6 @@ def leave_process_group() -> None:
     too, and the one that lets go of it last joins the group's threads: the wrapped model does that with Python's
     lock held, for which a thread of gloo may be waiting, and the process would hang (about one run in ten).
     """
-    import torch.distributed as dist
-
     if not (dist.is_available() and dist.is_initialized()):
         return
     dist.barrier()

@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 __all__ = [
-    "as_readable_as_its_folder",
     "check_file",
     "is_running",
     "json_text",
@@ -115,12 +114,6 @@ def replacing(path: str | Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def as_readable_as_its_folder(path: str | Path) -> None:
-    """Let who may read a folder read a file in it; safetensors keeps what it writes to the owner."""
-    path = Path(path)
-    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def remove_left(path: Path) -> None:

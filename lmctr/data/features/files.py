@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from transformers.utils import cached_file
 
-from lmctr.utils.files import as_readable_as_its_folder
 from lmctr.utils.parquet import row_groups
+from lmctr.utils.tensors import save_tensors
 
 from .fields import FIRST_ID
 from .fit import FittedState
@@ -51,8 +51,9 @@ def write_state(state: FittedState, directory: str | os.PathLike, prefix: str = 
         arrays[f"dropped.{name}"] = np.array([vocabulary.num_dropped])
         if vocabulary.idle is not None:
             arrays[f"idle.{name}"] = vocabulary.idle.astype(np.int64)
-    save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, paths[1], metadata={"format": "np"})
-    as_readable_as_its_folder(paths[1])
+    save_tensors(
+        {key: np.ascontiguousarray(value) for key, value in arrays.items()}, paths[1], metadata={"format": "np"}
+    )
     return paths
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from lmctr.utils.progress import step
+from lmctr.utils.tensors import save_tensors
 
 __all__ = ["MissingExtraError", "TextRetriever", "Vectors", "cached_vectors"]
 
@@ -155,7 +156,7 @@ class TextRetriever:
         config: dict[str, Any] = {"format_version": _FORMAT_VERSION, "kind": self.kind, "batch_size": self.batch_size}
         if self.kind == "tfidf":
             config |= {"max_features": self.max_features, "terms": self._terms()}
-            save_file({"idf": np.asarray(self._vectorizer.idf_, dtype=np.float64)}, folder / _WEIGHTS)
+            save_tensors({"idf": np.asarray(self._vectorizer.idf_, dtype=np.float64)}, folder / _WEIGHTS)
         elif Path(self.encoder).is_dir():
             shutil.copytree(self.encoder, folder / _ENCODER, dirs_exist_ok=True, ignore=_code_and_pickles)
             config["encoder"] = None

@@ -17,9 +17,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmctr.models.common.boosted_trees import TreesBeside
 from lmctr.models.common.linear_path import LinearPath
-from lmctr.utils.files import as_readable_as_its_folder
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
+from lmctr.utils.tensors import as_readable_as_its_folder
 
 __all__ = [
     "IGNORED_LABEL",

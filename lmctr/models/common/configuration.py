@@ -71,9 +71,8 @@ class CTRConfig(PreTrainedConfig):
             base = {field.name for field in fields(PreTrainedConfig)}
             raise ValueError(unknown_key_message(key, sorted(own - base), type(self).__name__))
         super().__post_init__(**kwargs)
-        self._require(
-            self.num_labels
-            in (1, 2, len(self.task_names or [])),  # 1 and 2: what transformers has for one logit of yes or no
+        self._require(  # 1 and 2: what transformers has for one logit of yes or no
+            self.num_labels in (1, 2, len(self.task_names or [])),
             "num_labels",
             f"1 or 2: a logit per task ({', '.join(self.task_names or ['click'])}); name more in task_names, where the family has it",
         )

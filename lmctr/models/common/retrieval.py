@@ -15,12 +15,11 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lmctr.utils.files import as_readable_as_its_folder
+from lmctr.utils.tensors import save_tensors
 
 from .layers import RowNorm
 
@@ -161,8 +160,7 @@ class SplitMLP(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write one safetensors file."""
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_file(tensors, str(path), {"format": _FORMAT, "settings": json.dumps(self.settings)})
-        as_readable_as_its_folder(path)
+        save_tensors(tensors, str(path), {"format": _FORMAT, "settings": json.dumps(self.settings)})
 
     @classmethod
     def load(cls, path: str | Path) -> SplitMLP:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from lmctr.models.common.base import weights_version
 from lmctr.utils.files import replacing
+from lmctr.utils.tensors import save_tensors
 
 from .split_layout import field_encoder, lower_parameters
 
@@ -40,7 +40,7 @@ def save_field_vectors(model: PreTrainedModel, folder: Path) -> None:
         "vectors": vectors.cpu().clone(),
     }
     with replacing(folder / FIELD_VECTORS) as temporary:
-        save_file(tensors, temporary, {"format": _FORMAT, "weights": _weights_hash(model)})
+        save_tensors(tensors, temporary, {"format": _FORMAT, "weights": _weights_hash(model)})
 
 
 def load_field_vectors(model: PreTrainedModel, folder: Path) -> None:

@@ -228,10 +228,8 @@ class Engine:
                 self.states.grown(user)
 
     def _append(self, work: _Events, served: ServedModel) -> Appended:
-        state = self.states.get(work.user, counted=not work.start)
-        if work.start:
-            state = None
-        elif state is None:
+        state = None if work.start else self.states.get(work.user)
+        if state is None and not work.start:
             raise UnknownUser(work.user)
         seen = 0 if state is None else state.num_seen
         if work.num_seen is not None and work.num_seen != seen:

@@ -186,12 +186,17 @@ def answers_for(
     return kinds[kind](model, processor, batch_size, max_tokens, retriever, items)
 
 
-def load_item_statistics(path: str | Path, processor: Any) -> ItemStatistics | None:
-    """The items' statistics of a run where its processor reads statistics and the folder holds the table, else None."""
+def item_statistics_file(path: str | Path, processor: Any) -> Path | None:
+    """The table of the items' statistics of a run where its processor reads statistics and the folder holds it, else None."""
     file = Path(path) / ITEM_STATISTICS
-    if not hasattr(processor, "statistics_events") or processor.statistics_reader is None or not file.is_file():
-        return None
-    return ItemStatistics.load(file)
+    reads = hasattr(processor, "statistics_events") and processor.statistics_reader is not None
+    return file if reads and file.is_file() else None
+
+
+def load_item_statistics(path: str | Path, processor: Any) -> ItemStatistics | None:
+    """What that table says."""
+    file = item_statistics_file(path, processor)
+    return None if file is None else ItemStatistics.load(file)
 
 
 def load_retriever(path: str | Path, processor: Any) -> TextRetriever | None:
