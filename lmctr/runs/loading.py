@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +37,13 @@ def load_folder(folder: RunFolder) -> tuple[torch.nn.Module, Any]:
     """`load_run` of a folder whose small files were read."""
     check_classes(folder.path, folder.model_type)
     config = _load_config(folder)
-    _check_agreement(folder, config)
     check_size(folder.path, config, folder.num_parameters)
-    model = _load_model(folder)
-    model.load_beside(folder.path)
     if config.has_tokenizer:
         check_tokenizer_files(folder.path)
     processor = _load_processor(folder)
-    check_processor(folder.config, processor, str(folder.path))
+    check_processor(config, processor, str(folder.path))  # before the weights, whose shapes would tell less
+    model = _load_model(folder)
+    model.load_beside(folder.path)
     return model, processor
 
 
@@ -69,35 +67,24 @@ def _load_config(folder: RunFolder) -> CTRConfig:
         raise ValueError(f"{folder.path / 'config.json'} is no valid configuration: {error!s:.500}") from error
 
 
-def _check_agreement(folder: RunFolder, config: CTRConfig) -> None:
-    """What the configuration and the processor both state must be the same: the model would read other buckets or texts."""
-    for key in config.keys_shared_with_processor:
-        if key in folder.config and key in folder.processor and folder.config[key] != folder.processor[key]:
-            raise ValueError(
-                f"{folder.path}: {key} is {folder.config[key]!r} in config.json and {folder.processor[key]!r} in the "
-                "processor's file; they come from different runs"
-            )
-
-
-def check_processor(config: Any, processor: Any, where: str) -> None:
+def check_processor(config: CTRConfig, processor: Any, where: str) -> None:
     """Ids mean nothing without the vocabularies that the model was trained with: raises `ValueError` that starts with `where` for another
-    processor than a model's configuration (an object or a dict) tells of, or one of another kind."""
-    read = config.get if isinstance(config, dict) else partial(getattr, config)
-    wanted = load_target(family_of(read("model_type", None)).processor)
+    processor than a model's configuration tells of, or one of another kind."""
+    wanted = load_target(family_of(config.model_type).processor)
     if not isinstance(processor, wanted):
         raise ValueError(
-            f"{where}: a {type(processor).__name__}, but a model of the type {read('model_type', None)} reads what a {wanted.__name__} makes"
+            f"{where}: a {type(processor).__name__}, but a model of the type {config.model_type} reads what a {wanted.__name__} makes"
         )
-    for key in getattr(config, "keys_shared_with_processor", ()):  # of a folder both files are compared
+    for key in config.keys_shared_with_processor:  # the model would read other buckets or texts
         own, theirs = (
             list(value) if isinstance(value, tuple) else value
             for value in (getattr(config, key), getattr(processor, key))
         )
         if own != theirs:
             raise ValueError(
-                f"{where}: {key} is {theirs!r}, and {own!r} in the model's configuration: it is another model's"
+                f"{where}: {key} is {own!r} in the model's configuration and {theirs!r} in the processor; they come from different runs"
             )
-    wanted = read("processor_fingerprint", None)
+    wanted = config.processor_fingerprint
     found = getattr(processor, "fingerprint", None)
     if wanted is not None and wanted != found:
         raise ValueError(

@@ -553,8 +553,9 @@ class CTRTrainer(Trainer):
         model that people share.
         """
         config = getattr(plain_model(self.model), "config", None)
-        if getattr(config, "processor_fingerprint", "none kept") is None:  # ids mean nothing without the vocabularies
-            config.processor_fingerprint = getattr(self.processing_class, "fingerprint", None)
+        found = getattr(self.processing_class, "fingerprint", None)
+        if found is not None and hasattr(config, "processor_fingerprint"):  # ids mean nothing without the vocabularies
+            config.processor_fingerprint = found
         if self.args.shard_tables:
             self._save_sharded(output_dir or self.args.output_dir, _internal_call)
         else:

@@ -167,7 +167,7 @@ BROKEN = {
     ),
     "config and processor": (
         lambda run: edit_json(run / "config.json", sink_signal=["recency", "elapsed"]),
-        r"sink_signal is \['recency', 'elapsed'\] in config.json and \['recency', 'feedback'\]",
+        r"sink_signal is \['recency', 'elapsed'\] in the model's configuration and \['recency', 'feedback'\]",
     ),
     "config and weights": (
         lambda run: edit_json(run / "config.json", sink_embedding_dim=16),

@@ -82,7 +82,7 @@ def test_a_processor_of_another_kind(tabular, tmp_path):
             pipeline("click-prediction", model=model, processor=processor, device="cpu")
     other = lmctr.CTRSinkProcessor(make_tokenizer(), num_sink_buckets=text[0].config.num_sink_buckets + 1)
     with pytest.raises(
-        ValueError, match=r"processor: num_sink_buckets is \d+, and \d+ in the model's configuration: it is another"
+        ValueError, match=r"processor: num_sink_buckets is \d+ in the model's configuration and \d+ in the processor; they come from"
     ):
         pipeline("click-prediction", model=text[0], processor=other, device="cpu")
     text[0].save_pretrained(tmp_path)
@@ -92,6 +92,36 @@ def test_a_processor_of_another_kind(tabular, tmp_path):
         match="that of a CTR-Sink is 'CTRSinkProcessor'",
     ):
         lmctr.runs.load(tmp_path).predict(ROWS)
+
+
+def with_a_word():
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["zodiac"])
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"prompt": {"base": "movielens/en", "head": "Films: "}},
+        {"tokenizer": with_a_word()},
+        {"value_levels": [1.0, 4.0]},
+    ],
+    ids=["prompt", "vocabulary", "levels"],
+)
+def test_a_text_processor_with_which_the_ids_mean_something_else(other, tmp_path):
+    settings = {"tokenizer": make_tokenizer(), "feedback": "inline", "value_levels": [1.0, 5.0]}
+    processor = lmctr.CTRSinkProcessor(**settings)
+    model = make_model()
+    model.config.feedback, model.config.processor_fingerprint = "inline", processor.fingerprint
+    for part in (model, processor):
+        part.save_pretrained(tmp_path)
+    pipeline("click-prediction", model=str(tmp_path), device="cpu")
+    lmctr.CTRSinkProcessor(**settings, max_length=64, num_behaviors=3).save_pretrained(tmp_path)  # lengths are free
+    lmctr.runs.load(tmp_path).processor  # noqa: B018
+    lmctr.CTRSinkProcessor(**settings | other).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="the model was trained with a processor of the fingerprint"):
+        lmctr.runs.load(tmp_path).processor  # noqa: B018
 
 
 def test_a_model_in_training_is_scored_with_as_it_is_when_measured(tabular):

@@ -47,6 +47,8 @@ class CTRConfig(PreTrainedConfig):
         boosted_trees (`dict`, *optional*): boosted trees beside the network, where it has a linear way from statistics to the logits, or fields
             of a table (`training.boosting_share`): how many `trees` a task has, their `leaves` at most, their `share` in the logits, and, on
             fields, `rated_fields`, the places of the categorical ones whose values they know by their rates.
+        processor_fingerprint (`str`, *optional*): `fingerprint` of the processor whose ids the weights know; one with another is refused
+            where both are loaded together.
 
     Attributes:
         keys_shared_with_processor: keys that the processor holds too, with the same values in every folder.
@@ -61,6 +63,7 @@ class CTRConfig(PreTrainedConfig):
 
     soft_labels: bool = False
     boosted_trees: dict[str, int | float | list[int]] | None = None
+    processor_fingerprint: str | None = None
 
     def __post_init__(self, **kwargs):
         own = {field.name for field in fields(self)}
@@ -194,7 +197,6 @@ class SequenceCTRConfig(CTRConfig):
         task_names (`list[str]`, *optional*): one logit per task; default `["click"]`.
         task_weights (`list[float]`, *optional*): factor of each task's loss; default 1 for each.
         initializer_range (`float`, defaults to 0.02): standard deviation of new weights.
-        processor_fingerprint (`str`, *optional*): the [`SequenceProcessor`] whose ids the weights know.
     """
 
     item_vocab_size: int = 1000
@@ -212,7 +214,6 @@ class SequenceCTRConfig(CTRConfig):
     task_names: list[str] | None = None
     task_weights: list[float | int] | None = None
     initializer_range: float = 0.02
-    processor_fingerprint: str | None = None
 
     default_head_sizes = ()  # of a family whose key `head_hidden_sizes` may be None
 
@@ -319,7 +320,6 @@ class TabularCTRConfig(CTRConfig):
         num_task_experts (`int`, defaults to 4): experts that all tasks share.
         num_own_experts (`int`, defaults to 2): for `"ple"`, experts of each task.
         num_task_levels (`int`, defaults to 1): for `"ple"`, levels of experts; 1 is CGC.
-        processor_fingerprint (`str`, *optional*): the [`TabularFeatureProcessor`] whose ids the weights know.
     """
 
     task_heads = ("shared_bottom", "mmoe", "ple", "esmm")
@@ -352,7 +352,6 @@ class TabularCTRConfig(CTRConfig):
     num_task_experts: int = 4
     num_own_experts: int = 2
     num_task_levels: int = 1
-    processor_fingerprint: str | None = None
 
     def __post_init__(self, **kwargs):
         if self.task_weights is None:
@@ -528,7 +527,6 @@ class RetrievalConfig(CTRConfig):
         arf_tau (`float`, defaults to 1.0): temperature of NeuralSort on the scores.
         arf_target_tau (`float`, *optional*): temperature of NeuralSort on the rank indices; default `arf_tau`.
         positive_from (`float`, *optional*): the rank index v from which an ad is positive; `"bce"` and `"list"` need it.
-        processor_fingerprint (`str`, *optional*): the processor whose ids the weights know.
     """
 
     losses = ("arf", "bce", "pairwise", "list")
@@ -552,7 +550,6 @@ class RetrievalConfig(CTRConfig):
     arf_tau: float | int = 1.0
     arf_target_tau: float | int | None = None
     positive_from: float | int | None = None
-    processor_fingerprint: str | None = None
 
     def __post_init__(self, **kwargs):
         for key in ("user_vocab_sizes", "ad_vocab_sizes", "user_sequence_tables", "user_sequence_vocab_sizes"):

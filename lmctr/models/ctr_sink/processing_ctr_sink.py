@@ -8,6 +8,8 @@ or sellers wrote is never read as a special token.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -223,6 +225,15 @@ class CTRSinkProcessor(ProcessorMixin):
     def sink_statistics(self) -> list[str]:
         """The statistics of behaviours that the sinks carry."""
         return statistic_signals(self.signals)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of what the weights know the meaning of: the vocabulary, the prompt, the bins of sinks and words, the scale of the
+        statistics; models keep it as `processor_fingerprint`. Lengths may change: they are no part of it."""
+        told = self.to_dict()
+        told = {key: told[key] for key in ("prompt", "value_levels", "statistic_bounds", "statistics_reader")}
+        text = json.dumps([sorted(self.tokenizer.get_vocab().items()), told], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
     def model_input_names(self) -> list[str]:

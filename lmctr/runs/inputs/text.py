@@ -42,6 +42,7 @@ _SET_BY_DATA = {
     "num_history_fields": "prompt",
     "num_target_fields": "prompt",
     "num_statistics": "statistics",
+    "processor_fingerprint": "prompt",
 }
 
 
@@ -307,6 +308,7 @@ class TextInput(LogInput):
             "sink_order": self.data["order"],
             "feedback": self.data["feedback"],
             "max_sinks": processor.max_sinks,
+            "processor_fingerprint": processor.fingerprint,
         }
         if processor.layout == "fields":
             values["num_history_fields"] = len(processor.prompt.feedback)
