@@ -340,7 +340,9 @@ def test_files_of_different_runs(run, capsys):
     message = error_of(capsys, "evaluate", run)
     assert "model.safetensors holds weights of another shape: head.dense.bias, head.dense.weight" in message
     (run / "config.json").write_text(json.dumps({**config, "num_sink_buckets": 9}))
-    assert "num_sink_buckets is 9 in the model's configuration and 8 in the processor" in error_of(capsys, "evaluate", run)
+    assert "num_sink_buckets is 9 in the model's configuration and 8 in the processor" in error_of(
+        capsys, "evaluate", run
+    )
 
 
 @pytest.mark.parametrize(

@@ -391,6 +391,10 @@ def test_objects_are_left_out_and_named(tmp_path):
     assert next(entry.why for entry in guess.guesses if entry.column == "ad").startswith("holds objects")
     with pytest.raises(ValueError, match=r"like the user.*item_id is the item; ad holds objects.*--model deepfm"):
         guess_log(write(tmp_path / "f.jsonl", table(ad=ads, user_id=[None] * ROWS)))
+    with pytest.raises(
+        ValueError, match=r"; candidates holds objects, as requests do that `lmctr predict .* each candidate a line"
+    ):
+        guess_log(write(tmp_path / "g.jsonl", table(candidates=ads, user_id=[None] * ROWS)))
 
 
 def clicks(**more):

@@ -82,7 +82,8 @@ def test_a_processor_of_another_kind(tabular, tmp_path):
             pipeline("click-prediction", model=model, processor=processor, device="cpu")
     other = lmctr.CTRSinkProcessor(make_tokenizer(), num_sink_buckets=text[0].config.num_sink_buckets + 1)
     with pytest.raises(
-        ValueError, match=r"processor: num_sink_buckets is \d+ in the model's configuration and \d+ in the processor; they come from"
+        ValueError,
+        match=r"processor: num_sink_buckets is \d+ in the model's configuration and \d+ in the processor; they come from",
     ):
         pipeline("click-prediction", model=text[0], processor=other, device="cpu")
     text[0].save_pretrained(tmp_path)

@@ -28,6 +28,7 @@ _BOUNDS = {
     "at_most": "of {:g} or less",
 }
 _OF_OBJECTS = "give their entries columns of their own"
+_OF_REQUESTS = {"history", "candidates", "target", "ads"}
 
 
 class Guesser:
@@ -101,6 +102,11 @@ class Guesser:
             f"; {guess.column} is the {guess.role}" for guess in self.found.guesses if guess.role in self.columns
         )
         objects = "".join(f"; {name} holds objects: {_OF_OBJECTS}" for name in self.events.objects)
+        if requests := _OF_REQUESTS & set(self.events.objects):
+            objects = (
+                f"; {' and '.join(sorted(requests))} hold{'s' * (len(requests) == 1)} objects, as requests do that `lmctr predict RUN --input` "
+                "scores: to train, give each behaviour and each candidate a line of its own with user, item, time and label"
+            )
         is_label = role == "label"
         return (ValueError if is_label else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN; the columns are "
