@@ -22,8 +22,8 @@ __all__ = ["CachedEventScorer", "EncodedLayers", "EventScorer", "event_table"]
 class EventScorer(RequestScorer):
     """Scores with a sequence model, one row of all candidates.
 
-    Histories are events as [`SequenceProcessor`] takes them (`item`, `time`, and optionally `behavior` and `scenario`), candidates
-    are item ids or dicts with `item` and optionally `scenario`; `user` (a dict of the user's features) and `statistics` (a list of
+    Histories are events as [`SequenceProcessor`] takes them (`item`, `time`, `behavior`, and `scenario` where there
+    are several), candidates are item ids or dicts with `item` and `scenario`; `user` (a dict of the user's features) and `statistics` (a list of
     floats) where the processor has such columns. Logits are (C,), or (C, T) for several tasks.
     """
 
@@ -79,7 +79,7 @@ class EventScorer(RequestScorer):
         processor = self.processor
         if candidates is None:
             known = processor.items["item_id"]
-            entries = [{"item": known[0].as_py() if len(known) else 0, "time": time}]
+            entries = [{"item": known[0].as_py() if len(known) else 0, "time": time, "scenario": 0}]
             entries[0] |= {"user": dict.fromkeys(processor.user_feature_names)}
             entries[0] |= {"statistics": [0.0] * len(processor.statistics)}
         else:

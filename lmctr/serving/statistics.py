@@ -63,9 +63,10 @@ class RequestStatistics:
             if entry.get("statistics") is not None:
                 continue
             if "item" not in entry:
+                unseen = ", null for an item that was never seen," if self.processor.request_kind == "text" else ""
                 raise ValueError(
-                    f"candidates[{number}] has no 'item', by which its statistics are found; give the item's id, null for an item that "
-                    "was never seen, or the candidate's own 'statistics'"
+                    f"candidates[{number}] has no 'item', by which its statistics are found; give the item's id{unseen} or the "
+                    "candidate's own 'statistics'"
                 )
             own = time if entry.get("time") is None else whole_seconds(entry["time"], f"candidates[{number}]: time")
             by_time.setdefault(own, []).append(number)

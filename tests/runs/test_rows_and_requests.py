@@ -69,6 +69,25 @@ def test_requests_know_the_features_of_items_that_training_did_not_meet(run, row
     wanted = [OOV if number in unknown or number > ITEMS else processor.item_codes(pa.array([number]))[0] for number in
               [*range(1, ITEMS), ITEMS + 7]]  # fmt: skip
     assert batch["candidate_items"][0].tolist() == wanted
+    # An item that nobody knows has the features that the request says; a known one those that are known.
+    new = {"item": ITEMS + 7, "kind": "kind 1"}
+    told = processor(
+        histories=[[{"item": 3, "time": 1}, {**new, "behavior": "positive", "time": 2}], []],
+        candidates=[
+            [5, new, {"item": 3, "kind": "kind 2"}],
+            [{"item": ITEMS + 8, "kind": "no such"}, {**new, "kind": None}, 3],
+        ],
+        times=[5, 5],
+        statistics=np.zeros((2, 3, len(processor.statistics))),
+    )
+    code = {kind: place + 2 for place, kind in enumerate(processor.features["kind"])}
+    expected = [[code["kind 2"], code["kind 1"], code["kind 0"]], [OOV, OOV, code["kind 0"]]]
+    assert told["history_features"][:, :, 0].tolist() == [[code["kind 0"], code["kind 1"]], [0, 0]]
+    assert told["candidate_features"][:, :, 0].tolist() == expected
+    assert told["candidate_items"][0, 1] == told["history_items"][0, 1] == OOV
+    candidates = [{"context": {"device": "phone", "place": 1}, **own} for own in ({"item": ITEMS + 7}, new)]
+    first, second = run.score([], candidates, 1_700_950_000)
+    assert first != second
     processor.save_pretrained(tmp_path)
     again = SequenceProcessor.from_pretrained(tmp_path)
     assert again.items.equals(processor.items)

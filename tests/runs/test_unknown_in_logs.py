@@ -85,10 +85,10 @@ def test_counts_against_loops(tmp_path, what):
     assert examples[f"{what} of candidates"][0] in new
 
 
-def requests(path, first_item, count=40):
+def requests(path, first_item, count=40, **more):
     lines = []
     for number in range(count):
-        history = [{"item": first_item + (number + n) % ITEMS, "time": 1_700_000_000 + n} for n in range(4)]
+        history = [{"item": first_item + (number + n) % ITEMS, "time": 1_700_000_000 + n, **more} for n in range(4)]
         lines.append({"history": history, "target": {"item": first_item + number % ITEMS}, "time": 1_700_950_000})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines * 4))
     return str(path)
@@ -99,8 +99,16 @@ def test_shares_are_kept_and_held_against_requests(run, tmp_path, capsys):
     assert kept["train"]["items of candidates"] == 0
     assert 0.3 < kept["test"]["items of candidates"] < 0.7
     words = ["predict", str(run.path), "--output", str(tmp_path / "out.jsonl"), "--input"]
-    assert main([*words, requests(tmp_path / "known.jsonl", 0)]) == 0
-    assert "warning" not in capsys.readouterr().err
+    for behavior in ({"behavior": "positive"}, {"label": 1}, {"label": 0}):
+        assert main([*words, requests(tmp_path / "known.jsonl", 0, **behavior)]) == 0
+        error = capsys.readouterr().err
+        assert "warning" not in error
+        assert "no unknown values" in error
+    for behavior in ({}, {"behavior": "unknown"}):
+        assert main([*words, requests(tmp_path / "unsaid.jsonl", 0, **behavior)]) == 0
+        error = capsys.readouterr().err
+        assert "field 'behaviors of histories': 100.0% of the values are unknown, 0.0% in validation" in error
+        assert "unknown values: behaviors of histories 100.0%" in error
     other = requests(tmp_path / "other.jsonl", 5000)
     assert main([*words, other]) == 2
     error = capsys.readouterr().err

@@ -124,10 +124,14 @@ def test_the_share_of_unknown_values(folders):
         assert server.metric("lmctr_unknown_values_total") == 1
     with live(folders("hstu")) as server:
         body = event_request(0, 3, 2)
+        body["history"] = [{**event, "behavior": "like"} for event in body["history"]]
         assert server.score(body)["unknown_share"] == 0
-        assert server.score({**body, "candidates": [*body["candidates"], 999, 998]})["unknown_share"] == 2 / 7
+        assert server.score({**body, "candidates": [*body["candidates"], 999, 998]})["unknown_share"] == 2 / 17
         events = {"events": [*body["history"], {**body["history"][-1], "item": 999}], "start": True}
-        assert server.post("/v1/users/1/events", events).json()["unknown_share"] == 1 / 4
+        assert server.post("/v1/users/1/events", events).json()["unknown_share"] == 1 / 12
+        for entry in events["events"]:
+            del entry["behavior"], entry["scenario"]
+        assert server.post("/v1/users/1/events", events).json()["unknown_share"] == 9 / 12
     with live(folders("bert")) as server:
         body = {"history": [], "candidates": ["Heat", "☃"], "time": 5}
         assert 0 < server.score(body)["unknown_share"] < 1

@@ -20,6 +20,8 @@ from lmctr.utils.ragged import blocks
 
 __all__ = ["Batches", "EventStatistics", "LogBatches", "RowCollator", "RowDataset", "StoreBatches"]
 
+ROLES = ("candidates", "histories")  # what the values of a sample's log are read as
+
 
 class Batches(ABC):
     """Samples by number, as a model takes them.
@@ -137,7 +139,7 @@ class LogBatches(Batches):
             bounds: from samples to the first event and the end of their histories. named: from numbers of items to examples.
         """
         item, inside, one = self.log.item, np.zeros(self.log.num_events + 1, dtype=np.int32), np.int32(1)
-        read = {role: np.zeros(self.log.num_items, dtype=np.int64) for role in ("candidates", "histories")}
+        read = {role: np.zeros(self.log.num_items, dtype=np.int64) for role in ROLES}
         for block in blocks(len(events)):
             start, end = bounds(events[block])
             np.add.at(inside, start, one)

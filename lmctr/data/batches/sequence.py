@@ -21,7 +21,7 @@ from lmctr.data.logs.log import InteractionLog
 from lmctr.data.processors.sequence import OOV, PADDING, SequenceProcessor
 from lmctr.utils.ragged import blocks
 
-from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
+from .rows import ROLES, EventStatistics, LogBatches, RowCollator, RowDataset
 
 __all__ = ["SequenceCollator", "SequenceDataset", "SequenceView", "sumi_rows"]
 
@@ -167,10 +167,31 @@ class SequenceView(LogBatches):
         return start, end
 
     def unknown(self, events: np.ndarray) -> tuple[dict[str, dict[str, int]], dict[str, list[str]]]:
-        """Items without an id of their own, see [`~lmctr.data.batches.rows.LogBatches.unknown_of`]."""
+        """Items without an id of their own, and behaviours that are not known, see [`~lmctr.data.batches.rows.LogBatches.unknown_of`]."""
         own = np.ones_like(self._item), (self._item == OOV).astype(np.int64)
         ids = self.log.catalogue["item_id"]
-        return self.unknown_of(events, "items", own, own, self.bounds, lambda items: [str(ids[i]) for i in items])
+        counts, examples = self.unknown_of(
+            events, "items", own, own, self.bounds, lambda items: [str(ids[i]) for i in items]
+        )
+        if self.processor.knows_no_behavior:
+            before = np.zeros(
+                self.log.num_events + 1, dtype=np.int64
+            )  # how many events in front of each have an unknown behaviour
+            np.cumsum(self._behavior[self.log.feedback] == 0, out=before[1:])
+            read = {"values": 0, "unknown": 0}
+            for block in blocks(len(events)):
+                start, end = self.bounds(events[block])
+                read["values"] += int((end - start).sum())
+                read["unknown"] += int((before[end] - before[start]).sum())
+            counts["behaviors of histories"] = read
+        if len(self.processor.scenario_names) > 1:  # a log says it of all events
+            for role in ROLES:
+                values = counts[f"items of {role}"]["values"]
+                counts[f"scenarios of {role}"] = {
+                    "values": values,
+                    "unknown": values if self.log.scenario is None else 0,
+                }
+        return counts, examples
 
     def labels(self, events: np.ndarray) -> np.ndarray:
         """Labels float32 in the shape of `events` (with a task axis behind for several tasks), -100 where there is none."""

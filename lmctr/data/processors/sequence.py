@@ -55,7 +55,7 @@ class SequenceProcessor(FittedExtractor):
         max_history_length: latest events that a row holds; None keeps the whole lifetime.
         statistics_reader: the statistics of a candidate that the model reads, as a [`~lmctr.statistics.StatisticsReader`] or its dict.
         behavior_labels: label (0, 1, or -1 for none) of each behaviour code, where the behaviour says it: what statistics of requests count
-            where an event does not state its `label`.
+            where an event does not state its `label`, and what an event is that states only its `label`.
         statistics: names of float columns of one's own that describe candidates, in place of a reader.
         statistics_mean, statistics_std, statistics_prior: see [`~lmctr.data.processors.given_statistics.GivenStatistics`].
         item_feature_names, user_feature_names: categorical columns of the catalogue and of the user table.
@@ -321,9 +321,11 @@ class SequenceProcessor(FittedExtractor):
 
         Args:
             histories: per row the user's events, oldest first: dicts with `item` (original id), `time` (unix seconds), and
-                optionally `behavior` and `scenario` (names or codes; default code 0). May be empty. `label` (0, 1 or None) and
-                `value` (graded feedback) are for `statistics_events` only.
-            candidates: per row original item ids, or dicts with `item` and optionally `time` and `scenario`.
+                `behavior` and `scenario` (names or codes). May be empty. `label` (0, 1 or None) says the behaviour where just one
+                of `behavior_labels` is that, and is counted by `statistics_events` as `value` (graded feedback) is. Without
+                either the behaviour is the unknown one. The scenario is by default that of code 0.
+            candidates: per row original item ids, or dicts with `item` and optionally `time` and `scenario`. Events and candidates may
+                hold item features by name: they count for items of which the processor knows nothing.
             times: time of each row's candidates (unix seconds). Events at or after a candidate's time are invisible to it.
             scenarios: scenario of each row's candidates, name or code; default code 0.
             users: per row a dict of the user features.
@@ -352,9 +354,10 @@ class SequenceProcessor(FittedExtractor):
             raise ValueError(
                 f"users: the processor takes the user features {list(self.user_feature_names)}; give them."
             )
-        rows = [self._row(row, histories[row], candidates[row], times, scenarios) for row in range(num_rows)]
-        if not rows:
+        read = [self._row(row, histories[row], candidates[row], times, scenarios) for row in range(num_rows)]
+        if not read:
             raise ValueError("histories: there are no rows.")
+        rows, told = zip(*read)
         width = max(max(len(row["history_items"]) for row in rows), 1)
         count = max(len(row["candidate_items"]) for row in rows)
         batch = {
@@ -365,6 +368,9 @@ class SequenceProcessor(FittedExtractor):
             places = batch[f"{side}_items"]
             if self.item_feature_names:
                 batch[f"{side}_features"] = self._known_features[places]
+                for row, own in enumerate(told):
+                    for place, codes in own[side].items():
+                        batch[f"{side}_features"][row, place] = codes
             batch[f"{side}_items"] = self._ids(places)
         if self.user_feature_names:
             columns = {
@@ -403,14 +409,14 @@ class SequenceProcessor(FittedExtractor):
         events = []
         for number, entry in enumerate(behaviors):
             where = f"histories[0][{number}]"
-            _check_keys(entry, _EVENT_KEYS, ("item", "time"), where)
+            _check_keys(entry, (*_EVENT_KEYS, *self.item_feature_names), ("item", "time"), where)
             label, value = entry.get("label"), entry.get("value")
             if "label" not in entry:
                 if self.behavior_labels is None:
                     raise ValueError(
                         f"{where} has no 'label', which its behavior does not say here; give 0, 1 or null for none"
                     )
-                label = self.behavior_labels[_code(entry.get("behavior", 0), self.behavior_names, "behavior", where)]
+                label = self.behavior_labels[self.behavior_of(entry, where)]
             elif label not in (None, 0, 1):
                 raise ValueError(f"{where}: label {label!r} is not accepted; use 0, 1 or null for none")
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
@@ -468,7 +474,8 @@ class SequenceProcessor(FittedExtractor):
         candidates: Sequence[Any],
         times: Sequence[int] | None,
         scenarios: Sequence[str | int] | None,
-    ) -> dict[str, np.ndarray]:
+    ) -> tuple[dict[str, np.ndarray], dict[str, dict[int, list[int]]]]:
+        """Arrays of a row, and by side and place the codes of the features of items that only the request knows."""
         check_list(history, f"histories: row {row}", "events, oldest first")
         check_list(candidates, f"candidates: row {row}", "items")
         if not len(candidates):
@@ -477,18 +484,18 @@ class SequenceProcessor(FittedExtractor):
         for place, candidate in enumerate(candidates):
             where = f"candidates: row {row}, candidate {place}"
             entry = dict(candidate) if isinstance(candidate, Mapping) else {"item": candidate}
-            _check_keys(entry, _CANDIDATE_KEYS, ("item",), where)
+            _check_keys(entry, (*_CANDIDATE_KEYS, *self.item_feature_names), ("item",), where)
             if entry.get("time") is None:
                 if times is None:
                     raise ValueError(f"{where}: no time; give `times`, one per row, or `time` in the candidate.")
                 entry["time"] = times[row]
             if entry.get("scenario") is None:
-                entry["scenario"] = scenarios[row] if scenarios is not None else 0
-            chosen.append(self._parsed(entry, where))
+                entry["scenario"] = None if scenarios is None else scenarios[row]
+            chosen.append(self._parsed(entry, where, 0))
         for place, event in enumerate(history):
             where = f"histories: row {row}, event {place}"
-            _check_keys(event, _EVENT_KEYS, ("item", "time"), where)
-            events.append(self._parsed(event, where))
+            _check_keys(event, (*_EVENT_KEYS, *self.item_feature_names), ("item", "time"), where)
+            events.append(self._parsed(event, where, self.behavior_of(event, where)))
         moments, seconds = (np.array([entry[3] for entry in own], dtype=np.int64) for own in (chosen, events))
         falls = np.flatnonzero(np.diff(seconds) < 0)
         if len(falls):
@@ -501,7 +508,7 @@ class SequenceProcessor(FittedExtractor):
         end = int(ends.max())
         start = 0 if self.max_history_length is None else max(0, end - self.max_history_length)
         events = events[start:end]
-        return {
+        arrays = {
             "history_items": self._places([event[0] for event in events]),
             "history_behaviors": np.array([event[1] for event in events], dtype=np.int64),
             "history_scenarios": np.array([event[2] for event in events], dtype=np.int64),
@@ -511,11 +518,43 @@ class SequenceProcessor(FittedExtractor):
             "candidate_times": moments,
             "dependence": np.maximum(ends - start, 0),
         }
+        sides = {
+            "history": (arrays["history_items"], history[start:end]),
+            "candidate": (arrays["candidate_items"], candidates),
+        }
+        return arrays, {side: self._told_features(*own) for side, own in sides.items()}
 
-    def _parsed(self, entry: Mapping[str, Any], where: str) -> tuple[Any, int, int, int]:
+    def _told_features(self, places: np.ndarray, entries: Sequence[Any]) -> dict[int, list[int]]:
+        """Codes of the features of items that are not known, by place, where their entries say some."""
+        names, found = self.item_feature_names, {}
+        for place in np.flatnonzero(places == OOV) if names else ():
+            entry = entries[place]
+            if isinstance(entry, Mapping) and any(entry.get(name) is not None for name in names):
+                values = (pa.array([_text(entry.get(name))], pa.string()) for name in names)
+                found[int(place)] = [int(codes_of(own, self.features[name])[0]) for name, own in zip(names, values)]
+        return found
+
+    def behavior_of(self, event: Mapping[str, Any], where: str) -> int:
+        """Code of an event's behaviour; `where` names the event in errors."""
+        if event.get("behavior") is not None:
+            return _code(event["behavior"], self.behavior_names, "behavior", where)
+        label = event.get("label")
+        codes = [] if label is None else [code for code, own in enumerate(self.behavior_labels or ()) if own == label]
+        if len(codes) == 1:
+            return codes[0]
+        if self.knows_no_behavior or len(self.behavior_names) == 1:
+            return 0
+        raise ValueError(f"{where} has no 'behavior'; give one of {', '.join(self.behavior_names)}.")
+
+    @property
+    def knows_no_behavior(self) -> bool:
+        """Whether code 0 is a behaviour that is not known."""
+        return self.behavior_names[0] == "unknown"
+
+    def _parsed(self, entry: Mapping[str, Any], where: str, behavior: int) -> tuple[Any, int, int, int]:
         """Item, codes of behaviour and scenario, and time of an event or a candidate."""
-        behavior = _code(entry.get("behavior", 0), self.behavior_names, "behavior", where)
-        scenario = _code(entry.get("scenario", 0), self.scenario_names, "scenario", where)
+        scenario = entry.get("scenario")
+        scenario = 0 if scenario is None else _code(scenario, self.scenario_names, "scenario", where)
         item = plain_id(entry["item"], pa.types.is_string(self.items["item_id"].type), f"{where}: item")
         return item, behavior, scenario, whole_seconds(entry["time"], f"{where}: time")
 

@@ -188,6 +188,17 @@ class EventAnswers(HistoryAnswers):
         unknown = self.processor.unknown_items(items)
         return len(items), len(unknown), [str(item) for item in unknown]
 
+    def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+        counts, history, candidates = super().unknown_in(request), request["history"], request["candidates"]
+        if self.processor.knows_no_behavior:
+            unknown = sum(self.processor.behavior_of(event, "history") == 0 for event in history)
+            counts["behaviors of histories"] = {"values": len(history), "unknown": unknown}
+        if len(self.processor.scenario_names) > 1:  # one that is not said is read as the first
+            for role, entries in (("candidates", candidates), ("histories", history)):
+                unsaid = sum(entry.get("scenario") is None for entry in entries)
+                counts[f"scenarios of {role}"] = {"values": len(entries), "unknown": unsaid}
+        return counts
+
     check = staticmethod(event_request)
 
     def goes_alone(self, request: dict[str, Any]) -> bool:

@@ -207,7 +207,7 @@ class JoinedRows:
                 role: next((name for name in _DEFAULTS[role] if name in found), _DEFAULTS[role][0])
                 for role in _DEFAULTS
             }
-            self.names = names = _Names(chosen["user"], chosen["item"], TimeSpec(column=chosen["time"]))
+            self.names = names = _Names(chosen["user"], chosen["item"], TimeSpec(column=chosen["time"]), "scenario")
         wanted = {names.user: "text", names.item: "text", names.time.column: "any"}
         optional = [
             names.scenario,
@@ -273,6 +273,12 @@ class JoinedRows:
             "time": seconds_of(rows.column(names.time.column), names.time, source),
         }
         present = rows.table.schema.names
+        places = getattr(self.processor, "scenario_names", ())
+        if len(places) > 1 and names.scenario not in present:
+            raise ValueError(
+                f"{source} has no column {names.scenario or 'scenario'!r}: scores depend on where a candidate is shown; give one of "
+                f"{', '.join(places)} in each row"
+            )
         if self.log.scenario is not None and names.scenario in present:
             read["scenario"], _ = columns.to_codes(
                 rows.column(names.scenario), names.scenario, source, self.log.scenario_names, np.int16

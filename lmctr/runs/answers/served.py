@@ -281,7 +281,7 @@ class ServedModel:
 
     def unknown_events(self, events: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         """How many values of behaviours were read, and how many of them unknown."""
-        return self.answers.unknown_entries(events)[:2]
+        return _totals(self.answers.unknown_in({"history": events, "candidates": []}))
 
 
 def _isolated(run: Callable[[Sequence[T]], list[R]], asked: Sequence[T]) -> list[R | Exception]:

@@ -130,7 +130,7 @@ class SequenceInput(GoingOn, LogInput):
             item_features=data["item_features"],
             user_features=data["user_features"],
             statistics_reader=self.statistics_reader(),
-            behavior_labels=self.feedback_labels() if data["statistics"] else None,
+            behavior_labels=self.feedback_labels(),
         )
         self._check_strategies(self.config(processor))  # a wrong model key is an error before the run folder exists
         return processor
