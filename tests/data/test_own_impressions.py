@@ -10,6 +10,8 @@ import yaml
 import lmctr
 from lmctr.cli.main import main
 from lmctr.data import load, load_impressions, load_log, load_tabular
+from lmctr.data.impressions.store import ImpressionStore
+from lmctr.data.impressions.validation import validate_impressions
 
 COUNT = 90
 
@@ -148,11 +150,26 @@ SOON = rf"column 'ts': .*\(row {MIXED[MIXED[40] == MIXED].index[0] + 1}: 'soon'"
         (lambda t: t.assign(position=t["position"].astype(object).where(t.index != 40, "top")), r"column 'position': 1 of \d+ .*\(row 41: 'top'\)"),
         (lambda t: t.assign(ts=t["ts"].astype(object).where(t["request"] != t["request"][40], "soon")), SOON),
         (lambda t: t.drop(columns="ecpm"), r"no column 'ecpm' \(ecpm\); it has"),
+        (lambda t: t.assign(hour=[*t["hour"][:-1], 7]), r"'hour' differs within 1 of 90 impressions only \(.* in row \d+ .*: mend these rows"),
     ],
 )  # fmt: skip
 def test_rows_that_are_refused(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         list(load_impressions(schema(tmp_path, change(rows()))).blocks())
+
+
+def test_what_came_after_the_impression_and_ads_that_stand_twice(tmp_path):
+    table = rows()
+    validate_impressions(ImpressionStore.build(load_impressions(schema(tmp_path, table))))
+    clicked = table.assign(adClicked=np.random.default_rng(0).integers(0, 2, len(table)))
+    store = ImpressionStore.build(load_impressions(schema(tmp_path, clicked)))
+    with pytest.raises(ValueError, match=r"'ad.adClicked' is called like what a user did once.*field:ad.adClicked"):
+        validate_impressions(store)
+    assert len(validate_impressions(store, {"field:ad.adClicked": "of an earlier day"})) == 1
+    twice = ImpressionStore.build(load_impressions(schema(tmp_path, pd.concat([table, table]))))
+    count = f"{len(table):,} of {2 * len(table):,}"
+    with pytest.raises(ValueError, match=f"{count} ads stand in their impression a second time, with equal fields"):
+        validate_impressions(twice)
 
 
 @pytest.mark.parametrize(

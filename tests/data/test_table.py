@@ -252,6 +252,20 @@ HEADER = "customer,product,ts,clicked,title,tags\n"
         ),
         (HEADER + "a,1,5,1,x,y\na,1,,1,x,y\n", r"events\.csv, column 'ts': 1 of 2 values are missing \(row 2"),
         (HEADER + "a,1,5.0,1,x,y\na,1,nan,1,x,y\n", r"column 'ts': 1 of 2 values are (missing|not finite) \(row 2"),
+        (
+            HEADER + "a,1,2024-03-01 12:00:00,1,x,y\n" * 3 + "a,1,noon,1,x,y\n",
+            r"'ts': 1 of 4 values are no ISO times without a zone.*row 4: 'noon'",
+        ),
+        (
+            HEADER + "a,1,2024-03-01T12:00,1,x,y\n" * 3 + "a,1,2024-03-01T12:00Z,1,x,y\n",
+            r"'ts': 1 of 4 .*without a zone.*row 4: '.*Z'",
+        ),
+        (
+            HEADER
+            + "a,1,2024-03-01,1,x,y\na,1,2024-03-01T12:00:00+01:00,1,x,y\n" * 3
+            + "a,1,2024-03-01T12:00+01:00,1,x,y\n",
+            "3 of 7 values .*with a zone.*row 1",
+        ),
         (HEADER + "a,1,noon,1,x,y\n", r"column 'ts': 1 of 1 values are no numbers \(row 1: 'noon'\).*`format`"),
         (HEADER + "a,1,5,1,x,y\na,1,9999999999,1,x,y\n", r"column 'ts': 1 of 2 values lie in the future \(row 2"),
         (HEADER + "a,1,1700000000000,1,x,y\n", r"column 'ts': .*outside the years.*time unit in the schema"),

@@ -18,7 +18,7 @@ from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 
-__all__ = ["ROLES", "FileSample", "sample_file", "words_of"]
+__all__ = ["ROLES", "FileSample", "is_called_label", "sample_file", "words_of"]
 
 _BYTES = 16 << 20
 # Names as they are without case and signs: the first ones are surer.
@@ -76,7 +76,7 @@ class FileSample:
 
     def called(self, role: str) -> list[str]:
         """Columns whose very names are of a role, the surest first."""
-        plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in self.table.column_names}
+        plain = {name: _plain(name) for name in self.table.column_names}
         return [name for word in ROLES[role] for name in plain if plain[name] == word]
 
     def named(self, role: str) -> list[str]:
@@ -85,9 +85,18 @@ class FileSample:
         return list(dict.fromkeys(self.called(role) + [name for name in names if {*words_of(name)} & {*ROLES[role]}]))
 
     def is_called_label(self, name: str) -> bool:
-        """Whether a column's name says label and nothing else: `clicked` and `ad_click`, no `click_position`, no `share`."""
-        is_one = name in self.called("label") and name not in self.called("noun")
-        return is_one or any(words_of(name)[-1:] == [word] for word in _LABELS)
+        """[`is_called_label`] of a column."""
+        return is_called_label(name)
+
+
+def is_called_label(name: str) -> bool:
+    """Whether a column's name says label and nothing else: `clicked` and `ad_click`, no `click_position`, no `share`."""
+    is_one = _plain(name) in ROLES["label"] and _plain(name) not in ROLES["noun"]
+    return is_one or words_of(name)[-1:] in [[word] for word in _LABELS]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def words_of(name: str) -> list[str]:

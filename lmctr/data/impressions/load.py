@@ -53,6 +53,7 @@ __all__ = ["impressions_from_schema"]
 
 _BLOCK = 4096
 _RULES = ("time", "random")
+_RARELY = 0.02  # share of impressions in which a field of ads may be expected to differ
 
 
 class ImpressionColumns(Values):
@@ -151,12 +152,29 @@ class _Sorted:
 
     def differing(self, name: str) -> int | None:
         """A row whose value of a column differs from the one before it in its impression; None: there is none."""
+        rows = self._differing(name)
+        return int(rows[0]) if len(rows) else None
+
+    def _differing(self, name: str) -> np.ndarray:
         values = self.table[name].combine_chunks()
         values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         differs = np.diff(codes, prepend=codes[:1]) != 0
         differs[self.starts] = False
-        return int(np.argmax(differs)) if differs.any() else None
+        return np.flatnonzero(differs)
+
+    def check_sides(self, names: Sequence[str]) -> None:
+        """Raises for columns that differ in next to no impression: nobody said whether they are the user's or the ads'."""
+        for name in names:
+            rows = self._differing(name)
+            count = len(np.unique(np.searchsorted(self.starts, rows, side="right")))
+            if 0 < count <= _RARELY * len(self.starts):
+                values = [self.table[name][place].as_py() for place in (rows[0] - 1, rows[0])]
+                raise ValueError(
+                    f"{self.source}: the column {name!r} differs within {count} of {len(self.starts):,} impressions only ({values[0]!r} in row "
+                    f"{self.row[rows[0] - 1]} and {values[1]!r} in row {self.row[rows[0]]}): mend these rows if it is the user's, or say by "
+                    "`user_fields` and `ad_fields` whose it is"
+                )
 
 
 def _sorted(table: pa.Table, roles: ImpressionColumns, source: str) -> _Sorted:
@@ -190,6 +208,8 @@ def _fields(rows: _Sorted, keys: ImpressionSchema, where: str) -> tuple[list[dic
     shared = [name for name in rest.column_names if rows.differing(name) is None]
     users = default_fields(rest.select(shared).schema) if keys.user_fields is None else keys.user_fields
     others = [name for name in rest.column_names if name not in shared or keys.user_fields is not None]
+    if not told:
+        rows.check_sides([name for name in others if name != roles.user])
     ads = default_fields(rest.select(others).schema) if keys.ad_fields is None else keys.ad_fields
     alike = dict.fromkeys(sorted(_read_by(users)), "of the user's fields")
     alike |= {name: what for name, what in ((roles.user, "the user"), (roles.weight, "the weight")) if name}

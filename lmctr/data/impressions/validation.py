@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from lmctr.data.guess.sample import is_called_label
 from lmctr.data.leaks import Finding, duplicate_rows, row_hashes, settle, times_in_another_unit
 
 from .store import AD_INPUTS, USER_INPUTS, ImpressionStore
@@ -14,6 +15,7 @@ __all__ = ["impression_findings", "validate_impressions"]
 
 _SURE = 0.98  # share of pairs of ads that one field puts in the right order
 _IMPRESSIONS = 1000
+_TWICE = 0.01  # share of ads that may be alike in all fields and their rank
 
 
 def validate_impressions(store: ImpressionStore, allow: Mapping[str, str] | None = None) -> list[str]:
@@ -39,7 +41,31 @@ def impression_findings(store: ImpressionStore) -> list[Finding]:
     hashes = row_hashes([*users, counts, of_ads])
     firsts = np.asarray(store.ranks)[store.offsets[:-1]]
     findings += duplicate_rows(hashes, (firsts > np.median(firsts)).astype(np.int8), train, held)
-    return findings + _ordering_fields(store, held)
+    findings += _repeated_ads(store, ads)
+    ordering = _ordering_fields(store, held)
+    found = {finding.name for finding in ordering}
+    return findings + ordering + [own for own in _called_labels(store) if own.name not in found]
+
+
+def _repeated_ads(store: ImpressionStore, ads: list[np.ndarray]) -> list[Finding]:
+    """Ads that stand twice in an impression, with equal fields and ranks."""
+    which = np.repeat(np.arange(len(store.counts)), np.asarray(store.counts, dtype=np.int64))
+    hashes = row_hashes([*ads, np.asarray(store.ranks), which])
+    twice = len(hashes) - len(np.unique(hashes))
+    if twice <= _TWICE * len(hashes):
+        return []
+    text = f"{twice:,} of {len(hashes):,} ads stand in their impression a second time, with equal fields and ranks"
+    return [Finding("duplicates", "ads", text)]
+
+
+def _called_labels(store: ImpressionStore) -> list[Finding]:
+    """Fields of ads whose name says what came after the impression."""
+    names = {field.name: field.source_column for field in store.processor.ad.ordered_fields()}
+    return [
+        Finding("field", f"ad.{name}", f"the field 'ad.{name}' is called like what a user did once the ads were shown")
+        for name, column in names.items()
+        if is_called_label(column)
+    ]
 
 
 def _ordering_fields(store: ImpressionStore, held: np.ndarray) -> list[Finding]:

@@ -24,6 +24,7 @@ FORMATS = tuple(
     )
 )
 """Formats of times in words that are looked for; ISO times need none."""
+_ISO = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?"
 _EARLIEST = 946_684_800  # the year 2000
 _YEAR_1900 = -2_208_988_800
 _EARLIEST_NAMED = 631_152_000  # 1990, where some public logs begin
@@ -109,11 +110,24 @@ def _of_texts(array: pa.Array, spec: TimeSpec, source: str, place: str) -> pa.Ar
     found = iso_times(texts)
     if found is not None:
         return found
+    _refuse_odd_iso(texts, spec, source)
     formats = formats_of_texts(texts.slice(0, 1000))
     hint = "Times in words need `format` in the schema."
     if formats:
         hint = f'They look like `format`: write `time: {{column: {spec.column}, format: "{formats[0]}"}}`.'
     return columns.text_numbers(array, spec.column, source, hint)
+
+
+def _refuse_odd_iso(texts: pa.Array, spec: TimeSpec, source: str) -> None:
+    """Raises for the few that are no ISO times, or have a zone and the others none, where most texts are ISO times."""
+    zoned, plain = (
+        pc.match_substring_regex(texts, rf"{_ISO}{zone}$").to_numpy(zero_copy_only=False)
+        for zone in (r"(Z|[+-]\d\d(:?\d\d)?)", "")
+    )
+    kind, words = (zoned, "with") if zoned.sum() > plain.sum() else (plain, "without")
+    if kind.sum() > len(texts) / 2:
+        problem = f"are no ISO times {words} a zone, as the others are"
+        columns.refuse(~kind, texts, spec.column, source, problem, "Write all times alike.")
 
 
 def _refuse_finer_unit(array: pa.Array, spec: TimeSpec, place: str) -> None:
