@@ -334,8 +334,8 @@ def test_bad_views_and_rows():
     processor = SequenceProcessor.fit(log)
     other = sequence_log(1)
     renamed = {name: getattr(other, name) for name in other.__dataclass_fields__}
-    renamed["feedback_names"] = ("unknown", "full-play", "share")
-    with pytest.raises(ValueError, match=r"behaviours.*share"):
+    renamed["scenario_names"] = ("home", "search", "tv")
+    with pytest.raises(ValueError, match=r"scenarios \['tv'\].*has \['home', 'search', 'radio'\]. Train anew"):
         SequenceView(type(log)(**renamed), processor)
     with pytest.raises(ValueError, match="tasks"):
         SequenceProcessor.fit(log, tasks=["likes"])
@@ -355,6 +355,27 @@ def test_codes_follow_names_not_places():
     found = view.batch(events)["history_behaviors"]
     expected = SequenceView(log, processor).batch(events)["history_behaviors"]
     assert torch.equal(found, torch.tensor([0, 2, 1])[expected])
+
+
+def test_new_behaviours_count_as_unknown_where_there_is_such(caplog):
+    log = sequence_log()
+    values = {name: getattr(log, name) for name in log.__dataclass_fields__}
+    values["feedback_names"] = ("unknown", "share", "like")
+    newer = type(log)(**values)
+    view = SequenceView(newer, SequenceProcessor.fit(log))
+    assert "['share'] are newer than the processor and count as 'unknown'" in caplog.text
+    found = view.batch(log.sample_events())["history_behaviors"]
+    expected = SequenceView(log, SequenceProcessor.fit(log)).batch(log.sample_events())["history_behaviors"]
+    assert (expected == 1).any()
+    assert torch.equal(found, torch.tensor([0, 0, 2])[expected])
+    counts = view.unknown(log.sample_events())[0]["behaviors of histories"]
+    lengths = view.lengths(log.sample_events())
+    inside = [(row[:n] == 0).sum() for row, n in zip(found.numpy(), lengths)]
+    assert counts == {"values": lengths.sum(), "unknown": sum(inside)}
+    values["feedback_names"] = ("none", "full-play", "like")
+    told = SequenceProcessor.fit(type(log)(**values))
+    with pytest.raises(ValueError, match=r"behaviours \(feedback\) \['share', 'unknown'\]|\['unknown', 'share'\]"):
+        SequenceView(newer, told)
 
 
 def test_string_items(tmp_path):

@@ -12,6 +12,7 @@ the candidate whenever the user's history before the row's last candidate is not
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -114,7 +115,9 @@ class SequenceView(LogBatches):
         self._item = processor.item_codes(log.catalogue["item_id"])
         self._item_features = processor.item_feature_codes(log.catalogue)
         self._user_features = processor.user_feature_codes(log.users, log.num_users)
-        self._behavior = _recode(log.feedback_names, processor.behavior_names, "behaviours (feedback)")
+        self._behavior = _recode(
+            log.feedback_names, processor.behavior_names, "behaviours (feedback)", processor.knows_no_behavior
+        )
         if log.scenario is None:
             self._scenario = None
         else:
@@ -285,14 +288,20 @@ class SequenceView(LogBatches):
             raise ValueError(f"rows: row {row} holds samples of several users (events {grid[row].tolist()}).")
 
 
+logger = logging.getLogger(__name__)
 _CANDIDATE_KEYS = ("candidate_items", "candidate_scenarios", "candidate_times", "dependence", "candidate_features")
 
 
-def _recode(names: Sequence[str], known: Sequence[str], what: str) -> np.ndarray:
+def _recode(names: Sequence[str], known: Sequence[str], what: str, first_is_unknown: bool = False) -> np.ndarray:
+    """Codes of the processor by those of the log; new names get code 0 where that stands for what is not known."""
     unknown = [name for name in names if name not in known]
+    if unknown and not first_is_unknown:
+        raise ValueError(
+            f"the log has the {what} {unknown}, which the processor does not know; it has {list(known)}. Train anew, or leave these events out."
+        )
     if unknown:
-        raise ValueError(f"the log has the {what} {unknown}, which the processor does not know; it has {list(known)}.")
-    return np.array([list(known).index(name) for name in names], dtype=np.int64)
+        logger.warning("the %s %s are newer than the processor and count as %r", what, unknown, known[0])
+    return np.array([0 if name in unknown else list(known).index(name) for name in names], dtype=np.int64)
 
 
 class SequenceDataset(RowDataset):

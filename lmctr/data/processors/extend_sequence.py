@@ -25,7 +25,8 @@ def extend_sequence_processor(
 ) -> tuple[SequenceProcessor, dict[str, dict[str, int]]]:
     """A processor with the items and values of the training part of a newer log.
 
-    Known ones keep their place, new ones come behind. Behaviours, scenarios and the scales of statistics stay as they were fitted.
+    Known ones keep their place, new ones come behind. Behaviours, scenarios and the scales of statistics stay as they were fitted: new
+    behaviours count as unknown where there is such, new scenarios are refused.
 
     Args:
         processor: of the earlier log. log, train_events, min_count: as in [`SequenceProcessor.fit`]; `min_count` is of these events.
