@@ -271,6 +271,7 @@ def prepared(tmp_path, overrides=(), **data):
             "'never' of model.strategies selects no event",
         ),
         ([{"name": "a", "window_days": 0}], "the window is 0"),
+        ([{"name": "a", "window_seconds": 0.5}], "the window is 0.5; use a number above 0, of a second at least"),
     ],
 )
 def test_strategies_that_cannot_be_meant(tmp_path, strategies, message):

@@ -13,7 +13,15 @@ from sequence_rows import SCENARIOS, sequence_log, sequence_view
 from transformers import AutoFeatureExtractor, AutoProcessor
 
 from lmctr import ASTROConfig, ASTROForCTR, AutoModelForCTR
-from lmctr.data import SequenceCollator, SequenceDataset, SequenceProcessor, SequenceView, split_log, sumi_rows
+from lmctr.data import (
+    InteractionLog,
+    SequenceCollator,
+    SequenceDataset,
+    SequenceProcessor,
+    SequenceView,
+    split_log,
+    sumi_rows,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -376,6 +384,16 @@ def test_new_behaviours_count_as_unknown_where_there_is_such(caplog):
     told = SequenceProcessor.fit(type(log)(**values))
     with pytest.raises(ValueError, match=r"behaviours \(feedback\) \['share', 'unknown'\]|\['unknown', 'share'\]"):
         SequenceView(newer, told)
+
+
+@pytest.mark.parametrize(("count", "kind"), [(101, "double"), (100, "double"), (101, "int64")])
+def test_numbers_as_item_features_are_told(count, kind, caplog):
+    catalogue = pa.table({"item_id": np.arange(count), "price": pa.array(np.arange(count) * 2, kind)})
+    items = np.arange(count)
+    log = InteractionLog.from_columns(items % 3, items, items, items % 2, catalogue=catalogue)
+    processor = SequenceProcessor.fit(log, item_features=["price"])
+    assert len(processor.features["price"]) == count
+    assert ("'price' has 101 different numbers" in caplog.text) == (count > 100 and kind == "double")
 
 
 def test_string_items(tmp_path):

@@ -211,6 +211,11 @@ def _fields(rows: _Sorted, keys: ImpressionSchema, where: str) -> tuple[list[dic
     if not told:
         rows.check_sides([name for name in others if name != roles.user])
     ads = default_fields(rest.select(others).schema) if keys.ad_fields is None else keys.ad_fields
+    if not ads:
+        raise ValueError(
+            f"{rows.source}: no column differs within an impression, so that no ad has a field; {len(rows.starts):,} impressions have "
+            f"{len(rows.row):,} ads: give several ads an impression, and what describes them"
+        )
     alike = dict.fromkeys(sorted(_read_by(users)), "of the user's fields")
     alike |= {name: what for name, what in ((roles.user, "the user"), (roles.weight, "the weight")) if name}
     alike |= {} if roles.time is None else {roles.time.column: "the time"}

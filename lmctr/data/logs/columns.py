@@ -75,6 +75,8 @@ def as_arrow(values: Any, column: str, source: str | None = None) -> pa.Array:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ValueError(f"{place(source, column)}: the values have no common type: {error}") from None
+    except OverflowError:
+        raise ValueError(f"{place(source, column)}: a whole number needs more than 64 bits") from None
 
 
 def whole_column(

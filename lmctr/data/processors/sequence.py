@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -33,6 +34,8 @@ from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
 from .given_statistics import GivenStatistics
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["OOV", "PADDING", "SequenceProcessor"]
 
 PADDING, OOV, FIRST_ID = 0, 1, 2
@@ -40,6 +43,7 @@ _ABSENT, _KNOWN = "absent", "in_vocabulary"  # columns of both files, and of the
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"
 _EVENT_KEYS = ("item", "behavior", "scenario", "time", "label", "value")
 _CANDIDATE_KEYS = ("item", "scenario", "time")
+_MANY_NUMBERS = 100
 
 
 class SequenceProcessor(FittedExtractor):
@@ -206,6 +210,13 @@ class SequenceProcessor(FittedExtractor):
         for name in item_features:
             values = strings_of(log.catalogue, name, "item_features", "the catalogue")
             features[name] = distinct(values.take(pa.array(rows)))
+            kind = log.catalogue[name].type
+            if (pa.types.is_floating(kind) or pa.types.is_decimal(kind)) and len(features[name]) > _MANY_NUMBERS:
+                logger.warning(
+                    "item_features: %r has %d different numbers, each of which gets an id of its own and says nothing of the next; bin it first",
+                    name,
+                    len(features[name]),
+                )
             table[name] = codes_of(values, features[name])
         catalogue = pa.table(table)
         rest = np.flatnonzero(counts < min_count) if item_features else rows[:0]

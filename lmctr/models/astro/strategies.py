@@ -108,8 +108,9 @@ def _window(entry: Mapping[str, Any], where: str) -> int | None:
     if seconds is None and days is None:
         return None
     value = seconds if seconds is not None else days
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+    unit = 1 if seconds is not None else 86_400
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1 <= value * unit < float("inf"):
         raise ValueError(
-            f"{where}: the window is {value!r}; use a number above 0, or leave it out for the whole lifetime"
+            f"{where}: the window is {value!r}; use a number above 0, of a second at least, or leave it out for the whole lifetime"
         )
-    return int(value if seconds is not None else value * 86_400)
+    return int(value * unit)

@@ -174,13 +174,19 @@ class SequenceDataKeys(LogDataKeys):
     candidates_per_row: int = Field(
         1, ge=1, description="Samples of a user that share a training row (1: MUMI, more: SUMI)."
     )
-    eval_candidates_per_row: int = Field(1, ge=1, description="The same for validation and test.")
+    eval_candidates_per_row: int = Field(
+        1,
+        ge=1,
+        description="The same for validation and test; where max_history_length cuts, earlier samples of a row see fewer events.",
+    )
     window_seconds: int | None = Field(
         None, ge=0, description="Longest time between the first and last sample of a row; null: any."
     )
     same_scenario: bool = Field(False, description="Whether the samples of a row are of one scenario.")
     tasks: list[str] = Field(["label"], description="Labels to predict; metrics without a name measure the first.")
-    item_features: list[str] = Field([], description="Catalogue columns that the model reads.")
+    item_features: list[str] = Field(
+        [], description="Catalogue columns that the model reads, an id per value, of numbers too."
+    )
     user_features: list[str] = Field([], description="Columns of the user table that the model reads.")
     min_count: int = Field(1, ge=1, description="Items seen less often in training share the id of unknown ones.")
     max_idle: int | None = Field(
