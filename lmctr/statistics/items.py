@@ -167,6 +167,36 @@ class ItemStatistics:
         priors = self.reader.priors
         return {key: priors.standardised(key, number_of(key, known, known.get("count"), described)) for key in keys}
 
+    @property
+    def num_told(self) -> int:
+        """Seconds of events that the table tells one by one, with the label (or what it is a part of) of each: those of the courses."""
+        return len(self.course.get("time", ()))
+
+    def coarse(self, every: int) -> ItemStatistics:
+        """The table with every n-th step of each item's course only, for who must not know when each event was and what it said. A moment gets
+        the means of the step at or before it: never of later events, but of up to n fewer ones. What holds at the end stays exact.
+
+        Raises:
+            ValueError: `every` below 2.
+        """
+        if isinstance(every, bool) or not isinstance(every, int) or every < 2:
+            raise ValueError(f"every: got {every!r}, accepted: a whole number from 2; 1 would change nothing")
+        if not self.course:
+            return self
+        offsets = np.asarray(self.course["offsets"])
+        lengths = np.diff(offsets)
+        item = np.repeat(np.arange(len(self)), lengths)
+        kept = np.flatnonzero((np.arange(len(item)) - offsets[item]) % every == 0)
+        is_last = np.append(item[kept][1:] != item[kept][:-1], True)[: len(kept)]
+        until = np.where(
+            is_last, offsets[item[kept] + 1] - 1, np.roll(kept, -1)
+        )  # the last second of which a step is read
+        course = {"offsets": offsets_from_lengths(np.bincount(item[kept], minlength=len(self)))}
+        for name, values in self.course.items():
+            if name != "offsets":
+                course[name] = values if name.endswith("_at_last") else values[until if name == "time" else kept]
+        return ItemStatistics(self.reader, self.item_ids, self.time, self.state, course, self.categories, self.numbers)
+
     def save(self, path: str | Path) -> None:
         """Write the table as Parquet, one row an item."""
         offsets = pa.array(self.course["offsets"], pa.int64()) if self.course else None

@@ -155,3 +155,33 @@ def test_errors(tmp_path):
     table.save(path)
     with pytest.raises(ValueError, match="written for other statistics or priors"):
         ItemStatistics.load(path, other)
+
+
+@pytest.mark.parametrize("every", [2, 5])
+def test_a_coarse_table_tells_steps_of_courses_only(every, tmp_path):
+    log = make_log(2, num_events=600)
+    reader = StatisticsReader.fit(log, np.arange(300), "full")
+    table = ItemStatistics.from_log(log, reader)
+    table.coarse(every).save(tmp_path / "items.parquet")
+    coarse = ItemStatistics.load(tmp_path / "items.parquet", reader)
+    assert 0 < coarse.num_told <= table.num_told / every + len(table)
+    for item in range(len(table)):
+        seconds = np.unique(log.time[log.item == item])
+        assert np.isin(coarse.course["time"][slice(*coarse.course["offsets"][item : item + 2])], seconds).all()
+        for time in np.unique([0, *seconds - 1, *seconds, *seconds + 1, table.time]).tolist():
+            step = int(np.searchsorted(seconds, time))  # the first second of an event from `time` on
+            at_end = step == len(seconds)
+            # The means of the last step strictly before `time`, or of the item's first.
+            moment = time if at_end else int(seconds[max((step - 1) // every * every, 0)])
+            expected = table.expected(item, moment)
+            assert coarse.expected(item, time) == expected
+            assert coarse.expected(item, time)["count"] <= table.expected(item, time)["count"]
+    places = np.arange(-1, len(table))
+    for name, values in table.at(places, table.time + 5).items():
+        np.testing.assert_array_equal(coarse.at(places, table.time + 5)[name], values)
+    for name, values in table.latest(places).items():
+        np.testing.assert_array_equal(coarse.latest(places)[name], values)
+    with pytest.raises(ValueError, match="every: got 1, accepted: a whole number from 2"):
+        table.coarse(1)
+    plain = ItemStatistics.from_log(log, StatisticsReader.fit(log, np.arange(300), "basic"))
+    assert plain.coarse(every).num_told == plain.num_told
