@@ -31,6 +31,7 @@ class PushResult:
         files: the files of the commit, relative to the run folder.
         checks: one line per check that the run passed.
         card_written: whether the card was written; False where a README.md edited by hand was kept.
+        kept: what lies at the top of the run folder and was not uploaded.
         deleted: files of an earlier push that this model does not have (such as shards), deleted by the same commit.
         url: address of the commit; None for a dry run.
         commit: its hash; None for a dry run.
@@ -40,6 +41,7 @@ class PushResult:
     files: tuple[str, ...]
     checks: tuple[str, ...]
     card_written: bool
+    kept: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     url: str | None = None
     commit: str | None = None
@@ -65,6 +67,8 @@ def run_push(options: PushOptions) -> int:
         print("kept: README.md, which was edited by hand (--force replaces it)")
     verb = "would upload" if options.dry_run else "uploaded"
     print(f"{verb} {len(result.files)} files to {result.repo_id}: {', '.join(result.files)}")
+    if result.kept:
+        print(f"not uploaded: {', '.join(result.kept)}")
     if result.deleted:
         print(f"deleted there, left by an earlier push: {', '.join(result.deleted)}")
     if result.url:
@@ -109,12 +113,13 @@ def push_run(
     folder = report.folder
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
     changed = remote_files(folder)
+    kept = tuple(name for name in folder.kept_files() if name != CARD_FILE)
     files = [*folder.upload_files(), *map(Path, [REMOTE_FILE] if changed else []), Path(CARD_FILE)]
     if dry_run:
         build_card(run_dir, **card)  # a card that cannot be built fails here too
         path = folder.path / CARD_FILE
-        kept = path.is_file() and not overwrite_card and is_edited(path)
-        return PushResult(repo_id, _names(files), report.lines, card_written=not kept)
+        edited = path.is_file() and not overwrite_card and is_edited(path)
+        return PushResult(repo_id, _names(files), report.lines, card_written=not edited, kept=kept)
     _, card_written = write_card(run_dir, overwrite=overwrite_card, **card)
 
     api = HfApi(token=token)
@@ -142,7 +147,7 @@ def push_run(
         ),
     )
     return PushResult(
-        repo_id, _names(files), report.lines, card_written, deleted=stale, url=commit.commit_url, commit=commit.oid
+        repo_id, _names(files), report.lines, card_written, kept, stale, url=commit.commit_url, commit=commit.oid
     )
 
 
