@@ -114,7 +114,7 @@ def push_run(
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
     changed = remote_files(folder)
     kept = tuple(name for name in folder.kept_files() if name != CARD_FILE)
-    files = [*folder.upload_files(), *map(Path, [REMOTE_FILE] if changed else []), Path(CARD_FILE)]
+    files = [*folder.upload_files(), *map(Path, changed.keys() & {REMOTE_FILE}), Path(CARD_FILE)]
     if dry_run:
         build_card(run_dir, **card)  # a card that cannot be built fails here too
         path = folder.path / CARD_FILE

@@ -36,7 +36,7 @@ from lmctr.models.families import side_files
 from lmctr.runs.recipe import compare_recipes
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
-from lmctr.utils.files import parse_json, read_json, read_yaml, remove_left, write_json
+from lmctr.utils.files import local_paths_cut, parse_json, read_json, read_yaml, remove_left, write_json
 from lmctr.utils.integrity import MANIFEST, check_files, checksums, read_sealed, sealed
 from lmctr.utils.lock import LOCK, owned
 
@@ -267,6 +267,11 @@ class RunFolder:
         if not isinstance(config.get("model_type"), str):
             raise ValueError(f"{self.path / 'config.json'} has no model_type; save the model with save_pretrained")
         return config
+
+    @property
+    def shared_config(self) -> dict[str, Any]:
+        """`config.json` as it is shared: an earlier version may have left a backbone's folder in it."""
+        return local_paths_cut(self.config)
 
     @property
     def model_type(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from lmctr.utils.files import local_paths_cut
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.suggest import unknown_key_message
 
@@ -104,6 +105,13 @@ class CTRConfig(PreTrainedConfig):
                 "reads any family"
             )
         return super().from_dict(config_dict, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the parent, without what is true of one place only: the folder that a backbone was loaded from, and the `auto_map` of a
+        download, whose file `lmctr push` alone writes."""
+        values = local_paths_cut(super().to_dict())
+        values.pop("auto_map", None)
+        return values
 
     def validate_values(self) -> None:
         """Check the values of the family's keys. Raises `ValueError` that names the key."""

@@ -370,6 +370,7 @@ class CTRSinkProcessor(ProcessorMixin):
     def to_dict(self) -> dict[str, Any]:
         """Settings with the whole prompt, as they are written to `processor_config.json`."""
         output = super().to_dict()
+        output.pop("auto_map", None)  # of a download: `lmctr push` writes it with the file that it names
         output["prompt"] = self.prompt.to_dict()
         reader = self.statistics_reader
         output["statistics_reader"] = None if reader is None else reader.to_dict()
