@@ -216,10 +216,19 @@ class RunFolder:
             except ValueError as error:
                 reader = {".json": read_json, ".safetensors": _read_header}.get(Path(name).suffix, str)
                 reader(self.path / name)  # may know better what is wrong
-                raise ValueError(
-                    f"{self.path}/{error}; put the run's own file back, or delete {self.path / MANIFEST} if it was changed on purpose"
-                ) from error
+                raise ValueError(f"{self.path}/{error}; {self._remedy()}") from error
         return len(present)
+
+    def _remedy(self) -> str:
+        """What to do about a file that is not the one of the checksums; a download's are renewed on the Hub alone."""
+        place = self.path.absolute().parent
+        if place.name != "snapshots" or not place.parent.name.startswith("models--"):
+            return f"put the run's own file back, or delete {self.path / MANIFEST} if it was changed on purpose"
+        repo = place.parent.name.removeprefix("models--").replace("--", "/")
+        return (
+            f"on the Hub, the files of {repo} were changed after its {MANIFEST}: push the model again with `lmctr push`, or delete {MANIFEST} "
+            f"from that repository; if nobody changed them, the download is damaged: delete {place.parent} and load it again"
+        )
 
     def shared_manifest(self, changed: Mapping[str, bytes]) -> bytes:
         """The checksums of what is shared, as the file that goes with it; `changed` are files that have another content there."""

@@ -9,6 +9,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from lmctr.utils.files import local_paths_cut
+from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.suggest import unknown_key_message
 
@@ -58,6 +59,7 @@ class CTRConfig(PreTrainedConfig):
     """
 
     register_for_auto_class = classmethod(stays_in_package)
+    _upload_modified_files = upload_modified_files
     keys_shared_with_processor: ClassVar[tuple[str, ...]] = ()
     has_tokenizer: ClassVar[bool] = False
     task_names: ClassVar[list[str] | None] = None

@@ -20,6 +20,7 @@ from tokenizers import AddedToken
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
@@ -128,6 +129,7 @@ class CTRSinkProcessor(ProcessorMixin):
     """
 
     register_for_auto_class = classmethod(stays_in_package)
+    _upload_modified_files = upload_modified_files
     request_kind: ClassVar[str] = "text"
 
     def __init__(
