@@ -22,8 +22,8 @@ __all__ = ["categories", "is_category_name", "is_category_value", "num_rows", "s
 
 _LEAST_ROWS, _LEAST_SHARE, _LOOKED_AT = 20, 0.01, 100
 _PERSONAL = re.compile(  # any word of a field's name
-    "birthday|cookie|dob|emails?|firstname|guid|iban|imei|ip|lastname|mails?|mobile|msisdn|passport|password|phones?|session|ssn|surname|tel|"
-    "telephone|uid|userid|username|uuid"
+    "birthday|cookie|dob|emails?|firstname|guid|iban|imei|ip|lastname|mails?|mobile|msisdn|passport|password|phones?|session|ssn|surname|"
+    "tel|telephone|uid|userid|username|uuid"
 )
 _IDENTIFYING = re.compile(  # its last word: user_gender tells a category, user a person
     "(account|address|buyer|client|customer|hash|id|key|member|name|nickname|no|number|patient|person|seller|street|subscriber|token|user|"

@@ -324,7 +324,7 @@ def families(input: str | None = None) -> tuple[Family, ...]:
 
 
 def side_files() -> frozenset[str]:
-    """Names of all files that processors, models and runs may write beside configurations, weights and tokenizer, and that belong to the model."""
+    """Names of all files of a model that processors, models and runs may write beside configurations, weights and tokenizer."""
     kinds = (name for kind in INPUTS.values() for name in kind.files)
     return frozenset((*kinds, *(name for family in families() for name in family.files)))
 

@@ -226,8 +226,8 @@ class RunFolder:
             return f"put the run's own file back, or delete {self.path / MANIFEST} if it was changed on purpose"
         repo = place.parent.name.removeprefix("models--").replace("--", "/")
         return (
-            f"on the Hub, the files of {repo} were changed after its {MANIFEST}: push the model again with `lmctr push`, or delete {MANIFEST} "
-            f"from that repository; if nobody changed them, the download is damaged: delete {place.parent} and load it again"
+            f"on the Hub, the files of {repo} were changed after its {MANIFEST}: push the model again with `lmctr push`, or delete "
+            f"{MANIFEST} from that repository; if nobody changed them, the download is damaged: delete {place.parent} and load it again"
         )
 
     def shared_manifest(self, changed: Mapping[str, bytes]) -> bytes:
@@ -340,8 +340,8 @@ class RunFolder:
         return (self.path / _RETRIEVER_FILES[0]).is_file()
 
     def upload_files(self) -> list[Path]:
-        """The files to share, relative to the folder: weights, configurations, tokenizer, side files of processors and a saved retriever; no
-        checkpoints, predictions, caches or reference rows, nor anything that users put there.
+        """The files to share, relative to the folder: weights, configurations, tokenizer, side files of processors and a saved retriever;
+        no checkpoints, predictions, caches or reference rows, nor anything that users put there.
 
         Raises:
             ValueError: weights whose files have names of their own.
@@ -349,8 +349,8 @@ class RunFolder:
         foreign = [name for name in self.weight_files if not is_shared(name)]
         if foreign:
             raise ValueError(
-                f"{self.path / WEIGHTS_INDEX} names {foreign[0]!r}; shared are weights by the names that save_pretrained gives them, such as "
-                "model-00001-of-00002.safetensors: save the model again"
+                f"{self.path / WEIGHTS_INDEX} names {foreign[0]!r}; shared are weights by the names that save_pretrained gives them, such "
+                "as model-00001-of-00002.safetensors: save the model again"
             )
         places = [self.path.iterdir(), self.retriever.rglob("*") if self.has_retriever else ()]
         names = [path.relative_to(self.path) for found in places for path in found if path.is_file()]
