@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmctr.data.features.processor import TabularFeatureProcessor
@@ -59,17 +60,26 @@ def categories(names: Sequence[str], vocabulary: Vocabulary, rows: int) -> list[
 
 
 def shared_vocabularies(folder: RunFolder) -> dict[str, int]:
-    """Fields of which the shared files hold the raw values, with how many; those with the most first."""
+    """Fields of which the shared files hold the raw values, with how many; those with the most first.
+
+    Raises:
+        ValueError: one of these files is no parquet file; names it.
+    """
     sizes: Counter[str] = Counter()
     for name in map(str, folder.upload_files()):
         path = folder.path / name
-        if name in _TABLES:
-            side = name.removesuffix(_TABLES[0]).replace("_", " ")
-            sizes.update({side + field: count for field, count in _counted(path, "field").items()})
-        elif name == "sequence_features.parquet":
-            sizes.update(_counted(path, "feature"))
-        elif name in ("sequence_items.parquet", ITEM_STATISTICS):
-            sizes["items"] = max(sizes["items"], pq.read_metadata(path).num_rows)
+        try:
+            if name in _TABLES:
+                side = name.removesuffix(_TABLES[0]).replace("_", " ")
+                sizes.update({side + field: count for field, count in _counted(path, "field").items()})
+            elif name == "sequence_features.parquet":
+                sizes.update(_counted(path, "feature"))
+            elif name in ("sequence_items.parquet", ITEM_STATISTICS):
+                sizes["items"] = max(sizes["items"], pq.read_metadata(path).num_rows)
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"{path} is no parquet file, or a damaged one ({error}); put the run's own back"
+            ) from error
     return dict(sizes.most_common())
 
 

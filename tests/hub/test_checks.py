@@ -67,6 +67,9 @@ def test_what_users_put_into_the_folder_stays_there(run_dir, tmp_path, capsys):
     written |= {"spiece.model", "model.fp16-00001-of-00002.safetensors"}
     for name in written:
         (run_dir / name).write_bytes(b"a model's own")
+    for name in written:
+        if name.endswith(".parquet"):
+            pq.write_table(pa.table({"item_id": [1, 2, 3]}), run_dir / name)
     folder = open_run(run_dir, "model")
     names = {path.as_posix() for path in folder.upload_files()}
     assert not names & set(strays)

@@ -11,7 +11,7 @@ from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.vocabulary import Vocabulary
 from lmctr.hub.demo.running import write_space
 from lmctr.hub.examples import _feature_example, example_rows
-from lmctr.hub.raw_values import categories, is_category_name, is_category_value, num_rows
+from lmctr.hub.raw_values import categories, is_category_name, is_category_value, num_rows, shared_vocabularies
 from lmctr.runs.folder import open_run
 
 
@@ -102,6 +102,16 @@ def test_a_value_must_be_frequent():
     assert categories(["kind"], vocabulary, 2001) == ["a"]
     assert categories(["kind", "user_id"], vocabulary, 939) == []
     assert categories(["kind"], Vocabulary(pa.array(["a"])), 10) == []  # how frequent it is is not known
+
+
+def test_a_damaged_table_of_items_is_named(run):
+    path = run / "item_statistics.parquet"
+    path.write_bytes(b"no table")
+    try:
+        with pytest.raises(ValueError, match=r"item_statistics\.parquet is no parquet file, or a damaged one"):
+            shared_vocabularies(open_run(run, "model"))
+    finally:
+        path.unlink()
 
 
 def test_rows_are_those_of_the_field_that_counted_most(run):
