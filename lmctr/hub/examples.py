@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,6 +13,7 @@ from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import TIME_UNITS
 from lmctr.data.processors.impressions import ImpressionProcessor
 from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.hub.raw_values import categories, is_category_name, is_category_value, num_rows
 from lmctr.runs.folder import RunFolder
 
 __all__ = ["example_batch", "example_call", "example_rows"]
@@ -47,6 +48,7 @@ def _example(folder: RunFolder) -> tuple[Callable[[RunFolder], dict], Callable[[
     return _EXAMPLES[name]
 
 
+_MOST_CATEGORIES = 100  # of a feature of users
 _ZEROS = re.compile(r"\[0\.0(, 0\.0)+\]")  # statistics, of which there may be dozens
 
 # Histories as text
@@ -97,7 +99,7 @@ def _history_call(rows: dict[str, Any]) -> str:
 
 
 def _table_rows(folder: RunFolder) -> dict[str, Any]:
-    """A row of the most frequent values (of a user who is not known), and one with nothing but missing values."""
+    """A row of frequent categories (of a user who is not known), and one with nothing but missing values."""
     processor = TabularFeatureProcessor.from_pretrained(folder.path)
     first = _columns(processor)
     if any(field.time_column for field in processor.fields):
@@ -112,22 +114,30 @@ def _table_rows(folder: RunFolder) -> dict[str, Any]:
 
 def _columns(processor: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    rows = num_rows(processor)
     for field in processor.fields:
-        for column, value in _column_values(field, processor).items():
-            values.setdefault(column, value)
+        for column, value in _column_values(field, processor, rows).items():
+            if values.get(column) is None:
+                values[column] = value
     return values
 
 
-def _column_values(field: Any, processor: Any) -> dict[str, Any]:
-    """An example value of each column that a field reads."""
+def _column_values(field: Any, processor: Any, rows: int) -> dict[str, Any]:
+    """An example value of each column that a field reads; a missing one where its values are no categories."""
+    if field.cross is not None:  # reads those of its parts
+        return {}
     if field.extract is not None:
         return {field.source_column: _a_time(field.time_format)}
     if field.type == "numeric":
         return {field.source_column: 1.0}
     vocabulary = processor.state.vocabularies.get(field.share_with or field.name)
-    words = ["a", "b"] if vocabulary is None else vocabulary.values[:2].to_pylist()
+    names = [name for name in (field.name, field.source_column, field.share_with) if name is not None]
+    if vocabulary is None:
+        words = ["a", "b"]
+    else:
+        words = [] if processor.group in names else categories(names, vocabulary, rows)[:2]
     if field.kind == "id":
-        return {field.source_column: words[0]}
+        return {field.source_column: words[0] if words else None}
     values = {field.source_column: words, field.time_column: [1_500_000_000] * len(words)}
     values = {column: entries for column, entries in values.items() if column is not None}
     if field.separator is None:
@@ -156,7 +166,7 @@ def _row_source(row: dict[str, Any]) -> str:
 
 
 def _impression_rows(folder: RunFolder) -> dict[str, Any]:
-    """A user and two ads of the most frequent values, and a user and an ad with nothing but missing values."""
+    """A user and two ads of frequent categories, and a user and an ad with nothing but missing values."""
     processor = ImpressionProcessor.from_pretrained(folder.path)
     user, ad = _columns(processor.user), _columns(processor.ad)
     return {"users": [user, dict.fromkeys(user)], "ads": [[ad, ad], [dict.fromkeys(ad)]]}
@@ -187,11 +197,18 @@ def _event_rows(folder: RunFolder) -> dict[str, Any]:
         "scenarios": [scenario, scenario],
     }
     if processor.user_feature_names:
-        user = {name: (processor.features[name] or ("a",))[0] for name in processor.user_feature_names}
+        user = {name: _feature_example(name, processor.features[name]) for name in processor.user_feature_names}
         rows["users"] = [user, user]
     if processor.statistics:
         rows["statistics"] = [[[0.0] * len(processor.statistics)]] * 2
     return rows
+
+
+def _feature_example(name: str, values: Sequence[str]) -> str | None:
+    """A value of a feature of users, where it has no more than categories have; how many users have one is not known."""
+    if len(values) > _MOST_CATEGORIES or not is_category_name(name):
+        return None
+    return next(filter(is_category_value, values), None)
 
 
 _EXAMPLES: dict[str, tuple[Callable[[RunFolder], dict], Callable[[dict], str]]] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -14,12 +14,16 @@ from transformers.utils import logging
 from lmctr.hub.checks import validate_run
 from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
 from lmctr.hub.options import PushOptions
+from lmctr.hub.raw_values import shared_vocabularies
 from lmctr.hub.remote import REMOTE_FILE, remote_files
 from lmctr.runs.folder import MANIFEST, is_shared
 from lmctr.runs.reference import write_reference
 from lmctr.utils.hub_calls import HubError, ask_hub
 
 __all__ = ["HubError", "PushResult", "push_run", "write_reference"]
+
+
+_NAMED = 5  # fields in the output, at most
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class PushResult:
         files: the files of the commit, relative to the run folder.
         checks: one line per check that the run passed.
         card_written: whether the card was written; False where a README.md edited by hand was kept.
+        kept: what lies at the top of the run folder and was not uploaded.
+        vocabularies: fields whose raw values are in these files, with how many there are, those with the most first.
         deleted: files of an earlier push that this model does not have (such as shards), deleted by the same commit.
         url: address of the commit; None for a dry run.
         commit: its hash; None for a dry run.
@@ -40,6 +46,8 @@ class PushResult:
     files: tuple[str, ...]
     checks: tuple[str, ...]
     card_written: bool
+    kept: tuple[str, ...] = ()
+    vocabularies: Mapping[str, int] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
     url: str | None = None
     commit: str | None = None
@@ -65,6 +73,12 @@ def run_push(options: PushOptions) -> int:
         print("kept: README.md, which was edited by hand (--force replaces it)")
     verb = "would upload" if options.dry_run else "uploaded"
     print(f"{verb} {len(result.files)} files to {result.repo_id}: {', '.join(result.files)}")
+    if result.vocabularies:
+        most = [f"{name} ({count:,})" for name, count in result.vocabularies.items()]
+        more = f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
+        print(f"with them the values of these fields as they stand in the data: {', '.join(most[:_NAMED])}{more}")
+    if result.kept:
+        print(f"not uploaded: {', '.join(result.kept)}")
     if result.deleted:
         print(f"deleted there, left by an earlier push: {', '.join(result.deleted)}")
     if result.url:
@@ -109,12 +123,16 @@ def push_run(
     folder = report.folder
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
     changed = remote_files(folder)
-    files = [*folder.upload_files(), *map(Path, [REMOTE_FILE] if changed else []), Path(CARD_FILE)]
+    vocabularies = shared_vocabularies(folder)
+    kept = tuple(name for name in folder.kept_files() if name != CARD_FILE)
+    files = [*folder.upload_files(), *map(Path, changed.keys() & {REMOTE_FILE}), Path(CARD_FILE)]
     if dry_run:
         build_card(run_dir, **card)  # a card that cannot be built fails here too
         path = folder.path / CARD_FILE
-        kept = path.is_file() and not overwrite_card and is_edited(path)
-        return PushResult(repo_id, _names(files), report.lines, card_written=not kept)
+        edited = path.is_file() and not overwrite_card and is_edited(path)
+        return PushResult(
+            repo_id, _names(files), report.lines, card_written=not edited, kept=kept, vocabularies=vocabularies
+        )
     _, card_written = write_card(run_dir, overwrite=overwrite_card, **card)
 
     api = HfApi(token=token)
@@ -142,7 +160,15 @@ def push_run(
         ),
     )
     return PushResult(
-        repo_id, _names(files), report.lines, card_written, deleted=stale, url=commit.commit_url, commit=commit.oid
+        repo_id,
+        _names(files),
+        report.lines,
+        card_written,
+        kept,
+        vocabularies,
+        stale,
+        url=commit.commit_url,
+        commit=commit.oid,
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from lmctr.models.families import Family, families
 from lmctr.runs.folder import PROCESSOR_FILES, RunFolder
+from lmctr.utils.hub_uploads import REMOTE_FILE
 
-__all__ = ["REMOTE_FILE", "is_own_auto_map", "is_own_file", "remote_files"]
+__all__ = ["REMOTE_FILE", "changed_config", "is_own_auto_map", "is_own_file", "remote_files"]
 
-REMOTE_FILE = "lmctr_remote.py"
 _FILE = '''"""The classes of this model, which are those of the package lmctr. Written by `lmctr push`."""
 
 try:
@@ -25,18 +25,20 @@ def remote_files(folder: RunFolder) -> dict[str, bytes]:
     """Files by name that differ from those of the folder when it is pushed: configurations with an `auto_map`, and the file that this names.
 
     With `trust_remote_code=True`, AutoConfig, AutoModel, AutoModelForSequenceClassification and AutoProcessor then load the classes of the package,
-    or end with "pip install lmctr". Empty for a family of another package.
+    or end with "pip install lmctr". A family of another package has no such file; its configuration is as it is, but for local paths.
     """
     row = next((row for row in families() if row.model_type == folder.model_type), None)
     if row is None or not _is_ours(row):
-        return {}
-    changed = {"config.json": folder.config, _processor_file(folder): folder.processor}
+        return changed_config(folder)
+    changed = {"config.json": folder.shared_config, _processor_file(folder): folder.processor}
     maps = _auto_maps(row)
-    files = {
-        name: json.dumps({**values, "auto_map": maps[name]}, indent=2, ensure_ascii=False).encode() + b"\n"
-        for name, values in changed.items()
-    }
+    files = {name: _json({**values, "auto_map": maps[name]}) for name, values in changed.items()}
     return {**files, REMOTE_FILE: _source(row)}
+
+
+def changed_config(folder: RunFolder) -> dict[str, bytes]:
+    """The configuration by its name, where it is shared in other words than those of the folder."""
+    return {} if folder.shared_config == folder.config else {"config.json": _json(folder.shared_config)}
 
 
 def is_own_auto_map(name: str, values: Mapping[str, Any], model_type: str | None) -> bool:
@@ -53,6 +55,10 @@ def is_own_file(content: bytes, model_type: str | None) -> bool:
 
 def _is_ours(row: Family) -> bool:
     return row.load("Config").__module__.startswith("lmctr.")
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _processor_file(folder: RunFolder) -> str:

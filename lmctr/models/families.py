@@ -26,6 +26,7 @@ __all__ = [
     "families",
     "family_of",
     "public_classes",
+    "side_files",
 ]
 
 DEFAULT_FAMILY = "ctr_sink"
@@ -43,20 +44,38 @@ class Input:
         processor: "module:class" of what turns raw data into it.
         scorer: "module:class" of the [`~lmctr.serving.registry.RequestScorer`] of a family that names none; None where one user's
             candidates share nothing.
+        files: names of the files that the processor, the model or a run may write beside the configurations, weights and tokenizer.
     """
 
     processor: str
     scorer: str | None = None
+    files: tuple[str, ...] = ()
+
+
+_TABLE_FILES = ("tabular_vocabularies.parquet", "tabular_numbers.safetensors")
+_ITEM_STATISTICS = "item_statistics.parquet"
 
 
 INPUTS = {
     "text": Input(
-        "lmctr.models.ctr_sink.processing_ctr_sink:CTRSinkProcessor", "lmctr.serving.ctr_sink:CTRSinkScorer"
+        "lmctr.models.ctr_sink.processing_ctr_sink:CTRSinkProcessor",
+        "lmctr.serving.ctr_sink:CTRSinkScorer",
+        (_ITEM_STATISTICS, "field_vectors.safetensors"),
     ),
-    "tabular": Input("lmctr.data.features.processor:TabularFeatureProcessor", "lmctr.serving.tables:TableScorer"),
-    "sequence": Input("lmctr.data.processors.sequence:SequenceProcessor", "lmctr.serving.events:EventScorer"),
+    "tabular": Input(
+        "lmctr.data.features.processor:TabularFeatureProcessor",
+        "lmctr.serving.tables:TableScorer",
+        (_ITEM_STATISTICS, *_TABLE_FILES),
+    ),
+    "sequence": Input(
+        "lmctr.data.processors.sequence:SequenceProcessor",
+        "lmctr.serving.events:EventScorer",
+        (_ITEM_STATISTICS, "sequence_items.parquet", "sequence_features.parquet"),
+    ),
     "impressions": Input(
-        "lmctr.data.processors.impressions:ImpressionProcessor", "lmctr.serving.retrieval:RetrievalScorer"
+        "lmctr.data.processors.impressions:ImpressionProcessor",
+        "lmctr.serving.retrieval:RetrievalScorer",
+        tuple(side + name for side in ("user_", "ad_") for name in _TABLE_FILES),
     ),
 }
 
@@ -78,6 +97,8 @@ class Family:
         starts: whether `lmctr init` writes a first recipe of it.
         benchmark: configuration values that `lmctr benchmark tabular` measures it with; its other keys have their defaults.
         peers: other libraries that have it too, for `lmctr benchmark peers`; keys of `lmctr.benchmarks.options.PEERS`.
+        files: names of the files that its model writes into a run's folder by `save_beside`, where its kind of input does not name them:
+            `lmctr push` shares them.
     """
 
     model_type: str
@@ -91,6 +112,7 @@ class Family:
     starts: bool = False
     benchmark: Mapping[str, Any] = field(default_factory=dict)
     peers: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.input not in INPUTS:
@@ -299,6 +321,12 @@ _FAMILIES = [
 def families(input: str | None = None) -> tuple[Family, ...]:
     """All families, or those of one kind of input, in the order in which messages list them."""
     return tuple(family for family in _FAMILIES if input in (None, family.input))
+
+
+def side_files() -> frozenset[str]:
+    """Names of all files of a model that processors, models and runs may write beside configurations, weights and tokenizer."""
+    kinds = (name for kind in INPUTS.values() for name in kind.files)
+    return frozenset((*kinds, *(name for family in families() for name in family.files)))
 
 
 def family_of(model_type: str) -> Family:

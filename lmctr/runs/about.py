@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
+
+from lmctr.utils.files import named_place
 
 __all__ = ["as_text", "data_lines", "dataset_info", "shown", "without_paths"]
 
@@ -98,10 +99,7 @@ def _words(key: Any) -> str:
 def shown(text: str) -> str:
     """Text with an absolute (or home) path cut down to its last part; `key=/path` too."""
     head, equals, tail = text.rpartition("=")
-    path = tail if equals else text
-    if re.match(r"^(/|~|[A-Za-z]:\\|\.\./)", path):
-        path = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
-    return f"{head}{equals}{path}"
+    return f"{head}{equals}{named_place(tail)}"
 
 
 def without_paths(recipe: Any) -> Any:

@@ -32,10 +32,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lmctr.models.families import side_files
 from lmctr.runs.recipe import compare_recipes
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
-from lmctr.utils.files import parse_json, read_json, read_yaml, remove_left, write_json
+from lmctr.utils.files import local_paths_cut, parse_json, read_json, read_yaml, remove_left, write_json
 from lmctr.utils.integrity import MANIFEST, check_files, checksums, read_sealed, sealed
 from lmctr.utils.lock import LOCK, owned
 
@@ -67,9 +68,11 @@ _UPLOADED = (
     "vocab.txt",
     "merges.txt",
     "chat_template.jinja",
+    *("tokenizer.model", "spiece.model", "spm.model", "spm_char.model"),  # SentencePiece
+    *("sentencepiece.model", "sentencepiece.bpe.model", "tiktoken.model"),
 )
-# Weights, SentencePiece, vocabularies of feature processors.
-_UPLOADED_SUFFIXES = (".safetensors", ".model", ".parquet")
+# As transformers names them: whole or in shards, perhaps of a variant such as fp16.
+_WEIGHT_FILE = re.compile(r"model(\.\w+)?(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index(\.\w+)?\.json")
 _RETRIEVER_FILES = ("retriever/retriever.json", "retriever/retriever.safetensors")
 _ENCODER_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _NEVER_UPLOADED = ("reference.safetensors",)
@@ -168,7 +171,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Delete what a run wrote, and nothing else; the sign of a finished run goes first."""
-        for pattern in _OWN:
+        for pattern in _own():
             for path in self.path.glob(pattern):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
@@ -179,7 +182,7 @@ class RunFolder:
 
     def seal(self, pending: Mapping[str, str] | None = None) -> None:
         """Write the checksums of all that the run wrote here; `pending` are the texts of files that are written next."""
-        found = {path for pattern in _OWN if pattern not in _UNSEALED for path in self.path.glob(pattern)}
+        found = {path for pattern in _own() if pattern not in _UNSEALED for path in self.path.glob(pattern)}
         found |= {inner for path in found for inner in path.rglob("*")}
         names = {path.relative_to(self.path).as_posix() for path in found if path.is_file()}
         texts = {name: text.encode() for name, text in (pending or {}).items()}
@@ -213,10 +216,19 @@ class RunFolder:
             except ValueError as error:
                 reader = {".json": read_json, ".safetensors": _read_header}.get(Path(name).suffix, str)
                 reader(self.path / name)  # may know better what is wrong
-                raise ValueError(
-                    f"{self.path}/{error}; put the run's own file back, or delete {self.path / MANIFEST} if it was changed on purpose"
-                ) from error
+                raise ValueError(f"{self.path}/{error}; {self._remedy()}") from error
         return len(present)
+
+    def _remedy(self) -> str:
+        """What to do about a file that is not the one of the checksums; a download's are renewed on the Hub alone."""
+        place = self.path.absolute().parent
+        if place.name != "snapshots" or not place.parent.name.startswith("models--"):
+            return f"put the run's own file back, or delete {self.path / MANIFEST} if it was changed on purpose"
+        repo = place.parent.name.removeprefix("models--").replace("--", "/")
+        return (
+            f"on the Hub, the files of {repo} were changed after its {MANIFEST}: push the model again with `lmctr push`, or delete "
+            f"{MANIFEST} from that repository; if nobody changed them, the download is damaged: delete {place.parent} and load it again"
+        )
 
     def shared_manifest(self, changed: Mapping[str, bytes]) -> bytes:
         """The checksums of what is shared, as the file that goes with it; `changed` are files that have another content there."""
@@ -264,6 +276,11 @@ class RunFolder:
         if not isinstance(config.get("model_type"), str):
             raise ValueError(f"{self.path / 'config.json'} has no model_type; save the model with save_pretrained")
         return config
+
+    @property
+    def shared_config(self) -> dict[str, Any]:
+        """`config.json` as it is shared: an earlier version may have left a backbone's folder in it."""
+        return local_paths_cut(self.config)
 
     @property
     def model_type(self) -> str:
@@ -323,11 +340,28 @@ class RunFolder:
         return (self.path / _RETRIEVER_FILES[0]).is_file()
 
     def upload_files(self) -> list[Path]:
-        """The files to share, relative to the folder: weights, configurations, tokenizer and a saved retriever; no
-        checkpoints, predictions, caches or reference rows."""
+        """The files to share, relative to the folder: weights, configurations, tokenizer, side files of processors and a saved retriever;
+        no checkpoints, predictions, caches or reference rows, nor anything that users put there.
+
+        Raises:
+            ValueError: weights whose files have names of their own.
+        """
+        foreign = [name for name in self.weight_files if not is_shared(name)]
+        if foreign:
+            raise ValueError(
+                f"{self.path / WEIGHTS_INDEX} names {foreign[0]!r}; shared are weights by the names that save_pretrained gives them, such "
+                "as model-00001-of-00002.safetensors: save the model again"
+            )
         places = [self.path.iterdir(), self.retriever.rglob("*") if self.has_retriever else ()]
         names = [path.relative_to(self.path) for found in places for path in found if path.is_file()]
         return sorted(name for name in names if is_shared(name.as_posix()))
+
+    def kept_files(self) -> list[str]:
+        """What lies at the top of the folder and is not shared, folders with a slash at their end."""
+        found = (path for path in self.path.iterdir() if not path.name.startswith(".") and path.name != LOCK)
+        names = (path.name + "/" if path.is_dir() else path.name for path in found)
+        whole = {"retriever/"} if self.has_retriever else set()
+        return sorted(name for name in names if not is_shared(name) and name not in whole)
 
 
 def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = False) -> RunFolder:
@@ -451,8 +485,13 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
 def is_shared(name: str) -> bool:
     """Whether a file of this name, relative to a run folder, belongs to what is shared."""
     if "/" not in name:
-        return name in _UPLOADED or (name.endswith(_UPLOADED_SUFFIXES) and name not in _NEVER_UPLOADED)
+        return name in _UPLOADED or name in side_files() or _WEIGHT_FILE.fullmatch(name) is not None
     return name in _RETRIEVER_FILES or (name.startswith("retriever/encoder/") and name.endswith(_ENCODER_SUFFIXES))
+
+
+def _own() -> tuple[str, ...]:
+    """Patterns of what a run writes, with the files of families of other packages."""
+    return (*_OWN, *sorted(side_files().difference(_OWN)))
 
 
 def _checksum(content: bytes) -> dict[str, Any]:

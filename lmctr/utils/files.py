@@ -17,6 +17,8 @@ __all__ = [
     "check_file",
     "is_running",
     "json_text",
+    "local_paths_cut",
+    "named_place",
     "parse_json",
     "parse_yaml",
     "read_json",
@@ -241,3 +243,28 @@ _StrictLoader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
+
+
+def named_place(place: str) -> str:
+    """A place as others may be told it: a path that is absolute, or goes from home or by dots, cut to its last part; a name as it is."""
+    if re.match(r"^(/|~|[A-Za-z]:\\|\.\.?[\\/])", place):
+        return re.split(r"[\\/]", place.rstrip("\\/"))[-1]
+    return place
+
+
+def local_paths_cut(config: Any) -> Any:
+    """A configuration, as JSON holds it, that names no folder of the machine it was made on, neither itself nor in the ones inside it."""
+    if isinstance(config, list):
+        return [local_paths_cut(value) for value in config]
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: _place_name(value) if key in ("_name_or_path", "name_or_path") else local_paths_cut(value)
+        for key, value in config.items()
+    }
+
+
+def _place_name(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return os.path.basename(os.path.normpath(value)) if value and os.path.isdir(value) else named_place(value)

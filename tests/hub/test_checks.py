@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_run import make_batch, make_model, write_json
 
+from lmctr.cli.main import main
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.hub.checks import validate_run
+from lmctr.hub.demo.running import write_space
+from lmctr.models.families import add_family, drop_family, family_of
 from lmctr.runs import loading
 from lmctr.runs.folder import open_run
 from lmctr.runs.reference import compare_with_reference, write_reference
+from lmctr.utils.integrity import MANIFEST, read_sealed
 
 
 def edit_json(path, **values):
@@ -41,6 +46,74 @@ def test_only_the_models_files_are_shared(finished_run):
         "tokenizer.json",
         "tokenizer_config.json",
     }
+
+
+def test_what_users_put_into_the_folder_stays_there(run_dir, tmp_path, capsys):
+    strays = (
+        "scores.parquet",
+        "my_raw_rows.parquet",
+        "embeddings.safetensors",
+        "clicks.model",
+        "my_tabular_vocabularies.parquet",
+    )
+    for name in strays:
+        (run_dir / name).write_bytes(b"rows of users")
+    written = {
+        "model.fp16.safetensors",
+        "item_statistics.parquet",
+        "sequence_items.parquet",
+        "user_tabular_numbers.safetensors",
+    }
+    written |= {"spiece.model", "model.fp16-00001-of-00002.safetensors"}
+    for name in written:
+        (run_dir / name).write_bytes(b"a model's own")
+    for name in written:
+        if name.endswith(".parquet"):
+            pq.write_table(pa.table({"item_id": [1, 2, 3]}), run_dir / name)
+    folder = open_run(run_dir, "model")
+    names = {path.as_posix() for path in folder.upload_files()}
+    assert not names & set(strays)
+    assert written < names
+    capsys.readouterr()
+    assert main(["push", str(run_dir), "tester/tiny", "--dry-run"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("not uploaded: "))
+    kept = [
+        "checkpoints/",
+        "data.json",
+        "metrics.json",
+        "notes.txt",
+        "predictions/",
+        "recipe.yaml",
+        "reference.safetensors",
+    ]
+    assert line == f"not uploaded: {', '.join(sorted([*kept, *strays]))}"
+    pytest.importorskip("gradio")
+    write_space(str(run_dir), tmp_path / "space")
+    assert not {path.name for path in (tmp_path / "space" / "model").iterdir()} & set(strays)
+
+
+def test_a_family_of_another_package_names_its_further_files(run_dir):
+    (run_dir / "tables_of_mine.safetensors").write_bytes(b"of save_beside")
+    family = replace(family_of("din"), model_type="mine", stem="Mine", files=("tables_of_mine.safetensors",))
+    assert "tables_of_mine.safetensors" in open_run(run_dir, "model").kept_files()
+    add_family(family)
+    try:
+        folder = open_run(run_dir, "model")
+        assert "tables_of_mine.safetensors" in {path.as_posix() for path in folder.upload_files()}
+        folder.seal()
+        assert "tables_of_mine.safetensors" in read_sealed(run_dir / MANIFEST)["files"]
+    finally:
+        drop_family(family)
+
+
+def test_weights_of_foreign_names_are_not_left_out_in_silence(run_dir):
+    (run_dir / "model.safetensors").rename(run_dir / "part.safetensors")
+    names = dict.fromkeys(load_file(run_dir / "part.safetensors"), "part.safetensors")
+    write_json(run_dir / "model.safetensors.index.json", {"weight_map": names})
+    with pytest.raises(
+        ValueError, match=r"names .part\.safetensors.; shared are weights by the names that save_pretrained"
+    ):
+        open_run(run_dir, "model").upload_files()
 
 
 def test_a_saved_retriever_is_shared_its_caches_are_not(run_dir):

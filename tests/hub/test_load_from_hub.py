@@ -10,7 +10,7 @@ from hub_server import HubServer, client
 from tiny_run import make_batch
 
 from lmctr.runs.answers import predict_rows
-from lmctr.runs.folder import is_shared
+from lmctr.runs.folder import RunFolder, is_shared
 
 TRY = """
 import json, sys
@@ -123,6 +123,75 @@ def test_only_what_is_shared_is_downloaded_and_what_is_wrong_is_said(hub, tmp_pa
     assert "HF_TOKEN" in errors[3][1]
     assert "goes with a Hub id" in errors[4][1]
     assert "does not exist" in errors[5][1]
+
+
+UPDATE = """
+import sys
+import torch
+import lmctr
+from huggingface_hub import HfApi
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoProcessor
+
+model = lmctr.AutoModelForCTR.from_pretrained("tester/mended")
+processor = AutoProcessor.from_pretrained("tester/mended")
+with torch.no_grad():
+    for parameter in model.parameters():
+        parameter.mul_(1.01)
+model.config.soft_labels = True
+model.push_to_hub("tester/mended")
+processor.num_behaviors = 4
+processor.push_to_hub("tester/mended")
+model.push_to_hub("tester/mended", revision="newer")
+for revision in ("main", "newer"):
+    run = lmctr.runs.load("tester/mended", revision=revision)
+    assert all(torch.equal(one, two) for one, two in zip(run.model.parameters(), model.parameters()))
+    assert run.model.config.soft_labels and run.processor.num_behaviors == 4
+AutoModelForSequenceClassification.from_pretrained("tester/mended", trust_remote_code=True)
+model.config.push_to_hub("tester/mended")
+lmctr.runs.load("tester/mended")
+model.save_pretrained(sys.argv[1], push_to_hub=True, repo_id="tester/mended")
+lmctr.runs.load("tester/mended")
+model.push_to_hub("tester/fresh")
+processor.push_to_hub("tester/fresh")
+lmctr.runs.load("tester/fresh")
+AutoModelForSequenceClassification.from_pretrained("tester/fresh", trust_remote_code=True)
+
+with open(sys.argv[1] + "/config.json", "a") as file:
+    file.write(" ")
+HfApi().upload_file(path_or_fileobj=sys.argv[1] + "/config.json", path_in_repo="config.json", repo_id="tester/mended")
+try:
+    lmctr.runs.load("tester/mended")
+except ValueError as error:
+    print(error)
+HfApi().delete_file("lmctr_manifest.json", repo_id="tester/mended")
+lmctr.runs.load("tester/mended")
+"""
+
+
+def test_what_is_loaded_can_be_changed_and_pushed_back(run_dir, tmp_path):
+    RunFolder(run_dir).seal()
+    saved = tmp_path / "saved"
+    with HubServer() as server:
+        words = "import sys; from lmctr.cli.main import main; sys.exit(main(['push', sys.argv[1], 'tester/mended']))"
+        assert client(server.url, tmp_path, "-c", words, str(run_dir)).returncode == 0
+        before = json.loads(server.files("tester/mended")["config.json"]["data"])
+        done = client(server.url, tmp_path, "-c", UPDATE, str(saved), fresh=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        files = server.files("tester/mended")
+        newer = server.files("tester/mended", "newer")
+        fresh = server.files("tester/fresh")
+    assert json.loads(newer["config.json"]["data"])["auto_map"] == before["auto_map"]
+    assert "lmctr_manifest.json" not in files
+    assert "lmctr_manifest.json" not in fresh
+    assert "auto_map" not in json.loads(fresh["config.json"]["data"])
+    assert not {"lmctr_manifest.json", "lmctr_remote.py"} & {path.name for path in saved.iterdir()}
+    said = done.stdout.splitlines()[-1]
+    assert "config.json has " in said
+    assert (
+        "on the Hub, the files of tester/mended were changed after its lmctr_manifest.json: push the model again with `lmctr push`"
+        in said
+    )
+    assert "or delete lmctr_manifest.json from that repository" in said
 
 
 def test_without_a_connection_earlier_downloads_are_used(hub, tmp_path):

@@ -10,8 +10,10 @@ from hub_server import HubServer, client
 from tiny_run import make_batch
 
 from lmctr.cli.main import main
+from lmctr.hub.demo.running import write_space
 from lmctr.hub.remote import REMOTE_FILE, _source
 from lmctr.models.families import families
+from lmctr.runs.folder import RunFolder
 
 LOAD = """
 import sys
@@ -23,6 +25,8 @@ found = [kind.from_pretrained("tester/tiny", trust_remote_code=True) for kind in
 print([f"{type(one).__module__}.{type(one).__name__}" for one in found])
 found[2].save_pretrained(sys.argv[2])
 found[3].save_pretrained(sys.argv[2])
+again = [kind.from_pretrained(sys.argv[2], trust_remote_code=True) for kind in kinds]
+assert [type(one) for one in again] == [type(one) for one in found]
 
 import torch
 sys.path.insert(0, sys.argv[3])
@@ -64,6 +68,7 @@ def test_with_lmctr_the_packages_classes_come(hub, finished_run, tmp_path):
     named, logits = map(eval, done.stdout.splitlines()[-2:])
     assert named == expected
     assert not list((tmp_path / "saved").glob("*.py"))  # the package's files are not copied
+    assert not [path for path in (tmp_path / "saved").glob("*.json") if "auto_map" in path.read_text()]
     _, model, processor = finished_run
     with torch.no_grad():
         torch.testing.assert_close(torch.tensor(logits), model(**make_batch(processor)).logits)
@@ -91,6 +96,26 @@ def test_the_pushed_folder_is_whole_and_none_of_its_files_is_suspect(hub, tmp_pa
     assert main(["card", str(tmp_path), "--check"]) == 1
     assert "config.json has an auto_map" in capsys.readouterr().out
     assert not (finished_run[0] / REMOTE_FILE).exists()  # what is pushed changes nothing here
+
+
+def test_a_folder_of_an_earlier_version_is_shared_without_its_backbones_place(run_dir, tmp_path):
+    config = json.loads((run_dir / "config.json").read_text())
+    config["text_config"]["_name_or_path"] = "/home/bob/my_bert"
+    (run_dir / "config.json").write_text(json.dumps(config))
+    RunFolder(run_dir).seal()
+    (tmp_path / "there").mkdir()
+    with HubServer() as server:
+        done = client(server.url, tmp_path, "-c", PUSH, str(run_dir))
+        assert done.returncode == 0, done.stderr
+        for name, file in server.files("tester/tiny").items():
+            (tmp_path / "there" / name).write_bytes(file["data"])
+    pytest.importorskip("gradio")
+    write_space(str(run_dir), tmp_path / "space")
+    for place in (tmp_path / "there", tmp_path / "space" / "model"):
+        text = (place / "config.json").read_text()
+        assert "home" not in text
+        assert json.loads(text)["text_config"]["_name_or_path"] == "my_bert"
+        assert RunFolder(place).verify() > 3
 
 
 def test_the_cards_example_runs(hub, tmp_path):

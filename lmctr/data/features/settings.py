@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import FeatureExtractionMixin
 
+from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.suggest import unknown_key_message
@@ -38,6 +39,7 @@ class FittedExtractor(FeatureExtractionMixin):
     fitted: ClassVar[tuple[str, ...]] = ()
     is_fitted: bool
     register_for_auto_class = classmethod(stays_in_package)
+    _upload_modified_files = upload_modified_files
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -12,6 +12,7 @@ import transformers
 
 from lmctr import __version__
 from lmctr.hub.options import DemoOptions
+from lmctr.hub.remote import changed_config
 from lmctr.models.families import family_of
 from lmctr.runs.answers.served import ServedModel
 from lmctr.runs.download import local_folder
@@ -113,11 +114,14 @@ def write_space(run: str, target: str | Path, users: int | None = None) -> int:
         raise FileExistsError(f"--space {target}: is there already; give a new folder, or delete it first")
     _, processor = load_folder(folder)
     examples = run_examples(folder, processor, users) if users else card_example(folder, processor)
+    changed = changed_config(folder)
     for name in folder.upload_files():
         place = target / "model" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if name.name == MANIFEST:
-            place.write_bytes(folder.shared_manifest({}))
+            place.write_bytes(folder.shared_manifest(changed))
+        elif name.as_posix() in changed:
+            place.write_bytes(changed[name.as_posix()])
         else:
             shutil.copyfile(folder.path / name, place)
     write_json(target / "model" / EXAMPLES_FILE, {"requests": examples.requests, "names": examples.names})

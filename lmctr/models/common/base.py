@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmctr.models.common.boosted_trees import TreesBeside
 from lmctr.models.common.linear_path import LinearPath
+from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.tensors import as_readable_as_its_folder
@@ -241,6 +242,7 @@ class CTRPreTrainedModel(PreTrainedModel):
     """
 
     register_for_auto_class = classmethod(stays_in_package)
+    _upload_modified_files = upload_modified_files
     poolings: tuple[str, ...] = ()
 
     @torch.no_grad()

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from lmctr.utils.files import local_paths_cut
+from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.suggest import unknown_key_message
 
@@ -57,6 +59,7 @@ class CTRConfig(PreTrainedConfig):
     """
 
     register_for_auto_class = classmethod(stays_in_package)
+    _upload_modified_files = upload_modified_files
     keys_shared_with_processor: ClassVar[tuple[str, ...]] = ()
     has_tokenizer: ClassVar[bool] = False
     task_names: ClassVar[list[str] | None] = None
@@ -104,6 +107,13 @@ class CTRConfig(PreTrainedConfig):
                 "reads any family"
             )
         return super().from_dict(config_dict, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the parent, without what is true of one place only: the folder that a backbone was loaded from, and the `auto_map` of a
+        download, whose file `lmctr push` alone writes."""
+        values = local_paths_cut(super().to_dict())
+        values.pop("auto_map", None)
+        return values
 
     def validate_values(self) -> None:
         """Check the values of the family's keys. Raises `ValueError` that names the key."""

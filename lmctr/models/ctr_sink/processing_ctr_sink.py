@@ -20,6 +20,7 @@ from tokenizers import AddedToken
 from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.ragged import Ragged, offsets_from_lengths
@@ -128,6 +129,7 @@ class CTRSinkProcessor(ProcessorMixin):
     """
 
     register_for_auto_class = classmethod(stays_in_package)
+    _upload_modified_files = upload_modified_files
     request_kind: ClassVar[str] = "text"
 
     def __init__(
@@ -370,6 +372,7 @@ class CTRSinkProcessor(ProcessorMixin):
     def to_dict(self) -> dict[str, Any]:
         """Settings with the whole prompt, as they are written to `processor_config.json`."""
         output = super().to_dict()
+        output.pop("auto_map", None)  # of a download: `lmctr push` writes it with the file that it names
         output["prompt"] = self.prompt.to_dict()
         reader = self.statistics_reader
         output["statistics_reader"] = None if reader is None else reader.to_dict()

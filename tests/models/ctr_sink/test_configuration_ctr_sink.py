@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModel, BertConfig, BertForMaskedLM, Qwe
 
 import lmctr
 from lmctr import CTRSinkConfig, CTRSinkForCTR
+from lmctr.training.lora import add_lora, save_adapter
 
 
 @pytest.mark.parametrize(("values", "message"), [
@@ -101,6 +102,36 @@ def test_from_backbone_takes_every_weight(backbone, tmp_path):
     assert not model.training
     assert model.config.num_sink_buckets == 10
     assert torch.isfinite(model(**batch_of(model.config)).logits).all()
+
+
+@pytest.mark.parametrize("form", ["absolute", "relative", "dotted"])
+def test_what_is_saved_names_no_folder_of_this_machine(form, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    AutoModel.from_config(AutoConfig.for_model(**text_config("bert"))).save_pretrained("home_of_bob/my_bert")
+    place = {
+        "absolute": str(tmp_path / "home_of_bob/my_bert"),
+        "relative": "home_of_bob/my_bert",
+        "dotted": "./home_of_bob/my_bert",
+    }
+    model = CTRSinkForCTR.from_backbone(place[form])
+    model.save_pretrained("saved")
+    model = add_lora(model, {"r": 2})
+    save_adapter(model, "adapter")
+    for path in (*tmp_path.glob("saved/*.json"), tmp_path / "adapter" / "ctr_config.json"):
+        assert "home_of_bob" not in path.read_text(), path
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["text_config"]["_name_or_path"] == "my_bert"
+    assert (
+        CTRSinkForCTR.from_pretrained("saved").config.text_config.hidden_size == model.config.text_config.hidden_size
+    )
+
+
+def test_what_is_saved_keeps_the_name_on_the_hub_and_no_auto_map(tmp_path):
+    config = CTRSinkConfig(text_config=text_config("bert") | {"_name_or_path": "google-bert/bert-base-uncased"})
+    config.auto_map = {"AutoConfig": "lmctr_remote.CTRSinkConfig"}
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["text_config"]["_name_or_path"] == "google-bert/bert-base-uncased"
+    assert "auto_map" not in saved
 
 
 @pytest.mark.parametrize("cls", [BertForMaskedLM, Qwen2ForCausalLM])
