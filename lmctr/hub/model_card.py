@@ -24,7 +24,7 @@ from lmctr.hub.card_results import (
     results_table,
     seed_metrics,
 )
-from lmctr.hub.contents import folder_contents
+from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
 from lmctr.hub.options import CardOptions
 from lmctr.runs.about import as_text, data_lines, dataset_info, shown, without_paths
@@ -43,7 +43,7 @@ def run_card(options: CardOptions) -> int:
     """`lmctr card RUN`: write or print the card. Returns the exit code."""
     content = {"repo_id": options.repo_id, "licence": options.licence, "seed_runs": options.seeds}
     if options.check:
-        lines, problems = folder_contents(local_folder(options.run))
+        lines, problems = run_contents(options.run)
         print("\n".join([*lines, *(f"problem: {problem}" for problem in problems)]))
         return 1 if problems else 0
     if options.print or is_hub_id(options.run):  # a download has no place for a card
