@@ -28,7 +28,7 @@ from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
 from lmctr.hub.options import CardOptions
 from lmctr.runs.about import as_text, data_lines, dataset_info, shown, without_paths
-from lmctr.runs.download import is_hub_id, local_folder
+from lmctr.runs.download import hub_name, is_hub_id, local_folder
 from lmctr.runs.folder import open_run
 from lmctr.utils.files import write_text
 from lmctr.utils.resources import find_resource
@@ -76,7 +76,8 @@ def build_card(
             more than the seed.
     """
     folder = open_run(local_folder(run_dir), "model", refuse_pickles=True)
-    repo_id = repo_id or (str(run_dir) if is_hub_id(run_dir) else None)
+    if repo_id is None and (found := hub_name(run_dir)):
+        repo_id = found.repo_id
     metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()
     family = card_family(folder, recipe)
     info = dataset_info(data)

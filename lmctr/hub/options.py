@@ -25,7 +25,9 @@ class CardOptions(_CardContent):
     """Write RUN/README.md, filled from the run's config, recipe, data and metrics; the card of a Hub id is printed."""
 
     run: str = option(
-        "run folder, another folder that from_pretrained loads, or a Hub id", positional=True, metavar="RUN"
+        "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])",
+        positional=True,
+        metavar="RUN",
     )
     repo_id: str | None = option("repository that the loading example names", None, metavar="USER/NAME")
     print: bool = option("print the card instead of writing it", False)
@@ -53,7 +55,9 @@ class ExportOptions:
     difference to the model's logits over random requests (parity.json). Every family can be exported."""
 
     run: str = option(
-        "run folder, another folder that from_pretrained loads, or a Hub id", positional=True, metavar="RUN"
+        "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])",
+        positional=True,
+        metavar="RUN",
     )
     format: str = option("onnx (needs lmctr[export]), or torch for torch.export", "onnx", choices=tuple(EXPORT_FILES))
     output: str | None = option(
@@ -66,7 +70,9 @@ class DemoOptions:
     """Show a model in the browser: choose a user or paste a history, see the candidates ranked and what the model looked at. With
     --space, write a folder that can be pushed as a Space of the Hub. Needs the extra `demo`."""
 
-    run: str = option("folder of the model and its processor, or a Hub id", positional=True, metavar="RUN")
+    run: str = option(
+        "folder of the model and its processor, or a Hub id (user/name[@revision])", positional=True, metavar="RUN"
+    )
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port", 7860)
     device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)

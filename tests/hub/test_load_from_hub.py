@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 from hub_server import HubServer, client
 from tiny_run import make_batch
 
+from lmctr.runs import load
 from lmctr.runs.answers import predict_rows
+from lmctr.runs.download import HubName, hub_name
 from lmctr.runs.folder import is_shared
 
 TRY = """
@@ -123,6 +126,43 @@ def test_only_what_is_shared_is_downloaded_and_what_is_wrong_is_said(hub, tmp_pa
     assert "HF_TOKEN" in errors[3][1]
     assert "goes with a Hub id" in errors[4][1]
     assert "does not exist" in errors[5][1]
+
+
+def test_a_name_may_hold_the_revision(hub, tmp_path, monkeypatch):
+    words = ["tester/tiny@" + "a" * 40, "hf://tester/tiny@main", "hf://tester/tiny", "tester/tiny@gone"]
+    found = tried(hub.url, tmp_path, *({"path_or_hub_id": word} for word in words))
+    assert "config.json" in found[0][1]
+    assert found[0] == found[1] == found[2]
+    assert found[3][0] == "HubError"
+    assert "'tester/tiny@gone'" in found[3][1]
+    assert "no such branch on the Hub" in found[3][1]
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here/run").mkdir(parents=True)
+    (tmp_path / "here/run@v1").mkdir()
+    assert hub_name("here/run") is hub_name("here/run@v1") is hub_name(Path("user/name")) is None
+    assert hub_name("hf://here/run@v2") == HubName("here/run", "v2")
+    assert hub_name("user/name@refs/pr/1", "refs/pr/1") == HubName("user/name", "refs/pr/1")
+    assert hub_name("user/name", "v2") == HubName("user/name", "v2")
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "said"),
+    [
+        ("user/name@v1", "v2", "'user/name@v1' and revision='v2' name two revisions; give one"),
+        ("user/name@", None, "no revision behind the @"),
+        ("hf://name", None, "expected hf://user/name or hf://user/name@revision"),
+        ("https://huggingface.co/user/name", None, "is the address of a page; write user/name$"),
+        ("https://huggingface.co/user/name/tree/v2", None, "is the address of a page; write user/name@v2$"),
+        ("https://example.org/user/name", None, "is an address; accepted: a folder, or user/name of the Hub"),
+        ("here/run@v2", None, "here/run is a folder here; hf://here/run@v2 means the Hub"),
+    ],
+)
+def test_names_that_say_too_much_or_too_little(name, revision, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here/run").mkdir(parents=True)
+    with pytest.raises(ValueError, match=said):
+        load(name, revision=revision)
 
 
 def test_without_a_connection_earlier_downloads_are_used(hub, tmp_path):
