@@ -10,8 +10,17 @@ from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache, ut
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from lmctr.runs.folder import is_shared
+from lmctr.runs.folder import (
+    ITEM_STATISTICS,
+    MANIFEST,
+    PROCESSOR_FILES,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    RunFolder,
+    is_shared,
+)
 from lmctr.utils.hub_calls import HubError, ask_hub
+from lmctr.utils.integrity import read_sealed
 from lmctr.utils.progress import Work, without_bars_of
 
 __all__ = ["HubName", "hub_name", "is_hub_id", "local_folder", "repository_files"]
@@ -130,7 +139,13 @@ def local_folder(
         )  # before there was no connection
         if not isinstance(downloaded, str):
             raise
-        return Path(downloaded).parent
+        folder = Path(downloaded).parent
+        if missing := _missing(folder):
+            raise HubError(
+                f"{error}; of an earlier download only a part is here, {folder} lacks {', '.join(missing)}: load it once with a connection "
+                "(and without HF_HUB_OFFLINE); if the repository itself lacks them, give this folder in place of its name"
+            ) from error
+        return folder
     wanted = is_shared if files is None else files
     chosen = [entry.rfilename for entry in info.siblings or () if wanted(entry.rfilename)]
     if "config.json" not in chosen:
@@ -141,6 +156,17 @@ def local_folder(
         return Path(
             ask_hub(what, lambda: snapshot_download(repo_id, revision=revision, allow_patterns=chosen, token=token))
         )
+
+
+def _missing(folder: Path) -> list[str]:
+    """What a part of a model, such as the Auto classes download, lacks of what a run reads; told by the manifest where that is there."""
+    if (folder / MANIFEST).is_file():
+        names = read_sealed(folder / MANIFEST)["files"]
+        return [name for name in names if is_shared(name) and not (folder / name).is_file()]
+    weights, processors = [WEIGHTS, WEIGHTS_INDEX], list(PROCESSOR_FILES)
+    found = [names[0] for names in (weights, processors) if not any((folder / name).is_file() for name in names)]
+    reads = not found and RunFolder(folder).processor.get("statistics_reader")
+    return [*found, *([ITEM_STATISTICS] if reads and not (folder / ITEM_STATISTICS).is_file() else [])]
 
 
 def repository_files(name: str) -> dict[str, int | None]:

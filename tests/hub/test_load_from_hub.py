@@ -13,7 +13,8 @@ from tiny_run import make_batch
 from lmctr.runs import load
 from lmctr.runs.answers import predict_rows
 from lmctr.runs.download import HubName, hub_name
-from lmctr.runs.folder import is_shared
+from lmctr.runs.folder import MANIFEST, is_shared
+from lmctr.utils.integrity import sealed
 
 TRY = """
 import json, sys
@@ -173,6 +174,38 @@ def test_without_a_connection_earlier_downloads_are_used(hub, tmp_path):
     assert other[0] == "HubError"
     assert "there is no folder of this name here" in other[1]
     assert f"the Hub at {nowhere} was not reached" in other[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "lacking"),
+    [
+        ("AutoConfig", "model.safetensors, processor_config.json"),
+        ("AutoModel AutoProcessor", "item_statistics.parquet"),
+        ("AutoModel AutoProcessor manifest", "vocab.txt"),
+    ],
+)
+def test_without_a_connection_a_part_of_a_download_is_told(hub, tmp_path, first, lacking):
+    files = dict(hub.files("tester/tiny"))
+    reader = {"names": ["user_count"]}  # as a processor of statistics says
+    values = json.loads(files["processor_config.json"]["data"]) | {"statistics_reader": reader}
+    listed = {"files": {key: {"size": 1, "sha256": ""} for key in ("config.json", "vocab.txt")}}
+    (tmp_path / "manifest.json").write_text(json.dumps(sealed(listed)))
+    kinds = first.split()
+    get = [f"transformers.{kind}.from_pretrained('tester/part')" for kind in kinds if kind.startswith("Auto")]
+    if "manifest" in kinds:
+        files[MANIFEST] = {"data": (tmp_path / "manifest.json").read_bytes(), "lfs": False}
+        get.append(f"huggingface_hub.hf_hub_download('tester/part', '{MANIFEST}')")
+    hub.repos["tester/part"] = {"private": False, "branches": {"main": "d" * 40}, "commits": {"d" * 40: files}}
+    done = client(hub.url, tmp_path, "-c", "; ".join(["import lmctr, transformers, huggingface_hub", *get]))
+    assert done.returncode == 0, done.stderr
+    for path in (tmp_path / "hf_home").rglob("snapshots/*/processor_config.json"):
+        path.unlink()
+        path.write_text(json.dumps(values))
+    ((kind, said),) = tried("http://127.0.0.1:9", tmp_path, {"path_or_hub_id": "tester/part"})
+    assert kind == "HubError"
+    assert "was not reached" in said
+    assert f"only a part is here, {tmp_path}" in said
+    assert f"lacks {lacking}: load it once with a connection (and without HF_HUB_OFFLINE)" in said
 
 
 def test_card_of_a_hub_id(hub, tmp_path):
