@@ -91,7 +91,8 @@ def push_run(
     Args:
         run_dir: the run folder.
         repo_id: "user/name"; the repository is made where it does not exist.
-        private: whether a new repository is private; None takes the account's default. An existing one is left as it is.
+        private: whether a new repository is private; None takes the account's default. An existing one is left as it is; a public one is
+            refused with True.
         revision: branch to commit to, made where it does not exist; default "main".
         commit_message: default "Add <model type> model".
         licence: licence identifier for the card's header, see `build_card`.
@@ -101,7 +102,8 @@ def push_run(
         token: access token; default: the one of `hf auth login` or `HF_TOKEN`.
 
     Raises:
-        FileNotFoundError, ValueError: the run is not fit to be shared, or `repo_id` is no valid name.
+        FileNotFoundError, ValueError: the run is not fit to be shared, or `repo_id` is no valid name; a public repository with
+            `private=True`, before anything is uploaded.
         HubError: the Hub refused (no or wrong token, no right to write, no such branch), failed, or was not reached.
     """
     _check_repo_id(repo_id)
@@ -120,6 +122,11 @@ def push_run(
     api = HfApi(token=token)
     what = f"push to {repo_id!r}"
     ask_hub(what, lambda: api.create_repo(repo_id, private=private, exist_ok=True))
+    if private and not ask_hub(what, lambda: api.model_info(repo_id)).private:
+        raise ValueError(
+            f"repository {repo_id!r} is there and public, nothing was uploaded: make it private in its settings, give another name, or "
+            "leave out --private (private=True)"
+        )
     if revision is not None and revision != "main":
         ask_hub(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
     # A model.safetensors left beside new shards would be loaded in their place.

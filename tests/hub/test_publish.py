@@ -168,6 +168,24 @@ def test_the_hubs_refusals_are_explained(hub, run_dir, tmp_path):
     assert "the Hub at http://127.0.0.1:9 was not reached" in text
 
 
+def test_private_is_no_wish_that_a_public_repository_grants(hub, run_dir, tmp_path):
+    first = {".gitattributes": {"data": b"", "lfs": False}}
+    repo = {"private": False, "branches": {"main": "a" * 40}, "commits": {"a" * 40: first}}
+    hub.repos |= {"tester/open": repo, "tester/closed": {**repo, "private": True, "branches": {"main": "a" * 40}}}
+    wishes = [{"repo_id": f"tester/{name}", "private": True} for name in ("open", "closed", "new")]
+    done = client(hub.url, tmp_path, "-c", ERRORS, str(run_dir), json.dumps(wishes))
+    refused, *pushed = json.loads(done.stdout.splitlines()[-1])
+    assert refused[0] == "ValueError"
+    assert (
+        "repository 'tester/open' is there and public, nothing was uploaded: make it private in its settings"
+        in refused[1]
+    )
+    assert "leave out --private" in refused[1]
+    assert hub.files("tester/open") == first
+    assert pushed == [["pushed", ""]] * 2
+    assert hub.repos["tester/new"]["private"]
+
+
 def test_a_missing_repository_is_a_clear_error_on_load(hub, tmp_path):
     script = "import lmctr, sys\ntry:\n    lmctr.AutoModelForCTR.from_pretrained(sys.argv[1])\nexcept Exception as error:\n    print(type(error).__name__, error)"
     done = client(hub.url, tmp_path, "-c", script, "tester/nothing-here")
