@@ -61,7 +61,7 @@ class ExportOptions:
     )
     format: str = option("onnx (needs lmctr[export]), or torch for torch.export", "onnx", choices=tuple(EXPORT_FILES))
     output: str | None = option(
-        "folder to write (default RUN/export-onnx or RUN/export-torch)", None, metavar="FOLDER"
+        "folder to write (default RUN/export-FORMAT; of a Hub id ./NAME-export-FORMAT)", None, metavar="FOLDER"
     )
 
 

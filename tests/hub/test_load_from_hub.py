@@ -218,6 +218,15 @@ def test_card_of_a_hub_id(hub, tmp_path):
     assert done.stderr.startswith("error: runs/nothing is neither a folder here nor a model repository")
 
 
+def test_export_of_a_hub_id_goes_to_the_working_directory(hub, tmp_path):
+    words = ("export", "tester/tiny@main", "--format", "torch")
+    done = client(hub.url, tmp_path, "-c", f"import os; os.chdir({str(tmp_path)!r}); {CLI}", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"wrote {Path('tiny-export-torch/model.pt2')}")
+    assert (tmp_path / "tiny-export-torch/export.json").is_file()
+    assert not list((tmp_path / "hf_home").rglob("export*"))
+
+
 def test_predict_of_a_hub_id(hub, finished_run, tmp_path):
     _, model, processor = finished_run
     history = [{"text": "Heat (Crime)", "time": 10, "feedback": "liked"}]
