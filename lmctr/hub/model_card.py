@@ -28,7 +28,7 @@ from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
 from lmctr.hub.options import CardOptions
 from lmctr.runs.about import as_text, data_lines, dataset_info, shown, without_paths
-from lmctr.runs.download import hub_name, is_hub_id, local_folder
+from lmctr.runs.download import hub_name, is_hub_id, local_folder, repository_file
 from lmctr.runs.folder import open_run
 from lmctr.utils.files import write_text
 from lmctr.utils.resources import find_resource
@@ -46,6 +46,15 @@ def run_card(options: CardOptions) -> int:
         lines, problems = run_contents(options.run)
         print("\n".join([*lines, *(f"problem: {problem}" for problem in problems)]))
         return 1 if problems else 0
+    if is_hub_id(options.run) and (card := repository_file(options.run, CARD_FILE)) is not None:
+        if given := [
+            f"--{key.replace('_', '-')}" for key in ("licence", "seeds", "repo_id", "force") if getattr(options, key)
+        ]:
+            raise ValueError(
+                f"{', '.join(given)}: of {options.run} the card that it has on the Hub is printed, as it is"
+            )
+        print(card.read_text(encoding="utf-8"), end="")
+        return 0
     if options.print or is_hub_id(options.run):  # a download has no place for a card
         print(build_card(options.run, **content), end="")
         return 0
@@ -65,14 +74,16 @@ def build_card(
     """The text of a run's model card, YAML header included.
 
     Args:
-        run_dir: the run folder, another folder that `from_pretrained` loads, or a Hub id.
+        run_dir: the run folder, another folder that `from_pretrained` loads, or a Hub id, of which the card is made anew: the run's records
+            are not shared, the repository's own card (README.md) quotes them.
         repo_id: "user/name" on the Hub (default: that of `run_dir`), for the title and the loading example; without it the example loads the current folder.
-        licence: licence identifier of the weights for the header ("apache-2.0"); left out when not given, since it follows
+        licence: the Hub's identifier of the weights' licence for the header ("apache-2.0", "other"); left out when not given, since it follows
             from the data's and the backbone's terms and cannot be derived from the run.
         seed_runs: folders of further runs of the same recipe with other seeds; the card then shows mean and spread.
 
     Raises:
-        FileNotFoundError, ValueError: a folder that is no finished run, broken files, or `seed_runs` whose recipes differ in
+        FileNotFoundError, ValueError: a folder that is no finished run, broken files, a licence that the Hub has no
+            identifier of, or `seed_runs` whose recipes differ in
             more than the seed.
     """
     folder = open_run(local_folder(run_dir), "model", refuse_pickles=True)

@@ -12,7 +12,10 @@ EXPORT_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 @dataclass(kw_only=True)
 class _CardContent:
     licence: str | None = option(
-        "licence of the weights, for example apache-2.0", None, metavar="ID", short=("--license",)
+        "licence of the weights as the Hub calls it: apache-2.0, cc-by-nc-4.0, other, ...",
+        None,
+        metavar="ID",
+        short=("--license",),
     )
     seeds: list[str] = option(
         "runs of the same recipe with other seeds: the card shows mean and spread", [], metavar="RUN"
@@ -22,7 +25,7 @@ class _CardContent:
 
 @dataclass
 class CardOptions(_CardContent):
-    """Write RUN/README.md, filled from the run's config, recipe, data and metrics; the card of a Hub id is printed."""
+    """Write RUN/README.md, filled from the run's config, recipe, data and metrics. Of a Hub id the card that the repository has is printed."""
 
     run: str = option(
         "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])",

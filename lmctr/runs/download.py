@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache, utils
+from huggingface_hub import HfApi, ModelInfo, hf_hub_download, snapshot_download, try_to_load_from_cache, utils
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
@@ -23,7 +23,7 @@ from lmctr.utils.hub_calls import HubError, ask_hub
 from lmctr.utils.integrity import read_sealed
 from lmctr.utils.progress import Work, without_bars_of
 
-__all__ = ["HubName", "hub_name", "is_hub_id", "local_folder", "repository_files"]
+__all__ = ["HubName", "hub_name", "is_hub_id", "local_folder", "repository_file", "repository_files"]
 
 
 _PREFIX = "hf://"
@@ -126,17 +126,11 @@ def local_folder(
         return Path(name)
     repo_id, revision, what = found.repo_id, found.revision, _what(name)
     try:
-        info = ask_hub(what, lambda: HfApi(token=token).model_info(repo_id, revision=revision))
+        info = _model_info(name, found, token)
     except HubError as error:
-        if isinstance(error.__cause__, RepositoryNotFoundError):
-            raise FileNotFoundError(
-                f"{name} is neither a folder here nor a model repository of the Hub that may be read: {error}"
-            ) from error
         if isinstance(error.__cause__, HfHubHTTPError):
             raise
-        downloaded = try_to_load_from_cache(
-            repo_id, "config.json", revision=revision
-        )  # before there was no connection
+        downloaded = try_to_load_from_cache(repo_id, "config.json", revision=revision)  # when there was a connection
         if not isinstance(downloaded, str):
             raise
         folder = Path(downloaded).parent
@@ -173,15 +167,52 @@ def repository_files(name: str) -> dict[str, int | None]:
     """All files of a repository of the Hub, downloaded or not, with their sizes where it tells them.
 
     Raises:
-        HubError: the Hub refused or was not reached.
+        FileNotFoundError: no such repository. HubError: the Hub refused or was not reached.
     """
+    info = _model_info(name, _known(name), sizes=True)
+    return {entry.rfilename: entry.size for entry in info.siblings or ()}
+
+
+def repository_file(name: str, file: str) -> Path | None:
+    """A file of a repository of the Hub, downloaded now or, without a connection, before; None where it has no such file.
+
+    Raises:
+        FileNotFoundError: no such repository. HubError: the Hub refused or was not reached.
+    """
+    found = _known(name)
+    try:
+        if all(entry.rfilename != file for entry in _model_info(name, found).siblings or ()):
+            return None
+        return Path(ask_hub(_what(name), lambda: hf_hub_download(found.repo_id, file, revision=found.revision)))
+    except HubError as error:
+        if isinstance(error.__cause__, HfHubHTTPError):
+            raise
+        downloaded = try_to_load_from_cache(found.repo_id, file, revision=found.revision)
+        if not isinstance(downloaded, str):
+            raise
+        return Path(downloaded)
+
+
+def _known(name: str) -> HubName:
     found = hub_name(name)
     if found is None:
         raise ValueError(f"{name} is no name of a repository of the Hub")
-    info = ask_hub(
-        _what(name), lambda: HfApi().model_info(found.repo_id, revision=found.revision, files_metadata=True)
-    )
-    return {entry.rfilename: entry.size for entry in info.siblings or ()}
+    return found
+
+
+def _model_info(name: str | Path, found: HubName, token: str | bool | None = None, sizes: bool = False) -> ModelInfo:
+    """What the Hub says of a repository. Raises `FileNotFoundError`: there is none; `HubError`."""
+    api = HfApi(token=token)
+    try:
+        return ask_hub(
+            _what(name), lambda: api.model_info(found.repo_id, revision=found.revision, files_metadata=sizes)
+        )
+    except HubError as error:
+        if not isinstance(error.__cause__, RepositoryNotFoundError):
+            raise
+        raise FileNotFoundError(
+            f"{name} is neither a folder here nor a model repository of the Hub that may be read: {error}"
+        ) from error
 
 
 def _what(name: str) -> str:

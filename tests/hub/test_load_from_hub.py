@@ -218,6 +218,20 @@ def test_card_of_a_hub_id(hub, tmp_path):
     assert done.stderr.startswith("error: runs/nothing is neither a folder here nor a model repository")
 
 
+def test_the_card_of_a_hub_id_is_its_own(hub, tmp_path):
+    own = "---\nlicense: mit\n---\n\n# By hand — and no end of line"
+    files = {**hub.files("tester/tiny"), "README.md": {"data": own.encode(), "lfs": False}}
+    hub.repos["tester/carded"] = {"private": False, "branches": {"main": "e" * 40}, "commits": {"e" * 40: files}}
+    done = client(hub.url, tmp_path, "-c", CLI, "card", "tester/carded@main")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == own
+    done = client(hub.url, tmp_path, "-c", CLI, "card", "tester/carded", "--licence", "mit")
+    assert done.returncode == 2
+    assert "error: --licence: of tester/carded the card that it has on the Hub is printed" in done.stderr
+    done = client("http://127.0.0.1:9", tmp_path, "-c", CLI, "card", "tester/carded")  # it was downloaded
+    assert done.stdout == own
+
+
 def test_export_of_a_hub_id_goes_to_the_working_directory(hub, tmp_path):
     words = ("export", "tester/tiny@main", "--format", "torch")
     done = client(hub.url, tmp_path, "-c", f"import os; os.chdir({str(tmp_path)!r}); {CLI}", *words)
