@@ -26,6 +26,7 @@ from lmctr.hub.card_results import (
 )
 from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
+from lmctr.hub.licences import check_licence
 from lmctr.hub.options import CardOptions
 from lmctr.runs.about import as_text, data_lines, dataset_info, shown, without_paths
 from lmctr.runs.download import hub_name, is_hub_id, local_folder, repository_file
@@ -86,6 +87,7 @@ def build_card(
             identifier of, or `seed_runs` whose recipes differ in
             more than the seed.
     """
+    check_licence(licence)
     folder = open_run(local_folder(run_dir), "model", refuse_pickles=True)
     if repo_id is None and (found := hub_name(run_dir)):
         repo_id = found.repo_id

@@ -12,6 +12,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
 from lmctr.hub.checks import validate_run
+from lmctr.hub.licences import check_licence
 from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
 from lmctr.hub.options import PushOptions
 from lmctr.hub.remote import REMOTE_FILE, remote_files
@@ -107,6 +108,7 @@ def push_run(
         HubError: the Hub refused (no or wrong token, no right to write, no such branch), failed, or was not reached.
     """
     _check_repo_id(repo_id)
+    check_licence(licence)
     report = validate_run(run_dir)
     folder = report.folder
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
