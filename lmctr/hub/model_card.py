@@ -28,7 +28,7 @@ from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
 from lmctr.hub.licences import check_licence
 from lmctr.hub.options import CardOptions
-from lmctr.runs.about import as_text, data_lines, dataset_info, shown, without_paths
+from lmctr.runs.about import as_text, data_lines, dataset_info, shown_command, without_paths
 from lmctr.runs.download import hub_name, is_hub_id, local_folder, repository_file
 from lmctr.runs.folder import open_run
 from lmctr.utils.files import write_text
@@ -205,8 +205,8 @@ def _fenced(text: str) -> str:
 def _training_note(metrics: dict[str, Any] | None) -> str:
     metrics, parts = metrics or {}, []
     if metrics.get("command"):  # without folders of the machine that it ran on
-        words = " ".join(shown(word) for word in str(metrics["command"]).split())
-        parts.append(f"Command: `{words.replace('`', '')}`.")
+        command = shown_command(str(metrics["command"])).replace("`", "")
+        parts.append(f"Command: `{command}`.")
     if metrics.get("machine"):
         parts.append(f"Machine: {as_text(metrics['machine'])}.")
     if isinstance(metrics.get("samples_per_second"), (int, float)):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -95,6 +96,18 @@ def test_folders_of_the_machine_are_left_out(finished_run):
     assert "someone" not in card
     assert "--data.path ml-latest-small" in card
     assert "path: ml-latest-small" in card
+
+
+def test_the_command_can_be_pasted(run_dir):
+    path, words = (
+        run_dir / "metrics.json",
+        ["lmctr", "train", "a b.yaml", "--data.options", "{users: 60, of: /home/someone/log, n: 2}"],
+    )
+    write_json(path, {**read(run_dir, path.name), "command": shlex.join([*words, "--data.path=/home/some one/log"])})
+    command = re.search("Command: `(.*)`", build_card(run_dir))[1]
+    assert shlex.split(command) == [*words[:-1], "{users: 60, of: log, n: 2}", "--data.path=log"]
+    write_json(path, {**read(run_dir, path.name), "command": "lmctr train it's.yaml --data.path /home/someone/log"})
+    assert shlex.split(re.search("Command: `(.*)`", build_card(run_dir))[1])[2:] == ["it's.yaml", "--data.path", "log"]
 
 
 def test_every_number_of_the_results_is_in_the_run(finished_run):
