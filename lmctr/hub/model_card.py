@@ -34,7 +34,7 @@ from lmctr.runs.folder import open_run
 from lmctr.utils.files import write_text
 from lmctr.utils.resources import find_resource
 
-__all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
+__all__ = ["CARD_FILE", "build_card", "is_edited", "with_repository", "write_card"]
 
 CARD_FILE = "README.md"
 _MARK = re.compile(r"\n<!-- written by lmctr, content ([0-9a-f]{16}) -->\n\Z")
@@ -140,6 +140,23 @@ def write_card(run_dir: str | Path, overwrite: bool = False, **options: Any) -> 
         return path, False
     write_text(path, text)
     return path, True
+
+
+_PLACEHOLDERS = (  # lines of the template, where no repository was named
+    (
+        'lmctr.AutoModelForCTR.from_pretrained(".").eval()  # this folder',
+        'lmctr.AutoModelForCTR.from_pretrained("{}").eval()',
+    ),
+    ('AutoProcessor.from_pretrained(".")', 'AutoProcessor.from_pretrained("{}")'),
+)
+
+
+def with_repository(text: str, folder: Path, repo_id: str) -> str:
+    """A card edited by hand as it goes to a repository: where `write_card` named the folder, it names the repository; all else stays."""
+    for ours, named in _PLACEHOLDERS:
+        text = text.replace(ours, named.format(repo_id))
+    start = f"model-index:\n- name: {folder.resolve().name}\n"
+    return text.replace(start, start.replace(folder.resolve().name, repo_id.split("/")[1]), 1)
 
 
 def is_edited(path: Path) -> bool:

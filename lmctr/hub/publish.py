@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers.utils import logging
 
 from lmctr.hub.checks import validate_run
 from lmctr.hub.licences import check_licence
-from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
+from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, with_repository, write_card
 from lmctr.hub.options import PushOptions
 from lmctr.hub.remote import REMOTE_FILE, remote_files
 from lmctr.runs.folder import MANIFEST, is_shared
@@ -98,7 +99,7 @@ def push_run(
         commit_message: default "Add <model type> model".
         licence: licence identifier for the card's header, see `build_card`.
         seed_runs: further seeds for the card, see `build_card`.
-        overwrite_card: replace a README.md that was edited by hand.
+        overwrite_card: replace a README.md that was edited by hand, which else goes as it is, but for the example's folder: it names `repo_id`.
         dry_run: make every check and report what would be uploaded; write and send nothing.
         token: access token; default: the one of `hf auth login` or `HF_TOKEN`.
 
@@ -137,19 +138,24 @@ def push_run(
         sorted(name for name in there if (is_shared(name) or name == REMOTE_FILE) and name not in _names(files))
     )
     contents: dict[str, bytes | Path] = {path.as_posix(): folder.path / path for path in files} | changed
+    if not card_written:
+        card_text = (folder.path / CARD_FILE).read_text(encoding="utf-8")
+        contents[CARD_FILE] = with_repository(card_text, folder.path, repo_id).encode()
     if MANIFEST in contents:
         contents[MANIFEST] = folder.shared_manifest(changed)
     operations: list = [CommitOperationAdd(name, content) for name, content in contents.items()]
     operations += [CommitOperationDelete(name) for name in stale]
-    commit = ask_hub(
-        what,
-        lambda: api.create_commit(
-            repo_id,
-            operations,
-            commit_message=commit_message or f"Add {folder.model_type} model",
-            revision=revision,
-        ),
-    )
+    with warnings.catch_warnings():  # tables of vocabularies and statistics belong to a model
+        warnings.filterwarnings("ignore", "It seems that you are about to commit a data file")
+        commit = ask_hub(
+            what,
+            lambda: api.create_commit(
+                repo_id,
+                operations,
+                commit_message=commit_message or f"Add {folder.model_type} model",
+                revision=revision,
+            ),
+        )
     return PushResult(
         repo_id, _names(files), report.lines, card_written, deleted=stale, url=commit.commit_url, commit=commit.oid
     )
