@@ -250,3 +250,17 @@ def test_predict_of_a_hub_id(hub, finished_run, tmp_path):
     assert done.returncode == 0, done.stderr
     (answer,) = map(json.loads, done.stdout.splitlines())
     assert answer["logits"] == pytest.approx(predict_rows(model, processor, rows).tolist(), abs=1e-5)
+
+
+def test_rows_of_a_log_need_the_run_folder(hub, tmp_path):
+    (tmp_path / "rows.csv").write_text("user,item,time\n1,2,30\n")
+    words = ("predict", "tester/tiny", "--input", str(tmp_path / "rows.csv"), "--log", str(tmp_path / "schema.yaml"))
+    done = client(hub.url, tmp_path, "-c", CLI, *words)
+    assert done.returncode == 2
+    for part in (
+        "no recipe.yaml",
+        "lmctr push keeps it back",
+        "the run folder that lmctr train wrote",
+        "as JSON lines",
+    ):
+        assert part in done.stderr
