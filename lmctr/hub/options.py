@@ -46,7 +46,7 @@ class PushOptions(_CardContent):
 
     run: str = option("run folder", positional=True, metavar="RUN")
     repo_id: str = option("repository; made where it does not exist", positional=True, metavar="USER/NAME")
-    private: bool = option("make a new repository private", False)
+    private: bool = option("make a new repository private; a public one that is there is refused", False)
     revision: str | None = option("branch to commit to; made where it does not exist", None, metavar="BRANCH")
     commit_message: str | None = option("message of the commit", None, metavar="TEXT")
     dry_run: bool = option("make every check, write and upload nothing", False)
