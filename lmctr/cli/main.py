@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from types import ModuleType
 
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
             verb = " ".join(filter(None, (args.verb, getattr(args, "action", None))))
             raise ValueError(f"{verb} takes no recipe overrides, got --{overrides[0][0]}")
         args.overrides = overrides
-        args.command = "lmctr " + " ".join(argv)
+        args.command = shlex.join(["lmctr", *argv])
         return int(module.run(args) or 0)
     except BrokenPipeError:  # `lmctr predict ... | head`
         if not is_unread():

@@ -79,8 +79,23 @@ class MetricModule(evaluate.Metric):
             features=features or datasets.Features({"predictions": kind, "references": kind}),
         )
 
-    def _compute(self, predictions: list, references: list, **values: Any) -> dict[str, float]:
+    def compute(self, *, predictions: Any = None, references: Any = None, **values: Any) -> dict[str, float] | None:
+        """As any module's; without inputs, those that were added before."""
         unknown = sorted(set(values) - set(self.options) - set(self.extra))
+        inputs = {
+            "predictions": predictions,
+            "references": references,
+            **{name: values.get(name) for name in self.extra},
+        }
         if unknown:
-            raise TypeError(f"{self.name_} has no option {unknown[0]!r}; its options: {', '.join(self.options)}")
+            options = f"; its options: {', '.join(self.options)}" if self.options else ""
+            raise TypeError(f"{self.name_} has no option {unknown[0]!r}{options}; its inputs: {', '.join(inputs)}")
+        missing = [name for name, value in inputs.items() if value is None]
+        if 0 < len(missing) < len(inputs):
+            raise ValueError(
+                f"{self.name_}: {missing[0]} not given; give all of {', '.join(inputs)}, or none after add_batch"
+            )
+        return super().compute(predictions=predictions, references=references, **values)
+
+    def _compute(self, predictions: list, references: list, **values: Any) -> dict[str, float]:
         return {self.name_: getattr(metrics, self.name_)(references, predictions, **values)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ def _example(folder: RunFolder) -> tuple[Callable[[RunFolder], dict], Callable[[
 
 
 _MOST_CATEGORIES = 100  # of a feature of users
-_ZEROS = re.compile(r"\[0\.0(, 0\.0)+\]")  # statistics, of which there may be dozens
+_UNKNOWN = re.compile(r"\[nan(, nan)*\]")  # statistics, of which there may be dozens
 
 # Histories as text
 
@@ -78,7 +79,7 @@ def _text_rows(folder: RunFolder) -> dict[str, Any]:
             behaviour["similarity"] = 0.25 * (position + 1)
     target: dict[str, Any] = {"text": "Casino (Crime, Drama)"}
     if processor.get("statistics_reader"):
-        target["statistics"] = [0.0] * len(processor["statistics_reader"]["names"])
+        target["statistics"] = [math.nan] * len(processor["statistics_reader"]["names"])
     return {
         "histories": [history, []],
         "targets": [target, target],
@@ -92,7 +93,7 @@ def _history_call(rows: dict[str, Any]) -> str:
     lines.append("    ]],")
     lines += [f"    {key}={value!r}," for key, value in rows.items() if key != "histories"]
     text = "\n".join([*lines, '    return_tensors="pt",', ")"])
-    return _ZEROS.sub(lambda found: f"[0.0] * {found[0].count('0.0')}", text)
+    return _UNKNOWN.sub(lambda found: f'[float("nan")] * {found[0].count("nan")}', text)
 
 
 # Rows of a table
@@ -200,7 +201,7 @@ def _event_rows(folder: RunFolder) -> dict[str, Any]:
         user = {name: _feature_example(name, processor.features[name]) for name in processor.user_feature_names}
         rows["users"] = [user, user]
     if processor.statistics:
-        rows["statistics"] = [[[0.0] * len(processor.statistics)]] * 2
+        rows["statistics"] = [[[math.nan] * len(processor.statistics)]] * 2
     return rows
 
 

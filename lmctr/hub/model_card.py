@@ -24,16 +24,17 @@ from lmctr.hub.card_results import (
     results_table,
     seed_metrics,
 )
-from lmctr.hub.contents import folder_contents
+from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
+from lmctr.hub.licences import check_licence
 from lmctr.hub.options import CardOptions
-from lmctr.runs.about import as_text, data_lines, dataset_info, shown, without_paths
-from lmctr.runs.download import is_hub_id, local_folder
+from lmctr.runs.about import as_text, data_lines, dataset_info, shown_command, without_paths
+from lmctr.runs.download import hub_name, is_hub_id, local_folder, repository_file
 from lmctr.runs.folder import open_run
 from lmctr.utils.files import write_text
 from lmctr.utils.resources import find_resource
 
-__all__ = ["CARD_FILE", "build_card", "is_edited", "write_card"]
+__all__ = ["CARD_FILE", "build_card", "is_edited", "with_repository", "write_card"]
 
 CARD_FILE = "README.md"
 _MARK = re.compile(r"\n<!-- written by lmctr, content ([0-9a-f]{16}) -->\n\Z")
@@ -43,9 +44,18 @@ def run_card(options: CardOptions) -> int:
     """`lmctr card RUN`: write or print the card. Returns the exit code."""
     content = {"repo_id": options.repo_id, "licence": options.licence, "seed_runs": options.seeds}
     if options.check:
-        lines, problems = folder_contents(local_folder(options.run))
+        lines, problems = run_contents(options.run)
         print("\n".join([*lines, *(f"problem: {problem}" for problem in problems)]))
         return 1 if problems else 0
+    if is_hub_id(options.run) and (card := repository_file(options.run, CARD_FILE)) is not None:
+        if given := [
+            f"--{key.replace('_', '-')}" for key in ("licence", "seeds", "repo_id", "force") if getattr(options, key)
+        ]:
+            raise ValueError(
+                f"{', '.join(given)}: of {options.run} the card that it has on the Hub is printed, as it is"
+            )
+        print(card.read_text(encoding="utf-8"), end="")
+        return 0
     if options.print or is_hub_id(options.run):  # a download has no place for a card
         print(build_card(options.run, **content), end="")
         return 0
@@ -65,18 +75,22 @@ def build_card(
     """The text of a run's model card, YAML header included.
 
     Args:
-        run_dir: the run folder, another folder that `from_pretrained` loads, or a Hub id.
+        run_dir: the run folder, another folder that `from_pretrained` loads, or a Hub id, of which the card is made anew: the run's records
+            are not shared, the repository's own card (README.md) quotes them.
         repo_id: "user/name" on the Hub (default: that of `run_dir`), for the title and the loading example; without it the example loads the current folder.
-        licence: licence identifier of the weights for the header ("apache-2.0"); left out when not given, since it follows
+        licence: the Hub's identifier of the weights' licence for the header ("apache-2.0", "other"); left out when not given, since it follows
             from the data's and the backbone's terms and cannot be derived from the run.
         seed_runs: folders of further runs of the same recipe with other seeds; the card then shows mean and spread.
 
     Raises:
-        FileNotFoundError, ValueError: a folder that is no finished run, broken files, or `seed_runs` whose recipes differ in
+        FileNotFoundError, ValueError: a folder that is no finished run, broken files, a licence that the Hub has no
+            identifier of, or `seed_runs` whose recipes differ in
             more than the seed.
     """
+    check_licence(licence)
     folder = open_run(local_folder(run_dir), "model", refuse_pickles=True)
-    repo_id = repo_id or (str(run_dir) if is_hub_id(run_dir) else None)
+    if repo_id is None and (found := hub_name(run_dir)):
+        repo_id = found.repo_id
     metrics, data, recipe = folder.metrics(), folder.data(), folder.recipe()
     family = card_family(folder, recipe)
     info = dataset_info(data)
@@ -126,6 +140,23 @@ def write_card(run_dir: str | Path, overwrite: bool = False, **options: Any) -> 
         return path, False
     write_text(path, text)
     return path, True
+
+
+_PLACEHOLDERS = (  # lines of the template, where no repository was named
+    (
+        'lmctr.AutoModelForCTR.from_pretrained(".").eval()  # this folder',
+        'lmctr.AutoModelForCTR.from_pretrained("{}").eval()',
+    ),
+    ('AutoProcessor.from_pretrained(".")', 'AutoProcessor.from_pretrained("{}")'),
+)
+
+
+def with_repository(text: str, folder: Path, repo_id: str) -> str:
+    """A card edited by hand as it goes to a repository: where `write_card` named the folder, it names the repository; all else stays."""
+    for ours, named in _PLACEHOLDERS:
+        text = text.replace(ours, named.format(repo_id))
+    start = f"model-index:\n- name: {folder.resolve().name}\n"
+    return text.replace(start, start.replace(folder.resolve().name, repo_id.split("/")[1]), 1)
 
 
 def is_edited(path: Path) -> bool:
@@ -191,8 +222,8 @@ def _fenced(text: str) -> str:
 def _training_note(metrics: dict[str, Any] | None) -> str:
     metrics, parts = metrics or {}, []
     if metrics.get("command"):  # without folders of the machine that it ran on
-        words = " ".join(shown(word) for word in str(metrics["command"]).split())
-        parts.append(f"Command: `{words.replace('`', '')}`.")
+        command = shown_command(str(metrics["command"])).replace("`", "")
+        parts.append(f"Command: `{command}`.")
     if metrics.get("machine"):
         parts.append(f"Machine: {as_text(metrics['machine'])}.")
     if isinstance(metrics.get("samples_per_second"), (int, float)):

@@ -12,7 +12,10 @@ EXPORT_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 @dataclass(kw_only=True)
 class _CardContent:
     licence: str | None = option(
-        "licence of the weights, for example apache-2.0", None, metavar="ID", short=("--license",)
+        "licence of the weights as the Hub calls it: apache-2.0, cc-by-nc-4.0, other, ...",
+        None,
+        metavar="ID",
+        short=("--license",),
     )
     seeds: list[str] = option(
         "runs of the same recipe with other seeds: the card shows mean and spread", [], metavar="RUN"
@@ -22,10 +25,12 @@ class _CardContent:
 
 @dataclass
 class CardOptions(_CardContent):
-    """Write RUN/README.md, filled from the run's config, recipe, data and metrics; the card of a Hub id is printed."""
+    """Write RUN/README.md, filled from the run's config, recipe, data and metrics. Of a Hub id the card that the repository has is printed."""
 
     run: str = option(
-        "run folder, another folder that from_pretrained loads, or a Hub id", positional=True, metavar="RUN"
+        "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])",
+        positional=True,
+        metavar="RUN",
     )
     repo_id: str | None = option("repository that the loading example names", None, metavar="USER/NAME")
     print: bool = option("print the card instead of writing it", False)
@@ -41,7 +46,7 @@ class PushOptions(_CardContent):
 
     run: str = option("run folder", positional=True, metavar="RUN")
     repo_id: str = option("repository; made where it does not exist", positional=True, metavar="USER/NAME")
-    private: bool = option("make a new repository private", False)
+    private: bool = option("make a new repository private; a public one that is there is refused", False)
     revision: str | None = option("branch to commit to; made where it does not exist", None, metavar="BRANCH")
     commit_message: str | None = option("message of the commit", None, metavar="TEXT")
     dry_run: bool = option("make every check, write and upload nothing", False)
@@ -53,11 +58,13 @@ class ExportOptions:
     difference to the model's logits over random requests (parity.json). Every family can be exported."""
 
     run: str = option(
-        "run folder, another folder that from_pretrained loads, or a Hub id", positional=True, metavar="RUN"
+        "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])",
+        positional=True,
+        metavar="RUN",
     )
     format: str = option("onnx (needs lmctr[export]), or torch for torch.export", "onnx", choices=tuple(EXPORT_FILES))
     output: str | None = option(
-        "folder to write (default RUN/export-onnx or RUN/export-torch)", None, metavar="FOLDER"
+        "folder to write (default RUN/export-FORMAT; of a Hub id ./NAME-export-FORMAT)", None, metavar="FOLDER"
     )
 
 
@@ -66,7 +73,9 @@ class DemoOptions:
     """Show a model in the browser: choose a user or paste a history, see the candidates ranked and what the model looked at. With
     --space, write a folder that can be pushed as a Space of the Hub. Needs the extra `demo`."""
 
-    run: str = option("folder of the model and its processor, or a Hub id", positional=True, metavar="RUN")
+    run: str = option(
+        "folder of the model and its processor, or a Hub id (user/name[@revision])", positional=True, metavar="RUN"
+    )
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port", 7860)
     device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,8 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.utils import logging
 
 from lmctr.hub.checks import validate_run
-from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, write_card
+from lmctr.hub.licences import check_licence
+from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, with_repository, write_card
 from lmctr.hub.options import PushOptions
 from lmctr.hub.raw_values import shared_vocabularies
 from lmctr.hub.remote import REMOTE_FILE, remote_files
@@ -105,20 +107,23 @@ def push_run(
     Args:
         run_dir: the run folder.
         repo_id: "user/name"; the repository is made where it does not exist.
-        private: whether a new repository is private; None takes the account's default. An existing one is left as it is.
+        private: whether a new repository is private; None takes the account's default. An existing one is left as it is; a public one is
+            refused with True.
         revision: branch to commit to, made where it does not exist; default "main".
         commit_message: default "Add <model type> model".
         licence: licence identifier for the card's header, see `build_card`.
         seed_runs: further seeds for the card, see `build_card`.
-        overwrite_card: replace a README.md that was edited by hand.
+        overwrite_card: replace a README.md that was edited by hand, which else goes as it is, but for the example's folder: it names `repo_id`.
         dry_run: make every check and report what would be uploaded; write and send nothing.
         token: access token; default: the one of `hf auth login` or `HF_TOKEN`.
 
     Raises:
-        FileNotFoundError, ValueError: the run is not fit to be shared, or `repo_id` is no valid name.
+        FileNotFoundError, ValueError: the run is not fit to be shared, or `repo_id` is no valid name; a public repository with
+            `private=True`, before anything is uploaded.
         HubError: the Hub refused (no or wrong token, no right to write, no such branch), failed, or was not reached.
     """
     _check_repo_id(repo_id)
+    check_licence(licence)
     report = validate_run(run_dir)
     folder = report.folder
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
@@ -138,6 +143,11 @@ def push_run(
     api = HfApi(token=token)
     what = f"push to {repo_id!r}"
     ask_hub(what, lambda: api.create_repo(repo_id, private=private, exist_ok=True))
+    if private and not ask_hub(what, lambda: api.model_info(repo_id)).private:
+        raise ValueError(
+            f"repository {repo_id!r} is there and public, nothing was uploaded: make it private in its settings, give another name, or "
+            "leave out --private (private=True)"
+        )
     if revision is not None and revision != "main":
         ask_hub(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
     # A model.safetensors left beside new shards would be loaded in their place.
@@ -146,19 +156,24 @@ def push_run(
         sorted(name for name in there if (is_shared(name) or name == REMOTE_FILE) and name not in _names(files))
     )
     contents: dict[str, bytes | Path] = {path.as_posix(): folder.path / path for path in files} | changed
+    if not card_written:
+        card_text = (folder.path / CARD_FILE).read_text(encoding="utf-8")
+        contents[CARD_FILE] = with_repository(card_text, folder.path, repo_id).encode()
     if MANIFEST in contents:
         contents[MANIFEST] = folder.shared_manifest(changed)
     operations: list = [CommitOperationAdd(name, content) for name, content in contents.items()]
     operations += [CommitOperationDelete(name) for name in stale]
-    commit = ask_hub(
-        what,
-        lambda: api.create_commit(
-            repo_id,
-            operations,
-            commit_message=commit_message or f"Add {folder.model_type} model",
-            revision=revision,
-        ),
-    )
+    with warnings.catch_warnings():  # tables of vocabularies and statistics belong to a model
+        warnings.filterwarnings("ignore", "It seems that you are about to commit a data file")
+        commit = ask_hub(
+            what,
+            lambda: api.create_commit(
+                repo_id,
+                operations,
+                commit_message=commit_message or f"Add {folder.model_type} model",
+                revision=revision,
+            ),
+        )
     return PushResult(
         repo_id,
         _names(files),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
 from lmctr.utils.files import named_place
 
-__all__ = ["as_text", "data_lines", "dataset_info", "shown", "without_paths"]
+__all__ = ["as_text", "data_lines", "dataset_info", "shown", "shown_command", "without_paths"]
 
 
 def as_text(value: Any) -> str:
@@ -100,6 +101,16 @@ def shown(text: str) -> str:
     """Text with an absolute (or home) path cut down to its last part; `key=/path` too."""
     head, equals, tail = text.rpartition("=")
     return f"{head}{equals}{named_place(tail)}"
+
+
+def shown_command(command: str) -> str:
+    """A command line without folders of the machine that it ran on, in one line, quoted for a shell as it was."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # an earlier version did not quote
+        words = command.split()
+    without = [" ".join(map(shown, shown(word).split())) for word in words]
+    return " ".join(command.split()) if without == words else shlex.join(without)
 
 
 def without_paths(recipe: Any) -> Any:

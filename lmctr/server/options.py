@@ -14,7 +14,7 @@ class ServeOptions:
     """Serve a trained model over HTTP: a run folder, any folder that from_pretrained loads, or a Hub id. Answers POST /v1/score,
     /v1/rerank and /v1/users/{id}/events, GET /health, /ready and /metrics. Needs the extra `serve`."""
 
-    run: str = option("folder of the model and its processor, or a Hub id (user/name)", positional=True)
+    run: str = option("folder of the model and its processor, or a Hub id (user/name[@revision])", positional=True)
     host: str = option("address to listen at; 0.0.0.0 for all of the machine's", "127.0.0.1")
     port: int = option("port; 0 takes a free one, which is printed", 8000)
     device: str | None = option("cpu, cuda, cuda:1, ... (default: cuda where there is one)", None)

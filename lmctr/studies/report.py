@@ -21,7 +21,7 @@ from lmctr.evaluation.comparison import RunPredictions, differing_keys, read_pre
 from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.evaluation.metrics import calibration_curve
 from lmctr.models.families import family_of
-from lmctr.runs.about import data_lines, dataset_info, shown, without_paths
+from lmctr.runs.about import data_lines, dataset_info, shown, shown_command, without_paths
 from lmctr.runs.folder import SLICES, RunFolder, open_run
 from lmctr.studies.analyses.common import run_names
 from lmctr.studies.compare import compare_runs
@@ -396,7 +396,7 @@ def _settings(groups: list[list[ReportedRun]], command: str) -> PageSection:
 
 def _said(command: str | None) -> str:
     """A command without folders of the machine that it ran on."""
-    return " ".join(shown(word) for word in (command or "not known").split())
+    return shown_command(command) if command else "not known"
 
 
 def _at(recipe: Mapping[str, Any], key: str) -> Any:

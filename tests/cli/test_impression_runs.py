@@ -194,6 +194,13 @@ def test_the_run_can_be_shared(cascade_run):
     card = build_card(cascade_run)
     assert "| split |  | R/R* | OPA | NDCG | Recall | impressions |" in card
     assert "probabilities hold" not in card
+    own = card.partition("## Intended use")[2]
+    assert "Choosing the ads of an impression" in own
+    assert "and orders ads by it; its order holds for impressions" in own
+    assert "how the later stages of a cascade valued ads" in own
+    for word in ("probability of a positive response", "calibrate", "chose to answer", "predicts that label"):
+        assert word not in own
+    assert "Licence of the data: none needed: the data are generated" in card
     assert "best reachable (generated data)" in card
     code = card.split("```python")[1].split("```")[0].replace('"."', f'"{cascade_run}"')
     scope = {}

@@ -1,3 +1,4 @@
+import shlex
 import subprocess
 import sys
 import time
@@ -49,6 +50,15 @@ def test_version(capsys):
         main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out.strip() == f"lmctr {lmctr.__version__}"
+
+
+def test_the_command_that_is_kept_is_quoted(monkeypatch):
+    from lmctr.cli import report
+
+    kept, words = [], ["report", "runs/a b", "--resamples", "200"]
+    monkeypatch.setattr(report, "run", lambda args: kept.append(args.command))
+    assert main(words) == 0
+    assert shlex.split(kept[0]) == ["lmctr", *words]
 
 
 def test_resume_and_overwrite_exclude_each_other(capsys):

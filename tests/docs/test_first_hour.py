@@ -1,4 +1,5 @@
-"""docs/first_hour.md, command by command: train, report, demo, serve, push to a stand-in of the Hub, load back by the pipeline."""
+"""docs/first_hour.md, command by command: train, report, demo, serve, push to a stand-in of the Hub, load back by the pipeline;
+and what docs/tasks/score.md does with the same run."""
 
 import json
 import os
@@ -20,6 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "hub"))
 from browser import free_port
 from hub_server import HubServer, client
 
+SCORE = (Path(__file__).resolve().parents[2] / "docs" / "tasks" / "score.md").read_text()
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "first_hour.md").read_text()
 # The page's training, cut short: the commands are tested here, not what the model reaches.
 SHORT = ["--data.max_train_samples", "300", "--data.max_eval_samples", "100", "--training.stage1_epochs", "0"]
@@ -67,6 +69,10 @@ def test_the_page_as_written(tmp_path, monkeypatch, capfd):
     assert main([*train[1:], *SHORT]) == 0
     assert main(report[1:]) == 0
     assert (tmp_path / "quickstart.html").read_text().startswith("<!")
+
+    (code,) = re.findall(r"```python\n(.*?)```", SCORE, flags=re.S)
+    exec(code, scope := {})
+    assert scope["logits"].shape == (2,)
 
     process, address = started([*demo, "--port", str(free_port())])
     try:

@@ -140,5 +140,9 @@ def test_the_example_of_an_evaluate_module_is_true(name, tmp_path):
 
 def test_an_evaluate_module_refuses_unknown_options(tmp_path):
     module = evaluate.load(evaluate_module_path("auc"), cache_dir=str(tmp_path))
+    with pytest.raises(TypeError, match=r"auc has no option 'prediction_scores'.*its inputs: predictions, references"):
+        module.compute(references=[0, 1], prediction_scores=[0.1, 0.2])
+    with pytest.raises(ValueError, match="auc: predictions not given; give all of predictions, references"):
+        module.compute(references=[0, 1])
     with pytest.raises(TypeError, match="auc has no option 'num_bins'; its options: sample_weight"):
         module.compute(predictions=[0.1, 0.2], references=[0, 1], num_bins=3)

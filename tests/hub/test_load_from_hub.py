@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ import torch
 from hub_server import HubServer, client
 from tiny_run import make_batch
 
+from lmctr.runs import load
 from lmctr.runs.answers import predict_rows
-from lmctr.runs.folder import RunFolder, is_shared
+from lmctr.runs.download import HubName, hub_name
+from lmctr.runs.folder import MANIFEST, RunFolder, is_shared
+from lmctr.utils.integrity import sealed
 
 TRY = """
 import json, sys
@@ -194,6 +198,43 @@ def test_what_is_loaded_can_be_changed_and_pushed_back(run_dir, tmp_path):
     assert "or delete lmctr_manifest.json from that repository" in said
 
 
+def test_a_name_may_hold_the_revision(hub, tmp_path, monkeypatch):
+    words = ["tester/tiny@" + "a" * 40, "hf://tester/tiny@main", "hf://tester/tiny", "tester/tiny@gone"]
+    found = tried(hub.url, tmp_path, *({"path_or_hub_id": word} for word in words))
+    assert "config.json" in found[0][1]
+    assert found[0] == found[1] == found[2]
+    assert found[3][0] == "HubError"
+    assert "'tester/tiny@gone'" in found[3][1]
+    assert "no such branch on the Hub" in found[3][1]
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here/run").mkdir(parents=True)
+    (tmp_path / "here/run@v1").mkdir()
+    assert hub_name("here/run") is hub_name("here/run@v1") is hub_name(Path("user/name")) is None
+    assert hub_name("hf://here/run@v2") == HubName("here/run", "v2")
+    assert hub_name("user/name@refs/pr/1", "refs/pr/1") == HubName("user/name", "refs/pr/1")
+    assert hub_name("user/name", "v2") == HubName("user/name", "v2")
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "said"),
+    [
+        ("user/name@v1", "v2", "'user/name@v1' and revision='v2' name two revisions; give one"),
+        ("user/name@", None, "no revision behind the @"),
+        ("hf://name", None, "expected hf://user/name or hf://user/name@revision"),
+        ("https://huggingface.co/user/name", None, "is the address of a page; write user/name$"),
+        ("https://huggingface.co/user/name/tree/v2", None, "is the address of a page; write user/name@v2$"),
+        ("https://example.org/user/name", None, "is an address; accepted: a folder, or user/name of the Hub"),
+        ("here/run@v2", None, "here/run is a folder here; hf://here/run@v2 means the Hub"),
+    ],
+)
+def test_names_that_say_too_much_or_too_little(name, revision, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here/run").mkdir(parents=True)
+    with pytest.raises(ValueError, match=said):
+        load(name, revision=revision)
+
+
 def test_without_a_connection_earlier_downloads_are_used(hub, tmp_path):
     (first,) = tried(hub.url, tmp_path, {"path_or_hub_id": "tester/tiny"})
     nowhere = "http://127.0.0.1:9"
@@ -202,6 +243,38 @@ def test_without_a_connection_earlier_downloads_are_used(hub, tmp_path):
     assert other[0] == "HubError"
     assert "there is no folder of this name here" in other[1]
     assert f"the Hub at {nowhere} was not reached" in other[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "lacking"),
+    [
+        ("AutoConfig", "model.safetensors, processor_config.json"),
+        ("AutoModel AutoProcessor", "item_statistics.parquet"),
+        ("AutoModel AutoProcessor manifest", "vocab.txt"),
+    ],
+)
+def test_without_a_connection_a_part_of_a_download_is_told(hub, tmp_path, first, lacking):
+    files = dict(hub.files("tester/tiny"))
+    reader = {"names": ["user_count"]}  # as a processor of statistics says
+    values = json.loads(files["processor_config.json"]["data"]) | {"statistics_reader": reader}
+    listed = {"files": {key: {"size": 1, "sha256": ""} for key in ("config.json", "vocab.txt")}}
+    (tmp_path / "manifest.json").write_text(json.dumps(sealed(listed)))
+    kinds = first.split()
+    get = [f"transformers.{kind}.from_pretrained('tester/part')" for kind in kinds if kind.startswith("Auto")]
+    if "manifest" in kinds:
+        files[MANIFEST] = {"data": (tmp_path / "manifest.json").read_bytes(), "lfs": False}
+        get.append(f"huggingface_hub.hf_hub_download('tester/part', '{MANIFEST}')")
+    hub.repos["tester/part"] = {"private": False, "branches": {"main": "d" * 40}, "commits": {"d" * 40: files}}
+    done = client(hub.url, tmp_path, "-c", "; ".join(["import lmctr, transformers, huggingface_hub", *get]))
+    assert done.returncode == 0, done.stderr
+    for path in (tmp_path / "hf_home").rglob("snapshots/*/processor_config.json"):
+        path.unlink()
+        path.write_text(json.dumps(values))
+    ((kind, said),) = tried("http://127.0.0.1:9", tmp_path, {"path_or_hub_id": "tester/part"})
+    assert kind == "HubError"
+    assert "was not reached" in said
+    assert f"only a part is here, {tmp_path}" in said
+    assert f"lacks {lacking}: load it once with a connection (and without HF_HUB_OFFLINE)" in said
 
 
 def test_card_of_a_hub_id(hub, tmp_path):
@@ -214,6 +287,29 @@ def test_card_of_a_hub_id(hub, tmp_path):
     assert done.stderr.startswith("error: runs/nothing is neither a folder here nor a model repository")
 
 
+def test_the_card_of_a_hub_id_is_its_own(hub, tmp_path):
+    own = "---\nlicense: mit\n---\n\n# By hand — and no end of line"
+    files = {**hub.files("tester/tiny"), "README.md": {"data": own.encode(), "lfs": False}}
+    hub.repos["tester/carded"] = {"private": False, "branches": {"main": "e" * 40}, "commits": {"e" * 40: files}}
+    done = client(hub.url, tmp_path, "-c", CLI, "card", "tester/carded@main")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == own
+    done = client(hub.url, tmp_path, "-c", CLI, "card", "tester/carded", "--licence", "mit")
+    assert done.returncode == 2
+    assert "error: --licence: of tester/carded the card that it has on the Hub is printed" in done.stderr
+    done = client("http://127.0.0.1:9", tmp_path, "-c", CLI, "card", "tester/carded")  # it was downloaded
+    assert done.stdout == own
+
+
+def test_export_of_a_hub_id_goes_to_the_working_directory(hub, tmp_path):
+    words = ("export", "tester/tiny@main", "--format", "torch")
+    done = client(hub.url, tmp_path, "-c", f"import os; os.chdir({str(tmp_path)!r}); {CLI}", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"wrote {Path('tiny-export-torch/model.pt2')}")
+    assert (tmp_path / "tiny-export-torch/export.json").is_file()
+    assert not list((tmp_path / "hf_home").rglob("export*"))
+
+
 def test_predict_of_a_hub_id(hub, finished_run, tmp_path):
     _, model, processor = finished_run
     history = [{"text": "Heat (Crime)", "time": 10, "feedback": "liked"}]
@@ -223,3 +319,17 @@ def test_predict_of_a_hub_id(hub, finished_run, tmp_path):
     assert done.returncode == 0, done.stderr
     (answer,) = map(json.loads, done.stdout.splitlines())
     assert answer["logits"] == pytest.approx(predict_rows(model, processor, rows).tolist(), abs=1e-5)
+
+
+def test_rows_of_a_log_need_the_run_folder(hub, tmp_path):
+    (tmp_path / "rows.csv").write_text("user,item,time\n1,2,30\n")
+    words = ("predict", "tester/tiny", "--input", str(tmp_path / "rows.csv"), "--log", str(tmp_path / "schema.yaml"))
+    done = client(hub.url, tmp_path, "-c", CLI, *words)
+    assert done.returncode == 2
+    for part in (
+        "no recipe.yaml",
+        "lmctr push keeps it back",
+        "the run folder that lmctr train wrote",
+        "as JSON lines",
+    ):
+        assert part in done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from huggingface_hub import ModelCard
 from tiny_run import write_json, write_run
 
 from lmctr.hub.model_card import build_card, is_edited, write_card
+from lmctr.hub.publish import push_run
 
 
 def read(path, name):
@@ -96,6 +98,18 @@ def test_folders_of_the_machine_are_left_out(finished_run):
     assert "path: ml-latest-small" in card
 
 
+def test_the_command_can_be_pasted(run_dir):
+    path, words = (
+        run_dir / "metrics.json",
+        ["lmctr", "train", "a b.yaml", "--data.options", "{users: 60, of: /home/someone/log, n: 2}"],
+    )
+    write_json(path, {**read(run_dir, path.name), "command": shlex.join([*words, "--data.path=/home/some one/log"])})
+    command = re.search("Command: `(.*)`", build_card(run_dir))[1]
+    assert shlex.split(command) == [*words[:-1], "{users: 60, of: log, n: 2}", "--data.path=log"]
+    write_json(path, {**read(run_dir, path.name), "command": "lmctr train it's.yaml --data.path /home/someone/log"})
+    assert shlex.split(re.search("Command: `(.*)`", build_card(run_dir))[1])[2:] == ["it's.yaml", "--data.path", "log"]
+
+
 def test_every_number_of_the_results_is_in_the_run(finished_run):
     path = finished_run[0]
     card = build_card(path)
@@ -178,6 +192,30 @@ def test_a_run_that_says_little_gets_a_card_that_says_so(run_dir):
     assert "holds no recipe" in card
     assert "model-index" not in card
     assert "**this model**" not in card
+
+
+def test_what_is_unknown_of_the_data_breaks_no_sentence(run_dir):
+    limits = []
+    for gone in ((), ("label_rule",), ("name",)):
+        data = read(run_dir, "data.json")
+        write_json(run_dir / "data.json", data | {"info": {k: v for k, v in data["info"].items() if k not in gone}})
+        limits.append(build_card(run_dir).partition("## Limits\n\n")[2].splitlines()[0])
+    assert limits == [
+        f"- {start}; its probabilities hold for samples like those only."
+        for start in (
+            "It was trained on MovieLens tiny (positive: rating > 3) and predicts that label",
+            "It was trained on MovieLens tiny and predicts the label of these data, whose meaning is not stated here",
+            "On which data it was trained, and what it calls positive, is not stated here",
+        )
+    ]
+
+
+def test_a_licence_is_one_that_the_hub_knows(finished_run):
+    assert ModelCard(build_card(finished_run[0], licence="other")).data.license == "other"
+    with pytest.raises(ValueError, match=r"'Apache 2.0' is no identifier of the Hub's; accepted: apache-2.0.*'other'"):
+        build_card(finished_run[0], licence="Apache 2.0")
+    with pytest.raises(ValueError, match="licence 'not-a-licence' is no identifier"):
+        push_run(finished_run[0], "tester/x", licence="not-a-licence")
 
 
 def test_pretrained_backbone_is_named(run_dir):

@@ -10,6 +10,7 @@ from hub_server import HubServer, client
 from safetensors.torch import load_file
 from tiny_run import make_batch, write_json, write_run
 
+from lmctr.hub.model_card import write_card
 from lmctr.hub.publish import push_run
 
 LOAD = """
@@ -42,6 +43,7 @@ print(json.dumps({
 
 ERRORS = """
 import json, sys
+from lmctr.hub.model_card import write_card
 from lmctr.hub.publish import push_run
 
 said = []
@@ -166,6 +168,51 @@ def test_the_hubs_refusals_are_explained(hub, run_dir, tmp_path):
     kind, text = json.loads(done.stdout.splitlines()[-1])[0]
     assert kind == "HubError"
     assert "the Hub at http://127.0.0.1:9 was not reached" in text
+
+
+def test_an_edited_card_names_the_repository_and_is_else_as_it_was_written(hub, run_dir, tmp_path):
+    path, _ = write_card(run_dir)
+    note = "Do not feed after midnight, nor load by from_pretrained('.').\n- name: tiny\n"
+    edited = path.read_text() + note
+    path.write_text(edited)
+    done = client(hub.url, tmp_path, "-m", "lmctr", "push", str(run_dir), "tester/renamed")
+    assert done.returncode == 0, done.stderr
+    assert path.read_text() == edited
+    named = (
+        ('from_pretrained(".").eval()  # this folder', 'from_pretrained("tester/renamed").eval()'),
+        ('AutoProcessor.from_pretrained(".")', 'AutoProcessor.from_pretrained("tester/renamed")'),
+        ("model-index:\n- name: tiny\n", "model-index:\n- name: renamed\n"),
+    )
+    for ours, theirs in named:
+        assert ours in edited
+        edited = edited.replace(ours, theirs)
+    assert hub.files("tester/renamed")["README.md"]["data"].decode() == edited
+
+
+def test_tables_of_a_model_are_no_reason_for_a_warning(hub, run_dir, tmp_path):
+    (run_dir / "sequence_items.parquet").write_bytes(b"x")
+    done = client(hub.url, tmp_path, "-m", "lmctr", "push", str(run_dir), "tester/tables")
+    assert done.returncode == 0, done.stderr
+    assert "sequence_items.parquet" in hub.files("tester/tables")
+    assert "UserWarning" not in done.stderr
+
+
+def test_private_is_no_wish_that_a_public_repository_grants(hub, run_dir, tmp_path):
+    first = {".gitattributes": {"data": b"", "lfs": False}}
+    repo = {"private": False, "branches": {"main": "a" * 40}, "commits": {"a" * 40: first}}
+    hub.repos |= {"tester/open": repo, "tester/closed": {**repo, "private": True, "branches": {"main": "a" * 40}}}
+    wishes = [{"repo_id": f"tester/{name}", "private": True} for name in ("open", "closed", "new")]
+    done = client(hub.url, tmp_path, "-c", ERRORS, str(run_dir), json.dumps(wishes))
+    refused, *pushed = json.loads(done.stdout.splitlines()[-1])
+    assert refused[0] == "ValueError"
+    assert (
+        "repository 'tester/open' is there and public, nothing was uploaded: make it private in its settings"
+        in refused[1]
+    )
+    assert "leave out --private" in refused[1]
+    assert hub.files("tester/open") == first
+    assert pushed == [["pushed", ""]] * 2
+    assert hub.repos["tester/new"]["private"]
 
 
 def test_a_missing_repository_is_a_clear_error_on_load(hub, tmp_path):

@@ -35,6 +35,7 @@ with torch.no_grad():
     print(found[2](**make_batch(found[3])).logits.tolist())
 """
 PUSH = "import sys; from lmctr.cli.main import main; sys.exit(main(['push', sys.argv[1], 'tester/tiny']))"
+CHECK = "import sys; from lmctr.cli.main import main; sys.exit(main(['card', 'tester/tiny', '--check']))"
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +126,44 @@ def test_the_cards_example_runs(hub, tmp_path):
     done = client(hub.url, tmp_path, "-c", f"{code}\nprint('ended')", fresh=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "ended"
+
+
+def checked(hub, tmp_path):
+    done = client(hub.url, tmp_path, "-c", CHECK)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_repository_is_checked_by_all_its_files(hub, tmp_path, finished_run):
+    """Also by those that nothing downloads, and where the download's files are links."""
+    before = hub.files("tester/tiny")
+    code, said = checked(hub, tmp_path)
+    assert code == 0, said
+    assert "files: 3 others, 5 shared by push" in said  # .gitattributes, the card, and the file for other programs
+    config = json.loads(before["config.json"]["data"])
+    config["auto_map"]["AutoModel"] = "evil.Evil"
+    repo = hub.repos["tester/tiny"]
+    evil = {"data": b"raise SystemExit('ran')", "lfs": False}
+    foreign = {
+        "config.json": {"data": json.dumps(config).encode(), "lfs": False},
+        **dict.fromkeys(("evil.py", "inner/pytorch_model.bin"), evil),
+    }
+    try:
+        repo["commits"]["c" * 40], repo["branches"]["main"] = {**before, **foreign}, "c" * 40
+        code, said = checked(hub, tmp_path)
+        assert code == 1
+        for problem in ("config.json has an auto_map", "evil.py can run code", "inner/pytorch_model.bin can run code"):
+            assert f"problem: {problem}" in said, said
+        assert not list(tmp_path.rglob("evil.py"))  # it is known by its name
+    finally:
+        repo["branches"]["main"] = next(oid for oid, files in repo["commits"].items() if files is before)
+
+
+def test_a_manifest_that_a_load_would_refuse_is_a_problem(run_dir, capsys):
+    RunFolder(run_dir).seal()
+    assert main(["card", str(run_dir), "--check"]) == 0
+    assert re.search(r"checksums: \d+ files are those of lmctr_manifest.json", capsys.readouterr().out)
+    config = json.loads((run_dir / "config.json").read_text())
+    (run_dir / "config.json").write_text(json.dumps(config))
+    assert main(["card", str(run_dir), "--check"]) == 1
+    assert "problem: " in (said := capsys.readouterr().out)
+    assert "config.json" in said.partition("problem: ")[2]

@@ -2,7 +2,10 @@
 
 import json
 import re
+from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 import yaml
@@ -13,7 +16,7 @@ from test_publish import client
 import lmctr
 from lmctr.cli.main import main
 from lmctr.data.processors.sequence import SequenceProcessor
-from lmctr.hub.examples import example_batch
+from lmctr.hub.examples import _event_rows, _history_call, example_batch
 from lmctr.hub.model_card import build_card
 from lmctr.models.families import families
 from lmctr.runs.folder import open_run
@@ -144,3 +147,13 @@ def test_another_runs_processor_is_refused(trained, tmp_path):
     SequenceProcessor.fit(log, split_log(log).train, item_features=["genres"]).save_pretrained(folder)
     with pytest.raises(ValueError, match="processor of the fingerprint"):
         load_run(folder)
+
+
+def test_statistics_of_the_cards_example_are_unknown(tmp_path):
+    processor = SimpleNamespace(items={"item_id": pa.array([1])}, behavior_names=["like"], scenario_names=["home"])
+    processor.user_feature_names, processor.statistics = (), ("user_count", "user_rate")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SequenceProcessor, "from_pretrained", lambda path: processor)
+        rows = _event_rows(SimpleNamespace(path=tmp_path))
+    assert np.isnan(rows["statistics"]).all()  # as the card says of numbers that are not known
+    assert 'statistics=[[[float("nan")] * 2]]' in _history_call({key: rows[key][:1] for key in rows})

@@ -122,7 +122,7 @@ class SyntheticCascade(Settings):
         preset, settings, world = SCENARIOS[self.scenario], self.settings(), _World(self)
         info = DatasetInfo(
             name="synthetic-cascade" if self.scenario == "feed" else f"synthetic-cascade-{self.scenario}",
-            licence="none: generated",
+            licence="none needed: the data are generated",
             label_rule="v: place in the queue of the cascade, counted from its end; eCPM as computed by the ranking stage, 0 before it",
             notes="generated; the log eCPM is a sum of planted components of falling weight, see lmctr.data.synthetic.cascade",
             extra=settings | {"requests_per_second": preset["requests_per_second"]},

@@ -140,8 +140,9 @@ class JoinedRows:
     ):
         if not folder.started:
             raise FileNotFoundError(
-                f"{folder.path} has no {RECIPE}, which would say how the log is read: give requests with their histories (see lmctr predict "
-                "--help), or the run folder of lmctr train"
+                f"{folder.path} has no {RECIPE}, which would say how the log is read (lmctr push keeps it back), so rows cannot be joined with "
+                "one: score them with the run folder that lmctr train wrote, or give requests with their histories as JSON lines (see lmctr "
+                "predict --help)"
             )
         self.folder, self.model, self.processor, self.skip = folder, model, processor, skip
         self.batch_size, self.unknown = batch_size or BATCH_SIZE, {}
