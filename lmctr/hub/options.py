@@ -49,6 +49,12 @@ class PushOptions(_CardContent):
     private: bool = option("make a new repository private; a public one that is there is refused", False)
     revision: str | None = option("branch to commit to; made where it does not exist", None, metavar="BRANCH")
     commit_message: str | None = option("message of the commit", None, metavar="TEXT")
+    coarse_statistics: int | None = option(
+        "of the items' statistics share every N-th step of their course only, not each event's second and label: histories are then counted "
+        "against means of up to N events ago",
+        None,
+        metavar="N",
+    )
     dry_run: bool = option("make every check, write and upload nothing", False)
 
 

@@ -16,7 +16,7 @@ from lmctr.hub.checks import validate_run
 from lmctr.hub.licences import check_licence
 from lmctr.hub.model_card import CARD_FILE, build_card, is_edited, with_repository, write_card
 from lmctr.hub.options import PushOptions
-from lmctr.hub.raw_values import shared_vocabularies
+from lmctr.hub.raw_values import coarse_table, shared_vocabularies, told_events
 from lmctr.hub.remote import REMOTE_FILE, remote_files
 from lmctr.runs.folder import MANIFEST, is_shared
 from lmctr.runs.reference import write_reference
@@ -39,6 +39,7 @@ class PushResult:
         card_written: whether the card was written; False where a README.md edited by hand was kept.
         kept: what lies at the top of the run folder and was not uploaded.
         vocabularies: fields whose raw values are in these files, with how many there are, those with the most first.
+        told_events: how many events these files tell one by one: their item, second and label.
         deleted: files of an earlier push that this model does not have (such as shards), deleted by the same commit.
         url: address of the commit; None for a dry run.
         commit: its hash; None for a dry run.
@@ -50,6 +51,7 @@ class PushResult:
     card_written: bool
     kept: tuple[str, ...] = ()
     vocabularies: Mapping[str, int] = field(default_factory=dict)
+    told_events: int = 0
     deleted: tuple[str, ...] = ()
     url: str | None = None
     commit: str | None = None
@@ -67,6 +69,7 @@ def run_push(options: PushOptions) -> int:
         licence=options.licence,
         seed_runs=options.seeds,
         overwrite_card=options.force,
+        coarse_statistics=options.coarse_statistics,
         dry_run=options.dry_run,
     )
     for line in result.checks:
@@ -79,6 +82,11 @@ def run_push(options: PushOptions) -> int:
         most = [f"{name} ({count:,})" for name, count in result.vocabularies.items()]
         more = f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
         print(f"with them the values of these fields as they stand in the data: {', '.join(most[:_NAMED])}{more}")
+    if result.told_events:
+        print(
+            f"with them the second and the label of {result.told_events:,} events by item, of no users, in item_statistics.parquet "
+            "(--coarse-statistics N leaves steps of N)"
+        )
     if result.kept:
         print(f"not uploaded: {', '.join(result.kept)}")
     if result.deleted:
@@ -98,6 +106,7 @@ def push_run(
     licence: str | None = None,
     seed_runs: Sequence[str | Path] = (),
     overwrite_card: bool = False,
+    coarse_statistics: int | None = None,
     dry_run: bool = False,
     token: str | bool | None = None,
 ) -> PushResult:
@@ -114,6 +123,7 @@ def push_run(
         licence: licence identifier for the card's header, see `build_card`.
         seed_runs: further seeds for the card, see `build_card`.
         overwrite_card: replace a README.md that was edited by hand, which else goes as it is, but for the example's folder: it names `repo_id`.
+        coarse_statistics: share every n-th step of the courses of items' statistics only, see `ItemStatistics.coarse`.
         dry_run: make every check and report what would be uploaded; write and send nothing.
         token: access token; default: the one of `hf auth login` or `HF_TOKEN`.
 
@@ -128,7 +138,9 @@ def push_run(
     folder = report.folder
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
     changed = remote_files(folder)
-    vocabularies = shared_vocabularies(folder)
+    vocabularies, told = shared_vocabularies(folder), told_events(folder)
+    if coarse_statistics is not None:
+        changed, told = changed | coarse_table(folder, coarse_statistics), 0
     kept = tuple(name for name in folder.kept_files() if name != CARD_FILE)
     files = [*folder.upload_files(), *map(Path, changed.keys() & {REMOTE_FILE}), Path(CARD_FILE)]
     if dry_run:
@@ -136,7 +148,13 @@ def push_run(
         path = folder.path / CARD_FILE
         edited = path.is_file() and not overwrite_card and is_edited(path)
         return PushResult(
-            repo_id, _names(files), report.lines, card_written=not edited, kept=kept, vocabularies=vocabularies
+            repo_id,
+            _names(files),
+            report.lines,
+            card_written=not edited,
+            kept=kept,
+            vocabularies=vocabularies,
+            told_events=told,
         )
     _, card_written = write_card(run_dir, overwrite=overwrite_card, **card)
 
@@ -181,6 +199,7 @@ def push_run(
         card_written,
         kept,
         vocabularies,
+        told,
         stale,
         url=commit.commit_url,
         commit=commit.oid,

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +19,17 @@ import pyarrow.parquet as pq
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.vocabulary import Vocabulary
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
+from lmctr.statistics import ItemStatistics
 
-__all__ = ["categories", "is_category_name", "is_category_value", "num_rows", "shared_vocabularies"]
+__all__ = [
+    "categories",
+    "coarse_table",
+    "is_category_name",
+    "is_category_value",
+    "num_rows",
+    "shared_vocabularies",
+    "told_events",
+]
 
 _LEAST_ROWS, _LEAST_SHARE, _LOOKED_AT = 20, 0.01, 100
 _PERSONAL = re.compile(  # any word of a field's name
@@ -81,6 +91,26 @@ def shared_vocabularies(folder: RunFolder) -> dict[str, int]:
                 f"{path} is no parquet file, or a damaged one ({error}); put the run's own back"
             ) from error
     return dict(sizes.most_common())
+
+
+def told_events(folder: RunFolder) -> int:
+    """How many events the shared table of items' statistics tells one by one, by item and second, with their label."""
+    path = folder.path / ITEM_STATISTICS
+    return ItemStatistics.load(path).num_told if path.is_file() else 0
+
+
+def coarse_table(folder: RunFolder, every: int) -> dict[str, bytes]:
+    """The table with every n-th step of the items' courses only, see [`ItemStatistics.coarse`], by its file's name.
+
+    Raises:
+        ValueError: `every` below 2; a run without such a table.
+    """
+    path = folder.path / ITEM_STATISTICS
+    if not path.is_file():
+        raise ValueError(f"coarse_statistics: {folder.path} has no {path.name}, which tells of events; leave it out")
+    with TemporaryDirectory() as place:
+        ItemStatistics.load(path).coarse(every).save(Path(place) / path.name)
+        return {path.name: (Path(place) / path.name).read_bytes()}
 
 
 def _counted(path: Path, column: str) -> Counter[Any]:

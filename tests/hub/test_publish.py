@@ -4,14 +4,18 @@ its endpoint when it is imported."""
 import json
 import os
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hub_server import HubServer, client
 from safetensors.torch import load_file
 from tiny_run import make_batch, write_json, write_run
 
+import lmctr
 from lmctr.hub.model_card import write_card
 from lmctr.hub.publish import push_run
+from lmctr.statistics import ItemStatistics
 
 LOAD = """
 import json, re, sys
@@ -190,11 +194,45 @@ def test_an_edited_card_names_the_repository_and_is_else_as_it_was_written(hub, 
 
 
 def test_tables_of_a_model_are_no_reason_for_a_warning(hub, run_dir, tmp_path):
-    (run_dir / "sequence_items.parquet").write_bytes(b"x")
+    pq.write_table(pa.table({"item_id": [1, 2]}), run_dir / "sequence_items.parquet")
     done = client(hub.url, tmp_path, "-m", "lmctr", "push", str(run_dir), "tester/tables")
     assert done.returncode == 0, done.stderr
     assert "sequence_items.parquet" in hub.files("tester/tables")
     assert "UserWarning" not in done.stderr
+
+
+@pytest.mark.slow
+def test_what_item_statistics_tell_of_events_is_said_and_may_be_coarse(hub, tmp_path):
+    options = {"num_users": 40, "num_items": 60, "events_per_user": 30}
+    data = {"name": "synthetic", "options": options, "statistics": "full", "baselines": False}
+    recipe = {"data": data, "model": {"family": "din"}, "training": {"epochs": 1, "use_cpu": True}}
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    whole = ItemStatistics.load(run.folder.path / "item_statistics.parquet")
+    words = ["-m", "lmctr", "push", str(run.folder.path), "tester/coarse"]
+    done = client(hub.url, tmp_path, *words)
+    assert f"second and the label of {whole.num_told:,} events by item, of no users" in done.stdout, done.stderr
+    assert (
+        hub.files("tester/coarse")["item_statistics.parquet"]["data"]
+        == (run.folder.path / "item_statistics.parquet").read_bytes()
+    )
+    done = client(hub.url, tmp_path, *words, "--coarse-statistics", "10")
+    assert "second and the label" not in done.stdout
+    (tmp_path / "shared.parquet").write_bytes(hub.files("tester/coarse")["item_statistics.parquet"]["data"])
+    assert 0 < ItemStatistics.load(tmp_path / "shared.parquet").num_told <= whole.num_told / 10 + len(whole)
+    history = [{"item": 3, "behavior": "positive", "time": 1_600_000_000}]
+    request = json.dumps([{"history": history, "candidates": [5, 9], "time": whole.time + 50}])
+    code = "import json, sys, lmctr; print(lmctr.runs.load(sys.argv[1]).predict(json.loads(sys.argv[2])).tolist())"
+    done = client(hub.url, tmp_path, "-c", code, "tester/coarse", request, fresh=True)
+    assert len(json.loads(done.stdout.splitlines()[-1])) == 2, (
+        done.stderr
+    )  # its checksums are those of the shared table
+    with pytest.raises(ValueError, match=r"every: got 1, accepted: a whole number from 2"):
+        push_run(run.folder.path, "tester/coarse", coarse_statistics=1, dry_run=True)
+
+
+def test_only_runs_with_statistics_can_be_coarse(run_dir):
+    with pytest.raises(ValueError, match=r"coarse_statistics: .* has no item_statistics.parquet"):
+        push_run(run_dir, "tester/coarse", coarse_statistics=5, dry_run=True)
 
 
 def test_private_is_no_wish_that_a_public_repository_grants(hub, run_dir, tmp_path):
