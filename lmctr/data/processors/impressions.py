@@ -234,6 +234,17 @@ class ImpressionProcessor(FittedExtractor):
             {key: batch[key] for key in self.model_input_names if key in batch}, tensor_type=return_tensors
         )
 
+    def user_inputs(self, users: Any, return_tensors: str | TensorType | None = "pt") -> BatchFeature:
+        """Those of `__call__` that are of users alone, for `user_half` and `score` of a [`~lmctr.serving.SplitRetrievalModel`]. Raises as it."""
+        found = self.user(users, return_tensors=None)
+        return BatchFeature({f"user_{key}": values for key, values in found.items()}, tensor_type=return_tensors)
+
+    def ad_inputs(self, ads: Any, return_tensors: str | TensorType | None = "pt") -> BatchFeature:
+        """Inputs of K ads of no impression: `ad_input_ids` (K, Fa), `ad_numeric_values` (K, Na), as `update` of a
+        [`~lmctr.serving.SplitRetrievalModel`] takes them. `ads` and errors are those of the list of a user in `__call__`."""
+        found = self.ad(ads, return_tensors=None)
+        return BatchFeature({f"ad_{key}": values for key, values in found.items()}, tensor_type=return_tensors)
+
     def _named(self, what: str, side: str) -> dict[str, Any]:
         """What was missing, or unknown, in the rows that a side saw last, by `side.field`."""
         return {f"{side}.{name}": found for name, found in getattr(getattr(self, side), what).items()}
