@@ -265,6 +265,12 @@ def test_a_size_that_was_measured_twice_costs_the_mean(law_file, tmp_path, capsy
     assert "--revenue and --intercept both say what the metric is worth" in said
 
 
+def test_costs_with_a_header_in_quotes(tmp_path):
+    path = tmp_path / "quoted.csv"
+    path.write_text('"sizes","machines"\n"8-4-1","2"\n"16-4-1","3"\n')
+    assert read_costs(path)(mlp_flops((8, 4, 1)), (8, 4, 1)) == 2.0
+
+
 def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):
     file = costs(tmp_path, [BASE, (60_000, 1024, 1024, 1024, 1024, 1)], lambda flops: flops / 1e6)
     words = ["scaling", "design", "--fit", law_file, "--costs", file]
@@ -345,6 +351,12 @@ def test_allocate_from_a_csv_file_as_brute_force(tmp_path, capsys):
     error = error_of(capsys, "scaling", "allocate", file, "--budget", "50", "--minimal-roi", "2.6", code=3)
     assert "scenario 'matching' has no candidate with ROI of at least 2.6: the highest is 2.5" in error
     assert "sets no budget" in error_of(capsys, "scaling", "allocate", file)
+
+
+def test_thousand_separators_are_no_further_columns(tmp_path, capsys):
+    (tmp_path / "al.csv").write_text("scenario,design,gain,cost\na,x,1,000,4\n")
+    error = error_of(capsys, "scaling", "allocate", tmp_path / "al.csv", "--budget", "12")
+    assert "al.csv, line 2: 5 values for 4 columns; write numbers with a decimal point and without thousand" in error
 
 
 def test_allocate_from_a_yaml_file(tmp_path, capsys):

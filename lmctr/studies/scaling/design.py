@@ -16,7 +16,7 @@ from lmctr.scaling.fits import ScalingFit
 from lmctr.studies.scaling.options import DesignOptions
 from lmctr.studies.scaling.tables import compact, flops_text, parse_sizes, result_folder, save_results, sizes_text
 from lmctr.utils.files import check_file, read_json
-from lmctr.utils.tables import markdown_table, read_csv, text_table, write_csv
+from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table, write_csv
 
 
 @dataclass
@@ -215,7 +215,7 @@ def read_costs(path: str | Path, extrapolate: bool = False) -> CostCurve:
             raise ValueError(f"{path} holds no machine costs: it is not a result of `lmctr scaling cost`")
         flops, costs = [row["flops_per_sample"] for row in models], [row["fraction"] for row in models]
     else:
-        head = path.read_text(encoding="utf-8-sig").split("\n", 1)[0].strip().split(",")
+        head, _ = read_cells(path)
         cost = "machines" if "machines" in head else "cost"
         text, numbers = (["sizes"], [cost]) if "sizes" in head else ([], ["flops", cost])
         rows = read_csv(path, text, numbers)
