@@ -290,6 +290,19 @@ def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):
     assert "at least 2 different FLOPs" in error_of(capsys, "scaling", "design", "--fit", law_file, "--costs", one, *base, "--minimal-roi", "1")  # fmt: skip
 
 
+def test_a_law_of_something_else_than_flops_of_a_sample_is_refused(law_file, tmp_path, capsys):
+    """A law by FLOPs of a request of 100 candidates would be read at a hundredth of its x."""
+    file = costs(tmp_path, [BASE, (60_000, 1024, 1024, 1024, 1024, 1)], lambda flops: flops / 1e6)
+    words = ["scaling", "design", "--fit", law_file, "--costs", file, "--absolute", "--minimal-roi", "0"]
+    values = json.loads(law_file.read_text())
+    for x in ("flops_per_request", "parameters"):
+        law_file.write_text(json.dumps({**values, "x": x}))
+        error = error_of(capsys, *words)
+        assert f"{law_file}: a design knows its sizes' flops_per_sample only, but x is {x}; fit the law by" in error
+    law_file.write_text(json.dumps({**values, "x": "flops_per_sample"}))
+    assert main([str(word) for word in words]) == 0
+
+
 def test_an_unreachable_return_keeps_the_base_and_says_so(law_file, tmp_path, capsys):
     """The size in use is always feasible: that it stays is no success of the search."""
     file = costs(tmp_path, [BASE, (60_000, 1024, 1024, 1024, 1024, 1)], lambda flops: flops / 1e6)

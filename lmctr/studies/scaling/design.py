@@ -13,7 +13,7 @@ from lmctr.analysis.plots_scaling import plot_designs
 from lmctr.scaling.cost_curve import CostCurve
 from lmctr.scaling.design import Design, DesignResult, choose_design, mlp_flops
 from lmctr.scaling.fits import ScalingFit
-from lmctr.studies.scaling.options import DesignOptions
+from lmctr.studies.scaling.options import DesignOptions, check_sizes_x
 from lmctr.studies.scaling.tables import compact, flops_text, parse_sizes, result_folder, save_results, sizes_text
 from lmctr.utils.files import check_file, read_json
 from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table, write_csv
@@ -179,8 +179,9 @@ def choose_size(options: DesignOptions) -> DesignChoice:
 
 
 def read_fit(path: str | Path) -> tuple[ScalingFit, str]:
-    """The law in a file of `lmctr scaling fit`, and the name of its metric."""
+    """The law in a file of `lmctr scaling fit`, and the name of its metric. Raises `ValueError`: no law, or one of another x."""
     values = read_json(check_file(path))
+    check_sizes_x(str(values.get("x")), f"{path}: a design")
     try:
         return ScalingFit.from_dict(values["fit"]), str(values.get("y", "metric"))
     except (KeyError, TypeError) as error:

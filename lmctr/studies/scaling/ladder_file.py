@@ -30,12 +30,10 @@ from pydantic import Field, field_validator, model_validator
 from lmctr.runs.recipe import find_recipe, read_with_base
 from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, load_grid
 from lmctr.studies.scaling.allocate import read_scenario
-from lmctr.studies.scaling.options import LAWS, LawOptions, MeasureOptions, RequestOptions
+from lmctr.studies.scaling.options import LAWS, X_COLUMNS, LawOptions, MeasureOptions, RequestOptions, check_sizes_x
 from lmctr.utils.files import write_text
 from lmctr.utils.suggest import did_you_mean
 from lmctr.utils.values import Values, dataclass_values, read_values
-
-X_COLUMNS = ("flops_per_sample", "flops_per_request", "dense_parameters", "embedding_parameters", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +135,8 @@ class LadderKeys(Values):
         for key, section in (("design", self.design), ("allocate", self.allocate)):
             if section is not None and self.cost is None:
                 raise ValueError(f"{key} needs machine costs: give the section cost")
-        if self.design is not None and self.design.grid is not None and self.x != "flops_per_sample":
-            raise ValueError(f"design.grid knows its sizes' flops_per_sample only, but x is {self.x}")
+        if self.design is not None and self.design.grid is not None:
+            check_sizes_x(self.x, "design.grid")
         return self
 
 

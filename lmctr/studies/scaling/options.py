@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 FORMS = ("auto", "additive", "additive_constant", "multiplicative", "multiplicative_constant")
 LAWS = ("auto", "power", "power_constant", "bnsl")
+X_COLUMNS = ("flops_per_sample", "flops_per_request", "dense_parameters", "embedding_parameters", "parameters")
+"""What lmctr counts of a model: columns that a ladder's law may be of."""
+
+
+def check_sizes_x(x: str, where: str) -> None:
+    """Raise `ValueError` where a law is known to be of something else than the FLOPs that MLP sizes are looked up by."""
+    if x in X_COLUMNS and x != "flops_per_sample":
+        raise ValueError(
+            f"{where} knows its sizes' flops_per_sample only, but x is {x}; fit the law by flops_per_sample"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
