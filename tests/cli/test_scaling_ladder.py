@@ -248,6 +248,25 @@ def test_a_grid_between_the_sizes(climbed, tmp_path, capsys):
     assert "widthstep" in error
 
 
+def test_what_is_better_is_the_metrics_own_not_the_kind_of_fit(climbed, tmp_path, capsys):
+    """A growing metric under a law of the metric itself, not of 1 - metric: each step of the planted law is better."""
+    plain = {"cost": None, "design": None, "allocate": None, "revenue": None}
+    words = changed(climbed, tmp_path, fit={"law": "power", "resamples": 0}, **plain)
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "finds no gain" not in said
+    assert "no better" not in said
+    for path in (tmp_path / "out" / "runs").glob("*/*/metrics.json"):
+        found = json.loads(path.read_text())
+        test = found["split metrics"]["test"]
+        test["log_loss"] = test["auc"]
+        path.write_text(json.dumps(found))
+    assert main(changed(climbed, tmp_path, metric="log_loss", fit={"law": "power", "resamples": 0}, **plain)) == 0
+    said = capsys.readouterr().out
+    assert "the law finds no gain from size" in said
+    assert "6 of 6 steps to the next larger size make the mean no better" in said
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

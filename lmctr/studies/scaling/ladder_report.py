@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Any
 
 from lmctr.analysis.plots_scaling import plot_machine_cost
+from lmctr.evaluation.evaluator import LOWER_IS_BETTER
 from lmctr.scaling.allocation import Allocation, allocate
 from lmctr.scaling.cost_curve import CostCurve
 from lmctr.scaling.design import Design, DesignGrid, DesignResult, choose_design, mlp_flops
@@ -128,7 +129,7 @@ class Report:
         else:
             lines.append("noise: one seed per size, so nothing tells chance from size")
         ordered = sorted(self.sizes, key=lambda row: row[self.ladder.x])
-        better = 1 if self.analysis.options.complement else -1
+        better = -1 if self.ladder.metric.endswith(LOWER_IS_BETTER) else 1
         steps = [b["mean"] - a["mean"] for a, b in itertools.pairwise(ordered)]
         wrong = sum(better * step <= 0 for step in steps)
         small, large = (self.analysis.fit.predict(ordered[place][self.ladder.x]) for place in (0, -1))
