@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
-from scipy.special import ndtri, stdtrit
 
 from lmctr.utils.tables import read_csv
 
+from .bands import widened_band
 from .bnsl import bnsl, fit_bnsl, num_parameters
 from .points import check_numbers, equal_lists
 
@@ -129,21 +129,17 @@ class ScalingFit:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of the pointwise bootstrap band of the curve at x. Arguments: see `bootstrap`; 0 < level < 1.
 
-        The percentiles are moved away from the curve by the ratio of Student's quantile, of the points left over, to the normal one (the expanded
-        percentiles of Hesterberg, https://arxiv.org/abs/1411.5279): a few points' residuals tell little of their own spread. Where the law was
-        chosen among several the band is still too narrow, because that choice is not drawn again.
+        The percentiles are widened, see `widened_band`. Where the law was chosen among several the band is still too narrow, because that choice
+        is not drawn again.
         """
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, got {level}")
-        fits, ends = self.bootstrap(num_samples, seed), np.array([1 - level, 1 + level]) / 2
+        fits = self.bootstrap(num_samples, seed)
         to, back = (np.asarray, np.asarray) if self.absolute else (np.log, np.exp)
         x = np.asarray(x, dtype=np.float64)
         curves = to(np.stack([bnsl(x, **fit.parameters) for fit in fits]))
-        center, wider = (
-            to(bnsl(x, **self.parameters)),
-            stdtrit(len(self.x) - self.num_parameters, ends[1]) / ndtri(ends[1]),
-        )
-        low, high = back(center + (np.quantile(curves, ends, axis=0) - center) * wider)
+        center = to(bnsl(x, **self.parameters))
+        low, high = back(widened_band(curves, center, len(self.x) - self.num_parameters, level))
         return (1.0 - high, 1.0 - low) if self.complement else (low, high)
 
     def to_dict(self) -> dict[str, Any]:
