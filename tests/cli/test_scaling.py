@@ -320,6 +320,18 @@ def test_an_unreachable_return_keeps_the_base_and_says_so(law_file, tmp_path, ca
         assert written["highest_roi"] == pytest.approx(max(gains), rel=1e-3)
 
 
+def test_a_metric_worth_nothing_leaves_only_what_saves(law_file, tmp_path, capsys):
+    sizes = [(2000, 128, 128, 128, 128, 1), BASE]
+    file = costs(tmp_path, sizes, lambda flops: flops / 1e6)
+    candidates = write_csv(tmp_path / "c.csv", [{"sizes": " ".join(map(str, size))} for size in sizes])
+    words = ["--fit", law_file, "--costs", file, "--base", "3328-1024-256-256-256-1", "--candidates", candidates]
+    assert main(["scaling", "design", *map(str, words), "--minimal-roi", "1", "--slope", "0"]) == 3
+    text = capsys.readouterr().out
+    assert "chosen: 2000-128-128-128-128-1" in text
+    assert "no design gains; the chosen one gains nothing, and costs less than the size in use" in text
+    assert "stays" not in text
+
+
 def test_python_gives_what_the_command_line_writes_and_prints_nothing(points, law_file, tmp_path, capsys):
     capsys.readouterr()
     law = {"law": "power_constant", "complement": True, "resamples": 0}

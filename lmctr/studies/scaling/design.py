@@ -38,7 +38,13 @@ class DesignChoice:
                 if result.highest_roi is None
                 else f"the highest ROI of a gain is {compact(result.highest_roi)}"
             )
-            unreached = [f"ROI {result.minimal_roi:g} is not reached by any design: {highest}; the size in use stays"]
+            stays = best.sizes == result.base.sizes
+            kept = (
+                "the size in use stays"
+                if stays
+                else "the chosen one gains nothing, and costs less than the size in use"
+            )
+            unreached = [f"ROI {result.minimal_roi:g} is not reached by any design: {highest}; {kept}"]
         return [
             f"{result.num_candidates:,} designs, {result.num_feasible:,} with ROI of at least {result.minimal_roi:g}",
             f"chosen: {sizes_text(best.sizes)}{flops}: gain {best.gain:.5g}, cost {best.cost:.5g}{relative}, ROI {self._roi(best)}",
