@@ -234,6 +234,19 @@ def test_what_is_infeasible_is_an_error_and_the_law_is_kept(climbed, tmp_path, c
     assert "6 parameters need 8 distinct values of x, there are 7" in error
 
 
+def test_a_return_that_no_size_reaches_has_an_exit_code_of_its_own(climbed, tmp_path, capsys):
+    words = changed(climbed, tmp_path, design={"minimal_roi": 1.0, "base": "w256"})  # the law knows no better size
+    assert main(words) == 3
+    assert "ROI 1 is not reached by any design: no design gains; the size in use stays" in capsys.readouterr().out
+    found = read(tmp_path / "out", "ladder.json")
+    assert (found["design"]["is_reached"], found["design"]["highest_roi"]) == (False, None)
+    assert found["allocation"]["chosen"].keys() == {"feed", "search"}  # what comes after the design is written too
+    assert "is not reached by any design" in (tmp_path / "out" / "report.md").read_text()
+    reached = read(climbed[1], "ladder.json")["design"]
+    assert reached["is_reached"] is True
+    assert reached["highest_roi"] is None or reached["highest_roi"] > 0  # None: a size that gains costs no more
+
+
 def test_a_grid_between_the_sizes(climbed, tmp_path, capsys):
     grid = {"num_sparse_features": 6, "num_dense": 0, "embedding_step": 4, "width_step": 8, "max_embedding_dim": 4, "num_hidden_layers": 1, "max_first_width": 512}  # fmt: skip
     words = changed(climbed, tmp_path, design={"minimal_roi": 0.0, "grid": {**grid, "ratio": 1000}}, allocate=None)

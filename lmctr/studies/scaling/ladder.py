@@ -37,17 +37,21 @@ class UnfinishedLadderError(ValueError):
 
 
 def run(options: LadderOptions) -> int:
-    """Climb and print; with `options.dry_run` only list the runs. Returns 1 where runs are not finished."""
+    """Climb and print; with `options.dry_run` only list the runs.
+
+    Returns:
+        The exit code: 1 where runs are not finished, 3 where no design gains with the return that the ladder asks for.
+    """
     if options.dry_run:
         for _, runner in _runners(options):
             runner.show_plan()
         return 0
     try:
-        climb_ladder(options)
+        reports = climb_ladder(options)
     except UnfinishedLadderError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
+    return 0 if all(report.design is None or report.design.result.is_reached for report in reports) else 3
 
 
 def climb_ladder(options: LadderOptions) -> list[Report]:

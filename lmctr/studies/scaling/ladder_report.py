@@ -231,22 +231,23 @@ class Report:
             "noise": self.noise(),
             **self.analysis.to_dict(),
             "machine": machine() if self.ladder.cost is not None else None,
-            "design": None if self.design is None else self._design_dict(self.design.result),
+            "design": None if self.design is None else self._design_dict(self.design),
             "allocation": None if self.allocation is None else allocation_dict(self.allocation),
             "command": self.command,
         }
 
-    def _design_dict(self, found: DesignResult) -> dict[str, Any]:
+    def _design_dict(self, choice: DesignChoice) -> dict[str, Any]:
+        found, written = choice.result, choice.to_dict()
         return {
             "best": sizes_text(found.best.sizes),
             "gain": found.best.gain,
             "cost": found.best.cost,
-            "minimal_roi": found.minimal_roi,
+            **{key: written[key] for key in ("minimal_roi", "is_reached", "highest_roi")},
             "base": None if found.base is None else sizes_text(found.base.sizes),
             "feasible": found.num_feasible,
             "candidates": found.num_candidates,
             "bootstrap_choices": dict(self.votes),
-            "notes": self.design.notes,
+            "notes": choice.notes,
         }
 
     def write(self, plots: bool = True) -> None:
