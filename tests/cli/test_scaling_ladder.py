@@ -202,6 +202,23 @@ def test_missing_runs(climbed, tmp_path, capsys):
     assert "not started" in capsys.readouterr().out
 
 
+def test_what_is_refused_or_only_listed_writes_nothing(climbed, tmp_path, capsys):
+    path, out = climbed
+    words = ["scaling", "ladder", str(path), "--output_dir", str(tmp_path / "new"), "--no-plots"]
+    assert main([*words, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("not started") == 21
+    assert not (tmp_path / "new").exists()
+    refused = changed(climbed, tmp_path, set={**SMALL, "training.learning_rate": 0.5})
+    copied = tmp_path / "out"
+    before = {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()}
+    assert main(refused) == 2
+    assert "run folders of" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()} == before
+    grid = yaml.safe_load((out / "grid.yaml").read_text())  # that of a ladder that was climbed
+    assert [point["name"] for point in grid["points"]] == [f"w{width}" for width in WIDTHS]
+    assert grid["output_dir"] == str(out / "runs")
+
+
 def changed(climbed, tmp_path, *words, **changes):
     """The words of a command on the planted runs with another file."""
     _, out = climbed

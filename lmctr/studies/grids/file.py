@@ -188,9 +188,14 @@ def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
         FileNotFoundError: no such grid, or no such recipe.
     """
     path = find_recipe(name)
-    keys = read_values(GridKeys, read_with_base(path, str(name)), str(name))
+    return grid_of(read_with_base(path, str(name)), path, str(name), output_dir)
+
+
+def grid_of(content: Any, path: Path, name: str, output_dir: str | None = None) -> Grid:
+    """The content of a grid file, checked as `load_grid` does. path: what its recipes are looked up beside. name: the file in messages."""
+    keys = read_values(GridKeys, content, name)
     title = keys.name or path.stem
-    points = list(_cross(path, str(name), keys))
+    points = list(_cross(path, name, keys))
     known = [point.name for point in points]
     if len(set(known)) < len(known):
         raise ValueError(f"{name}: two points are named {_first_double(known)!r}")

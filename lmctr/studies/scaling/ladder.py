@@ -64,8 +64,11 @@ def climb_ladder(options: LadderOptions) -> list[Report]:
         UnfinishedLadderError: runs failed or were not started, and not `options.allow_missing`. ValueError: a file that is wrong, run folders of
             other recipes, and what `climb` raises.
     """
-    climbs = []
-    for ladder, runner in _runners(options):
+    climbs, runners = [], _runners(options)
+    for _, runner in runners:
+        runner.plan()  # what is refused is refused before anything is written
+    for ladder, runner in runners:
+        ladder.write_grid()
         if not options.no_train:
             runner.run()
         runs = runner.plan()

@@ -28,7 +28,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from lmctr.runs.recipe import find_recipe, read_with_base
-from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, load_grid
+from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, grid_of
 from lmctr.studies.scaling.allocate import read_scenario
 from lmctr.studies.scaling.options import LAWS, X_COLUMNS, LawOptions, MeasureOptions, RequestOptions, check_sizes_x
 from lmctr.utils.files import write_text
@@ -152,13 +152,14 @@ class AllocateSection:
 
 @dataclass(frozen=True)
 class Ladder:
-    """A checked ladder file."""
+    """A checked ladder file. grid_file: its runs as the text of a grid file."""
 
     path: Path
     name: str
     description: str
     output_dir: Path
     grid: Grid
+    grid_file: str
     metric: str
     split: str
     x: str
@@ -171,9 +172,14 @@ class Ladder:
     scenarios: dict[str, Ladder] = field(default_factory=dict)
     """Scenarios with values of their own: the same sizes, without design and allocation."""
 
+    def write_grid(self) -> None:
+        """The runs as a grid file, so that `lmctr grid report OUTPUT_DIR/grid.yaml` works too."""
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        write_text(self.output_dir / "grid.yaml", self.grid_file)
+
 
 def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
-    """Read and check a ladder file, and write its grid of runs to `OUTPUT_DIR/grid.yaml`.
+    """Read and check a ladder file. Nothing is written.
 
     Args:
         name: path of a YAML file, or the name of a ladder that ships with lmctr (`scaling/ladder_dnn`). output_dir: instead of the file's own.
@@ -193,7 +199,7 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         title,
         keys.description or "",
         folder,
-        _grid(content, path, folder, title),
+        *_grid(content, path, where, folder, title),
         keys.metric,
         keys.split,
         keys.x,
@@ -211,12 +217,14 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         changed = content | {"set": {**(keys.set or {}), **(scenario.set or {})}}
         if scenario.seeds is not None:
             changed["seeds"] = scenario.seeds
+        grid, grid_file = _grid(changed, path, where, own, f"{title}-{scenario.name}")
         ladder.scenarios[scenario.name] = dataclasses.replace(
             ladder,
             name=f"{title}-{scenario.name}",
             description=f"Scenario {scenario.name} of {title}.",
             output_dir=own,
-            grid=_grid(changed, path, own, f"{title}-{scenario.name}"),
+            grid=grid,
+            grid_file=grid_file,
             design=None,
             allocate=None,
             scenarios={},
@@ -224,8 +232,8 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
     return ladder
 
 
-def _grid(values: dict[str, Any], path: Path, folder: Path, title: str) -> Grid:
-    """The runs as a grid file, so that `lmctr grid report OUTPUT_DIR/grid.yaml` works too."""
+def _grid(values: dict[str, Any], path: Path, where: str, folder: Path, title: str) -> tuple[Grid, str]:
+    """The runs as a checked grid, and as the text of a grid file."""
     content: dict[str, Any] = {"name": f"{title}-sizes", "output_dir": str(folder / "runs")}
     if values.get("recipe") is not None:
         content["recipe"] = str(find_base(path, values["recipe"]).resolve())
@@ -236,9 +244,7 @@ def _grid(values: dict[str, Any], path: Path, folder: Path, title: str) -> Grid:
         entry | ({"recipe": str(find_base(path, entry["recipe"]).resolve())} if entry.get("recipe") else {})
         for entry in values["sizes"]
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "grid.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    return load_grid(folder / "grid.yaml")
+    return grid_of(content, path, where), yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def _allocation(keys: AllocateKeys, path: Path, where: str) -> AllocateSection:
