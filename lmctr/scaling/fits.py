@@ -185,7 +185,7 @@ def fit_scaling_law(
         restarts, hops, seed: of the search.
 
     Raises:
-        ValueError: x or y that are not numbers, x not positive, y (or 1 - y) not positive, y that grows where the law falls, fewer than
+        ValueError: no restarts or hops, x or y that are not numbers, x not positive, y (or 1 - y) not positive, y that grows where the law falls, fewer than
             4 sizes, or fewer than the law needs.
 
     Example:
@@ -200,6 +200,9 @@ def fit_scaling_law(
         raise ValueError(f"breaks is of law='bnsl' only, got law={law!r}")
     if breaks is not None and (isinstance(breaks, bool) or not isinstance(breaks, int) or breaks < 0):
         raise ValueError(f"breaks must be an integer of at least 0, got {breaks!r}")
+    for name, count in (("restarts", restarts), ("hops", hops)):
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
     x, y, target = _check_points(x, y, complement)
     sizes = len(np.unique(x))
     tried = _allowed(law, breaks, sizes, max_breaks, allow_overfit)

@@ -317,13 +317,40 @@ def test_what_is_better_is_the_metrics_own_not_the_kind_of_fit(climbed, tmp_path
         ({"allocate": {"scenarios": [{"name": "a", "slope": 1}]}}, "budget is missing"),
         ({"allocate": {"budget": 1, "scenarios": [{"name": "a", "slope": 1}] * 2}}, "two scenarios have one name"),
         ({"allocate": {"budget": 1, "scenarios": [{"name": "a/b", "slope": 1}]}}, "becomes a folder"),
+        ({"metric": "aucc"}, "metric is 'aucc', which no run has; did you mean 'auc'?"),
+        ({"fit": {"held_out": -1}}, "fit: held_out must be at least 0, got -1"),
+        ({"fit": {"level": 95.0}}, "fit: level must be between 0 and 1, got 95"),
+        ({"fit": {"resamples": 1}}, "fit: resamples must be 0 (no band) or at least 2, got 1"),
+        ({"fit": {"resamples": -5}}, "fit: resamples must be 0"),
+        ({"fit": {"law": "power", "breaks": 2}}, "fit: breaks belongs to law bnsl, got law power"),
+        ({"fit": {"restarts": 0}}, "fit: restarts is 0, accepted: from 1"),
+        ({"fit": {"hops": 0}}, "fit: hops is 0, accepted: from 1"),
+        ({"fit": {"seed": -1}}, "fit: seed is -1, accepted: from 0"),
+        ({"fit": {"criterion": "bic"}}, "fit.criterion is 'bic', accepted: aicc, loo"),
+        ({"request": {"candidates": 0}}, "request: candidates must be at least 1, got 0"),
+        ({"cost": {**COST, "base_machines": float("inf")}}, "cost.base_machines is inf"),
+        ({"cost": {**COST, "threads": 0}}, "cost: threads must be at least 1, got 0"),
+        ({"revenue": {"price": 0.0}}, "revenue: price is 0.0, accepted: a number above 0"),
+        ({"revenue": {"price": -1.0}}, "revenue: price is -1.0, accepted: a number above 0"),
+        ({"revenue": {"slope": float("nan")}}, "revenue: slope is nan, accepted: a number"),
+        ({"design": {"minimal_roi": float("nan")}}, "design: minimal_roi is nan, accepted: a number"),
+        ({"design": {"minimal_roi": 1, "grid": {"foo": 1}}}, "design.grid: unknown key 'foo'"),
+        ({"design": {"minimal_roi": 1, "grid": {"ratio": 0}}}, "design.grid: ratio must be at least 1, got 0"),
+        ({"allocate": {"budget": -4, "scenarios": [{"name": "a", "slope": 1}]}}, "budget is -4, accepted: a number from 0"),
+        ({"allocate": {"budget": 1, "scenarios": [{"name": "a", "slope": 1, "price": -3}]}}, "price is -3, accepted"),
+        ({"allocate": {"budget": 1, "scenarios": [{"name": "a", "slope": float("inf")}]}}, "slope is inf, accepted"),
+        (
+            {"allocate": {"budget": 1, "scenarios": [{"name": "a", "candidates": [{"design": "x", "gain": 1, "cost": -4}]}]}},
+            "entry 1: scenario 'a', x: gain and cost must be finite and the cost not negative, got 1.0 and -4.0",
+        ),
         ({"set": {"training.seed": 1}}, "training.seed is not set in a grid"),
     ],
 )  # fmt: skip
 def test_strict_files(changes, match, tmp_path, capsys):
-    assert match in error_of(
-        capsys, "scaling", "ladder", write_ladder(tmp_path, **changes), "--output_dir", tmp_path / "o"
-    )
+    words = ("scaling", "ladder", write_ladder(tmp_path, **changes), "--output_dir", tmp_path / "o")
+    assert match in error_of(capsys, *words)
+    assert match in error_of(capsys, *words, "--dry-run")
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("name", [name for name in list_resources("recipes") if name.startswith("scaling/")])

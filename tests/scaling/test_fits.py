@@ -218,3 +218,10 @@ def test_round_trip_and_csv(tmp_path):
 def test_bad_input(x, y, options, match):
     with pytest.raises(ValueError, match=match):
         fit_scaling_law(x, y, **options)
+
+
+@pytest.mark.parametrize("name", ["restarts", "hops"])
+def test_a_search_without_starts_is_refused(name):
+    x = np.geomspace(1e6, 1e9, 7)
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        fit_scaling_law(x, 5 * x**-0.2, law="power_constant", **{name: 0})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -72,8 +73,8 @@ def compare_costs(options: CostRunOptions, say: Callable[[str], None] = lambda l
     base = options.runs[0] if options.base is None else options.base
     if Path(base).resolve() not in places:
         raise ValueError(f"--base {base} is none of the runs: {', '.join(options.runs)}")
-    if options.base_machines <= 0:
-        raise ValueError(f"--base-machines must be above 0, got {options.base_machines:g}")
+    if not 0 < options.base_machines < math.inf:
+        raise ValueError(f"--base-machines must be above 0 and finite, got {options.base_machines:g}")
     options.limits()  # bad values are told before anything is loaded
     cache = None if options.no_cache else default_cache() if options.cache is None else Path(options.cache)
     rows = []
@@ -107,8 +108,6 @@ def measure_run(
     path = local_folder(run)
     model, limits = saved_model(path), options.limits()
     if options.threads is not None:
-        if options.threads < 1:
-            raise ValueError(f"--threads must be at least 1, got {options.threads}")
         torch.set_num_threads(options.threads)
     shape = request_shape(model.config, request.candidates, request.length)
     here, fingerprint = machine(options.device), model_fingerprint(path)

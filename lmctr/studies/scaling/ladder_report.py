@@ -16,7 +16,7 @@ from lmctr.analysis.plots_scaling import plot_machine_cost
 from lmctr.evaluation.evaluator import LOWER_IS_BETTER
 from lmctr.scaling.allocation import Allocation, allocate
 from lmctr.scaling.cost_curve import CostCurve
-from lmctr.scaling.design import Design, DesignGrid, DesignResult, choose_design, mlp_flops
+from lmctr.scaling.design import Design, DesignResult, choose_design, mlp_flops
 from lmctr.scaling.fits import ScalingFit
 from lmctr.studies.scaling.allocate import allocation_dict, allocation_lines, allocation_table
 from lmctr.studies.scaling.design import DesignChoice
@@ -65,12 +65,8 @@ class Report:
             )
         notes: list[str] = []
         if section.grid is not None:
-            try:
-                grid = DesignGrid(**section.grid)
-            except TypeError as error:
-                raise ValueError(f"{ladder.path}: design.grid: {error}") from error
             curve = CostCurve([x_of[name] for name in cost_of], list(cost_of.values()))
-            every = grid.configurations()
+            every = section.sizes().configurations()
             inside = [size for size in every if curve.covers(mlp_flops(size))]
             for size in inside:
                 x_of[size], cost_of[size] = float(mlp_flops(size)), curve(mlp_flops(size))
