@@ -23,7 +23,7 @@ from lmctr.utils.tables import read_csv
 
 from .bands import widened_band
 from .bnsl import bnsl, fit_bnsl, num_parameters
-from .points import check_numbers, equal_lists
+from .points import check_changes, check_numbers, equal_lists
 
 __all__ = [
     "Extrapolation",
@@ -185,7 +185,7 @@ def fit_scaling_law(
         restarts, hops, seed: of the search.
 
     Raises:
-        ValueError: no restarts or hops, x or y that are not numbers, x not positive, y (or 1 - y) not positive, y that grows where the law falls, fewer than
+        ValueError: no restarts or hops, x or y that are not numbers, x not positive, y (or 1 - y) not positive, y that never changes or grows where the law falls, fewer than
             4 sizes, or fewer than the law needs.
 
     Example:
@@ -211,7 +211,11 @@ def fit_scaling_law(
             raise ValueError(
                 "y grows with x: pass complement=True or --complement (a metric below 1 that grows), or law='power' for an unbounded gain"
             )
-        what, accepted = ("1 - y", "False") if complement else ("y", "True, or law='power'")
+        # a metric that gets worse with size must not be talked into a law that goes on doing so
+        only = (
+            "False only where a lower y is the better one (a loss): else y gets worse with x, and no law of it helps"
+        )
+        what, accepted = ("1 - y", only) if complement else ("y", "True, or law='power'")
         raise ValueError(f"law={law!r} falls with x, but {what} grows; pass complement={accepted}")
     fits: list[ScalingFit] = []
     left_out: list[np.ndarray] = []
@@ -407,5 +411,6 @@ def _check_points(x: ArrayLike, y: ArrayLike, complement: bool) -> tuple[np.ndar
     target = 1.0 - y if complement else y
     check_numbers("x", x)
     check_numbers("1 - y" if complement else "y", target)
+    check_changes("y", y)
     order = np.argsort(x, kind="stable")
     return x[order], y[order], target[order]

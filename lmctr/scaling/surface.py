@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares, nnls
 
 from .bands import widened_band
-from .points import check_numbers
+from .points import check_changes, check_numbers
 
 __all__ = ["SURFACES", "Split", "SurfaceFit", "best_split", "fit_surface", "split_ends"]
 
@@ -144,7 +144,7 @@ def fit_surface(
         complement: fit 1 - y, for metrics below 1 that grow. absolute: residuals of y in place of its logarithm.
 
     Raises:
-        ValueError: values that are no positive numbers, lengths that differ, one value only of a size, too few pairs for the form.
+        ValueError: values that are no positive numbers, lengths that differ, one value only of a size or of y, too few pairs for the form.
     """
     if form != "auto" and form not in SURFACES:
         raise ValueError(f"form must be auto or one of {', '.join(SURFACES)}, got {form!r}")
@@ -154,6 +154,7 @@ def fit_surface(
     target = 1.0 - y if complement else y
     for name, values in (("u", u), ("v", v), ("1 - y" if complement else "y", target)):
         check_numbers(name, values)
+    check_changes("y", y)
     for name, values in (("u", u), ("v", v)):
         if len(np.unique(values)) < 2:
             raise ValueError(

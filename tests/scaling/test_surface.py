@@ -106,6 +106,7 @@ def test_absolute_residuals_fit_the_metric_itself():
         ({"y": np.ones(24)}, "equal length"),
         ({"u": -U}, "u must be positive"),
         ({"y": np.full(25, 1.5), "complement": True}, "1 - y must be positive"),
+        ({"y": np.full(25, 0.5)}, "y is 0.5 at all 25 points"),
     ],
 )
 def test_wrong_points(change, words):
