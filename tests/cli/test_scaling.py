@@ -107,6 +107,7 @@ def test_fit_refuses_bad_points(points, tmp_path, capsys):
     assert "1 - y must be positive" in error([(a, b + 0.5) for a, b in rising], "--complement")
     assert "--breaks belongs to --model bnsl" in error(rising, "--breaks", "1")
     assert "--resamples must be 0" in error(rising, "--resamples", "1")
+    assert "--seed is -1, accepted: from 0" in error(rising, "--seed", "-1")
     assert "has no column 'flop'" in error_of(capsys, "scaling", "fit", points, "--x", "flop", "--y", "r")
     assert "does not exist" in error_of(capsys, "scaling", "fit", tmp_path / "no.csv", "--x", "x", "--y", "y")
 
@@ -282,6 +283,10 @@ def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):
     assert "--minimal-roi is missing" in error_of(capsys, *words, *base)
     assert "outside the measured range" in error_of(capsys, *words, "--base", "128-128-1", "--minimal-roi", "1")
     assert "'a-b' is no list of sizes" in error_of(capsys, *words, "--base", "a-b", "--minimal-roi", "1")
+    for limit in (("--max-flops", "10"), ("--max-embedding-dim", "8")):
+        error = error_of(capsys, *words, *base, "--minimal-roi", "1", *limit)
+        assert "the grid has no size: none of 4 hidden layers meets --max-flops" in error
+        assert " ".join(limit) in error
     no_law = tmp_path / "x.json"
     no_law.write_text("{}")
     assert "holds no law" in error_of(capsys, "scaling", "design", "--fit", no_law, "--costs", file, *base, "--minimal-roi", "1")  # fmt: skip

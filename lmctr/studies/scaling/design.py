@@ -161,6 +161,12 @@ def choose_size(options: DesignOptions) -> DesignChoice:
     base = None if options.base is None else parse_sizes(options.base, "--base")
     if options.candidates is None:
         candidates = grid.configurations()
+        if not candidates:
+            raise ValueError(
+                f"the grid has no size: none of {options.num_hidden_layers} hidden layers meets --max-flops {options.max_flops:g}, "
+                f"--max-embedding-dim {options.max_embedding_dim} (steps of {options.embedding_step}) and --max-first-width {options.max_first_width} "
+                f"(steps of {options.width_step}) with --ratio {options.ratio}"
+            )
     else:
         rows = read_csv(options.candidates, text=["sizes"])
         candidates = [parse_sizes(row["sizes"], options.candidates) for row in rows]
