@@ -220,7 +220,9 @@ class CTRTrainingArguments(TrainingArguments):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 <= self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate must be a number above 0, such as 1e-3, got {self.learning_rate}")
+            raise ValueError(
+                f"learning_rate must be a number above 0, such as 1e-3, got {self.learning_rate}; 0 leaves these weights as they are"
+            )
         # The trial needs the model and a batch: `lmctr train` makes it, and gives the arguments its answer.
         self.chooses_bf16 = self.bf16 == "auto"
         if self.chooses_bf16:

@@ -343,6 +343,7 @@ def test_what_is_better_is_the_metrics_own_not_the_kind_of_fit(climbed, tmp_path
             {"allocate": {"budget": 1, "scenarios": [{"name": "a", "candidates": [{"design": "x", "gain": 1, "cost": -4}]}]}},
             "entry 1: scenario 'a', x: gain and cost must be finite and the cost not negative, got 1.0 and -4.0",
         ),
+        ({"set": {**SMALL, "training.learning_rate": 0}}, "point 'w2': training.learning_rate is 0, accepted in a grid: a number"),
         ({"set": {"training.seed": 1}}, "training.seed is not set in a grid"),
     ],
 )  # fmt: skip
