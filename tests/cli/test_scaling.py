@@ -500,6 +500,13 @@ def test_cost_measures_once_and_compares(saved, tmp_path, capsys):
     assert large["machines"] == np.ceil(large["fraction"])
     assert large["qps"] < small["qps"]  # 800 times the FLOPs
     assert not small["kept"]
+    best = small["capacity"]["batched"]
+    assert small["latency_ms"] == 1e3 * best["latency"]
+    assert small["median_latency_ms"] == 1e3 * best["median_latency"]
+    written = read(tmp_path, "cost.json")
+    assert (written["options"]["latency_limit"], written["options"]["latency_ms"]) == (0.5, 500.0)
+    units = written["units"]
+    assert (units["latency"], units["latency_limit"], units["latency_ms"]) == ("seconds", "seconds", "milliseconds")
     again = run(capsys, *words, "--output", tmp_path / "again.json")
     assert all(row["kept"] for row in read(tmp_path, "again.json")["models"])
     assert again == text

@@ -13,6 +13,7 @@ from cli_helpers import error_of, read
 from lmctr.cli.main import main
 from lmctr.scaling.fits import fit_scaling_law
 from lmctr.studies.grids.file import check_recipes
+from lmctr.studies.scaling import design, ladder_report
 from lmctr.studies.scaling.ladder_file import load_ladder
 from lmctr.utils.resources import list_resources
 
@@ -154,6 +155,38 @@ def test_costs_design_and_allocation_are_consistent(climbed):
     assert found["allocation"]["chosen"]["search"]["cost"] == pytest.approx(own["relative"])
 
 
+def test_units_and_what_the_numbers_come_from_are_written(climbed, tmp_path, monkeypatch):
+    _, out = climbed
+    found = read(out, "ladder.json")
+    assert found["revenue"] == {"slope": 1000.0, "intercept": 0.0, "price": 1.0, "unit": ""}
+    assert found["cost"] == {
+        "base": "w8",
+        "base_machines": 10,
+        "latency_ms": 2000,
+        "quantile": 0.99,
+        "confidence": 0.2,
+    }
+    drawn = []
+    monkeypatch.setattr(design, "plot_designs", lambda *points, **names: drawn.append(names))
+    monkeypatch.setattr(ladder_report, "plot_machine_cost", lambda *points, **names: None)
+    words = changed(climbed, tmp_path, revenue={"slope": 1000, "unit": "kEUR a day"})
+    words.remove("--no-plots")
+    assert main(words) == 0
+    assert read(tmp_path / "out", "ladder.json")["revenue"]["unit"] == "kEUR a day"
+    assert (drawn[0]["gain_name"], drawn[0]["cost_name"]) == (
+        "gain (kEUR a day)",
+        "machine cost relative to w8 (kEUR a day)",
+    )
+
+
+def test_sizes_of_the_front_have_their_flops(climbed):
+    _, out = climbed
+    text = (out / "report.md").read_text()
+    front = text[text.index("| design | FLOPs | gain |") :]
+    assert "| w256 | 12.80k |" in front
+    assert "chosen: w256, 12.80k FLOPs: gain" in text
+
+
 def test_the_report(climbed):
     path, out = climbed
     text = (out / "report.md").read_text()
@@ -163,7 +196,7 @@ def test_the_report(climbed):
         "p99 of at most 2000 ms at 20% confidence",
         "held out: the 2 largest sizes",
         "## Design under a return on machine cost",
-        "chosen: w256: gain",
+        "chosen: w256, 12.80k FLOPs: gain",
         "choices of 20 bootstrap laws: w256 100%",
         "## Allocation between scenarios",
         f"lmctr scaling ladder {path}",

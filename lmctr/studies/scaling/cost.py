@@ -25,6 +25,13 @@ from lmctr.utils.measure import machine
 from lmctr.utils.progress import say
 
 
+_UNITS = {
+    **dict.fromkeys(("qps", "qps_interval"), "requests per second"),
+    **dict.fromkeys(("latency_ms", "median_latency_ms"), "milliseconds"),
+    **dict.fromkeys(("latency", "median_latency", "latency_limit", "window_seconds", "max_seconds"), "seconds"),
+}
+
+
 @dataclass(frozen=True)
 class CostComparison:
     """Capacities and machines of several models.
@@ -54,7 +61,8 @@ class CostComparison:
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it; `lmctr scaling design` reads "models"."""
         machines = {"base": self.base, "base_machines": self.options.base_machines}
-        return {"models": self.models, **machines, "options": asdict(self.options.limits())}
+        asked = asdict(self.options.limits()) | {"latency_ms": self.options.latency_ms}
+        return {"models": self.models, **machines, "options": asked, "units": _UNITS}
 
 
 def run(options: CostRunOptions) -> None:
@@ -130,6 +138,8 @@ def measure_run(
         "flops_per_request": flops["per_request"],
         "flops_per_sample": flops["per_sample"],
         "qps": capacity.qps,
+        "latency_ms": 1e3 * capacity.batched.latency,
+        "median_latency_ms": 1e3 * capacity.batched.median_latency,
         "capacity": capacity.to_dict(),
         "kept": kept is not None,
         "machine": here,

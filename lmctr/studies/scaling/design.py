@@ -99,10 +99,11 @@ class DesignChoice:
             for design in self.result.candidates
         ]
 
-    def draw(self, path: Path, title: str | None = None) -> None:
-        """The picture of the search."""
+    def draw(self, path: Path, title: str | None = None, unit: str = "") -> None:
+        """The picture of the search. unit: of gain and cost, at its axes."""
         result = self.result
         relative = "" if result.base is None else f" relative to {sizes_text(result.base.sizes)}"
+        within = f" ({unit})" if unit else ""
         every, front = (
             ([design.cost for design in designs], [design.gain for design in designs])
             for designs in (result.candidates, result.front)
@@ -113,8 +114,8 @@ class DesignChoice:
             front=front,
             best=(result.best.cost, result.best.gain),
             minimal_roi=result.minimal_roi,
-            cost_name=f"machine cost{relative}",
-            gain_name="gain",
+            cost_name=f"machine cost{relative}{within}",
+            gain_name=f"gain{within}",
             title=title,
         )
 

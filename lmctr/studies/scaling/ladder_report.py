@@ -7,6 +7,7 @@ of the bootstrap; machine costs and G are taken as given there.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -81,7 +82,8 @@ class Report:
             gain, cost = gain_of.__getitem__, cost_of.__getitem__
             return choose_design(candidates, gain, cost, section.minimal_roi, reference, relative=section.relative)
 
-        self.design = DesignChoice(choice(fit), notes)
+        flops = {row["size"]: float(row["flops_per_sample"]) for row in self.sizes}
+        self.design = DesignChoice(_with_flops(choice(fit), flops), notes)
         if self.analysis.band is None:
             return
         for law in fit.bootstrap(self.analysis.options.resamples, self.analysis.options.seed):
@@ -227,9 +229,18 @@ class Report:
             "noise": self.noise(),
             **self.analysis.to_dict(),
             "machine": machine() if self.ladder.cost is not None else None,
+            "cost": None if self.ladder.cost is None else self._cost_dict(),
+            "revenue": self.ladder.revenue.model_dump(),
             "design": None if self.design is None else self._design_dict(self.design),
             "allocation": None if self.allocation is None else allocation_dict(self.allocation),
             "command": self.command,
+        }
+
+    def _cost_dict(self) -> dict[str, Any]:
+        """What machines are counted from; times beside are in seconds where their names do not say milliseconds."""
+        cost = self.ladder.cost
+        return {
+            name: getattr(cost, name) for name in ("base", "base_machines", "latency_ms", "quantile", "confidence")
         }
 
     def _design_dict(self, choice: DesignChoice) -> dict[str, Any]:
@@ -272,6 +283,17 @@ class Report:
             plot_machine_cost(x, cost, folder / "cost.png", labels=labels, x_name=words)
             names.append("cost.png")
         if self.design is not None:
-            self.design.draw(folder / "pareto.png", title=self.ladder.name)
+            self.design.draw(folder / "pareto.png", title=self.ladder.name, unit=self.ladder.revenue.unit)
             names.append("pareto.png")
         return names
+
+
+def _with_flops(found: DesignResult, flops: dict[str, float]) -> DesignResult:
+    """A choice among named sizes with their FLOPs of a sample, which the names do not tell."""
+
+    def known(design: Design) -> Design:
+        return dataclasses.replace(design, flops=flops.get(design.sizes, design.flops))
+
+    base = None if found.base is None else known(found.base)
+    front, candidates = (tuple(map(known, designs)) for designs in (found.front, found.candidates))
+    return dataclasses.replace(found, best=known(found.best), base=base, front=front, candidates=candidates)
