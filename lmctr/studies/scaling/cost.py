@@ -24,7 +24,6 @@ from lmctr.studies.scaling.tables import flops_text, show_and_write
 from lmctr.utils.measure import machine
 from lmctr.utils.progress import say
 
-
 _UNITS = {
     **dict.fromkeys(("qps", "qps_interval"), "requests per second"),
     **dict.fromkeys(("latency_ms", "median_latency_ms"), "milliseconds"),
