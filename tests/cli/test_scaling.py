@@ -107,6 +107,11 @@ def test_fit_refuses_bad_points(points, tmp_path, capsys):
     assert "1 - y must be positive" in error([(a, b + 0.5) for a, b in rising], "--complement")
     assert "--breaks belongs to --model bnsl" in error(rising, "--breaks", "1")
     assert "--resamples must be 0" in error(rising, "--resamples", "1")
+    for words in (("--predict", "1e8", "0"), ("--predict", "nan")):
+        assert main(["scaling", "fit", str(points), "--x", "flops", "--y", "r", "--complement", *words]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""  # it came after the whole fit
+        assert f"--predict and --product take numbers above 0, got {words[-1]}" in said.err
     assert "--seed is -1, accepted: from 0" in error(rising, "--seed", "-1")
     assert "has no column 'flop'" in error_of(capsys, "scaling", "fit", points, "--x", "flop", "--y", "r")
     assert "does not exist" in error_of(capsys, "scaling", "fit", tmp_path / "no.csv", "--x", "x", "--y", "y")
@@ -138,6 +143,18 @@ def test_revenue_compares_metrics(tmp_path, capsys):
     assert written["metrics"]["rr"]["slope"] == pytest.approx(slope)
     assert (tmp_path / "out" / "revenue.png").stat().st_size > 5_000
     assert "| rr |" in (tmp_path / "out" / "revenue.md").read_text()
+
+
+def test_revenue_names_the_columns_that_it_leaves_out(tmp_path, capsys):
+    rows = [{"model": f"m{i}", "rr": 0.1 * i, "opa": 0.2 * i if i != 2 else "", "revenue": i} for i in range(5)]
+    file = write_csv(tmp_path / "p.csv", rows)
+    assert main(["scaling", "revenue", str(file), "--output", str(tmp_path / "out"), "--no-plots"]) == 0
+    warned = "opa is left out: no number in line 4; mend it, or choose by --metrics"
+    assert capsys.readouterr().err == f"warning: {warned}\n"  # the names of the models are no metric with a gap
+    assert read(tmp_path / "out", "revenue.json")["notes"] == [warned]
+    assert warned in (tmp_path / "out" / "revenue.md").read_text()
+    assert main(["scaling", "revenue", str(file), "--metrics", "rr"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_revenue_refuses_bad_pairs(tmp_path, capsys):
@@ -511,6 +528,12 @@ def test_cost_measures_once_and_compares(saved, tmp_path, capsys):
     assert all(row["kept"] for row in read(tmp_path, "again.json")["models"])
     assert again == text
     assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_the_help_of_cost_says_that_the_plain_forward_is_measured(capsys):
+    with pytest.raises(SystemExit):
+        main(["scaling", "cost", "--help"])
+    assert "the model's plain forward; retrieval models" in " ".join(capsys.readouterr().out.split())
 
 
 def test_cost_under_a_limit_that_no_load_meets(saved, tmp_path, capsys):

@@ -149,6 +149,8 @@ class FitOptions(LawOptions, ResultFolder):
             raise ValueError("--form and --product belong to a law of two sizes: give --x2 COLUMN")
         if self.x2 is not None and (self.law != "auto" or self.breaks is not None):
             raise ValueError("--model and --breaks belong to a law of one size; with --x2 choose by --form")
+        if wrong := [x for x in (*self.predict, *self.product) if not 0 < x < math.inf]:
+            raise ValueError(f"--predict and --product take numbers above 0, got {wrong[0]:g}")
         if self.x2 is not None and len(self.predict) % 2:
             raise ValueError(f"--predict takes pairs with --x2, got {len(self.predict)} numbers")
         super().__post_init__()
@@ -174,7 +176,8 @@ class MeasureOptions(SweepOptions):
 class CostRunOptions(MeasureOptions, RequestOptions, ResultFile):
     """Measure the highest rate of each saved model under a limit on the 99th percentile of its latency, on this machine, with random
     inputs of fixed size, for single and batched requests; then the machines that the base model's load needs with each. The load is
-    closed: each client waits for its answer. Results are kept, and found again on the same machine and model."""
+    closed: each client waits for its answer. What runs is the model's plain forward; retrieval models, which lmctr serves by halves of
+    user and ad (split_first_layer), may cost less there. Results are kept, and found again on the same machine and model."""
 
     runs: list[str] = option("folder with a saved model, or its id on the Hub", positional=True, metavar="RUN")
     base: str | None = option("the model in use today, one of the runs (default: the first)", None, metavar="RUN")
