@@ -26,7 +26,8 @@ from lmctr.utils.lazy import load_target
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("data", "runs", "serving", "analysis", "statistics")
-MODULES = ("lmctr.evaluation.metrics", "lmctr.scaling.fits", "lmctr.training.lora")
+_SCALING = ("fits", "surface", "cost", "load", "cost_curve", "revenue", "design", "allocation", "flops", "inputs")
+MODULES = ("lmctr.evaluation.metrics", *(f"lmctr.scaling.{name}" for name in _SCALING), "lmctr.training.lora")
 # Pages that stand elsewhere in the repository, and where the site has them.
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")

@@ -172,6 +172,7 @@ def plot_revenue(
         axes.set_title(f"{name.replace('_', ' ')}: R² = {r2:.3f}", fontsize=9)
         axes.set_xlabel(name.replace("_", " "), fontsize=8)
         axes.tick_params(labelsize=7)
+        axes.locator_params(axis="x", nbins=5)  # a panel is narrow: more labels run into each other
         plain_axes(axes)
     figure.supylabel(revenue_name.replace("_", " "), fontsize=9)
     return save_figure(figure, path)

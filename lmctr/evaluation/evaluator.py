@@ -12,6 +12,7 @@ from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.tables import text_table
 
 __all__ = [
+    "LOWER_IS_BETTER",
     "METRIC_NAMES",
     "METRIC_TITLES",
     "RANKING_METRIC_NAMES",
@@ -26,6 +27,9 @@ METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "user_auc", "normalized_entrop
 RANKING_METRIC_NAMES = ("revenue_ratio", "ordered_pair_accuracy", "ndcg", "recall")
 """Keys of the metrics dict of a run on impressions (`lmctr.evaluation.ranking_evaluator`), likewise; `<metric>_dropped` counts the
 impressions that have no value."""
+
+LOWER_IS_BETTER = ("loss", "normalized_entropy", "expected_calibration_error")
+"""How the names of metrics end that are the better the lower they are."""
 
 METRIC_TITLES = {
     **dict(zip(RANKING_METRIC_NAMES, ("R/R*", "OPA", "NDCG", "Recall"))),

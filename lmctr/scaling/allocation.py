@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .design import Design, UnreachableReturnError, pareto_front
 
-__all__ = ["Allocation", "allocate"]
+__all__ = ["Allocation", "allocate", "check_designs"]
 
 _SLACK = 1e-12  # a budget that the costs meet exactly must not be missed by rounding
 
@@ -42,6 +42,16 @@ class _Sum(NamedTuple):
     chosen: tuple[Design, ...]
 
 
+def check_designs(scenario: str, designs: Sequence[Design]) -> None:
+    """Raise `ValueError` that names the first candidate whose gain or cost is not finite, or whose cost is negative."""
+    for design in designs:
+        if not (math.isfinite(design.gain) and math.isfinite(design.cost) and design.cost >= 0):
+            raise ValueError(
+                f"scenario {scenario!r}, {design.sizes}: gain and cost must be finite and the cost not negative, "
+                f"got {design.gain} and {design.cost}"
+            )
+
+
 def allocate(scenarios: Mapping[str, Sequence[Design]], budget: float, minimal_roi: float = 1.0) -> Allocation:
     """Choose one design per scenario: most gain, sum of costs <= budget, gain / cost >= minimal_roi in each (Eq. 9).
 
@@ -66,12 +76,7 @@ def allocate(scenarios: Mapping[str, Sequence[Design]], budget: float, minimal_r
     total = 0
     for name, designs in scenarios.items():
         total += len(designs)
-        for design in designs:
-            if not (math.isfinite(design.gain) and math.isfinite(design.cost) and design.cost >= 0):
-                raise ValueError(
-                    f"scenario {name!r}, {design.sizes}: gain and cost must be finite and the cost not negative, "
-                    f"got {design.gain} and {design.cost}"
-                )
+        check_designs(name, designs)
         admissible[name] = [design for design in designs if design.gain >= minimal_roi * design.cost]
         if not admissible[name]:
             best = f"the highest is {max(x.roi for x in designs):.6g}" if designs else "it has no candidates"

@@ -128,8 +128,9 @@ class DesignResult:
 
     @property
     def highest_roi(self) -> float | None:
-        """The highest ROI of a design that gains, None where none does."""
-        return max((design.roi for design in self.candidates if design.gain > 0), default=None)
+        """The highest ROI of a design that gains, infinite where it costs no more than the base; None where none gains."""
+        gains = (design for design in self.candidates if design.gain > 0)
+        return max((design.roi if design.cost > 0 else float("inf") for design in gains), default=None)
 
 
 def choose_design(

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
-from scipy.special import ndtri, stdtrit
 
 from lmctr.utils.tables import read_csv
 
+from .bands import widened_band
 from .bnsl import bnsl, fit_bnsl, num_parameters
-from .points import check_numbers, equal_lists
+from .points import check_changes, check_numbers, equal_lists
 
 __all__ = [
     "Extrapolation",
@@ -129,21 +129,17 @@ class ScalingFit:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends of the pointwise bootstrap band of the curve at x. Arguments: see `bootstrap`; 0 < level < 1.
 
-        The percentiles are moved away from the curve by the ratio of Student's quantile, of the points left over, to the normal one (the expanded
-        percentiles of Hesterberg, https://arxiv.org/abs/1411.5279): a few points' residuals tell little of their own spread. Where the law was
-        chosen among several the band is still too narrow, because that choice is not drawn again.
+        The percentiles are widened, see `widened_band`. Where the law was chosen among several the band is still too narrow, because that choice
+        is not drawn again.
         """
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, got {level}")
-        fits, ends = self.bootstrap(num_samples, seed), np.array([1 - level, 1 + level]) / 2
+        fits = self.bootstrap(num_samples, seed)
         to, back = (np.asarray, np.asarray) if self.absolute else (np.log, np.exp)
         x = np.asarray(x, dtype=np.float64)
         curves = to(np.stack([bnsl(x, **fit.parameters) for fit in fits]))
-        center, wider = (
-            to(bnsl(x, **self.parameters)),
-            stdtrit(len(self.x) - self.num_parameters, ends[1]) / ndtri(ends[1]),
-        )
-        low, high = back(center + (np.quantile(curves, ends, axis=0) - center) * wider)
+        center = to(bnsl(x, **self.parameters))
+        low, high = back(widened_band(curves, center, len(self.x) - self.num_parameters, level))
         return (1.0 - high, 1.0 - low) if self.complement else (low, high)
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,7 +185,7 @@ def fit_scaling_law(
         restarts, hops, seed: of the search.
 
     Raises:
-        ValueError: x or y that are not numbers, x not positive, y (or 1 - y) not positive, y that grows where the law falls, fewer than
+        ValueError: no restarts or hops, x or y that are not numbers, x not positive, y (or 1 - y) not positive, y that never changes or grows where the law falls, fewer than
             4 sizes, or fewer than the law needs.
 
     Example:
@@ -204,6 +200,9 @@ def fit_scaling_law(
         raise ValueError(f"breaks is of law='bnsl' only, got law={law!r}")
     if breaks is not None and (isinstance(breaks, bool) or not isinstance(breaks, int) or breaks < 0):
         raise ValueError(f"breaks must be an integer of at least 0, got {breaks!r}")
+    for name, count in (("restarts", restarts), ("hops", hops)):
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
     x, y, target = _check_points(x, y, complement)
     sizes = len(np.unique(x))
     tried = _allowed(law, breaks, sizes, max_breaks, allow_overfit)
@@ -212,7 +211,11 @@ def fit_scaling_law(
             raise ValueError(
                 "y grows with x: pass complement=True or --complement (a metric below 1 that grows), or law='power' for an unbounded gain"
             )
-        what, accepted = ("1 - y", "False") if complement else ("y", "True, or law='power'")
+        # a metric that gets worse with size must not be talked into a law that goes on doing so
+        only = (
+            "False only where a lower y is the better one (a loss): else y gets worse with x, and no law of it helps"
+        )
+        what, accepted = ("1 - y", only) if complement else ("y", "True, or law='power'")
         raise ValueError(f"law={law!r} falls with x, but {what} grows; pass complement={accepted}")
     fits: list[ScalingFit] = []
     left_out: list[np.ndarray] = []
@@ -408,5 +411,6 @@ def _check_points(x: ArrayLike, y: ArrayLike, complement: bool) -> tuple[np.ndar
     target = 1.0 - y if complement else y
     check_numbers("x", x)
     check_numbers("1 - y" if complement else "y", target)
+    check_changes("y", y)
     order = np.argsort(x, kind="stable")
     return x[order], y[order], target[order]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["check_numbers", "equal_lists"]
+__all__ = ["check_changes", "check_numbers", "equal_lists"]
 
 
 def equal_lists(**lists: ArrayLike) -> list[np.ndarray]:
@@ -25,3 +25,11 @@ def check_numbers(name: str, values: np.ndarray, positive: bool = True) -> None:
         place = int(np.flatnonzero(bad)[0])
         accepted = "positive and finite" if positive else "finite"
         raise ValueError(f"{name} must be {accepted}, got {values[place]} at point {place}")
+
+
+def check_changes(name: str, values: np.ndarray) -> None:
+    """Raise `ValueError` where a metric is the same at every point, up to rounding: a law of it would be one of rounding."""
+    if np.ptp(values) <= 1e-12 * np.abs(values).max():
+        raise ValueError(
+            f"{name} is {values[0]:g} at all {len(values)} points: there is nothing that a law could explain"
+        )

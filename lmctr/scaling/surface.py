@@ -10,6 +10,7 @@ each also without the constant A. A, B and C are not negative, and neither are t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares, nnls
 
-from .points import check_numbers
+from .bands import widened_band
+from .points import check_changes, check_numbers
 
-__all__ = ["SURFACES", "Split", "SurfaceFit", "best_split", "fit_surface"]
+__all__ = ["SURFACES", "Split", "SurfaceFit", "best_split", "fit_surface", "split_ends"]
 
 SURFACES = {"multiplicative": 3, "additive": 4, "multiplicative_constant": 4, "additive_constant": 5}
 """Forms, and the parameters of each."""
@@ -71,7 +73,7 @@ class SurfaceFit:
         Raises:
             ValueError: fewer than 2 samples, or no more points than parameters.
         """
-        points, free = len(self.u), len(self.u) - self.num_parameters
+        points, free = len(self.u), self.free
         if num_samples < 2:
             raise ValueError(f"num_samples must be at least 2, got {num_samples}")
         if free < 1:
@@ -89,15 +91,40 @@ class SurfaceFit:
             fits.append(_with(self, parameters))
         return fits
 
+    @property
+    def free(self) -> int:
+        """Points less parameters."""
+        return len(self.u) - self.num_parameters
+
     def band(
-        self, u: ArrayLike, v: ArrayLike, level: float = 0.9, num_samples: int = 200, seed: int = 0
+        self,
+        u: ArrayLike,
+        v: ArrayLike,
+        level: float = 0.9,
+        num_samples: int = 200,
+        seed: int = 0,
+        refits: Sequence[SurfaceFit] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends of the pointwise bootstrap band at pairs of sizes; the form is not chosen again."""
+        """Lower and upper ends of the pointwise bootstrap band at pairs of sizes.
+
+        The percentiles are widened, see `widened_band`; the form is not chosen again, and bands are still somewhat narrow: on 60 draws of 11
+        points with 0.5 % noise bands of 90 % held the truth at four pairs in 0.85 to 0.87 (additive with a constant, given) and 0.82 to 0.87 (additive,
+        given) of the draws, and where the form was chosen in 0.77 (twice the largest sizes) to 0.85.
+
+        Args:
+            u, v: sizes, of one shape. level: between 0 and 1. num_samples, seed: of `bootstrap`. refits: its laws, where there are some.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, got {level}")
-        values = np.stack([fit.predict(u, v) for fit in self.bootstrap(num_samples, seed)])
-        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        return low, high
+        fits = self.bootstrap(num_samples, seed) if refits is None else refits
+        to, back = (np.asarray, np.asarray) if self.absolute else (np.log, np.exp)
+
+        def curve(fit: SurfaceFit) -> np.ndarray:
+            values = fit.predict(u, v)
+            return to(1.0 - values if self.complement else values)
+
+        low, high = back(widened_band(np.stack([curve(fit) for fit in fits]), curve(self), self.free, level))
+        return (1.0 - high, 1.0 - low) if self.complement else (low, high)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
@@ -117,7 +144,7 @@ def fit_surface(
         complement: fit 1 - y, for metrics below 1 that grow. absolute: residuals of y in place of its logarithm.
 
     Raises:
-        ValueError: values that are no positive numbers, lengths that differ, one value only of a size, too few pairs for the form.
+        ValueError: values that are no positive numbers, lengths that differ, one value only of a size or of y, too few pairs for the form.
     """
     if form != "auto" and form not in SURFACES:
         raise ValueError(f"form must be auto or one of {', '.join(SURFACES)}, got {form!r}")
@@ -127,6 +154,7 @@ def fit_surface(
     target = 1.0 - y if complement else y
     for name, values in (("u", u), ("v", v), ("1 - y" if complement else "y", target)):
         check_numbers(name, values)
+    check_changes("y", y)
     for name, values in (("u", u), ("v", v)):
         if len(np.unique(values)) < 2:
             raise ValueError(
@@ -178,14 +206,18 @@ def best_split(fit: SurfaceFit, product: float, ends: tuple[float, float] | None
         ValueError: a product that is not positive, or so that no such pair is within the measured sizes.
     """
     check_numbers("product", np.array([product]))
-    low = max(fit.u.min(), product / fit.v.max()) if ends is None else ends[0]
-    high = min(fit.u.max(), product / fit.v.min()) if ends is None else ends[1]
+    low, high = split_ends(fit, product) if ends is None else ends
     if low > high:
         raise ValueError(f"no measured pair of sizes comes near the product {product:g}")
     u = np.geomspace(low, high, 2001)
     values = fit.predict(u, product / u)
     place = int(np.argmax(values) if fit.complement else np.argmin(values))
     return Split(float(u[place]), float(product / u[place]), float(values[place]), 0 < place < len(u) - 1)
+
+
+def split_ends(fit: SurfaceFit, product: float) -> tuple[float, float]:
+    """The smallest and the largest u for which u and product / u stay among the measured sizes."""
+    return max(fit.u.min(), product / fit.v.max()), min(fit.u.max(), product / fit.v.min())
 
 
 def _curve(form: str, p: dict[str, float], u: np.ndarray, v: np.ndarray) -> np.ndarray:

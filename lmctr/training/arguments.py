@@ -12,6 +12,7 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
+from lmctr.evaluation.evaluator import LOWER_IS_BETTER
 from lmctr.training.optim import EMBEDDING_OPTIMIZERS
 from lmctr.utils.lazy import load_target
 
@@ -43,7 +44,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 """Arguments of `TrainingArguments` that would have no effect, with the value that they keep, and why."""
 _LAUNCHED = "ACCELERATE_MIXED_PRECISION"
-_LOWER_IS_BETTER = ("loss", "normalized_entropy", "expected_calibration_error")
 
 
 def _field(default: Any, says: str) -> Any:
@@ -220,7 +220,9 @@ class CTRTrainingArguments(TrainingArguments):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 <= self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate must be a number above 0, such as 1e-3, got {self.learning_rate}")
+            raise ValueError(
+                f"learning_rate must be a number above 0, such as 1e-3, got {self.learning_rate}; 0 leaves these weights as they are"
+            )
         # The trial needs the model and a batch: `lmctr train` makes it, and gives the arguments its answer.
         self.chooses_bf16 = self.bf16 == "auto"
         if self.chooses_bf16:
@@ -296,7 +298,7 @@ class CTRTrainingArguments(TrainingArguments):
                 )
         self._rename_checkpointing()
         if self.greater_is_better is None and self.metric_for_best_model is not None:
-            self.greater_is_better = not self.metric_for_best_model.endswith(_LOWER_IS_BETTER)
+            self.greater_is_better = not self.metric_for_best_model.endswith(LOWER_IS_BETTER)
         self.load_callbacks()  # an error in a name comes before the training
         super().__post_init__()
         wants_cpu = self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")

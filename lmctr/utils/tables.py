@@ -15,7 +15,7 @@ from typing import Any
 from lmctr.utils.files import check_file, write_text
 from lmctr.utils.suggest import did_you_mean
 
-__all__ = ["markdown_table", "read_csv", "spread_cells", "text_table", "write_csv"]
+__all__ = ["markdown_table", "read_cells", "read_csv", "spread_cells", "text_table", "write_csv"]
 
 Table = Sequence[Sequence[str]]
 
@@ -89,30 +89,55 @@ def read_csv(path: str | Path, text: Sequence[str] = (), numbers: Sequence[str] 
         path: the file. text: columns that are kept as text. numbers: columns that are read as finite floats.
 
     Raises:
-        ValueError: a column is missing (with the nearest there is), an empty or wrong value (with its line), no rows.
+        ValueError: a column is missing (with the nearest there is), an empty or wrong value (with its line), no rows, and
+            what `read_cells` refuses.
         FileNotFoundError: no such file.
     """
+    there, given = read_cells(path)
+    for name in (*text, *numbers):
+        if name not in there:
+            hint = did_you_mean(name, there, "did you mean")
+            raise ValueError(f"{path} has no column {name!r};{hint} its columns: {', '.join(there)}")
     rows = []
-    with open(check_file(path), newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        there = list(reader.fieldnames or ())
-        for name in (*text, *numbers):
-            if name not in there:
-                hint = did_you_mean(name, there, "did you mean")
-                raise ValueError(f"{path} has no column {name!r};{hint} its columns: {', '.join(there)}")
-        for row in reader:
-            values: dict[str, Any] = {name: (row[name] or "").strip() for name in text}
-            for name in text:
-                if not values[name]:
-                    raise ValueError(f"{path}, line {reader.line_num}: column {name!r} is empty")
-            for name in numbers:
-                try:
-                    values[name] = float(row[name])
-                except (TypeError, ValueError):
-                    values[name] = math.nan
-                if not math.isfinite(values[name]):
-                    raise ValueError(f"{path}, line {reader.line_num}: {name} is no number: {row[name]!r}")
-            rows.append(values)
+    for line, row in given:
+        values: dict[str, Any] = {name: (row[name] or "").strip() for name in text}
+        for name in text:
+            if not values[name]:
+                raise ValueError(f"{path}, line {line}: column {name!r} is empty")
+        for name in numbers:
+            try:
+                values[name] = float(row[name])
+            except (TypeError, ValueError):
+                values[name] = math.nan
+            if not math.isfinite(values[name]):
+                raise ValueError(f"{path}, line {line}: {name} is no number: {row[name]!r}")
+        rows.append(values)
     if not rows:
         raise ValueError(f"{path} has a header and no rows")
     return rows
+
+
+def read_cells(path: str | Path) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
+    """Columns of a small CSV file with a header, and its rows as text, each with its line; a row that ends early has None in the rest.
+
+    Raises:
+        ValueError: no CSV file in UTF-8, two columns of one name, a row of more values than columns (with its line).
+        FileNotFoundError: no such file.
+    """
+    rows = []
+    try:
+        with open(check_file(path), newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = list(reader.fieldnames or ())
+            if twice := [name for name in dict.fromkeys(columns) if name and columns.count(name) > 1]:
+                raise ValueError(f"{path} has two columns {twice[0]!r}: give each a name of its own")
+            for row in reader:
+                if None in row:  # the values that stand beyond the last column: it is not known which ones were meant
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: {len(columns) + len(row[None])} values for {len(columns)} columns; write numbers with "
+                        "a decimal point and without thousand separators (0.5, 1000), and text that holds a comma in quotes"
+                    )
+                rows.append((reader.line_num, row))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no CSV file in UTF-8: {error}") from error
+    return columns, rows

@@ -1,5 +1,7 @@
 """Pictures of scaling: what is drawn, read from the figures."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -67,3 +69,20 @@ def test_nothing_to_draw(tmp_path):
     ):
         with pytest.raises(ValueError, match="to draw"):
             call()
+
+
+def test_labels_of_the_revenue_panels_stay_apart(tmp_path, monkeypatch):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figures = []
+    monkeypatch.setattr(plots_scaling, "save_figure", lambda figure, path: figures.append(figure))
+    metrics = {name: [0.812345, 0.812445, 0.8125] for name in ("a", "b", "c")}
+    plot_revenue(metrics, [1, 2, 3], dict.fromkeys(metrics, (1.0, 0.0, 1.0)), tmp_path / "a.png")
+    renderer = FigureCanvasAgg(figures[0]).get_renderer()
+    figures[0].draw(renderer)
+    for axes in figures[0].axes:
+        low, high = axes.get_xlim()
+        labels = [tick.label1 for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+        boxes = [label.get_window_extent(renderer) for label in labels]
+        assert len(boxes) >= 2
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

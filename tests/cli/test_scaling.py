@@ -107,6 +107,12 @@ def test_fit_refuses_bad_points(points, tmp_path, capsys):
     assert "1 - y must be positive" in error([(a, b + 0.5) for a, b in rising], "--complement")
     assert "--breaks belongs to --model bnsl" in error(rising, "--breaks", "1")
     assert "--resamples must be 0" in error(rising, "--resamples", "1")
+    for words in (("--predict", "1e8", "0"), ("--predict", "nan")):
+        assert main(["scaling", "fit", str(points), "--x", "flops", "--y", "r", "--complement", *words]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""  # it came after the whole fit
+        assert f"--predict and --product take numbers above 0, got {words[-1]}" in said.err
+    assert "--seed is -1, accepted: from 0" in error(rising, "--seed", "-1")
     assert "has no column 'flop'" in error_of(capsys, "scaling", "fit", points, "--x", "flop", "--y", "r")
     assert "does not exist" in error_of(capsys, "scaling", "fit", tmp_path / "no.csv", "--x", "x", "--y", "y")
 
@@ -137,6 +143,18 @@ def test_revenue_compares_metrics(tmp_path, capsys):
     assert written["metrics"]["rr"]["slope"] == pytest.approx(slope)
     assert (tmp_path / "out" / "revenue.png").stat().st_size > 5_000
     assert "| rr |" in (tmp_path / "out" / "revenue.md").read_text()
+
+
+def test_revenue_names_the_columns_that_it_leaves_out(tmp_path, capsys):
+    rows = [{"model": f"m{i}", "rr": 0.1 * i, "opa": 0.2 * i if i != 2 else "", "revenue": i} for i in range(5)]
+    file = write_csv(tmp_path / "p.csv", rows)
+    assert main(["scaling", "revenue", str(file), "--output", str(tmp_path / "out"), "--no-plots"]) == 0
+    warned = "opa is left out: no number in line 4; mend it, or choose by --metrics"
+    assert capsys.readouterr().err == f"warning: {warned}\n"  # the names of the models are no metric with a gap
+    assert read(tmp_path / "out", "revenue.json")["notes"] == [warned]
+    assert warned in (tmp_path / "out" / "revenue.md").read_text()
+    assert main(["scaling", "revenue", str(file), "--metrics", "rr"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_revenue_refuses_bad_pairs(tmp_path, capsys):
@@ -265,6 +283,12 @@ def test_a_size_that_was_measured_twice_costs_the_mean(law_file, tmp_path, capsy
     assert "--revenue and --intercept both say what the metric is worth" in said
 
 
+def test_costs_with_a_header_in_quotes(tmp_path):
+    path = tmp_path / "quoted.csv"
+    path.write_text('"sizes","machines"\n"8-4-1","2"\n"16-4-1","3"\n')
+    assert read_costs(path)(mlp_flops((8, 4, 1)), (8, 4, 1)) == 2.0
+
+
 def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):
     file = costs(tmp_path, [BASE, (60_000, 1024, 1024, 1024, 1024, 1)], lambda flops: flops / 1e6)
     words = ["scaling", "design", "--fit", law_file, "--costs", file]
@@ -276,12 +300,29 @@ def test_design_refuses_what_cannot_be(law_file, tmp_path, capsys):
     assert "--minimal-roi is missing" in error_of(capsys, *words, *base)
     assert "outside the measured range" in error_of(capsys, *words, "--base", "128-128-1", "--minimal-roi", "1")
     assert "'a-b' is no list of sizes" in error_of(capsys, *words, "--base", "a-b", "--minimal-roi", "1")
+    for limit in (("--max-flops", "10"), ("--max-embedding-dim", "8")):
+        error = error_of(capsys, *words, *base, "--minimal-roi", "1", *limit)
+        assert "the grid has no size: none of 4 hidden layers meets --max-flops" in error
+        assert " ".join(limit) in error
     no_law = tmp_path / "x.json"
     no_law.write_text("{}")
     assert "holds no law" in error_of(capsys, "scaling", "design", "--fit", no_law, "--costs", file, *base, "--minimal-roi", "1")  # fmt: skip
     assert "holds no machine costs" in error_of(capsys, "scaling", "design", "--fit", law_file, "--costs", no_law, *base, "--minimal-roi", "1")  # fmt: skip
     one = costs(tmp_path / "one", [BASE], lambda flops: 1)
     assert "at least 2 different FLOPs" in error_of(capsys, "scaling", "design", "--fit", law_file, "--costs", one, *base, "--minimal-roi", "1")  # fmt: skip
+
+
+def test_a_law_of_something_else_than_flops_of_a_sample_is_refused(law_file, tmp_path, capsys):
+    """A law by FLOPs of a request of 100 candidates would be read at a hundredth of its x."""
+    file = costs(tmp_path, [BASE, (60_000, 1024, 1024, 1024, 1024, 1)], lambda flops: flops / 1e6)
+    words = ["scaling", "design", "--fit", law_file, "--costs", file, "--absolute", "--minimal-roi", "0"]
+    values = json.loads(law_file.read_text())
+    for x in ("flops_per_request", "parameters"):
+        law_file.write_text(json.dumps({**values, "x": x}))
+        error = error_of(capsys, *words)
+        assert f"{law_file}: a design knows its sizes' flops_per_sample only, but x is {x}; fit the law by" in error
+    law_file.write_text(json.dumps({**values, "x": "flops_per_sample"}))
+    assert main([str(word) for word in words]) == 0
 
 
 def test_an_unreachable_return_keeps_the_base_and_says_so(law_file, tmp_path, capsys):
@@ -299,6 +340,18 @@ def test_an_unreachable_return_keeps_the_base_and_says_so(law_file, tmp_path, ca
         with open(tmp_path / "out" / "designs.csv") as rows:
             gains = [float(row["gain"]) / float(row["cost"]) for row in csv.DictReader(rows) if row["gain"] > "0.0"]
         assert written["highest_roi"] == pytest.approx(max(gains), rel=1e-3)
+
+
+def test_a_metric_worth_nothing_leaves_only_what_saves(law_file, tmp_path, capsys):
+    sizes = [(2000, 128, 128, 128, 128, 1), BASE]
+    file = costs(tmp_path, sizes, lambda flops: flops / 1e6)
+    candidates = write_csv(tmp_path / "c.csv", [{"sizes": " ".join(map(str, size))} for size in sizes])
+    words = ["--fit", law_file, "--costs", file, "--base", "3328-1024-256-256-256-1", "--candidates", candidates]
+    assert main(["scaling", "design", *map(str, words), "--minimal-roi", "1", "--slope", "0"]) == 3
+    text = capsys.readouterr().out
+    assert "chosen: 2000-128-128-128-128-1" in text
+    assert "no design gains; the chosen one gains nothing, and costs less than the size in use" in text
+    assert "stays" not in text
 
 
 def test_python_gives_what_the_command_line_writes_and_prints_nothing(points, law_file, tmp_path, capsys):
@@ -345,6 +398,12 @@ def test_allocate_from_a_csv_file_as_brute_force(tmp_path, capsys):
     error = error_of(capsys, "scaling", "allocate", file, "--budget", "50", "--minimal-roi", "2.6", code=3)
     assert "scenario 'matching' has no candidate with ROI of at least 2.6: the highest is 2.5" in error
     assert "sets no budget" in error_of(capsys, "scaling", "allocate", file)
+
+
+def test_thousand_separators_are_no_further_columns(tmp_path, capsys):
+    (tmp_path / "al.csv").write_text("scenario,design,gain,cost\na,x,1,000,4\n")
+    error = error_of(capsys, "scaling", "allocate", tmp_path / "al.csv", "--budget", "12")
+    assert "al.csv, line 2: 5 values for 4 columns; write numbers with a decimal point and without thousand" in error
 
 
 def test_allocate_from_a_yaml_file(tmp_path, capsys):
@@ -458,10 +517,23 @@ def test_cost_measures_once_and_compares(saved, tmp_path, capsys):
     assert large["machines"] == np.ceil(large["fraction"])
     assert large["qps"] < small["qps"]  # 800 times the FLOPs
     assert not small["kept"]
+    best = small["capacity"]["batched"]
+    assert small["latency_ms"] == 1e3 * best["latency"]
+    assert small["median_latency_ms"] == 1e3 * best["median_latency"]
+    written = read(tmp_path, "cost.json")
+    assert (written["options"]["latency_limit"], written["options"]["latency_ms"]) == (0.5, 500.0)
+    units = written["units"]
+    assert (units["latency"], units["latency_limit"], units["latency_ms"]) == ("seconds", "seconds", "milliseconds")
     again = run(capsys, *words, "--output", tmp_path / "again.json")
     assert all(row["kept"] for row in read(tmp_path, "again.json")["models"])
     assert again == text
     assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_the_help_of_cost_says_that_the_plain_forward_is_measured(capsys):
+    with pytest.raises(SystemExit):
+        main(["scaling", "cost", "--help"])
+    assert "the model's plain forward; retrieval models" in " ".join(capsys.readouterr().out.split())
 
 
 def test_cost_under_a_limit_that_no_load_meets(saved, tmp_path, capsys):

@@ -13,6 +13,7 @@ from cli_helpers import error_of, read
 from lmctr.cli.main import main
 from lmctr.scaling.fits import fit_scaling_law
 from lmctr.studies.grids.file import check_recipes
+from lmctr.studies.scaling import design, ladder_report
 from lmctr.studies.scaling.ladder_file import load_ladder
 from lmctr.utils.resources import list_resources
 
@@ -154,6 +155,38 @@ def test_costs_design_and_allocation_are_consistent(climbed):
     assert found["allocation"]["chosen"]["search"]["cost"] == pytest.approx(own["relative"])
 
 
+def test_units_and_what_the_numbers_come_from_are_written(climbed, tmp_path, monkeypatch):
+    _, out = climbed
+    found = read(out, "ladder.json")
+    assert found["revenue"] == {"slope": 1000.0, "intercept": 0.0, "price": 1.0, "unit": ""}
+    assert found["cost"] == {
+        "base": "w8",
+        "base_machines": 10,
+        "latency_ms": 2000,
+        "quantile": 0.99,
+        "confidence": 0.2,
+    }
+    drawn = []
+    monkeypatch.setattr(design, "plot_designs", lambda *points, **names: drawn.append(names))
+    monkeypatch.setattr(ladder_report, "plot_machine_cost", lambda *points, **names: None)
+    words = changed(climbed, tmp_path, revenue={"slope": 1000, "unit": "kEUR a day"})
+    words.remove("--no-plots")
+    assert main(words) == 0
+    assert read(tmp_path / "out", "ladder.json")["revenue"]["unit"] == "kEUR a day"
+    assert (drawn[0]["gain_name"], drawn[0]["cost_name"]) == (
+        "gain (kEUR a day)",
+        "machine cost relative to w8 (kEUR a day)",
+    )
+
+
+def test_sizes_of_the_front_have_their_flops(climbed):
+    _, out = climbed
+    text = (out / "report.md").read_text()
+    front = text[text.index("| design | FLOPs | gain |") :]
+    assert "| w256 | 12.80k |" in front
+    assert "chosen: w256, 12.80k FLOPs: gain" in text
+
+
 def test_the_report(climbed):
     path, out = climbed
     text = (out / "report.md").read_text()
@@ -163,7 +196,7 @@ def test_the_report(climbed):
         "p99 of at most 2000 ms at 20% confidence",
         "held out: the 2 largest sizes",
         "## Design under a return on machine cost",
-        "chosen: w256: gain",
+        "chosen: w256, 12.80k FLOPs: gain",
         "choices of 20 bootstrap laws: w256 100%",
         "## Allocation between scenarios",
         f"lmctr scaling ladder {path}",
@@ -202,6 +235,23 @@ def test_missing_runs(climbed, tmp_path, capsys):
     assert "not started" in capsys.readouterr().out
 
 
+def test_what_is_refused_or_only_listed_writes_nothing(climbed, tmp_path, capsys):
+    path, out = climbed
+    words = ["scaling", "ladder", str(path), "--output_dir", str(tmp_path / "new"), "--no-plots"]
+    assert main([*words, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("not started") == 21
+    assert not (tmp_path / "new").exists()
+    refused = changed(climbed, tmp_path, set={**SMALL, "training.learning_rate": 0.5})
+    copied = tmp_path / "out"
+    before = {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()}
+    assert main(refused) == 2
+    assert "run folders of" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()} == before
+    grid = yaml.safe_load((out / "grid.yaml").read_text())  # that of a ladder that was climbed
+    assert [point["name"] for point in grid["points"]] == [f"w{width}" for width in WIDTHS]
+    assert grid["output_dir"] == str(out / "runs")
+
+
 def changed(climbed, tmp_path, *words, **changes):
     """The words of a command on the planted runs with another file."""
     _, out = climbed
@@ -234,6 +284,19 @@ def test_what_is_infeasible_is_an_error_and_the_law_is_kept(climbed, tmp_path, c
     assert "6 parameters need 8 distinct values of x, there are 7" in error
 
 
+def test_a_return_that_no_size_reaches_has_an_exit_code_of_its_own(climbed, tmp_path, capsys):
+    words = changed(climbed, tmp_path, design={"minimal_roi": 1.0, "base": "w256"})  # the law knows no better size
+    assert main(words) == 3
+    assert "ROI 1 is not reached by any design: no design gains; the size in use stays" in capsys.readouterr().out
+    found = read(tmp_path / "out", "ladder.json")
+    assert (found["design"]["is_reached"], found["design"]["highest_roi"]) == (False, None)
+    assert found["allocation"]["chosen"].keys() == {"feed", "search"}  # what comes after the design is written too
+    assert "is not reached by any design" in (tmp_path / "out" / "report.md").read_text()
+    reached = read(climbed[1], "ladder.json")["design"]
+    assert reached["is_reached"] is True
+    assert reached["highest_roi"] is None or reached["highest_roi"] > 0  # None: a size that gains costs no more
+
+
 def test_a_grid_between_the_sizes(climbed, tmp_path, capsys):
     grid = {"num_sparse_features": 6, "num_dense": 0, "embedding_step": 4, "width_step": 8, "max_embedding_dim": 4, "num_hidden_layers": 1, "max_first_width": 512}  # fmt: skip
     words = changed(climbed, tmp_path, design={"minimal_roi": 0.0, "grid": {**grid, "ratio": 1000}}, allocate=None)
@@ -246,6 +309,25 @@ def test_a_grid_between_the_sizes(climbed, tmp_path, capsys):
     error = last_error(capsys, changed(climbed, tmp_path, design={"minimal_roi": 0.0, "grid": {"widthstep": 8}}))
     assert "design.grid:" in error
     assert "widthstep" in error
+
+
+def test_what_is_better_is_the_metrics_own_not_the_kind_of_fit(climbed, tmp_path, capsys):
+    """A growing metric under a law of the metric itself, not of 1 - metric: each step of the planted law is better."""
+    plain = {"cost": None, "design": None, "allocate": None, "revenue": None}
+    words = changed(climbed, tmp_path, fit={"law": "power", "resamples": 0}, **plain)
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "finds no gain" not in said
+    assert "no better" not in said
+    for path in (tmp_path / "out" / "runs").glob("*/*/metrics.json"):
+        found = json.loads(path.read_text())
+        test = found["split metrics"]["test"]
+        test["log_loss"] = test["auc"]
+        path.write_text(json.dumps(found))
+    assert main(changed(climbed, tmp_path, metric="log_loss", fit={"law": "power", "resamples": 0}, **plain)) == 0
+    said = capsys.readouterr().out
+    assert "the law finds no gain from size" in said
+    assert "6 of 6 steps to the next larger size make the mean no better" in said
 
 
 @pytest.mark.parametrize(
@@ -268,13 +350,41 @@ def test_a_grid_between_the_sizes(climbed, tmp_path, capsys):
         ({"allocate": {"scenarios": [{"name": "a", "slope": 1}]}}, "budget is missing"),
         ({"allocate": {"budget": 1, "scenarios": [{"name": "a", "slope": 1}] * 2}}, "two scenarios have one name"),
         ({"allocate": {"budget": 1, "scenarios": [{"name": "a/b", "slope": 1}]}}, "becomes a folder"),
+        ({"metric": "aucc"}, "metric is 'aucc', which no run has; did you mean 'auc'?"),
+        ({"fit": {"held_out": -1}}, "fit: held_out must be at least 0, got -1"),
+        ({"fit": {"level": 95.0}}, "fit: level must be between 0 and 1, got 95"),
+        ({"fit": {"resamples": 1}}, "fit: resamples must be 0 (no band) or at least 2, got 1"),
+        ({"fit": {"resamples": -5}}, "fit: resamples must be 0"),
+        ({"fit": {"law": "power", "breaks": 2}}, "fit: breaks belongs to law bnsl, got law power"),
+        ({"fit": {"restarts": 0}}, "fit: restarts is 0, accepted: from 1"),
+        ({"fit": {"hops": 0}}, "fit: hops is 0, accepted: from 1"),
+        ({"fit": {"seed": -1}}, "fit: seed is -1, accepted: from 0"),
+        ({"fit": {"criterion": "bic"}}, "fit.criterion is 'bic', accepted: aicc, loo"),
+        ({"request": {"candidates": 0}}, "request: candidates must be at least 1, got 0"),
+        ({"cost": {**COST, "base_machines": float("inf")}}, "cost.base_machines is inf"),
+        ({"cost": {**COST, "threads": 0}}, "cost: threads must be at least 1, got 0"),
+        ({"revenue": {"price": 0.0}}, "revenue: price is 0.0, accepted: a number above 0"),
+        ({"revenue": {"price": -1.0}}, "revenue: price is -1.0, accepted: a number above 0"),
+        ({"revenue": {"slope": float("nan")}}, "revenue: slope is nan, accepted: a number"),
+        ({"design": {"minimal_roi": float("nan")}}, "design: minimal_roi is nan, accepted: a number"),
+        ({"design": {"minimal_roi": 1, "grid": {"foo": 1}}}, "design.grid: unknown key 'foo'"),
+        ({"design": {"minimal_roi": 1, "grid": {"ratio": 0}}}, "design.grid: ratio must be at least 1, got 0"),
+        ({"allocate": {"budget": -4, "scenarios": [{"name": "a", "slope": 1}]}}, "budget is -4, accepted: a number from 0"),
+        ({"allocate": {"budget": 1, "scenarios": [{"name": "a", "slope": 1, "price": -3}]}}, "price is -3, accepted"),
+        ({"allocate": {"budget": 1, "scenarios": [{"name": "a", "slope": float("inf")}]}}, "slope is inf, accepted"),
+        (
+            {"allocate": {"budget": 1, "scenarios": [{"name": "a", "candidates": [{"design": "x", "gain": 1, "cost": -4}]}]}},
+            "entry 1: scenario 'a', x: gain and cost must be finite and the cost not negative, got 1.0 and -4.0",
+        ),
+        ({"set": {**SMALL, "training.learning_rate": 0}}, "point 'w2': training.learning_rate is 0, accepted in a grid: a number"),
         ({"set": {"training.seed": 1}}, "training.seed is not set in a grid"),
     ],
 )  # fmt: skip
 def test_strict_files(changes, match, tmp_path, capsys):
-    assert match in error_of(
-        capsys, "scaling", "ladder", write_ladder(tmp_path, **changes), "--output_dir", tmp_path / "o"
-    )
+    words = ("scaling", "ladder", write_ladder(tmp_path, **changes), "--output_dir", tmp_path / "o")
+    assert match in error_of(capsys, *words)
+    assert match in error_of(capsys, *words, "--dry-run")
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("name", [name for name in list_resources("recipes") if name.startswith("scaling/")])

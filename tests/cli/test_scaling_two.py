@@ -2,10 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 from cli_helpers import read
+from scipy import stats
 
 from lmctr.cli.main import main
+from lmctr.scaling.surface import best_split
+from lmctr.studies.scaling.fit_two import fit_two
+from lmctr.studies.scaling.options import FitOptions
 from lmctr.utils.resources import find_resource
 
 POINTS = str(find_resource("recipes", "scaling/climber_table2.csv"))
@@ -32,6 +37,30 @@ def test_the_table_of_climber(tmp_path, capsys):
     assert (tmp_path / "out" / "fit.png").stat().st_size > 5_000
     assert "error, leave one out" in (tmp_path / "out" / "fit.md").read_text()
     json.loads((tmp_path / "out" / "fit.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_every_band_is_widened_for_few_points():
+    """Those of parameters, of predictions and of best pairs, by Student's quantile of the 6 points left over."""
+    words = {"x": "length", "x2": "layers", "y": "auc", "complement": True, "form": "additive_constant"}
+    asked = {"product": [3200.0, 6400.0], "predict": [800.0, 16.0], "resamples": 20, "seed": 3}
+    found = fit_two(FitOptions(points=POINTS, **words, **asked))
+    fit, refits, ratio = found.fit, found.refits, stats.t.ppf(0.95, 6) / stats.norm.ppf(0.95)
+    assert ratio > 1.15
+
+    def widened(drawn, center):
+        return center + (np.quantile(drawn, [0.05, 0.95], axis=0) - center) * ratio
+
+    bands = found.to_dict()["bands"]
+    for name, own in fit.parameters.items():
+        expected = widened([law.parameters[name] for law in refits], own)
+        assert bands[name] == pytest.approx(np.maximum(expected, 0.0), rel=1e-9)
+    assert bands["a"][0] == 0.0  # a constant below 0 is none
+    assert found.predictions[0]["band"] == pytest.approx(np.ravel(fit.band(800.0, 16.0, refits=refits)))
+    for row in found.splits:
+        drawn = np.log([best_split(law, row["product"]).u for law in refits])
+        expected = np.exp(widened(drawn, np.log(row["x"])))
+        assert row["band"] == pytest.approx(np.clip(expected, 200.0, 1600.0))
+        assert row["band"][0] > 200.0
 
 
 @pytest.mark.parametrize(

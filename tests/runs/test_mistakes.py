@@ -36,7 +36,7 @@ def no_data(monkeypatch):
         (TABLE, {"training.per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, got 0"),
         (TABLE, {"training.per_device_eval_batch_size": -1}, "per_device_eval_batch_size must be at least 1"),
         (TABLE, {"training.gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1"),
-        (TABLE, {"training.learning_rate": -1.0}, "learning_rate must be a number above 0, such as 1e-3, got -1"),
+        (TABLE, {"training.learning_rate": -1.0}, "learning_rate must be a number above 0, such as 1e-3, got -1.0; 0 leaves these weights as they are"),
         (TABLE, {"training.report_to": "neptune"}, "report_to names neptune, which is not installed; pip install neptune"),
         (TABLE, {"training.lora": {"r": 8}}, "training.lora adapts a language model, and deepfm has none"),
         (TEXT, {"training.lora": {"rank": 8}}, "unknown key 'rank' in training.lora"),

@@ -198,3 +198,11 @@ def test_bad_pairs():
         fit_revenue([1, 2, 3], [1, 2])
     with pytest.raises(ValueError, match="none to compare"):
         compare_metrics({}, [1, 2])
+
+
+def test_the_highest_return_of_a_gain_that_saves_is_infinite():
+    """It was negative: a gain over a saving."""
+    gain, cost = {"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 2.0, "b": 1.0, "c": 9.0}
+    found = choose_design(["a", "c"], gain.__getitem__, cost.__getitem__, 0.1, base="a")
+    assert found.highest_roi == pytest.approx(2 / 7)
+    assert choose_design(list("abc"), gain.__getitem__, cost.__getitem__, 0.1, base="a").highest_roi == float("inf")

@@ -208,6 +208,9 @@ def test_round_trip_and_csv(tmp_path):
         ([1, 2, 3, 4], [4, 3, 2, 1], {"law": "power_constant"}, "3 parameters need 5 distinct"),
         ([1, 2, 3, 4, 5], [0.1, 0.2, 0.3, 0.4, 0.5], {}, "y grows with x: pass complement=True"),
         ([1, 2, 3, 4, 5], [0.5, 0.4, 0.3, 0.2, 0.1], {"complement": True}, "1 - y grows; pass complement=False"),
+        ([1, 2, 3, 4, 5], [0.5, 0.4, 0.3, 0.2, 0.1], {"complement": True}, "only where a lower y is the better one"),
+        ([1, 2, 3, 4, 5], [0.7] * 5, {"complement": True}, "y is 0.7 at all 5 points: there is nothing"),
+        ([1, 2, 3, 4, 5], [0.3, 0.1 + 0.2, 0.3, 0.3, 0.3], {"law": "power"}, "y is 0.3 at all 5 points"),
         ([1, 2, 3, 4], [[4, 3, 2, 1]], {}, "lists of equal length"),
         ([1, 2, 3, 4], [4, 3, 2, 1], {"law": "log"}, "law must be one of auto, power"),
         ([1, 2, 3, 4], [4, 3, 2, 1], {"criterion": "bic"}, "criterion must be"),
@@ -218,3 +221,10 @@ def test_round_trip_and_csv(tmp_path):
 def test_bad_input(x, y, options, match):
     with pytest.raises(ValueError, match=match):
         fit_scaling_law(x, y, **options)
+
+
+@pytest.mark.parametrize("name", ["restarts", "hops"])
+def test_a_search_without_starts_is_refused(name):
+    x = np.geomspace(1e6, 1e9, 7)
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        fit_scaling_law(x, 5 * x**-0.2, law="power_constant", **{name: 0})

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from lmctr.scaling.surface import SURFACES, best_split, fit_surface
 
@@ -72,6 +73,25 @@ def test_the_band_holds_the_truth_and_narrows_with_the_noise():
     assert widths[1] > 3 * widths[0]
 
 
+@pytest.mark.parametrize(("complement", "absolute"), [(False, False), (True, False), (False, True)])
+def test_bands_are_percentiles_widened_by_students_quantile(complement, absolute):
+    few = slice(0, 7)
+    falling = noisy("multiplicative", 0.02)[few]
+    y = 1 - falling if complement else falling
+    fit = fit_surface(U[few], V[few], y, form="multiplicative", complement=complement, absolute=absolute)
+    at = np.array([400.0, 1600.0]), np.array([4.0, 16.0])
+    low, high = fit.band(*at, level=0.8, num_samples=30, seed=1)
+    refits = fit.bootstrap(30, seed=1)
+    falls = (lambda values: 1 - values) if complement else (lambda values: values)
+    to, back = (lambda v: v, lambda v: v) if absolute else (np.log, np.exp)
+    ratio = stats.t.ppf(0.9, 4) / stats.norm.ppf(0.9)  # seven points, three parameters
+    drawn, center = to(falls(np.stack([law.predict(*at) for law in refits]))), to(falls(fit.predict(*at)))
+    ends = sorted((0.1, 0.9), reverse=complement)
+    expected = [falls(back(center + (np.quantile(drawn, end, axis=0) - center) * ratio)) for end in ends]
+    np.testing.assert_allclose([low, high], expected, rtol=1e-9)
+    np.testing.assert_array_equal(fit.band(*at, level=0.8, refits=refits), [low, high])
+
+
 def test_absolute_residuals_fit_the_metric_itself():
     y = PLANTED["multiplicative"](U, V) + np.random.default_rng(1).normal(0, 1e-4, len(U))
     fit = fit_surface(U, V, y, form="multiplicative", absolute=True)
@@ -86,6 +106,7 @@ def test_absolute_residuals_fit_the_metric_itself():
         ({"y": np.ones(24)}, "equal length"),
         ({"u": -U}, "u must be positive"),
         ({"y": np.full(25, 1.5), "complement": True}, "1 - y must be positive"),
+        ({"y": np.full(25, 0.5)}, "y is 0.5 at all 25 points"),
     ],
 )
 def test_wrong_points(change, words):

@@ -188,9 +188,14 @@ def load_grid(name: str | Path, output_dir: str | None = None) -> Grid:
         FileNotFoundError: no such grid, or no such recipe.
     """
     path = find_recipe(name)
-    keys = read_values(GridKeys, read_with_base(path, str(name)), str(name))
+    return grid_of(read_with_base(path, str(name)), path, str(name), output_dir)
+
+
+def grid_of(content: Any, path: Path, name: str, output_dir: str | None = None) -> Grid:
+    """The content of a grid file, checked as `load_grid` does. path: what its recipes are looked up beside. name: the file in messages."""
+    keys = read_values(GridKeys, content, name)
     title = keys.name or path.stem
-    points = list(_cross(path, str(name), keys))
+    points = list(_cross(path, name, keys))
     known = [point.name for point in points]
     if len(set(known)) < len(known):
         raise ValueError(f"{name}: two points are named {_first_double(known)!r}")
@@ -210,7 +215,7 @@ def check_recipes(grid: Grid, more: Sequence[tuple[str, str]] = ()) -> dict[tupl
     """The checked recipe of each point and seed, read before anything trains.
 
     Raises:
-        ValueError: a key or value that the recipe reader refuses; the message names the point.
+        ValueError: a key or value that the recipe reader refuses, a learning rate that trains nothing; the message names the point.
     """
     recipes = {}
     for point in grid.points:
@@ -220,9 +225,17 @@ def check_recipes(grid: Grid, more: Sequence[tuple[str, str]] = ()) -> dict[tupl
                 recipe = load_recipe(point.recipe, point.overrides(seed, more), of_point)
             except RecipeError as error:
                 raise ValueError(f"{grid.path}: point {point.name!r}: {error}") from error
+            _check_rates(recipe.training, f"{grid.path}: point {point.name!r}")
             recipe.training.pop("output_dir", None)
             recipes[point.name, seed] = recipe
     return recipes
+
+
+def _check_rates(training: dict[str, Any], where: str) -> None:
+    """A run without a rate would be done without having learned, and be compared with the others."""
+    rates = [training.get(f"{name}learning_rate") for name in ("", "new_modules_", "embedding_")]
+    if isinstance(rates[0], (int, float)) and not any(isinstance(rate, (int, float)) and rate > 0 for rate in rates):
+        raise ValueError(f"{where}: training.learning_rate is {rates[0]:g}, accepted in a grid: a number above 0")
 
 
 def _cross(path: Path, where: str, keys: GridKeys) -> Iterator[Point]:

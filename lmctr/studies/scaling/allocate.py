@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import Field
 
-from lmctr.scaling.allocation import Allocation, allocate
+from lmctr.scaling.allocation import Allocation, allocate, check_designs
 from lmctr.scaling.design import Design
 from lmctr.studies.scaling.options import AllocateOptions
 from lmctr.studies.scaling.tables import compact, show_and_write, sizes_text
@@ -105,9 +105,12 @@ def read_scenario(entry: Any, path: Path, where: str) -> tuple[str, list[Design]
         raise ValueError(
             f"{where}: candidates is {values.candidates!r}, accepted: a CSV file, or a list of {{design, gain, cost}}"
         )
-    return values.name, [
-        Design(design, gain * values.gain_factor, cost * values.cost_factor) for design, gain, cost in triples
-    ]
+    designs = [Design(design, gain * values.gain_factor, cost * values.cost_factor) for design, gain, cost in triples]
+    try:
+        check_designs(values.name, designs)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    return values.name, designs
 
 
 def allocation_lines(found: Allocation) -> list[str]:

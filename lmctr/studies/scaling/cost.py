@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +23,12 @@ from lmctr.studies.scaling.options import CostRunOptions, MeasureOptions, Reques
 from lmctr.studies.scaling.tables import flops_text, show_and_write
 from lmctr.utils.measure import machine
 from lmctr.utils.progress import say
+
+_UNITS = {
+    **dict.fromkeys(("qps", "qps_interval"), "requests per second"),
+    **dict.fromkeys(("latency_ms", "median_latency_ms"), "milliseconds"),
+    **dict.fromkeys(("latency", "median_latency", "latency_limit", "window_seconds", "max_seconds"), "seconds"),
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,8 @@ class CostComparison:
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it; `lmctr scaling design` reads "models"."""
         machines = {"base": self.base, "base_machines": self.options.base_machines}
-        return {"models": self.models, **machines, "options": asdict(self.options.limits())}
+        asked = asdict(self.options.limits()) | {"latency_ms": self.options.latency_ms}
+        return {"models": self.models, **machines, "options": asked, "units": _UNITS}
 
 
 def run(options: CostRunOptions) -> None:
@@ -72,8 +80,8 @@ def compare_costs(options: CostRunOptions, say: Callable[[str], None] = lambda l
     base = options.runs[0] if options.base is None else options.base
     if Path(base).resolve() not in places:
         raise ValueError(f"--base {base} is none of the runs: {', '.join(options.runs)}")
-    if options.base_machines <= 0:
-        raise ValueError(f"--base-machines must be above 0, got {options.base_machines:g}")
+    if not 0 < options.base_machines < math.inf:
+        raise ValueError(f"--base-machines must be above 0 and finite, got {options.base_machines:g}")
     options.limits()  # bad values are told before anything is loaded
     cache = None if options.no_cache else default_cache() if options.cache is None else Path(options.cache)
     rows = []
@@ -107,8 +115,6 @@ def measure_run(
     path = local_folder(run)
     model, limits = saved_model(path), options.limits()
     if options.threads is not None:
-        if options.threads < 1:
-            raise ValueError(f"--threads must be at least 1, got {options.threads}")
         torch.set_num_threads(options.threads)
     shape = request_shape(model.config, request.candidates, request.length)
     here, fingerprint = machine(options.device), model_fingerprint(path)
@@ -131,6 +137,8 @@ def measure_run(
         "flops_per_request": flops["per_request"],
         "flops_per_sample": flops["per_sample"],
         "qps": capacity.qps,
+        "latency_ms": 1e3 * capacity.batched.latency,
+        "median_latency_ms": 1e3 * capacity.batched.median_latency,
         "capacity": capacity.to_dict(),
         "kept": kept is not None,
         "machine": here,

@@ -13,10 +13,10 @@ from lmctr.analysis.plots_scaling import plot_designs
 from lmctr.scaling.cost_curve import CostCurve
 from lmctr.scaling.design import Design, DesignResult, choose_design, mlp_flops
 from lmctr.scaling.fits import ScalingFit
-from lmctr.studies.scaling.options import DesignOptions
+from lmctr.studies.scaling.options import DesignOptions, check_sizes_x
 from lmctr.studies.scaling.tables import compact, flops_text, parse_sizes, result_folder, save_results, sizes_text
 from lmctr.utils.files import check_file, read_json
-from lmctr.utils.tables import markdown_table, read_csv, text_table, write_csv
+from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table, write_csv
 
 
 @dataclass
@@ -38,7 +38,13 @@ class DesignChoice:
                 if result.highest_roi is None
                 else f"the highest ROI of a gain is {compact(result.highest_roi)}"
             )
-            unreached = [f"ROI {result.minimal_roi:g} is not reached by any design: {highest}; the size in use stays"]
+            stays = best.sizes == result.base.sizes
+            kept = (
+                "the size in use stays"
+                if stays
+                else "the chosen one gains nothing, and costs less than the size in use"
+            )
+            unreached = [f"ROI {result.minimal_roi:g} is not reached by any design: {highest}; {kept}"]
         return [
             f"{result.num_candidates:,} designs, {result.num_feasible:,} with ROI of at least {result.minimal_roi:g}",
             f"chosen: {sizes_text(best.sizes)}{flops}: gain {best.gain:.5g}, cost {best.cost:.5g}{relative}, ROI {self._roi(best)}",
@@ -93,10 +99,11 @@ class DesignChoice:
             for design in self.result.candidates
         ]
 
-    def draw(self, path: Path, title: str | None = None) -> None:
-        """The picture of the search."""
+    def draw(self, path: Path, title: str | None = None, unit: str = "") -> None:
+        """The picture of the search. unit: of gain and cost, at its axes."""
         result = self.result
         relative = "" if result.base is None else f" relative to {sizes_text(result.base.sizes)}"
+        within = f" ({unit})" if unit else ""
         every, front = (
             ([design.cost for design in designs], [design.gain for design in designs])
             for designs in (result.candidates, result.front)
@@ -107,8 +114,8 @@ class DesignChoice:
             front=front,
             best=(result.best.cost, result.best.gain),
             minimal_roi=result.minimal_roi,
-            cost_name=f"machine cost{relative}",
-            gain_name="gain",
+            cost_name=f"machine cost{relative}{within}",
+            gain_name=f"gain{within}",
             title=title,
         )
 
@@ -155,6 +162,12 @@ def choose_size(options: DesignOptions) -> DesignChoice:
     base = None if options.base is None else parse_sizes(options.base, "--base")
     if options.candidates is None:
         candidates = grid.configurations()
+        if not candidates:
+            raise ValueError(
+                f"the grid has no size: none of {options.num_hidden_layers} hidden layers meets --max-flops {options.max_flops:g}, "
+                f"--max-embedding-dim {options.max_embedding_dim} (steps of {options.embedding_step}) and --max-first-width {options.max_first_width} "
+                f"(steps of {options.width_step}) with --ratio {options.ratio}"
+            )
     else:
         rows = read_csv(options.candidates, text=["sizes"])
         candidates = [parse_sizes(row["sizes"], options.candidates) for row in rows]
@@ -179,8 +192,9 @@ def choose_size(options: DesignOptions) -> DesignChoice:
 
 
 def read_fit(path: str | Path) -> tuple[ScalingFit, str]:
-    """The law in a file of `lmctr scaling fit`, and the name of its metric."""
+    """The law in a file of `lmctr scaling fit`, and the name of its metric. Raises `ValueError`: no law, or one of another x."""
     values = read_json(check_file(path))
+    check_sizes_x(str(values.get("x")), f"{path}: a design")
     try:
         return ScalingFit.from_dict(values["fit"]), str(values.get("y", "metric"))
     except (KeyError, TypeError) as error:
@@ -215,7 +229,7 @@ def read_costs(path: str | Path, extrapolate: bool = False) -> CostCurve:
             raise ValueError(f"{path} holds no machine costs: it is not a result of `lmctr scaling cost`")
         flops, costs = [row["flops_per_sample"] for row in models], [row["fraction"] for row in models]
     else:
-        head = path.read_text(encoding="utf-8-sig").split("\n", 1)[0].strip().split(",")
+        head, _ = read_cells(path)
         cost = "machines" if "machines" in head else "cost"
         text, numbers = (["sizes"], [cost]) if "sizes" in head else ([], ["flops", cost])
         rows = read_csv(path, text, numbers)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lmctr.analysis.plots_scaling import plot_surface
-from lmctr.scaling.surface import SurfaceFit, best_split, fit_surface
+from lmctr.scaling.bands import widened_band
+from lmctr.scaling.surface import SurfaceFit, best_split, fit_surface, split_ends
 from lmctr.studies.scaling.options import FitOptions
 from lmctr.studies.scaling.tables import compact, result_folder, save_results
 from lmctr.utils.tables import Table, markdown_table, read_csv, text_table
@@ -49,8 +50,7 @@ class SurfaceAnalysis:
         """As JSON can hold it."""
         rows = {name: list(getattr(self, name)) for name in ("held_out", "splits", "predictions", "notes")}
         names = {"x": self.options.x, "x2": self.options.x2, "y": self.options.y}
-        bands = {name: self._band([fit.parameters[name] for fit in self.refits]) for name in _PARAMETERS}
-        return {**names, "formula": self._formula(), "fit": self.fit.to_dict(), "bands": bands, **rows}
+        return {**names, "formula": self._formula(), "fit": self.fit.to_dict(), "bands": self._bands(), **rows}
 
     def draw(self, path: Path) -> None:
         """The picture: the metric by the first size, a curve for each value of the second."""
@@ -77,11 +77,14 @@ class SurfaceAnalysis:
             return f"{left} = {constant}{p['b']:.4g} {u}^-{p['alpha']:.3g} + {p['c']:.4g} {v}^-{p['beta']:.3g}"
         return f"{left} = {constant}{p['b']:.4g} {u}^-{p['alpha']:.3g} {v}^-{p['beta']:.3g}"
 
-    def _band(self, values: list[float]) -> list[float] | None:
-        if not values:
-            return None
-        tail = (1 - self.options.level) / 2
-        return [float(end) for end in np.quantile(values, [tail, 1 - tail])]
+    def _bands(self) -> dict[str, list[float] | None]:
+        """Of the parameters; none of them can be below 0."""
+        if not self.refits:
+            return dict.fromkeys(_PARAMETERS)
+        drawn = np.array([[fit.parameters[name] for name in _PARAMETERS] for fit in self.refits])
+        center = np.array([self.fit.parameters[name] for name in _PARAMETERS])
+        ends = np.maximum(widened_band(drawn, center, self.fit.free, self.options.level), 0.0)
+        return dict(zip(_PARAMETERS, ends.T.tolist()))
 
     def _tables(self) -> list[Table]:
         options = self.options
@@ -98,7 +101,7 @@ class SurfaceAnalysis:
         tables = [rows]
         if self.refits:
             used = [name for name in _PARAMETERS if any(fit.parameters[name] for fit in self.refits)]
-            bands = {name: self._band([fit.parameters[name] for fit in self.refits]) for name in used}
+            bands = self._bands()
             cells = [[name, compact(self.fit.parameters[name], 4), _ends(bands[name])] for name in used]
             tables.append([["parameter", "", f"{options.level:.0%} band"], *cells])
         names = [options.x, options.x2, options.y]
@@ -194,14 +197,18 @@ def _held_out(
 
 def _split(analysis: SurfaceAnalysis, product: float) -> dict[str, Any]:
     """The best pair at a product, and the band of its first size."""
-    best = best_split(analysis.fit, product)
-    band = analysis._band([best_split(fit, product).u for fit in analysis.refits])
+    best, fit, band = best_split(analysis.fit, product), analysis.fit, None
+    if analysis.refits:
+        drawn = np.log([best_split(law, product).u for law in analysis.refits])
+        ends = np.exp(widened_band(drawn, np.log(best.u), fit.free, analysis.options.level))
+        band = np.clip(ends, *split_ends(fit, product)).tolist()  # no pair beyond the measured sizes is looked at
     says = "" if best.is_inner else "an end of what was measured"
     return {"product": product, "x": best.u, "x2": best.v, "y": best.y, "band": band, "says": says}
 
 
 def _prediction(analysis: SurfaceAnalysis, u: float, v: float) -> dict[str, Any]:
-    band = analysis._band([float(fit.predict(u, v)) for fit in analysis.refits])
+    level, refits = analysis.options.level, analysis.refits
+    band = [float(end) for end in analysis.fit.band(u, v, level, refits=refits)] if refits else None
     return {"x": u, "x2": v, "y": float(analysis.fit.predict(u, v)), "band": band}
 
 

@@ -37,17 +37,21 @@ class UnfinishedLadderError(ValueError):
 
 
 def run(options: LadderOptions) -> int:
-    """Climb and print; with `options.dry_run` only list the runs. Returns 1 where runs are not finished."""
+    """Climb and print; with `options.dry_run` only list the runs.
+
+    Returns:
+        The exit code: 1 where runs are not finished, 3 where no design gains with the return that the ladder asks for.
+    """
     if options.dry_run:
         for _, runner in _runners(options):
             runner.show_plan()
         return 0
     try:
-        climb_ladder(options)
+        reports = climb_ladder(options)
     except UnfinishedLadderError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
+    return 0 if all(report.design is None or report.design.result.is_reached for report in reports) else 3
 
 
 def climb_ladder(options: LadderOptions) -> list[Report]:
@@ -60,8 +64,11 @@ def climb_ladder(options: LadderOptions) -> list[Report]:
         UnfinishedLadderError: runs failed or were not started, and not `options.allow_missing`. ValueError: a file that is wrong, run folders of
             other recipes, and what `climb` raises.
     """
-    climbs = []
-    for ladder, runner in _runners(options):
+    climbs, runners = [], _runners(options)
+    for _, runner in runners:
+        runner.plan()  # what is refused is refused before anything is written
+    for ladder, runner in runners:
+        ladder.write_grid()
         if not options.no_train:
             runner.run()
         runs = runner.plan()

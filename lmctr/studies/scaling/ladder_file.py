@@ -20,22 +20,36 @@ allocate: {budget: 40, scenarios: [{name: feed, slope: 900}, {name: search, slop
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from lmctr.evaluation.evaluator import METRIC_NAMES, RANKING_METRIC_NAMES
 from lmctr.runs.recipe import find_recipe, read_with_base
-from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, load_grid
+from lmctr.scaling.design import DesignGrid
+from lmctr.scaling.options import SizeGridOptions
+from lmctr.studies.grids.file import AxisKeys, Grid, Name, Text, find_base, grid_of
 from lmctr.studies.scaling.allocate import read_scenario
-from lmctr.studies.scaling.options import LAWS, LawOptions, MeasureOptions, RequestOptions
+from lmctr.studies.scaling.options import (
+    CRITERIA,
+    LAWS,
+    X_COLUMNS,
+    LawOptions,
+    MeasureOptions,
+    RequestOptions,
+    check_sizes_x,
+)
 from lmctr.utils.files import write_text
+from lmctr.utils.options import check_counts
 from lmctr.utils.suggest import did_you_mean
 from lmctr.utils.values import Values, dataclass_values, read_values
-
-X_COLUMNS = ("flops_per_sample", "flops_per_request", "dense_parameters", "embedding_parameters", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +60,37 @@ class CostSection(MeasureOptions):
     base_machines: float = 1.0
 
 
+class _Numbers(Values):
+    """Values whose numbers are finite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
 _LawKeys, _CostKeys, _RequestKeys = map(dataclass_values, (LawOptions, CostSection, RequestOptions))
+_GridKeys = dataclass_values(SizeGridOptions)
 
 
-class RevenueSection(Values):
+@contextmanager
+def _keys_of(section: str) -> Iterator[None]:
+    """What the command line says of its flags, said of the keys of a section."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error).replace("--model", "law")
+        text = re.sub(r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), text)
+        raise ValueError(f"{section}: {text}") from error
+
+
+class RevenueSection(_Numbers):
     """G: revenue = slope x metric + intercept. price: of a machine, in the same unit. unit: its name."""
 
     slope: float = 1.0
     intercept: float = 0.0
-    price: float = 1.0
+    price: float = Field(1.0, gt=0)
     unit: str = ""
 
 
-class DesignSection(Values):
+class DesignSection(_Numbers):
     """The search. base: default that of cost. relative: to the base. grid: keys of `DesignGrid`, for MLP sizes between those of the ladder."""
 
     minimal_roi: float
@@ -66,8 +98,13 @@ class DesignSection(Values):
     relative: bool = True
     grid: dict[str, Any] | None = None
 
+    def sizes(self) -> DesignGrid:
+        """The grid. Raises `ValueError`: an unknown key, or a value out of its range."""
+        with _keys_of("design.grid"):
+            return DesignGrid(**read_values(_GridKeys, self.grid, "grid").model_dump())
 
-class ScenarioSection(Values):
+
+class ScenarioSection(_Numbers):
     """A scenario that serves the ladder's sizes: its own revenue, machines of its base model today, price of one.
 
     set: recipe values; the ladder is then climbed again with them, in OUTPUT_DIR/scenarios/NAME. seeds: of that; default the ladder's.
@@ -77,15 +114,15 @@ class ScenarioSection(Values):
     slope: float
     intercept: float = 0.0
     base_machines: float = Field(1.0, gt=0)
-    price: float = 1.0
+    price: float = Field(1.0, gt=0)
     set: dict | None = None
     seeds: list[int] | None = None
 
 
-class AllocateKeys(Values):
+class AllocateKeys(_Numbers):
     """The allocation as a ladder file states it."""
 
-    budget: float
+    budget: float = Field(ge=0)
     minimal_roi: float = 1.0
     scenarios: list[dict] = Field(min_length=1)
 
@@ -118,6 +155,15 @@ class LadderKeys(Values):
             raise ValueError(f"sizes is a list of at least 4 (a power law needs as many), got {found}")
         return sizes
 
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str) -> str:
+        known = (*METRIC_NAMES, *RANKING_METRIC_NAMES)
+        if metric not in known:
+            hint = did_you_mean(metric, known, "did you mean")
+            raise ValueError(f"metric is {metric!r}, which no run has;{hint} accepted: {', '.join(known)}")
+        return metric
+
     @model_validator(mode="after")
     def _go_together(self) -> LadderKeys:
         names = [entry.name for entry in self.sizes]
@@ -125,20 +171,26 @@ class LadderKeys(Values):
             if section is not None and section.base not in (None, *names):
                 hint = did_you_mean(section.base, names, "did you mean")
                 raise ValueError(f"{key}.base is {section.base!r}, which is no size;{hint} sizes: {', '.join(names)}")
-        if self.cost is not None:
-            try:
-                CostSection(**self.cost.model_dump()).limits()
-            except ValueError as error:
-                raise ValueError(f"cost: {error}") from error
-            if not self.cost.base_machines > 0:
-                raise ValueError(f"cost.base_machines is {self.cost.base_machines}, accepted: a number above 0")
+        if self.cost is not None and not 0 < self.cost.base_machines < math.inf:
+            raise ValueError(f"cost.base_machines is {self.cost.base_machines}, accepted: a number above 0")
         if self.fit is not None and self.fit.law not in LAWS:
             raise ValueError(f"fit.law is {self.fit.law!r}, accepted: {', '.join(LAWS)}")
+        if self.fit is not None and self.fit.criterion not in CRITERIA:
+            raise ValueError(f"fit.criterion is {self.fit.criterion!r}, accepted: {', '.join(CRITERIA)}")
+        with _keys_of("fit"):
+            LawOptions(**self.fit.model_dump() if self.fit else {})
+        with _keys_of("request"):
+            request = RequestOptions(**self.request.model_dump() if self.request else {})
+            check_counts(request, ("candidates", "length"))
+        if self.cost is not None:
+            with _keys_of("cost"):
+                CostSection(**self.cost.model_dump()).limits()
         for key, section in (("design", self.design), ("allocate", self.allocate)):
             if section is not None and self.cost is None:
                 raise ValueError(f"{key} needs machine costs: give the section cost")
-        if self.design is not None and self.design.grid is not None and self.x != "flops_per_sample":
-            raise ValueError(f"design.grid knows its sizes' flops_per_sample only, but x is {self.x}")
+        if self.design is not None and self.design.grid is not None:
+            check_sizes_x(self.x, "design.grid")
+            self.design.sizes()
         return self
 
 
@@ -154,13 +206,14 @@ class AllocateSection:
 
 @dataclass(frozen=True)
 class Ladder:
-    """A checked ladder file."""
+    """A checked ladder file. grid_file: its runs as the text of a grid file."""
 
     path: Path
     name: str
     description: str
     output_dir: Path
     grid: Grid
+    grid_file: str
     metric: str
     split: str
     x: str
@@ -173,9 +226,14 @@ class Ladder:
     scenarios: dict[str, Ladder] = field(default_factory=dict)
     """Scenarios with values of their own: the same sizes, without design and allocation."""
 
+    def write_grid(self) -> None:
+        """The runs as a grid file, so that `lmctr grid report OUTPUT_DIR/grid.yaml` works too."""
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        write_text(self.output_dir / "grid.yaml", self.grid_file)
+
 
 def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
-    """Read and check a ladder file, and write its grid of runs to `OUTPUT_DIR/grid.yaml`.
+    """Read and check a ladder file. Nothing is written.
 
     Args:
         name: path of a YAML file, or the name of a ladder that ships with lmctr (`scaling/ladder_dnn`). output_dir: instead of the file's own.
@@ -195,7 +253,7 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         title,
         keys.description or "",
         folder,
-        _grid(content, path, folder, title),
+        *_grid(content, path, where, folder, title),
         keys.metric,
         keys.split,
         keys.x,
@@ -213,12 +271,14 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
         changed = content | {"set": {**(keys.set or {}), **(scenario.set or {})}}
         if scenario.seeds is not None:
             changed["seeds"] = scenario.seeds
+        grid, grid_file = _grid(changed, path, where, own, f"{title}-{scenario.name}")
         ladder.scenarios[scenario.name] = dataclasses.replace(
             ladder,
             name=f"{title}-{scenario.name}",
             description=f"Scenario {scenario.name} of {title}.",
             output_dir=own,
-            grid=_grid(changed, path, own, f"{title}-{scenario.name}"),
+            grid=grid,
+            grid_file=grid_file,
             design=None,
             allocate=None,
             scenarios={},
@@ -226,8 +286,8 @@ def load_ladder(name: str | Path, output_dir: str | None = None) -> Ladder:
     return ladder
 
 
-def _grid(values: dict[str, Any], path: Path, folder: Path, title: str) -> Grid:
-    """The runs as a grid file, so that `lmctr grid report OUTPUT_DIR/grid.yaml` works too."""
+def _grid(values: dict[str, Any], path: Path, where: str, folder: Path, title: str) -> tuple[Grid, str]:
+    """The runs as a checked grid, and as the text of a grid file."""
     content: dict[str, Any] = {"name": f"{title}-sizes", "output_dir": str(folder / "runs")}
     if values.get("recipe") is not None:
         content["recipe"] = str(find_base(path, values["recipe"]).resolve())
@@ -238,9 +298,7 @@ def _grid(values: dict[str, Any], path: Path, folder: Path, title: str) -> Grid:
         entry | ({"recipe": str(find_base(path, entry["recipe"]).resolve())} if entry.get("recipe") else {})
         for entry in values["sizes"]
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "grid.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    return load_grid(folder / "grid.yaml")
+    return grid_of(content, path, where), yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def _allocation(keys: AllocateKeys, path: Path, where: str) -> AllocateSection:

@@ -7,15 +7,17 @@ of the bootstrap; machine costs and G are taken as given there.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
 from typing import Any
 
 from lmctr.analysis.plots_scaling import plot_machine_cost
+from lmctr.evaluation.evaluator import LOWER_IS_BETTER
 from lmctr.scaling.allocation import Allocation, allocate
 from lmctr.scaling.cost_curve import CostCurve
-from lmctr.scaling.design import Design, DesignGrid, DesignResult, choose_design, mlp_flops
+from lmctr.scaling.design import Design, DesignResult, choose_design, mlp_flops
 from lmctr.scaling.fits import ScalingFit
 from lmctr.studies.scaling.allocate import allocation_dict, allocation_lines, allocation_table
 from lmctr.studies.scaling.design import DesignChoice
@@ -64,12 +66,8 @@ class Report:
             )
         notes: list[str] = []
         if section.grid is not None:
-            try:
-                grid = DesignGrid(**section.grid)
-            except TypeError as error:
-                raise ValueError(f"{ladder.path}: design.grid: {error}") from error
             curve = CostCurve([x_of[name] for name in cost_of], list(cost_of.values()))
-            every = grid.configurations()
+            every = section.sizes().configurations()
             inside = [size for size in every if curve.covers(mlp_flops(size))]
             for size in inside:
                 x_of[size], cost_of[size] = float(mlp_flops(size)), curve(mlp_flops(size))
@@ -84,7 +82,8 @@ class Report:
             gain, cost = gain_of.__getitem__, cost_of.__getitem__
             return choose_design(candidates, gain, cost, section.minimal_roi, reference, relative=section.relative)
 
-        self.design = DesignChoice(choice(fit), notes)
+        flops = {row["size"]: float(row["flops_per_sample"]) for row in self.sizes}
+        self.design = DesignChoice(_with_flops(choice(fit), flops), notes)
         if self.analysis.band is None:
             return
         for law in fit.bootstrap(self.analysis.options.resamples, self.analysis.options.seed):
@@ -128,7 +127,7 @@ class Report:
         else:
             lines.append("noise: one seed per size, so nothing tells chance from size")
         ordered = sorted(self.sizes, key=lambda row: row[self.ladder.x])
-        better = 1 if self.analysis.options.complement else -1
+        better = -1 if self.ladder.metric.endswith(LOWER_IS_BETTER) else 1
         steps = [b["mean"] - a["mean"] for a, b in itertools.pairwise(ordered)]
         wrong = sum(better * step <= 0 for step in steps)
         small, large = (self.analysis.fit.predict(ordered[place][self.ladder.x]) for place in (0, -1))
@@ -230,22 +229,32 @@ class Report:
             "noise": self.noise(),
             **self.analysis.to_dict(),
             "machine": machine() if self.ladder.cost is not None else None,
-            "design": None if self.design is None else self._design_dict(self.design.result),
+            "cost": None if self.ladder.cost is None else self._cost_dict(),
+            "revenue": self.ladder.revenue.model_dump(),
+            "design": None if self.design is None else self._design_dict(self.design),
             "allocation": None if self.allocation is None else allocation_dict(self.allocation),
             "command": self.command,
         }
 
-    def _design_dict(self, found: DesignResult) -> dict[str, Any]:
+    def _cost_dict(self) -> dict[str, Any]:
+        """What machines are counted from; times beside are in seconds where their names do not say milliseconds."""
+        cost = self.ladder.cost
+        return {
+            name: getattr(cost, name) for name in ("base", "base_machines", "latency_ms", "quantile", "confidence")
+        }
+
+    def _design_dict(self, choice: DesignChoice) -> dict[str, Any]:
+        found, written = choice.result, choice.to_dict()
         return {
             "best": sizes_text(found.best.sizes),
             "gain": found.best.gain,
             "cost": found.best.cost,
-            "minimal_roi": found.minimal_roi,
+            **{key: written[key] for key in ("minimal_roi", "is_reached", "highest_roi")},
             "base": None if found.base is None else sizes_text(found.base.sizes),
             "feasible": found.num_feasible,
             "candidates": found.num_candidates,
             "bootstrap_choices": dict(self.votes),
-            "notes": self.design.notes,
+            "notes": choice.notes,
         }
 
     def write(self, plots: bool = True) -> None:
@@ -274,6 +283,17 @@ class Report:
             plot_machine_cost(x, cost, folder / "cost.png", labels=labels, x_name=words)
             names.append("cost.png")
         if self.design is not None:
-            self.design.draw(folder / "pareto.png", title=self.ladder.name)
+            self.design.draw(folder / "pareto.png", title=self.ladder.name, unit=self.ladder.revenue.unit)
             names.append("pareto.png")
         return names
+
+
+def _with_flops(found: DesignResult, flops: dict[str, float]) -> DesignResult:
+    """A choice among named sizes with their FLOPs of a sample, which the names do not tell."""
+
+    def known(design: Design) -> Design:
+        return dataclasses.replace(design, flops=flops.get(design.sizes, design.flops))
+
+    base = None if found.base is None else known(found.base)
+    front, candidates = (tuple(map(known, designs)) for designs in (found.front, found.candidates))
+    return dataclasses.replace(found, best=known(found.best), base=base, front=front, candidates=candidates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,18 @@ if TYPE_CHECKING:
     from lmctr.scaling.design import DesignGrid
 
 FORMS = ("auto", "additive", "additive_constant", "multiplicative", "multiplicative_constant")
+CRITERIA = ("aicc", "loo")
 LAWS = ("auto", "power", "power_constant", "bnsl")
+X_COLUMNS = ("flops_per_sample", "flops_per_request", "dense_parameters", "embedding_parameters", "parameters")
+"""What lmctr counts of a model: columns that a ladder's law may be of."""
+
+
+def check_sizes_x(x: str, where: str) -> None:
+    """Raise `ValueError` where a law is known to be of something else than the FLOPs that MLP sizes are looked up by."""
+    if x in X_COLUMNS and x != "flops_per_sample":
+        raise ValueError(
+            f"{where} knows its sizes' flops_per_sample only, but x is {x}; fit the law by flops_per_sample"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +95,7 @@ class LawOptions:
     breaks: int | None = option("breaks of bnsl (default: chosen)", None, metavar="T")
     complement: bool = option("fit 1 - metric: for metrics below 1 that grow, such as AUC and R/R*", False)
     absolute: bool = option("residuals of the metric (default: of its logarithm)", False)
-    criterion: str = option("default: aicc", "aicc", choices=("aicc", "loo"))
+    criterion: str = option("default: aicc", "aicc", choices=CRITERIA)
     max_breaks: int = option("most breaks that are tried (default: 6)", 6, metavar="T")
     allow_overfit: bool = option("accept --breaks with more parameters than the sizes can tell apart", False)
     restarts: int = option("starts of the search (default: 4)", 4)
@@ -92,6 +104,21 @@ class LawOptions:
     held_out: int = option("also predict the N largest sizes from the others (default: 0)", 0, metavar="N")
     level: float = option("of the bootstrap band (default: 0.9)", 0.9)
     resamples: int = option("of the bootstrap; 0: no band (default: 200)", 200, metavar="N")
+
+    def __post_init__(self):
+        if self.held_out < 0:
+            raise ValueError(f"--held-out must be at least 0, got {self.held_out}")
+        if self.resamples != 0 and self.resamples < 2:
+            raise ValueError(f"--resamples must be 0 (no band) or at least 2, got {self.resamples}")
+        if not 0 < self.level < 1:
+            raise ValueError(f"--level must be between 0 and 1, got {self.level:g}")
+        if self.breaks is not None and self.law != "bnsl":
+            raise ValueError(f"--breaks belongs to --model bnsl, got --model {self.law}")
+        if self.breaks is not None and self.breaks < 0:
+            raise ValueError(f"--breaks must be at least 0, got {self.breaks}")
+        for name, least in (("restarts", 1), ("hops", 1), ("max_breaks", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}, accepted: from {least}")
 
     def settings(self) -> dict[str, Any]:
         """The values of these options alone."""
@@ -122,19 +149,11 @@ class FitOptions(LawOptions, ResultFolder):
             raise ValueError("--form and --product belong to a law of two sizes: give --x2 COLUMN")
         if self.x2 is not None and (self.law != "auto" or self.breaks is not None):
             raise ValueError("--model and --breaks belong to a law of one size; with --x2 choose by --form")
+        if wrong := [x for x in (*self.predict, *self.product) if not 0 < x < math.inf]:
+            raise ValueError(f"--predict and --product take numbers above 0, got {wrong[0]:g}")
         if self.x2 is not None and len(self.predict) % 2:
             raise ValueError(f"--predict takes pairs with --x2, got {len(self.predict)} numbers")
-        if self.held_out < 0:
-            raise ValueError(f"--held-out must be at least 0, got {self.held_out}")
-        if self.resamples != 0 and self.resamples < 2:
-            raise ValueError(f"--resamples must be 0 (no band) or at least 2, got {self.resamples}")
-        if not 0 < self.level < 1:
-            raise ValueError(f"--level must be between 0 and 1, got {self.level:g}")
-        if self.breaks is not None and self.law != "bnsl":
-            raise ValueError(f"--breaks belongs to --model bnsl, got --model {self.law}")
-        for name, least in (("restarts", 1), ("hops", 1), ("max_breaks", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}, which is too small")
+        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +168,7 @@ class MeasureOptions(SweepOptions):
         """As `lmctr.scaling.cost` takes them. Raises `ValueError`: a value out of its range."""
         from lmctr.scaling.cost import CostOptions
 
+        check_counts(self, ["threads"])
         return CostOptions(self.latency_ms / 1e3, **options_of(SweepOptions, self))
 
 
@@ -156,7 +176,8 @@ class MeasureOptions(SweepOptions):
 class CostRunOptions(MeasureOptions, RequestOptions, ResultFile):
     """Measure the highest rate of each saved model under a limit on the 99th percentile of its latency, on this machine, with random
     inputs of fixed size, for single and batched requests; then the machines that the base model's load needs with each. The load is
-    closed: each client waits for its answer. Results are kept, and found again on the same machine and model."""
+    closed: each client waits for its answer. What runs is the model's plain forward; retrieval models, which lmctr serves by halves of
+    user and ad (split_first_layer), may cost less there. Results are kept, and found again on the same machine and model."""
 
     runs: list[str] = option("folder with a saved model, or its id on the Hub", positional=True, metavar="RUN")
     base: str | None = option("the model in use today, one of the runs (default: the first)", None, metavar="RUN")
@@ -212,8 +233,10 @@ class DesignOptions(SizeGridOptions, ResultFolder):
                 raise ValueError(f"--{name.replace('_', '-')} is missing (only --count goes without)")
         if self.base is None and not self.absolute:
             raise ValueError("--base is missing: gains are relative to the size in use; or give --absolute")
-        if self.price <= 0:
-            raise ValueError(f"--price must be above 0, got {self.price:g}")
+        if not 0 < self.price < math.inf:
+            raise ValueError(f"--price must be a number above 0, got {self.price:g}")
+        if not math.isfinite(self.minimal_roi):
+            raise ValueError(f"--minimal-roi must be a number, got {self.minimal_roi:g}")
 
     def grid(self) -> DesignGrid:
         """The space of sizes. Raises `ValueError`: a value out of its range."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ from lmctr.analysis.plots_scaling import plot_revenue
 from lmctr.scaling.revenue import RevenueFit, compare_metrics
 from lmctr.studies.scaling.options import RevenueOptions
 from lmctr.studies.scaling.tables import result_folder, save_results
-from lmctr.utils.files import check_file
-from lmctr.utils.tables import markdown_table, read_csv, text_table
+from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table
 
 
 @dataclass(frozen=True)
@@ -22,12 +21,21 @@ class RevenueComparison:
 
     Args:
         revenue_name: its column. revenue: (P,) of the models. metrics: name -> (P,). fits: name -> line, by falling R^2.
+        left_out: column of numbers -> the line where it has none.
     """
 
     revenue_name: str
     revenue: list[float]
     metrics: dict[str, list[float]]
     fits: dict[str, RevenueFit]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def notes(self) -> list[str]:
+        """Columns that look like metrics and are none of them."""
+        return [
+            f"{name} is left out: no number in line {line}; mend it, or choose by --metrics"
+            for name, line in self.left_out.items()
+        ]
 
     def table(self) -> list[list[str]]:
         """Cells for people."""
@@ -42,6 +50,7 @@ class RevenueComparison:
         return {
             "revenue": self.revenue_name,
             "metrics": {name: dataclasses.asdict(fit) for name, fit in self.fits.items()},
+            "notes": self.notes(),
         }
 
     def draw(self, path: Path) -> None:
@@ -54,10 +63,12 @@ def run(options: RevenueOptions) -> None:
     """Compare, print, and write where `options.output` asks for it."""
     folder, found = result_folder(options), compare_pairs(options)
     models, table = len(found.revenue), found.table()
+    for note in found.notes():
+        print(f"warning: {note}", file=sys.stderr)
     print(f"{models} models; deviations in the units of {options.revenue}\n{text_table(table)}")
     if folder is not None:
         heading = [f"# {options.revenue} by offline metric", f"{models} models, least squares."]
-        parts = [*heading, markdown_table(table)]
+        parts = [*heading, markdown_table(table), *found.notes()]
         save_results(
             folder, "revenue", found.to_dict(), parts, options, found.draw, picture="revenue.png", alt="regressions"
         )
@@ -69,26 +80,32 @@ def compare_pairs(options: RevenueOptions) -> RevenueComparison:
     Raises:
         ValueError: a column is missing or holds no numbers, too few pairs to fit. FileNotFoundError: no such file.
     """
-    names = options.metrics or _number_columns(options.pairs, options.revenue)
+    names, left_out = (options.metrics, {}) if options.metrics else _number_columns(options.pairs, options.revenue)
     if options.revenue in names:
         raise ValueError(f"--metrics {options.revenue}: that column is the revenue")
     rows = read_csv(options.pairs, numbers=[options.revenue, *names])
     revenue = [row[options.revenue] for row in rows]
     metrics = {name: [row[name] for row in rows] for name in names}
     try:
-        return RevenueComparison(options.revenue, revenue, metrics, compare_metrics(metrics, revenue))
+        fits = compare_metrics(metrics, revenue)
     except ValueError as error:
         raise ValueError(f"{options.pairs}: {error}") from error
+    return RevenueComparison(options.revenue, revenue, metrics, fits, left_out)
 
 
-def _number_columns(path: str, revenue: str) -> list[str]:
-    with open(check_file(path), newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        columns, rows = list(reader.fieldnames or ()), list(reader)
-    found = [name for name in columns if name != revenue and all(_is_number(row[name]) for row in rows)]
+def _number_columns(path: str, revenue: str) -> tuple[list[str], dict[str, int]]:
+    """Columns that hold numbers only, and those that do but for some cells, each with the line of the first such cell."""
+    columns, rows = read_cells(path)
+    found, left_out = [], {}
+    for name in columns:
+        wrong = [line for line, row in rows if not _is_number(row[name])]
+        if name != revenue and not wrong:
+            found.append(name)
+        elif name != revenue and len(wrong) < len(rows):
+            left_out[name] = wrong[0]
     if not found:
         raise ValueError(f"{path} has no column of numbers besides {revenue!r}; its columns: {', '.join(columns)}")
-    return found
+    return found, left_out
 
 
 def _is_number(text: str | None) -> bool:

@@ -1,0 +1,24 @@
+"""Percentiles of a bootstrap, widened for few points."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+__all__ = ["widened_band"]
+
+
+def widened_band(drawn: np.ndarray, center: np.ndarray | float, free: int, level: float) -> np.ndarray:
+    """Lower and upper ends (2, ...) of the percentile band at `level`, moved away from the fitted values.
+
+    They are moved by the ratio of Student's quantile, of the points left over, to the normal one (the expanded percentiles of
+    Hesterberg, https://arxiv.org/abs/1411.5279): a few points' residuals tell little of their own spread.
+
+    Args:
+        drawn: (samples, ...) of the refitted laws. center: (...) of the fitted one. free: points less parameters. level: between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level}")
+    ends = np.array([1 - level, 1 + level]) / 2
+    wider = stdtrit(free, ends[1]) / ndtri(ends[1])
+    return center + (np.quantile(drawn, ends, axis=0) - center) * wider
