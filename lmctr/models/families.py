@@ -53,24 +53,24 @@ class Input:
 
 
 _TABLE_FILES = ("tabular_vocabularies.parquet", "tabular_numbers.safetensors")
-_ITEM_STATISTICS = "item_statistics.parquet"
+ITEM_STATISTICS = "item_statistics.parquet"
 
 
 INPUTS = {
     "text": Input(
         "lmctr.models.ctr_sink.processing_ctr_sink:CTRSinkProcessor",
         "lmctr.serving.ctr_sink:CTRSinkScorer",
-        (_ITEM_STATISTICS, "field_vectors.safetensors"),
+        (ITEM_STATISTICS, "field_vectors.safetensors"),
     ),
     "tabular": Input(
         "lmctr.data.features.processor:TabularFeatureProcessor",
         "lmctr.serving.tables:TableScorer",
-        (_ITEM_STATISTICS, *_TABLE_FILES),
+        (ITEM_STATISTICS, *_TABLE_FILES),
     ),
     "sequence": Input(
         "lmctr.data.processors.sequence:SequenceProcessor",
         "lmctr.serving.events:EventScorer",
-        (_ITEM_STATISTICS, "sequence_items.parquet", "sequence_features.parquet"),
+        (ITEM_STATISTICS, "sequence_items.parquet", "sequence_features.parquet"),
     ),
     "impressions": Input(
         "lmctr.data.processors.impressions:ImpressionProcessor",

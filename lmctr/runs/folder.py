@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lmctr.models.families import side_files
+from lmctr.models.families import ITEM_STATISTICS, side_files
 from lmctr.runs.recipe import compare_recipes
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
@@ -48,7 +48,6 @@ DATA = "data.json"
 SLICES = "slices.csv"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
-ITEM_STATISTICS = "item_statistics.parquet"
 LOG_STATISTICS = "log_statistics.json"  # what a table made of a log had its statistics from
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")

@@ -230,6 +230,24 @@ def test_what_item_statistics_tell_of_events_is_said_and_may_be_coarse(hub, tmp_
         push_run(run.folder.path, "tester/coarse", coarse_statistics=1, dry_run=True)
 
 
+SAVED = """
+import sys
+from lmctr import TabularFeatureProcessor
+processor = TabularFeatureProcessor([{"name": "ad", "type": "categorical"}], label="click")
+processor.fit([{"ad": f"a{number % 3}", "click": number % 2} for number in range(30)])
+processor.save_pretrained(sys.argv[1], push_to_hub=True, repo_id="tester/rows")
+assert TabularFeatureProcessor.from_pretrained("tester/rows").fingerprint == processor.fingerprint
+"""
+
+
+def test_a_processor_that_is_saved_and_pushed_at_once_is_whole(hub, tmp_path):
+    done = client(hub.url, tmp_path, "-c", SAVED, str(tmp_path / "saved"))
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in (tmp_path / "saved").iterdir()}
+    assert "tabular_vocabularies.parquet" in names
+    assert names <= {*hub.files("tester/rows")}
+
+
 def test_only_runs_with_statistics_can_be_coarse(run_dir):
     with pytest.raises(ValueError, match=r"coarse_statistics: .* has no item_statistics.parquet"):
         push_run(run_dir, "tester/coarse", coarse_statistics=5, dry_run=True)

@@ -71,8 +71,13 @@ class FittedExtractor(FeatureExtractionMixin):
         self._require_fitted()
         os.makedirs(save_directory, exist_ok=True)
         with resealing(save_directory):
-            side = self._write_side(save_directory)
+            side = self._side_files = self._write_side(save_directory)
             return super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs) + side
+
+    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
+        """As in the parent, which uploads what is newer: the side files that `save_pretrained` has just written are."""
+        new = {os.path.basename(path) for path in getattr(self, "_side_files", ())}
+        return {name: time for name, time in super()._get_files_timestamps(working_dir).items() if name not in new}
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any) -> Self:
