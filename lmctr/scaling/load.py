@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from lmctr.utils.files import read_json, write_json
 from .cost import Capacity, CostOptions, Window
 from .inputs import RequestShape, random_inputs
 
-__all__ = ["CapacityCache", "ModelLoad", "ThreadLoad", "model_fingerprint"]
+__all__ = ["CapacityCache", "ModelLoad", "SplitLoad", "ThreadLoad", "model_fingerprint"]
 
+_ADS_PER_CANDIDATE = 100
 _INPUT_SETS = 4  # different random inputs of each batch size, so that no cache holds the one answer
 
 
@@ -85,16 +87,55 @@ class ModelLoad(ThreadLoad):
 
     def run(self, batch_size: int, concurrency: int, seconds: float) -> Window:
         if batch_size not in self._inputs:
-            made = (
-                random_inputs(self.model.config, self.shape, batch_size, self.seed + i) for i in range(_INPUT_SETS)
-            )
+            made = (self._made(batch_size, self.seed + i) for i in range(_INPUT_SETS))
             self._inputs[batch_size] = [{k: v.to(self.device) for k, v in inputs.items()} for inputs in made]
         return super().run(batch_size, concurrency, seconds)
+
+    def _made(self, batch_size: int, seed: int) -> dict[str, torch.Tensor]:
+        return random_inputs(self.model.config, self.shape, batch_size, seed)
 
     def _score(self, batch_size: int, number: int) -> torch.Tensor:
         inputs = self._inputs[batch_size]
         with torch.inference_mode():
             return self.model(**inputs[number % len(inputs)]).logits.cpu()
+
+
+class SplitLoad(ModelLoad):
+    """Calls of a retrieval model whose ads are kept ("first-layer optimisation", section 3.4 of arXiv 2411.13322): of a request the user's
+    half is made, and those of its candidates, drawn for each, are looked up.
+
+    Args:
+        model: an `XForCTR` that `split` takes apart. shape, device, seed: as of [`ModelLoad`].
+        split: makes a [`~lmctr.serving.SplitRetrievalModel`]; it is given a hundred times as many ads as a request has.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        shape: RequestShape,
+        device: str = "cpu",
+        seed: int = 0,
+        *,
+        split: Callable[[torch.nn.Module], Any],
+    ):
+        super().__init__(model, shape, device, seed)
+        self.served, self.num_ads = split(self.model), _ADS_PER_CANDIDATE * shape.candidates
+        ads = random_inputs(model.config, replace(shape, candidates=self.num_ads), 1, seed)
+        of_ads = ("ad_input_ids", "ad_numeric_values")
+        self.served.update(range(self.num_ads), **{key: ads[key][0].to(device) for key in of_ads if key in ads})
+
+    def _made(self, batch_size: int, seed: int) -> dict[str, torch.Tensor]:
+        one = random_inputs(self.model.config, replace(self.shape, candidates=1), batch_size, seed)
+        draw = torch.Generator().manual_seed(seed)
+        places = torch.randint(self.num_ads, (batch_size, self.shape.candidates), generator=draw)
+        return {key: values for key, values in one.items() if key.startswith("user_")} | {"places": places}
+
+    def _score(self, batch_size: int, number: int) -> torch.Tensor:
+        inputs = self._inputs[batch_size]
+        inputs = dict(inputs[number % len(inputs)])
+        with torch.inference_mode():
+            halves = self.served.ad_halves[inputs.pop("places")]
+            return self.served.halves.from_halves(self.served.user_half(**inputs), halves).cpu()
 
 
 def model_fingerprint(folder: str | Path) -> str:

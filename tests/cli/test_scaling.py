@@ -9,8 +9,9 @@ import pytest
 import torch
 import yaml
 from cli_helpers import error_of, read
+from retrieval_tester import FIELDS
 
-from lmctr import DNNConfig, DNNForCTR
+from lmctr import DNNConfig, DNNForCTR, RetrievalMLPConfig, RetrievalMLPForCTR
 from lmctr.cli.main import main
 from lmctr.scaling.bnsl import bnsl
 from lmctr.scaling.design import mlp_flops
@@ -533,7 +534,39 @@ def test_cost_measures_once_and_compares(saved, tmp_path, capsys):
 def test_the_help_of_cost_says_that_the_plain_forward_is_measured(capsys):
     with pytest.raises(SystemExit):
         main(["scaling", "cost", "--help"])
-    assert "the model's plain forward; retrieval models" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the model's plain forward, or with --split what serves a retrieval model whose ads are kept" in told
+
+
+def test_cost_of_kept_ads(saved, tmp_path, capsys):
+    RetrievalMLPForCTR(RetrievalMLPConfig(**FIELDS)).save_pretrained(tmp_path / "mlp")
+    words = [
+        "cost",
+        tmp_path / "mlp",
+        "--latency-ms",
+        "500",
+        "--candidates",
+        "64",
+        "--batch-sizes",
+        "2",
+        "--max-seconds",
+        "8",
+    ]
+    words += ["--cache", tmp_path / "cache", *FAST]
+    assert "ads kept in halves" not in run(capsys, *words, "--output", tmp_path / "plain.json")
+    assert "; ads kept in halves" in run(capsys, *words, "--split", "--output", tmp_path / "split.json")
+    (plain,), (split,) = (read(tmp_path, f"{name}.json")["models"] for name in ("plain", "split"))
+    assert (plain["split"], split["split"], split["kept"]) == (False, True, False)
+    assert split["flops_per_request"] == plain["flops_per_request"]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    run(capsys, *words, "--split", "--output", tmp_path / "again.json")
+    assert read(tmp_path, "again.json")["models"][0]["kept"]
+    words = ("scaling", "cost", saved / "small", "--split", "--latency-ms", "5", "--no-cache", *FAST)
+    assert main([str(word) for word in words]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        error == "error: model: DNNForCTR has no halves of user and ad; accepted: RetrievalMLPForCTR, TwoTowerForCTR"
+    )
 
 
 def test_cost_under_a_limit_that_no_load_meets(saved, tmp_path, capsys):

@@ -343,6 +343,7 @@ def test_what_is_better_is_the_metrics_own_not_the_kind_of_fit(climbed, tmp_path
         ({"cost": {**COST, "base": "w88"}}, "cost.base is 'w88', which is no size; did you mean"),
         ({"cost": {**COST, "quantile": 2.0}}, "cost: quantile must be between 0 and 1"),
         ({"cost": {**COST, "base_machines": 0}}, "cost.base_machines is 0.0"),
+        ({"cost": {**COST, "split": True}}, "cost.split is for families of ads' impressions, which have halves of user and ad; the size 'w2' is of dnn"),
         ({"cost": None}, "design needs machine costs"),
         ({"design": {"minimal_roi": "high"}}, "minimal_roi is 'high', accepted: a number"),
         ({"design": {"minimal_roi": 1, "grid": {}}, "x": "parameters"}, "knows its sizes' flops_per_sample only"),

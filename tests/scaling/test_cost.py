@@ -7,11 +7,13 @@ import time
 import numpy as np
 import pytest
 import torch
+from retrieval_tester import FIELDS
 
-from lmctr import DNNConfig, DNNForCTR
+from lmctr import DNNConfig, DNNForCTR, RetrievalMLPConfig, RetrievalMLPForCTR, TwoTowerConfig, TwoTowerForCTR
 from lmctr.scaling.cost import Capacity, CostOptions, LatencyLimitError, Window, machines, measure_capacity
-from lmctr.scaling.inputs import RequestShape
-from lmctr.scaling.load import CapacityCache, ModelLoad, ThreadLoad, model_fingerprint
+from lmctr.scaling.inputs import RequestShape, random_inputs
+from lmctr.scaling.load import CapacityCache, ModelLoad, SplitLoad, ThreadLoad, model_fingerprint
+from lmctr.serving import split_first_layer
 from lmctr.utils.measure import machine as machine_description
 
 
@@ -216,6 +218,28 @@ def test_a_real_model_and_the_cache(dnn, tmp_path):
         cache.get(machine, print_of, shape, options)
     with pytest.raises(FileNotFoundError, match="holds no saved model"):
         model_fingerprint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [RetrievalMLPForCTR(RetrievalMLPConfig(**FIELDS)), TwoTowerForCTR(TwoTowerConfig(**FIELDS, vector_size=4))],
+    ids=["mlp", "towers"],
+)
+def test_kept_ads_get_the_scores_of_the_plain_forward(model):
+    shape = RequestShape(candidates=5, length=6)
+    load = SplitLoad(model, shape, seed=3, split=split_first_layer)
+    assert len(load.served) == 500
+    load.run(2, 1, 0.0)
+    ads = random_inputs(model.config, RequestShape(candidates=500, length=6), 1, 3)
+    for number, inputs in enumerate(load._inputs[2]):
+        users = {key: values for key, values in inputs.items() if key != "places"}
+        own = {key: ads[key][0][inputs["places"]] for key in ("ad_input_ids", "ad_numeric_values")}
+        with torch.inference_mode():
+            logits = model(**users, **own, ad_mask=torch.ones(2, 5, dtype=torch.bool)).logits
+        torch.testing.assert_close(load.call(2, number), logits, rtol=1e-5, atol=1e-5)
+    assert len({tuple(inputs["places"].reshape(-1).tolist()) for inputs in load._inputs[2]}) == 4
+    with pytest.raises(ValueError, match=r"DNNForCTR has no halves of user and ad"):
+        SplitLoad(DNNForCTR(DNNConfig(vocab_sizes=[7], hidden_units=[8])), shape, split=split_first_layer)
 
 
 def test_a_result_survives_json():

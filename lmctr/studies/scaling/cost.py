@@ -16,7 +16,8 @@ import torch
 from lmctr.runs.download import local_folder
 from lmctr.scaling.cost import Capacity, LatencyLimitError, machines, measure_capacity
 from lmctr.scaling.inputs import request_shape
-from lmctr.scaling.load import CapacityCache, ModelLoad, model_fingerprint
+from lmctr.scaling.load import CapacityCache, ModelLoad, SplitLoad, model_fingerprint
+from lmctr.serving import split_first_layer
 from lmctr.studies.scaling.flops import count_model
 from lmctr.studies.scaling.models import saved_model
 from lmctr.studies.scaling.options import CostRunOptions, MeasureOptions, RequestOptions
@@ -50,6 +51,7 @@ class CostComparison:
         return (
             f"highest requests/s with p{100 * limits.quantile:g} <= {self.options.latency_ms:g} ms, each level at {limits.confidence:.0%} "
             f"confidence; up to {max(limits.batch_sizes)} requests per call, up to {limits.max_concurrency} clients"
+            f"{'; ads kept in halves' if self.options.split else ''}"
         )
 
     def table(self) -> list[list[str]]:
@@ -118,7 +120,8 @@ def measure_run(
         torch.set_num_threads(options.threads)
     shape = request_shape(model.config, request.candidates, request.length)
     here, fingerprint = machine(options.device), model_fingerprint(path)
-    store, kind = CapacityCache(cache), (here, fingerprint, shape, limits)
+    store, kind = CapacityCache(cache), (here, fingerprint + " split" * options.split, shape, limits)
+    load = partial(SplitLoad, split=split_first_layer) if options.split else ModelLoad
     kept = store.get(*kind)
     flops = count_model(model, request)
     if kept is not None:
@@ -126,7 +129,7 @@ def measure_run(
         capacity = kept
     else:
         try:
-            capacity = measure_capacity(ModelLoad(model, shape, options.device), limits, say=say)
+            capacity = measure_capacity(load(model, shape, options.device), limits, say=say)
         except LatencyLimitError as error:
             raise LatencyLimitError(f"{run}: {error}") from error
         store.put(*kind, capacity)
@@ -140,6 +143,7 @@ def measure_run(
         "latency_ms": 1e3 * capacity.batched.latency,
         "median_latency_ms": 1e3 * capacity.batched.median_latency,
         "capacity": capacity.to_dict(),
+        "split": options.split,
         "kept": kept is not None,
         "machine": here,
         "model": fingerprint,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lmctr.analysis.plots import require_matplotlib
+from lmctr.models.families import family_of
 from lmctr.scaling.cost import LatencyLimitError, machines
 from lmctr.studies.grids.run import GridRunner
 from lmctr.studies.grids.state import DONE, GridRun
@@ -87,7 +88,16 @@ def _runners(options: LadderOptions) -> list[tuple[Ladder, GridRunner]]:
     if not options.no_plots:
         require_matplotlib()
     ladder = load_ladder(options.ladder, options.output_dir)
-    return [(each, GridRunner(each.grid, options)) for each in (*ladder.scenarios.values(), ladder)]
+    runners = [(each, GridRunner(each.grid, options)) for each in (*ladder.scenarios.values(), ladder)]
+    if ladder.cost is not None and ladder.cost.split:
+        for (size, _), recipe in runners[-1][1].recipes.items():
+            family = family_of(recipe.model["family"])
+            if family.input != "impressions":
+                raise ValueError(
+                    f"{options.ladder}: cost.split is for families of ads' impressions, which have halves of user and ad; the size {size!r} is "
+                    f"of {family.model_type}"
+                )
+    return runners
 
 
 def climb(

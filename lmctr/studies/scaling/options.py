@@ -163,6 +163,9 @@ class MeasureOptions(SweepOptions):
     latency_ms: float = option("the limit in milliseconds", metavar="MS")
     threads: int | None = option("threads of torch per call (default: its own choice)", None)
     device: str = option("cpu (default), cuda, ...", "cpu")
+    split: bool = option(
+        "retrieval models by kept halves of ads, as lmctr.serving.split_first_layer serves them", False
+    )
 
     def limits(self) -> CostOptions:
         """As `lmctr.scaling.cost` takes them. Raises `ValueError`: a value out of its range."""
@@ -176,8 +179,8 @@ class MeasureOptions(SweepOptions):
 class CostRunOptions(MeasureOptions, RequestOptions, ResultFile):
     """Measure the highest rate of each saved model under a limit on the 99th percentile of its latency, on this machine, with random
     inputs of fixed size, for single and batched requests; then the machines that the base model's load needs with each. The load is
-    closed: each client waits for its answer. What runs is the model's plain forward; retrieval models, which lmctr serves by halves of
-    user and ad (split_first_layer), may cost less there. Results are kept, and found again on the same machine and model."""
+    closed: each client waits for its answer. What runs is the model's plain forward, or with --split what serves a retrieval model
+    whose ads are kept, as the paper measures; FLOPs are those of the plain forward either way. Results are kept, and found again on the same machine and model."""
 
     runs: list[str] = option("folder with a saved model, or its id on the Hub", positional=True, metavar="RUN")
     base: str | None = option("the model in use today, one of the runs (default: the first)", None, metavar="RUN")
