@@ -191,7 +191,9 @@ class EventAnswers(HistoryAnswers):
     def unknown_in(self, request: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         counts, history, candidates = super().unknown_in(request), request["history"], request["candidates"]
         if self.processor.knows_no_behavior:
-            unknown = sum(self.processor.behavior_of(event, "history") == 0 for event in history)
+            perhaps = (None, 0, self.processor.behavior_names[0])
+            unsaid = (event for event in history if event.get("behavior") in perhaps)
+            unknown = sum(self.processor.behavior_of(event, "history") == 0 for event in unsaid)
             counts["behaviors of histories"] = {"values": len(history), "unknown": unknown}
         if len(self.processor.scenario_names) > 1:  # one that is not said is read as the first
             for role, entries in (("candidates", candidates), ("histories", history)):
