@@ -244,7 +244,7 @@ def test_statistics_are_learnt_kept_and_asked_for(tmp_path):
     card = build_card(run.path)
     assert f"`statistics` are {len(reader.names)} numbers of each target" in card
     assert "with the items' in `item_statistics.parquet`" in card
-    assert f"'statistics': [0.0] * {len(reader.names)}" in card
+    assert f"'statistics': [float(\"nan\")] * {len(reader.names)}" in card
     with pytest.raises(ValueError, match=r"num_statistics.*set data\.statistics"):
         lmctr.runs.train(recipe | {"model": recipe["model"] | {"num_statistics": 3}}, output_dir=tmp_path / "other")
     with pytest.raises(ValueError, match=r"did you mean 'user_rate'\?"):
