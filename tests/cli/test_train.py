@@ -124,7 +124,10 @@ def test_push_compares_a_run_with_its_reference(tiny_run, tmp_path, capsys):
     assert main(["push", str(folder), "tester/tiny", "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "ok: logits of 8 reference rows are the run's own" in printed
-    assert "reference.safetensors" not in printed
+    (shared,) = (line for line in printed.splitlines() if line.startswith("would upload"))
+    (kept,) = (line for line in printed.splitlines() if line.startswith("not uploaded: "))
+    assert "reference.safetensors" not in shared
+    assert "reference.safetensors" in kept
     weights = load_file(folder / "model.safetensors")
     weights["head.out.bias"] = weights["head.out.bias"] + 1
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -37,7 +37,9 @@ def test_layout_split_from_training_to_prediction(recipe_file, tmp_path, capsys)
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"layout": "split"', '"layout": "single"'))
     (folder / "lmctr_manifest.json").unlink()
-    with pytest.raises(ValueError, match=r"layout is 'single' in config\.json and 'split' in the processor's file"):
+    with pytest.raises(
+        ValueError, match=r"layout is 'single' in the model's configuration and 'split' in the processor;"
+    ):
         load_run(folder)
 
 

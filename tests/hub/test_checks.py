@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny_run import make_batch, make_model, write_json
 
 from lmctr.cli.main import main
+from lmctr.data import InteractionLog
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.hub.checks import validate_run
 from lmctr.hub.demo.running import write_space
@@ -20,6 +21,7 @@ from lmctr.models.families import add_family, drop_family, family_of
 from lmctr.runs import loading
 from lmctr.runs.folder import open_run
 from lmctr.runs.reference import compare_with_reference, write_reference
+from lmctr.statistics import ItemStatistics, StatisticsReader
 from lmctr.utils.integrity import MANIFEST, read_sealed
 
 
@@ -70,6 +72,10 @@ def test_what_users_put_into_the_folder_stays_there(run_dir, tmp_path, capsys):
     for name in written:
         if name.endswith(".parquet"):
             pq.write_table(pa.table({"item_id": [1, 2, 3]}), run_dir / name)
+    log = InteractionLog.from_columns([1, 1, 2], [1, 2, 3], [10, 20, 30], [0, 1, 0])
+    ItemStatistics.from_log(log, StatisticsReader.fit(log, np.arange(3), "basic")).save(
+        run_dir / "item_statistics.parquet"
+    )
     folder = open_run(run_dir, "model")
     names = {path.as_posix() for path in folder.upload_files()}
     assert not names & set(strays)
