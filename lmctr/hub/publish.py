@@ -138,8 +138,10 @@ def push_run(
     folder = report.folder
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
     changed = remote_files(folder)
-    vocabularies, told = shared_vocabularies(folder), told_events(folder)
-    if coarse_statistics is not None:
+    vocabularies = shared_vocabularies(folder)
+    if coarse_statistics is None:
+        told = told_events(folder)
+    else:
         changed, told = changed | coarse_table(folder, coarse_statistics), 0
     kept = tuple(name for name in folder.kept_files() if name != CARD_FILE)
     files = [*folder.upload_files(), *map(Path, changed.keys() & {REMOTE_FILE}), Path(CARD_FILE)]

@@ -20,7 +20,7 @@ from lmctr.statistics import STATISTIC_SETS
 
 from .base import Guesser
 from .found import Ask, LogGuess, NoLogError
-from .sample import ROLES, FileSample
+from .sample import ROLES, FileSample, is_called_label
 
 __all__ = ["guess_log"]
 
@@ -208,7 +208,7 @@ class _LogGuesser(Guesser):
     def _is_outdone(self, label: str, graded: list[str]) -> bool:
         """Whether a column of two values is no label beside one of grades: `verified_purchase` beside `rating`; `ad_click` is."""
         has_grades = not {*graded}.isdisjoint(self.events.called("grade"))
-        return has_grades and label not in self.events.called("label") and not self.events.is_called_label(label)
+        return has_grades and label not in self.events.called("label") and not is_called_label(label)
 
     def _label_from_actions(self, name: str) -> None:
         words = sorted(map(str, pc.unique(self.events.values(name)).to_pylist()))

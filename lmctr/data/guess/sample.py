@@ -84,10 +84,6 @@ class FileSample:
         names = self.table.column_names
         return list(dict.fromkeys(self.called(role) + [name for name in names if {*words_of(name)} & {*ROLES[role]}]))
 
-    def is_called_label(self, name: str) -> bool:
-        """[`is_called_label`] of a column."""
-        return is_called_label(name)
-
 
 def is_called_label(name: str) -> bool:
     """Whether a column's name says label and nothing else: `clicked` and `ad_click`, no `click_position`, no `share`."""

@@ -15,7 +15,7 @@ from lmctr.data.logs.columns import is_number, is_text
 from .base import Guesser
 from .found import Ask, Guess, LogGuess, NoLogError
 from .log import guess_log
-from .sample import FileSample, sample_file
+from .sample import FileSample, is_called_label, sample_file
 
 __all__ = ["guess_files", "guess_table"]
 
@@ -107,7 +107,7 @@ class _TableGuesser(Guesser):
         whose name may say label, else one of grades by its very name, else the only one."""
         says = {name: yes for name in self.left if (yes := self._yes(name)) is not None}
         named = [name for name in self.events.named("label") if name in says]
-        sure = [name for name in named if self.events.is_called_label(name)]
+        sure = [name for name in named if is_called_label(name)]
         last = [name for name in self.events.table.column_names[-1:] if name in says]  # where labels often stand
         numbers = [name for name in self.left if name not in says and is_number(self.events.table[name].type)]
         grades = [name for name in self.events.called("grade") if name in numbers]
