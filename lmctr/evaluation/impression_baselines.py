@@ -110,6 +110,8 @@ class _Boosting:
     def __init__(self, store: Any, counting: _Counting, generator: np.random.Generator, seed: int) -> None:
         from sklearn.ensemble import HistGradientBoostingRegressor
 
+        from lmctr.evaluation.weighted_trees import with_known_columns
+
         self.store, self.counting = store, counting
         chosen = np.arange(len(counting.ads))
         if len(chosen) > MAX_FITTED_ADS:
@@ -120,7 +122,9 @@ class _Boosting:
         self.trees = HistGradientBoostingRegressor(
             max_iter=200, learning_rate=0.1, categorical_features=categories, random_state=seed
         )
-        self.trees.fit(features, np.log1p(counting.targets[chosen, 1]))
+        self.trees.fit(
+            with_known_columns(features, self.trees.min_samples_leaf), np.log1p(counting.targets[chosen, 1])
+        )
 
     def scores(self, rows: np.ndarray, ads: np.ndarray) -> np.ndarray:
         """(R,) predictions for the ads of some impressions."""

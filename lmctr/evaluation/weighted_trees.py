@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-__all__ = ["BoostedTreesClassifier"]
+__all__ = ["BoostedTreesClassifier", "with_known_columns"]
 
 _BINS = 255  # scikit-learn's `max_bins`
+_KNOWN = 1e-4  # share of rows: bins come from 200,000 of them at most
 
 
 class BoostedTreesClassifier(HistGradientBoostingClassifier):
@@ -23,8 +24,8 @@ class BoostedTreesClassifier(HistGradientBoostingClassifier):
     def fit(self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None) -> BoostedTreesClassifier:
         """Fits on (N, C) columns and (N,) labels; `sample_weight`: (N,), or None."""
         if sample_weight is None:
-            return super().fit(X, y)
-        codes, thresholds = np.array(X, dtype=np.float64), {}
+            return super().fit(with_known_columns(X, self.min_samples_leaf), y)
+        codes, thresholds = np.array(with_known_columns(X, self.min_samples_leaf, sample_weight), dtype=np.float64), {}
         for place, column in enumerate(codes.T):  # its views
             found = _equal_weights(column, np.asarray(sample_weight, dtype=np.float64))
             if found is not None:
@@ -40,6 +41,19 @@ class BoostedTreesClassifier(HistGradientBoostingClassifier):
                     lower = present[place][np.searchsorted(present[place], between) - 1]
                     nodes["num_threshold"][node] = thresholds[place][int(lower)]
         return self
+
+
+def with_known_columns(X: np.ndarray, min_samples_leaf: int, weight: np.ndarray | None = None) -> np.ndarray:
+    """(N, C) columns for scikit-learn's boosted trees, which refuse a column without values among the rows that they take their bins from.
+
+    A column with values in fewer rows than a leaf must have, no tree can divide; in fewer than one row of 10,000, its bins might see none.
+    Rows of weight 0 do not count.
+    Such a column is given as zeros; others stay as they are.
+    """
+    X = np.asarray(X)
+    known = ~np.isnan(X if weight is None else X[np.asarray(weight) != 0])
+    rare = known.sum(0) < max(min_samples_leaf, _KNOWN * len(known))
+    return np.where(rare, 0.0, X) if rare.any() else X
 
 
 def _equal_weights(column: np.ndarray, weight: np.ndarray) -> np.ndarray | None:

@@ -107,8 +107,23 @@ def test_validation_labels_can_be_seen(tmp_path):
     event = samples(log, "test")[7, 10]
     assert (4, "negative") in history(log, event)
     assert [entry for entry in history(log, event) if entry[0] == 3] == [(3, "positive")]
-    with pytest.raises(ValueError, match="labels_seen: got 'all', accepted: 'train', 'train_and_validation'"):
+    with pytest.raises(ValueError, match="labels_seen: got 'all', accepted: 'none', 'train', 'train_and_validation'"):
         load_log("collm_ml1m", path=tmp_path, labels_seen="all")
+
+
+def test_histories_of_likes_alone(tmp_path):
+    """What the files list, the same in every part: no event of a history tells a label of a row."""
+    log = load_log("collm_ml1m", path=folder_of(tmp_path), labels_seen="none")
+    of = {part: samples(log, part) for part in ("train", "validation", "test")}
+    assert history(log, of["train"][7, 2]) == [(1, "positive")]
+    assert history(log, of["validation"][7, 3]) == [(1, "positive")]
+    assert history(log, of["test"][7, 10]) == [(1, "positive"), (3, "positive"), (9, "positive")]
+    assert len(of["train"]) == len(ROWS["train_ood2"])
+    split = split_log(log, "given")
+    assert [len(split[part]) for part in ("train", "validation", "test")] == [len(rows) for rows in ROWS.values()]
+    assert "likes" in log.context.column_names
+    assert "film_level" not in log.context.column_names
+    assert "see no labels" in log.info.notes
 
 
 @pytest.mark.parametrize("labels_seen", ["train", "train_and_validation"])

@@ -5,7 +5,7 @@ import pytest
 import sklearn.ensemble._hist_gradient_boosting.binning as binning
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
+from lmctr.evaluation.weighted_trees import BoostedTreesClassifier, with_known_columns
 
 pytest.importorskip("sklearn", minversion="1.8")  # whose bins have equal weights
 
@@ -78,3 +78,37 @@ def test_a_threshold_beside_an_empty_bin_is_the_lower_one():
     found = BoostedTreesClassifier(**settings).fit(values, labels, weights)
     between = np.arange(0, 359, 0.125)[:, None]
     np.testing.assert_array_equal(found.decision_function(between), expected.decision_function(between))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("known", [0, 1, 19])
+def test_columns_that_training_hardly_knows(known, weighted):
+    """scikit-learn fails where no row of those that its bins come from has a value; no tree could divide such a column."""
+    values, labels, weights = table(1500, 0)
+    settings = {"max_iter": 60, "early_stopping": True, "validation_fraction": 0.3, "random_state": 0}
+    given = [values, labels, weights] if weighted else [values, labels]
+    expected = BoostedTreesClassifier(**settings).fit(np.insert(values, 3, 0, axis=1), *given[1:])
+    for seed in range(4):
+        column = np.full(len(values), np.nan)
+        column[np.random.default_rng(seed).permutation(len(values))[:known]] = 5.0
+        trees = BoostedTreesClassifier(**settings).fit(np.insert(values, 3, column, axis=1), *given[1:])
+        for later in (np.nan, 7.0):
+            rows = np.insert(values, 3, later, axis=1)
+            np.testing.assert_array_equal(trees.decision_function(rows), expected.decision_function(rows))
+
+
+def test_columns_with_values_enough_are_kept():
+    values = np.full((1000, 2), np.nan)
+    values[:30, 0] = values[:29, 1] = 1.0
+    found = with_known_columns(values, 30)
+    np.testing.assert_array_equal(found[:, 0], values[:, 0])
+    assert not found[:, 1].any()
+    weight = np.ones(1000)
+    weight[:5] = 0
+    assert not with_known_columns(values, 26, weight).any()
+    BoostedTreesClassifier(max_iter=2).fit(values, np.arange(1000) % 2, np.where(np.isnan(values[:, 0]), 1.0, 0.0))
+    many = np.full((600_000, 1), np.nan)
+    many[:59] = 1.0
+    assert not with_known_columns(many, 20).any()
+    many[59] = 1.0
+    assert with_known_columns(many, 20) is many

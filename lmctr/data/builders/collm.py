@@ -44,7 +44,7 @@ NAMES = dict(zip(PARTS, ("train_ood2.pkl", "valid_ood2.pkl", "test_ood2.pkl")))
 FILES = Published("CoLLM's ML-1M", INFO, "the file", then=", and unpack it")
 COLUMNS = ("uid", "iid", "label", "timestamp", "his", "title")
 PUBLISHED_ROWS = {"train": 33_891, "validation": 10_401, "test": 7_331}
-SEEN = {"train": 0, "train_and_validation": 1}
+SEEN = {"none": -1, "train": 0, "train_and_validation": 1}
 _WINDOWS = (120, 600, 3600, 86_400, 604_800)
 _PADDING = 0  # stands in front of every list of liked films
 
@@ -90,8 +90,9 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
     Args:
         path: folder that holds `train_ood2.pkl`, `valid_ood2.pkl` and `test_ood2.pkl`, in it or in a folder of it. None takes the environment
             variable `LMCTR_DATA`.
-        labels_seen: whose labels histories and statistics may see: "train" (those of the training rows, as the papers that use this split), or
-            "train_and_validation". Rows of the other parts are hidden: they stand in no history.
+        labels_seen: whose labels histories and statistics may see: "train" (those of the training rows), "train_and_validation", or "none": histories are
+            what the files list as liked, in every part alike, as the language models of the papers that use this split read them. Rows
+            of the other parts are hidden: they stand in no history.
 
     Returns:
         A log whose samples are the labelled rows. What a user liked before a row, as the files list it (`his`), is in the history of the row
@@ -102,7 +103,7 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
         seconds; `last_like`, `third_last_like`, `first_like`, seconds since then; `liked_year`, their mean year; `year_distance`, the
         film's year less it. Logarithms log(1 + x) of counts and seconds; missing where there is none. `film_level`, `film_rows`,
         `liked_level`, `liked_level_10`, `liked_rows`, `co_liked`, `co_liked_10`, what the seen labels of other users tell, whenever they
-        were given: see [`~lmctr.data.builders.collm_levels.levels_without_the_user`].
+        were given (absent where no labels are seen): see [`~lmctr.data.builders.collm_levels.levels_without_the_user`].
 
     Raises:
         FileNotFoundError: a file is absent; the message says where it is published.
@@ -144,13 +145,17 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
         hidden=np.concatenate([hidden, np.zeros(length, dtype=bool)]),
         info=replace(
             INFO,
-            notes=f"Histories and statistics see the labels of {labels_seen.replace('_', ' ')}; likes of later rows as the rows after them "
+            notes=f"Histories and statistics see {_told(labels_seen)}; likes of later rows as the rows after them "
             f"list them. {length} likes are history only.",
             extra={"labels_seen": labels_seen, "rows": rows, "published_rows": PUBLISHED_ROWS, "samples": count},
         ),
         source=str(folder),
     )
     return replace(log, context=_context(log))
+
+
+def _told(labels_seen: str) -> str:
+    return "no labels" if labels_seen == "none" else f"the labels of {labels_seen.replace('_', ' ')}"
 
 
 def _context(log: InteractionLog) -> pa.Table:
@@ -178,7 +183,8 @@ def _context(log: InteractionLog) -> pa.Table:
     columns_["year_distance"] = year - columns_["liked_year"]
     seen = np.where(log.hidden, -1, log.label)
     likes = ~log.hidden & (log.feedback == 2)
-    columns_ |= levels_without_the_user(log.user, log.item, log.time, seen, likes, log.num_items)
+    if (seen >= 0).any():
+        columns_ |= levels_without_the_user(log.user, log.item, log.time, seen, likes, log.num_items)
     return pa.table({name: pa.array(values, from_pandas=True) for name, values in columns_.items()})
 
 
