@@ -7,26 +7,22 @@ a loss normalised over the whole global batch, and checkpoints that survive a ki
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import HfApi
 from safetensors import SafetensorError
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, SaveStrategy
-from transformers.utils import SAFE_WEIGHTS_NAME, PushInProgress
+from transformers.trainer_utils import EvalLoopOutput
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
@@ -63,17 +59,12 @@ from lmctr.training.sharded import (
     sharded_banks,
     without_row_states,
 )
+from lmctr.training.uploads import CheckpointUploads
 
-_MODEL_FILES = (
-    *("config.json", "generation_config.json"),
-    "model*.safetensors*",
-    "adapter_config.json",
-    "adapter_model.safetensors",
-)
 _OF_TRAINER = ("groups", "times", "lengths")  # of a sample, and for no model
 
 
-class CTRTrainer(Trainer):
+class CTRTrainer(CheckpointUploads, Trainer):
     r"""Trains and measures a model whose forward takes `labels`, `sample_weight` and `num_items_in_batch`.
 
     Datasets are map-style; besides `__len__` and `__getitem__` these attributes, or columns of a `datasets.Dataset`, are used when present:
@@ -622,54 +613,6 @@ class CTRTrainer(Trainer):
                 num_processes=self.args.world_size,
                 seconds=round(self._seconds_before + time.monotonic() - self._began, 3),
             )
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """As in the parent, which begins the upload before the checkpoint is complete, and pickles the arguments beside the model."""
-        self._complete(Path(checkpoint_folder))
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
-            return
-        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        if busy and not self.args.hub_always_push:
-            return
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        for pattern in _MODEL_FILES:
-            for path in Path(checkpoint_folder).glob(pattern):
-                shutil.copy(path, self.args.output_dir)
-        if self.processing_class is not None:
-            self.processing_class.save_pretrained(self.args.output_dir)
-        by_steps = self.args.save_strategy == SaveStrategy.STEPS
-        place = f"step {self.state.global_step}" if by_steps else f"epoch {int(self.state.epoch)}"
-        message = f"Training in progress, {place}"
-        ignored = ["_*", f"{PREFIX_CHECKPOINT_DIR}-*", TRAINING_ARGS_NAME]
-        jobs = [self._upload(self.args.output_dir, message, ignore_patterns=ignored)]
-        in_repo = {
-            HubStrategy.CHECKPOINT: "last-checkpoint",
-            HubStrategy.ALL_CHECKPOINTS: Path(checkpoint_folder).name,
-        }
-        if self.args.hub_strategy in in_repo:
-            message += ", checkpoint"
-            jobs.append(self._upload(checkpoint_folder, message, path_in_repo=in_repo[self.args.hub_strategy]))
-        if busy:
-            self.push_in_progress.jobs.extend(jobs)
-        else:
-            self.push_in_progress = PushInProgress(jobs)
-
-    @cached_property
-    def _uploads(self) -> HfApi:
-        """One for all uploads of a training, so that they have one thread."""
-        return HfApi()
-
-    def _upload(self, folder: str, message: str, **options: Any) -> Future:
-        """Uploads that run one after the other while the training goes on."""
-        return self._uploads.upload_folder(
-            repo_id=self.hub_model_id,
-            folder_path=folder,
-            commit_message=message,
-            token=self.args.hub_token,
-            revision=self.args.hub_revision,
-            run_as_future=True,
-            **options,
-        )
 
 
 def _check_own_optimizer(args: CTRTrainingArguments) -> None:
