@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["model_fingerprint", "plain_config", "processor_fingerprint"]
+__all__ = ["model_fingerprint", "plain_config", "settings_fingerprint"]
 
 
 def model_fingerprint(model: torch.nn.Module) -> str:
@@ -24,8 +24,8 @@ def model_fingerprint(model: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def processor_fingerprint(processor: Any) -> str:
-    """Hexadecimal hash over the settings, the prompt and the tokenizer of a text processor; the `fingerprint` of others."""
+def settings_fingerprint(processor: Any) -> str:
+    """What a kept state depends on: of a text processor its lengths too, which its `fingerprint` leaves out; else the `fingerprint`."""
     if processor.request_kind != "text":
         return processor.fingerprint
     digest = hashlib.blake2b(digest_size=16)

@@ -12,7 +12,7 @@ from lmctr.models.common.base import plain_model, weights_version
 from lmctr.utils.files import replacing
 from lmctr.utils.outside import checked, entries
 
-from .fingerprint import model_fingerprint, plain_config, processor_fingerprint
+from .fingerprint import model_fingerprint, plain_config, settings_fingerprint
 from .registry import DEFAULT_MAX_TOKENS, EncodedHistory, Request, scorer_for
 from .statistics import RequestStatistics
 
@@ -87,7 +87,7 @@ class UserState:
         self._scorer = scorer_for(model, processor)
         self._statistics = None if items is None else RequestStatistics(processor, items)
         self._weights = weights_version(self._scorer.model)
-        self._settings = processor_fingerprint(processor)
+        self._settings = settings_fingerprint(processor)
         self._history: list[dict[str, Any]] = []
         self._encoded: EncodedHistory | None = None
         self.num_seen = 0
@@ -193,7 +193,7 @@ class UserState:
     ) -> UserState | None:
         """The same user's state for other weights, to be encoded at its next use; None where the kept behaviours may not be all that
         these need, or where statistics of the whole history were counted by another reader."""
-        same = processor_fingerprint(processor) == self._settings
+        same = settings_fingerprint(processor) == self._settings
         new, old = (plain_config(one.config.to_dict()) for one in (plain_model(model), self._scorer.model))
         if self.num_kept < self.num_seen and not (same and new == old):
             return None
@@ -213,7 +213,7 @@ class UserState:
             raise ValueError(
                 "history: the UserState was made with another model object; score it with its own, or make a new one"
             )
-        if processor is not self._scorer.processor and processor_fingerprint(processor) != self._settings:
+        if processor is not self._scorer.processor and settings_fingerprint(processor) != self._settings:
             raise ValueError("history: the UserState was made with another processor; score it with its own")
 
     def _check_weights(self) -> None:
@@ -237,7 +237,7 @@ class UserState:
             "format": _FORMAT,
             "model_type": self._scorer.model.config.model_type,
             "model": model_fingerprint(self._scorer.model),
-            "processor": processor_fingerprint(self._scorer.processor),
+            "processor": settings_fingerprint(self._scorer.processor),
             "history": json.dumps(self._history, ensure_ascii=False, default=_plain),
             "num_seen": str(self.num_seen),
         }
@@ -286,7 +286,7 @@ class UserState:
         if items is not None:
             state._statistics.load(json.loads(metadata["statistics"]), items)
         own = state._scorer.model
-        for what, found in (("model", model_fingerprint(own)), ("processor", processor_fingerprint(processor))):
+        for what, found in (("model", model_fingerprint(own)), ("processor", settings_fingerprint(processor))):
             if metadata.get(what) != found:
                 raise ValueError(
                     f"{path}: the state was made with another {what} (fingerprint {metadata.get(what)}, this one has "

@@ -13,7 +13,7 @@ from served_runs import KINDS, event_request, event_run, live, logits_of, table_
 
 import lmctr
 from lmctr.runs.answers.served import ServedModel
-from lmctr.serving.fingerprint import model_fingerprint, processor_fingerprint
+from lmctr.serving.fingerprint import model_fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_under_concurrent_load_every_score_is_that_of_the_request_alone(folders,
             if "probabilities" in answer:
                 np.testing.assert_allclose(answer["probabilities"], 1 / (1 + np.exp(-expected)), atol=1e-5)
             assert answer["model_version"] == model_fingerprint(loaded.model)
-            assert answer["processor_fingerprint"] == processor_fingerprint(loaded.processor)
+            assert answer["processor_fingerprint"] == loaded.processor.fingerprint
         for response in found[24:27] + found[51:]:
             assert response.status_code == 400
             assert response.json()["error"]["message"]

@@ -17,7 +17,7 @@ from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 from lmctr.serving import UserState, scorer_for
-from lmctr.serving.fingerprint import model_fingerprint, processor_fingerprint
+from lmctr.serving.fingerprint import model_fingerprint
 from lmctr.serving.registry import Request
 from lmctr.utils.measure import usable_device
 from lmctr.utils.suggest import unknown_key_message
@@ -82,7 +82,7 @@ class ServedModel:
             for tensor in chain(model.parameters(), model.buffers()):
                 tensor.data = tensor.data.clone()
         self.name = str(run)
-        self.version, self.fingerprint = model_fingerprint(model), processor_fingerprint(self.processor)
+        self.version, self.fingerprint = model_fingerprint(model), self.processor.fingerprint
         self.model = model.to(usable_device(device)).eval().bake()  # nothing is made anew for each request
         known = (folder.path / REFERENCE_FILE).is_file()
         self.probe = compare_with_reference(folder.path, self.model) if known else None
