@@ -155,7 +155,9 @@ def test_predict_streams(tiny_run, tmp_path, log, monkeypatch, capsys):
 
     answers = answers_for(*load_run(tiny_run), batch_size=2).scored(read_objects(endless(), "pipe"))
     first = [next(answers)[1].item() for _ in range(20)]
-    assert len(set(first)) == 1
+    assert first == pytest.approx(
+        [first[0]] * 20, abs=1e-6
+    )  # a processor may round the rows of a batch each in its own way
     assert len(read_lines) <= 40
     monkeypatch.setattr(sys, "stdin", io.StringIO(line))
     assert main(["predict", str(tiny_run), "--input", "-"]) == 0

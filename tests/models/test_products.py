@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lmctr.models.common import products
@@ -99,3 +100,20 @@ def test_the_processor_decides(monkeypatch, tmp_path):
         told.write_text(f"vendor_id : {maker}\n")
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
         assert products.prefers_onednn.__wrapped__() is wanted
+
+
+def test_who_counts_functions_of_torch_sees_it(forced):
+    """Counts of FLOPs by shapes need not count every row's operations anew on such a processor."""
+
+    class Names(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(function.__name__)
+            return function(*args, **(kwargs or {}))
+
+    seen, states, layer = [], torch.randn(200, 130), Linear(130, 140)
+    plain = layer(states)
+    with Names():
+        counted = layer(states)
+    assert "linear" in seen
+    assert len(forced) == 2
+    torch.testing.assert_close(counted, plain, rtol=0, atol=0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.flop_counter import register_flop_formula
 
 __all__ = ["Linear", "linear", "prefers_onednn", "product", "use_products"]
@@ -95,6 +96,8 @@ def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     """
     if not _gains(states, weight) or torch.is_autocast_enabled("cpu") or torch.jit.is_tracing():
         return nn.functional.linear(states, weight, bias)
+    if has_torch_function((states, weight)):  # who counts torch's functions sees this one
+        return handle_torch_function(linear, (states, weight), states, weight, bias)
     return _Linear.apply(states.reshape(-1, states.shape[-1]), weight, bias).unflatten(0, states.shape[:-1])
 
 
