@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -122,6 +123,17 @@ def test_rows_are_drawn_as_in_one_process(mesh, monkeypatch, rows, padding):
         found = made()
     for left, right in zip(expected, found):
         torch.testing.assert_close(right, left, atol=0, rtol=0)
+
+
+def test_given_vectors_go_to_the_processes_that_have_their_rows():
+    rows, vectors, whole = torch.tensor([5, 0, 4, 2]), torch.randn(4, 3), TableBank(7, 3)
+    parts = [copy.deepcopy(whole) for _ in range(2)]
+    whole.put(rows, vectors)
+    for rank, part in enumerate(parts):
+        part.shard(SimpleNamespace(size=lambda: 2, get_local_rank=lambda rank=rank: rank))
+        part.put(rows, vectors)
+    assert torch.equal(whole.weight[rows], vectors)
+    assert torch.equal(torch.cat([part.weight for part in parts]), whole.weight)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
