@@ -54,7 +54,7 @@ class CTRSinkPreTrainedModel(CTRPreTrainedModel):
     config_class = CTRSinkConfig
     config: CTRSinkConfig
     base_model_prefix = "model"
-    supports_gradient_checkpointing = True
+    supports_gradient_checkpointing = True  # of a model: where its backbone does
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -88,6 +88,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
     def __init__(self, config: CTRSinkConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config)
         self.language_model = new_backbone(config.text_config) if language_model is None else language_model
+        self.supports_gradient_checkpointing = self.language_model.supports_gradient_checkpointing
         use_products(self.language_model)
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
         if self.sink_embedding is not None:
@@ -372,6 +373,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
     def __init__(self, config: CTRSinkConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config)
         self.model = CTRSinkModel(config, language_model)
+        self.supports_gradient_checkpointing = self.model.supports_gradient_checkpointing
         heads = {"single": CTRSinkHead, "split": SplitHead, "fields": FieldsHead}
         self.head = heads[config.layout](config)
         self.poolings = POOLINGS if config.sink_kind != "none" else ("all",)

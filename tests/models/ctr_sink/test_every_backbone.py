@@ -113,7 +113,7 @@ def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path)
     grads = []
     for recomputed in (False, True):
         if recomputed:
-            if not any(hasattr(module, "gradient_checkpointing") for module in model.modules()):
+            if not model.supports_gradient_checkpointing:
                 continue  # MPNet's own class cannot
             model.gradient_checkpointing_enable({"use_reentrant": False})
         model.zero_grad()
@@ -193,6 +193,9 @@ def test_backbones_without_the_bias_are_refused_until_asked_for():
         CTRSinkConfig(text_config={"model_type": "t5"}, sink_bias_layers=[])
     with pytest.raises(ValueError, match=r"'gemma3', which has no hidden_size of its own"):
         CTRSinkConfig(text_config={"model_type": "gemma3"}, sink_bias_layers=[])
+    heads = text_config("qwen2", num_key_value_heads=8)
+    with pytest.raises(ValueError, match=r"num_attention_heads=4 and num_key_value_heads=8, which must divide it"):
+        CTRSinkConfig(text_config=heads)
     plain = text_config("deberta-v2", relative_attention=False, position_biased_input=True)
     with pytest.raises(ValueError, match=r"deberta-v2 backbone without relative_attention.*sink_bias_layers=\[\]"):
         CTRSinkForCTR(CTRSinkConfig(text_config=plain))

@@ -14,7 +14,7 @@ ROWS = [
     ((2, ()), (6, (3,)), (2, ()), (1, ())),
     ((4, (3,)), (3, (2,)), (5, ()), (2, ())),
 ]
-BACKBONES = ("bert", "roberta", "qwen2", "qwen3", "llama")
+BACKBONES = ("bert", "roberta", "xlm-roberta", "camembert", "qwen2", "qwen3", "llama")
 
 
 def fields_of(seed=0, num_signals=1):
