@@ -37,7 +37,9 @@ def test_the_loss_holds_the_norm_of_every_table(dims):
 def test_sparse_gradients_are_refused(tmp_path):
     model = make_model(embedding_regularization=0.1, regularize_tables=True)
     args = CTRTrainingArguments(str(tmp_path), embedding_optimizer="lazy_adam", use_cpu=True)
-    with pytest.raises(ValueError, match=r"'lazy_adam' updates the rows of a batch only, and regularize_tables reads whole tables"):
+    with pytest.raises(
+        ValueError, match=r"'lazy_adam' updates the rows of a batch only, and regularize_tables reads whole tables"
+    ):
         CTRTrainer(model, args, data_collator=list)
     with pytest.raises(ValueError, match=r"regularize_tables.*trained sparsely"):
         lmctr.DNNConfig(**FIELDS, regularize_tables=True, sparse_embedding_grad=True)
