@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 from operator import attrgetter
 
 import pytest
@@ -134,7 +135,9 @@ def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path)
 def test_lora_adapts_every_linear_layer_and_trains_the_sinks_whole(backbone):
     model = model_of(backbone, sink_bias_layers="all", sink_bias_scale_init=1.0)
     linear = sum(type(part).__name__ in ("Linear", "Conv1D") for part in model.model.language_model.modules())
-    tuned = add_lora(model, {"r": 4, "dropout": 0.0}).train()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="fan_in_fan_out")  # PEFT's, where a matrix stands the other way round
+        tuned = add_lora(model, {"r": 4, "dropout": 0.0}).train()
     for name, value in tuned.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(value, std=0.02)  # zero at first, and no gradient would reach the other factor
