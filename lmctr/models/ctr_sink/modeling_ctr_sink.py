@@ -143,19 +143,22 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         return max_positions(self.config.text_config)
 
     def check_length(self, what: str, length: int, unit: str) -> None:
-        """Raise unless the backbone has positions for `length` and its attention can carry the sink bias."""
+        """Raise unless the backbone has positions for `length`."""
         limit = self.max_positions
         if limit is not None and length > limit:
             raise ValueError(
                 f"{what} {length} {unit}, but the backbone has positions for {limit}; give the processor max_length={limit}"
             )
-        if self.sink_bias is not None or self.config.encoder_prefix:
-            used = self.language_model.config._attn_implementation
-            if used not in ("eager", "sdpa"):
-                raise ValueError(
-                    f"attn_implementation={used!r} cannot carry the sink bias or encoder_prefix; use 'sdpa' or 'eager', or "
-                    "sink_bias_layers=[] and encoder_prefix=False"
-                )
+
+    def check_attention(self) -> None:
+        """Raise unless the backbone's attention takes the masks that the model gives it."""
+        used = self.language_model.config._attn_implementation
+        masked = self.sink_bias is not None or self.config.encoder_prefix or self.config.layout == "fields"
+        if masked and used not in ("eager", "sdpa"):
+            raise ValueError(
+                f"attn_implementation={used!r} cannot carry the sink bias, encoder_prefix or layout=\"fields\"; use 'sdpa' or 'eager', or "
+                "sink_bias_layers=[], encoder_prefix=False and another layout"
+            )
 
     def locate(self, places: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, SinkContext]:
         """Buckets of (B, N) places as (B, N, S), checked against the config, and where the sinks are."""
@@ -297,6 +300,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             raise ValueError(
                 "inputs_embeds is not taken: [SINK]s are embedded among the words; give input_ids and sink_buckets"
             )
+        self.check_attention()
         for name in ("output_hidden_states", "output_attentions"):
             if getattr(self.config, name):
                 kwargs.setdefault(name, True)

@@ -181,6 +181,16 @@ def test_errors():
         sink_config("qwen2", layout="fields", text=windows)
 
 
+@pytest.mark.parametrize("layers", [None, []])
+def test_an_attention_that_ignores_masks_is_refused_on_every_device(layers):
+    """On "meta" as on accelerators, where values are not looked at."""
+    model = model_of("qwen2", max_sinks=5, sink_bias_layers=layers).to("meta")
+    model.model.language_model.config._attn_implementation = "flash_attention_2"
+    batch = {name: value.to("meta") for name, value in batch_of(fields_of()).items()}
+    with pytest.raises(ValueError, match=r"'flash_attention_2' cannot carry the sink bias, .*layout=\"fields\""):
+        model(**batch)
+
+
 def test_fields_are_one_graph():
     torch._dynamo.reset()
     model, batch = model_of("qwen2", max_sinks=5), batch_of(fields_of())
