@@ -46,7 +46,7 @@ OTHER_DECODERS = {
     "llama": {},
     "mistral": WINDOW,
     "gemma": {"head_dim": 16},
-    "gemma2": MIXED,
+    "gemma2": MIXED | {"attn_logit_softcapping": 1.0},
     "gemma3_text": MIXED,
     "phi3": WINDOW,
     "gpt2": {},

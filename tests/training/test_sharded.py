@@ -75,6 +75,14 @@ def test_two_processes_equal_one(one, two):
 
 
 @pytest.mark.slow
+def test_three_processes_equal_one(one, tmp_path):
+    codes, texts = launch(tmp_path, 3)
+    assert codes == [0, 0, 0], "\n".join(texts)
+    for family in FAMILIES:
+        assert_same(one / family / "final", tmp_path / family / "final")
+
+
+@pytest.mark.slow
 def test_checkpoints_go_from_two_processes_to_one_to_three(one, two, tmp_path):
     for family in FAMILIES:
         shutil.copytree(two[0] / family / "checkpoint-20", tmp_path / family / "checkpoint-20")
