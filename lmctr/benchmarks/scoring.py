@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from lmctr.benchmarks.harness import in_turn, keeping, machine_text, rates, reports, results, say, speedups, table
+from lmctr.benchmarks.harness import (
+    Ways,
+    in_turn,
+    keeping,
+    machine_text,
+    rates,
+    reports,
+    results,
+    say,
+    speedups,
+    table,
+)
 from lmctr.benchmarks.inputs import PROMPT, SEED, behaviors, catalogue_tokenizer, random_model, read_log
 from lmctr.benchmarks.options import ScoringBenchmark
 from lmctr.data.logs.log import InteractionLog
@@ -33,8 +44,8 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
 
     Returns:
         `machine`, `settings`, `tokens`: of the row of the first candidate; `reason`: why the history is shared, or why not;
-        `arms`: per arm `candidates_per_second` (`median`, `all`) and `speedup` over row by row (the median of the repeats'
-        ratios); `largest_difference` of a logit from row by row; `spread`: standard deviation of
+        `arms`: per arm `candidates_per_second` (`median`, `all`), `speedup` over row by row (the median of the repeats'
+        ratios) and `positions` that the language model computes for the request, padding included; `largest_difference` of a logit from row by row; `spread`: standard deviation of
         the candidates' logits, to judge that by.
 
     Raises:
@@ -72,6 +83,7 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
         rows(2, warm_up)
     say("warmed up")
     ways, found = keeping(makers)
+    ways, positions = counting(ways, model.model.language_model)
     seconds = in_turn(ways, options.repeats, device=options.device, about="")
     difference = max(float((values - found["row by row"]).abs().max()) for values in found.values())
     if difference > (_TOLERANCE if options.dtype == "float32" else _DIFFERENT):
@@ -83,12 +95,35 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
         "tokens": int(row["attention_mask"].sum()),
         "reason": scorer.reason,
         "arms": {
-            name: {"candidates_per_second": rates(len(candidates), values), "speedup": speedup[name]}
+            name: {
+                "candidates_per_second": rates(len(candidates), values),
+                "speedup": speedup[name],
+                "positions": positions[name],
+            }
             for name, values in seconds.items()
         },
         "largest_difference": difference,
         "spread": float(found["row by row"].std()) if len(candidates) > 1 else 0.0,
     }
+
+
+def counting(ways: Ways, language_model: torch.nn.Module) -> tuple[Ways, dict[str, int]]:
+    """The ways, and a dictionary where each leaves how many positions (B x N) its last call had the language model compute."""
+    seen: list[int] = []
+    language_model.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["inputs_embeds"].shape[:2].numel()), with_kwargs=True
+    )
+    positions: dict[str, int] = {}
+
+    def counted(name: str) -> Callable[[], None]:
+        def run() -> None:
+            seen.clear()
+            ways[name]()
+            positions[name] = sum(seen)
+
+        return run
+
+    return {name: counted(name) for name in ways}, positions
 
 
 def _request(
@@ -136,7 +171,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
     """The results as text with a table."""
     settings = result["settings"]
     rows = [one | {"name": name, "says": ARMS[name]} for name, one in result["arms"].items()]
-    form = "{name}: {says} | {candidates_per_second[median]:,.1f} | {speedup:.1f}x"
+    form = "{name}: {says} | {candidates_per_second[median]:,.1f} | {speedup:.1f}x | {positions:,}"
     return f"""## Scoring one user's candidates
 
 {settings["model_type"]}, {settings["layers"]} layers of width {settings["hidden_size"]}, {settings["parameters"]:,} parameters, \
@@ -144,7 +179,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 sink signal {settings["sink_signal"]}; median of {settings["repeats"]} taken in turn.
 {machine_text(result)}
 
-{table("way | candidates/s | against row by row", form, rows)}
+{table("way | candidates/s | against row by row | positions", form, rows)}
 
 Sharing: {result["reason"]}.
 Largest difference of a logit: {result["largest_difference"]:.1e}; their standard deviation: {result["spread"]:.1e}."""

@@ -73,7 +73,7 @@ def export_model(
     not noticed.
 
     Args:
-        model: stays as it is. Without adapters (`lmctr.training.lora.merge_lora`), not quantised; text: `layout="single"`.
+        model: stays as it is. Without adapters (`lmctr.training.lora.merge_lora`), not quantised. Text: any layout, but `"split"` with sliding windows.
         processor: the processor saved with the model.
         path: folder; gets `model.onnx` or `model.pt2`, the processor's files, `export.json` (inputs with types and axes, output) and
             `parity.json` (the largest difference to the model's logits over random requests, and who ran the graph).

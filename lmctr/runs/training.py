@@ -344,6 +344,8 @@ class Training:
             return {"bf16": False, "reason": "fp16 is set"}
         if not has_bf16_units(device):
             return {"bf16": False, "reason": f"the {device.type} does not compute in bfloat16"}
+        if self._several and self.args.shard_tables:  # this process alone would hold whole tables
+            return {"bf16": False, "reason": "a trial does not share tables (shard_tables); say bf16: true to have it"}
         set_seed(self.args.seed)
         samples = self.view.training_dataset()
         rows = [samples[row] for row in range(min(self.args.per_device_train_batch_size, len(samples)))]

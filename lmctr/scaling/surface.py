@@ -21,7 +21,7 @@ from scipy.optimize import least_squares, nnls
 from .bands import widened_band
 from .points import check_changes, check_numbers
 
-__all__ = ["SURFACES", "Split", "SurfaceFit", "best_split", "fit_surface", "split_ends"]
+__all__ = ["SURFACES", "Split", "SurfaceFit", "best_at_flops", "best_split", "fit_surface", "split_ends"]
 
 SURFACES = {"multiplicative": 3, "additive": 4, "multiplicative_constant": 4, "additive_constant": 5}
 """Forms, and the parameters of each."""
@@ -218,6 +218,39 @@ def best_split(fit: SurfaceFit, product: float, ends: tuple[float, float] | None
 def split_ends(fit: SurfaceFit, product: float) -> tuple[float, float]:
     """The smallest and the largest u for which u and product / u stay among the measured sizes."""
     return max(fit.u.min(), product / fit.v.max()), min(fit.u.max(), product / fit.v.min())
+
+
+def best_at_flops(fit: SurfaceFit, flops: ArrayLike, budget: float) -> Split:
+    """The best pair of sizes that costs at most a number of FLOPs: of each measured v the largest u that it pays for, read off the counted
+    FLOPs of that v by lines between logarithms.
+
+    Args:
+        flops: (P,) counted FLOPs of the points.
+
+    Returns:
+        The pair; `is_inner` says that the budget limits u, not what was measured.
+
+    Raises:
+        ValueError: FLOPs that differ among points of one pair or do not rise with u, a budget below all.
+    """
+    flops = np.asarray(flops, dtype=np.float64)
+    check_numbers("flops", flops)
+    check_numbers("budget", np.array([budget]))
+    found: list[Split] = []
+    for v in np.unique(fit.v):
+        of_v = np.unique(np.stack([fit.u, flops], 1)[fit.v == v], axis=0)
+        u, cost = of_v.T
+        if (np.diff(u) <= 0).any() or (np.diff(cost) <= 0).any():
+            raise ValueError(
+                f"flops: at second size {v:g} they must be one number for each first size and rise with it, got {cost.tolist()} for {u.tolist()}"
+            )
+        if budget < cost[0]:
+            continue
+        paid = float(np.exp(np.interp(np.log(budget), np.log(cost), np.log(u))))
+        found.append(Split(paid, float(v), float(fit.predict(paid, v)), bool(budget < cost[-1])))
+    if not found:
+        raise ValueError(f"budget: {budget:g} FLOPs are fewer than any measured pair takes, {flops.min():g}")
+    return (max if fit.complement else min)(found, key=lambda one: one.y)
 
 
 def _curve(form: str, p: dict[str, float], u: np.ndarray, v: np.ndarray) -> np.ndarray:

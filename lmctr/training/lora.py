@@ -20,6 +20,7 @@ from typing import Any
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from transformers import PreTrainedConfig
+from transformers.pytorch_utils import Conv1D
 
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
@@ -74,13 +75,21 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
     targets = [
         name
         for name, module in model.model.language_model.named_modules(prefix="model.language_model")
-        if isinstance(module, nn.Linear) and (quantised or module.weight.requires_grad)
+        if isinstance(module, (nn.Linear, Conv1D)) and (quantised or module.weight.requires_grad)
     ]
+    if not targets:
+        raise ValueError(
+            f"model: a language model of type {model.config.text_config.model_type!r} has no linear layer that is trained; train it without "
+            "training.lora"
+        )
     config = LoraConfig(
         r=values["r"],
         lora_alpha=values["alpha"],
         lora_dropout=float(values["dropout"]),
         target_modules=targets,
+        fan_in_fan_out=isinstance(
+            model.get_submodule(targets[0]), Conv1D
+        ),  # GPT-2 holds its matrices the other way round
         modules_to_save=[name for name in model.peft_modules_to_save if name in present],
     )
     return get_peft_model(model, config)

@@ -648,6 +648,10 @@ def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None
         raise ValueError(
             f"{option} does not work with several GPUs: NCCL adds up dense gradients only; set shard_tables, or use 'dense'"
         )
+    if getattr(getattr(plain_model(model), "config", None), "regularize_tables", False):
+        raise ValueError(
+            f"{option} updates the rows of a batch only, and regularize_tables reads whole tables; use 'dense', or leave that out"
+        )
     if not use_sparse_gradients(plain_model(model)):
         raise ValueError(f"{option}, but {type(plain_model(model)).__name__} has no embedding table; use 'dense'")
 

@@ -112,7 +112,7 @@ def test_fit_refuses_bad_points(points, tmp_path, capsys):
         assert main(["scaling", "fit", str(points), "--x", "flops", "--y", "r", "--complement", *words]) == 2
         said = capsys.readouterr()
         assert said.out == ""  # it came after the whole fit
-        assert f"--predict and --product take numbers above 0, got {words[-1]}" in said.err
+        assert f"--predict, --product and --budget take numbers above 0, got {words[-1]}" in said.err
     assert "--seed is -1, accepted: from 0" in error(rising, "--seed", "-1")
     assert "has no column 'flop'" in error_of(capsys, "scaling", "fit", points, "--x", "flop", "--y", "r")
     assert "does not exist" in error_of(capsys, "scaling", "fit", tmp_path / "no.csv", "--x", "x", "--y", "y")

@@ -63,11 +63,22 @@ def test_every_band_is_widened_for_few_points():
         assert row["band"][0] > 200.0
 
 
+def test_the_best_pair_at_equal_flops(capsys):
+    asked = ("--flops", "flops", "--budget", "4.11e8", "1.01e9", "--resamples", "20")
+    assert main([*WORDS, *asked]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = {line[0]: line for line in lines if line and line[0] in ("4.11e+08", "1.01e+09")}
+    assert [row[1:3] for row in rows.values()] == [["400", "4"], ["400", "8"]]
+    assert all(row[4].endswith("%") for row in rows.values())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((*WORDS, "--model", "bnsl"), "belong to a law of one size"),
         ((*WORDS, "--predict", "800"), "--predict takes pairs"),
+        ((*WORDS, "--budget", "1e9"), "--flops COLUMN and --budget F belong together"),
+        ((*WORDS, "--resamples", "0", "--flops", "flops", "--budget", "1e8"), "1e+08 FLOPs are fewer than any"),
         ((*WORDS, "--held-out", "3"), "--held-out must be below 3"),
         ((*WORDS, "--resamples", "0", "--product", "1e9"), "no measured pair"),
         (("scaling", "fit", POINTS, "--x", "length", "--y", "auc", "--product", "1600"), "give --x2 COLUMN"),

@@ -5,6 +5,8 @@ import torch
 from tabular_inputs import FIELDS, MIXED_DIMS, make_batch
 
 import lmctr
+from lmctr.training.arguments import CTRTrainingArguments
+from lmctr.training.trainer import CTRTrainer
 
 STRENGTHS = [0.1, 0.2, 0.3, 9.0, 9.0, 9.0, 0.5]  # numbers have no table; the first sequence reads that of field 2
 
@@ -32,6 +34,12 @@ def test_the_loss_holds_the_norm_of_every_table(dims):
     assert float(model.eval()(**batch).loss) == pytest.approx(float(plain.eval()(**batch).loss), rel=1e-6)
 
 
-def test_sparse_gradients_are_refused():
+def test_sparse_gradients_are_refused(tmp_path):
+    model = make_model(embedding_regularization=0.1, regularize_tables=True)
+    args = CTRTrainingArguments(str(tmp_path), embedding_optimizer="lazy_adam", use_cpu=True)
+    with pytest.raises(
+        ValueError, match=r"'lazy_adam' updates the rows of a batch only, and regularize_tables reads whole tables"
+    ):
+        CTRTrainer(model, args, data_collator=list)
     with pytest.raises(ValueError, match=r"regularize_tables.*trained sparsely"):
         lmctr.DNNConfig(**FIELDS, regularize_tables=True, sparse_embedding_grad=True)

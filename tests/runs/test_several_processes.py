@@ -120,6 +120,24 @@ def test_batch_normalisation_and_one_process_after_two(tmp_path):
 
 
 @pytest.mark.slow
+def test_vectors_made_elsewhere_in_shared_tables(tmp_path):
+    rows = [{"value": ad, "vector": [ad / 30, 1.0]} for ad in range(0, 30, 2)]
+    (tmp_path / "ads.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lazy = {"epochs": 1, "embedding_optimizer": "lazy_adam", "early_stopping_patience": None}
+    words = ["--data.pretrained.ad.file", str(tmp_path / "ads.jsonl"), "--data.pretrained.ad.trained", "true"]
+    path = recipe(tmp_path, **lazy)
+    code, said = launch(
+        "-m", "lmctr", "train", path, "--output-dir", tmp_path / "two", "--training.shard_tables", "true", *words
+    )
+    assert code == 0, said
+    alone = ["train", str(path), "--output-dir", str(tmp_path / "one"), *words, "--quiet"]
+    assert main([*alone, "--training.per_device_train_batch_size", "60"]) == 0
+    two, one = (lmctr.runs.load(tmp_path / name).model.state_dict() for name in ("two", "one"))
+    for name, values in one.items():
+        torch.testing.assert_close(two[name], values, atol=1e-6, rtol=0, msg=name)
+
+
+@pytest.mark.slow
 def test_processes_that_would_train_for_themselves_are_refused(tmp_path):
     code, said = launch("-m", "lmctr", "train", recipe(tmp_path, use_cpu=None), "--output-dir", tmp_path / "run")
     assert code != 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lmctr.scaling.surface import SURFACES, best_split, fit_surface
+from lmctr.scaling.surface import SURFACES, best_at_flops, best_split, fit_surface
 
 U, V = (grid.ravel() for grid in np.meshgrid([100, 200, 400, 800, 1600], [1, 2, 4, 8, 16]))
 PLANTED = {
@@ -121,3 +121,21 @@ def test_too_few_pairs_for_a_form():
         fit_surface([1, 1, 2, 2, 3, 3], [1, 2, 1, 2, 1, 2], noisy("additive")[few], form="additive_constant")
     fit = fit_surface([1, 1, 2, 2, 3, 3], [1, 2, 1, 2, 1, 2], [0.9, 0.8, 0.7, 0.65, 0.6, 0.55])
     assert {row["form"] for row in fit.candidates} < set(SURFACES)
+
+
+def test_the_best_pair_at_equal_flops_is_read_off_the_counted_ones():
+    """Where a second layer costs ten times as much as the first, one layer of more length is better, although at equal products it is not."""
+    u, v = (axis.ravel() for axis in np.meshgrid([100.0, 200.0, 400.0, 800.0], [1.0, 2.0, 4.0]))
+    fit = fit_surface(u, v, 0.5 * u**-0.3 + 0.5 * v**-0.6 * 0.2, form="additive")
+    equal = best_at_flops(fit, u * v, 400.0)
+    options = {layers: 400.0 / layers for layers in (1.0, 2.0, 4.0)}
+    best = min(options, key=lambda layers: fit.predict(options[layers], layers))
+    assert (equal.v, equal.u, equal.is_inner) == (best, pytest.approx(options[best]), True)
+    assert best > 1
+    dear = best_at_flops(fit, u * (1 + 10 * (v - 1)), 1000.0)
+    assert (dear.u, dear.v, dear.is_inner) == (pytest.approx(800.0), 1.0, False)
+    between = best_at_flops(fit, u**2 * 1e3 ** (v - 1), 300.0**2)
+    assert (between.u, between.v) == (pytest.approx(300.0), 1.0)
+    for flops, budget, message in ((u * v, 50.0, "budget: 50 FLOPs are fewer"), (1 / u, 1.0, "rise with it")):
+        with pytest.raises(ValueError, match=message):
+            best_at_flops(fit, flops, budget)

@@ -8,7 +8,7 @@ import torch
 from serving_models import assert_equal, candidates_of, history_of, make, row_by_row
 
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkModel
-from lmctr.serving import packed_attention, score, scorer_for
+from lmctr.serving import UserState, packed_attention, score, scorer_for
 from lmctr.serving import prefix as prefix_module
 
 SETTINGS = {
@@ -46,7 +46,7 @@ OTHER_DECODERS = {
     "llama": {},
     "mistral": WINDOW,
     "gemma": {"head_dim": 16},
-    "gemma2": MIXED,
+    "gemma2": MIXED | {"attn_logit_softcapping": 1.0},
     "gemma3_text": MIXED,
     "phi3": WINDOW,
     "gpt2": {},
@@ -63,6 +63,9 @@ def test_every_decoder_shares_the_history(model_type):
     assert scorer_for(model, processor).shares_prefix
     found = score(model, processor, history, candidates, time)
     assert_equal(found, row_by_row(model, processor, history, candidates, time))
+    state = UserState(model, processor, history[:4])
+    state.extend(history[4:])
+    assert_equal(score(model, processor, state, candidates, time), found)
     if "sliding_window" in text:
         longer = make(model_type, attn, text_config=text, model=bias, max_length=257)[1]
         assert "see 256 tokens back; give the processor max_length=256" in scorer_for(model, longer).reason

@@ -84,6 +84,16 @@ def test_a_run_computes_as_the_trial_says_and_goes_on_so(tmp_path, monkeypatch, 
     assert seen == [chosen] * 2
 
 
+def test_shared_tables_are_not_tried(tmp_path, monkeypatch):
+    """The first process tries alone, and would hold whole tables."""
+    monkeypatch.setattr(training, "has_bf16_units", lambda device: True)
+    monkeypatch.setattr(training, "bf16_gain", lambda model, batch: pytest.fail("tried"))
+    monkeypatch.setattr(training.Training, "_several", True)
+    shared = {"training.shard_tables": True, "training.embedding_optimizer": "lazy_adam"}
+    lmctr.runs.train(RECIPE, output_dir=tmp_path / "run", overrides=shared)
+    assert "shard_tables" in read_json(tmp_path / "run" / "checkpoints" / "precision.json")["reason"]
+
+
 def test_other_words_are_refused(tmp_path):
     with pytest.raises(ValueError, match="bf16 must be true, false or 'auto', got 'perhaps'"):
         CTRTrainingArguments(str(tmp_path), bf16="perhaps")

@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,6 +75,14 @@ def test_two_processes_equal_one(one, two):
 
 
 @pytest.mark.slow
+def test_three_processes_equal_one(one, tmp_path):
+    codes, texts = launch(tmp_path, 3)
+    assert codes == [0, 0, 0], "\n".join(texts)
+    for family in FAMILIES:
+        assert_same(one / family / "final", tmp_path / family / "final")
+
+
+@pytest.mark.slow
 def test_checkpoints_go_from_two_processes_to_one_to_three(one, two, tmp_path):
     for family in FAMILIES:
         shutil.copytree(two[0] / family / "checkpoint-20", tmp_path / family / "checkpoint-20")
@@ -122,6 +131,17 @@ def test_rows_are_drawn_as_in_one_process(mesh, monkeypatch, rows, padding):
         found = made()
     for left, right in zip(expected, found):
         torch.testing.assert_close(right, left, atol=0, rtol=0)
+
+
+def test_given_vectors_go_to_the_processes_that_have_their_rows():
+    rows, vectors, whole = torch.tensor([5, 0, 4, 2]), torch.randn(4, 3), TableBank(7, 3)
+    parts = [copy.deepcopy(whole) for _ in range(2)]
+    whole.put(rows, vectors)
+    for rank, part in enumerate(parts):
+        part.shard(SimpleNamespace(size=lambda: 2, get_local_rank=lambda rank=rank: rank))
+        part.put(rows, vectors)
+    assert torch.equal(whole.weight[rows], vectors)
+    assert torch.equal(torch.cat([part.weight for part in parts]), whole.weight)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -113,6 +113,13 @@ class TableBank(nn.Embedding):
         layout = self.rows_per_process, self.first_row, self.mesh.get_group()
         return F.embedding(places, _Exchange.apply(self.weight, wanted.long(), layout, padding, self.sparse))
 
+    @torch.no_grad()
+    def put(self, rows: torch.Tensor, vectors: torch.Tensor) -> None:
+        """Give rows (n,) of the whole table the vectors (n, d); this process keeps those that it has."""
+        first = 0 if self.mesh is None else self.first_row
+        own = (rows >= first) & (rows < first + len(self.weight))
+        self.weight[rows[own] - first] = vectors[own].to(self.weight)
+
     # ---- several processes ----------------------------------------------------------------------------------------
 
     def _share(self, mesh: DeviceMesh) -> tuple[int, int]:

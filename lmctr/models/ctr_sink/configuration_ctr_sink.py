@@ -295,6 +295,13 @@ class CTRSinkConfig(CTRConfig):
                 f"several parts holds a language model: give that one, for example of type {known}"
             )
 
+        heads, shared = (getattr(text, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
+        if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
+            raise ValueError(
+                f"CTRSinkConfig: text_config has num_attention_heads={heads} and num_key_value_heads={shared}, which must divide it; "
+                f"set num_key_value_heads, whose default is that of a large {text.model_type}"
+            )
+
     def validate_values(self) -> None:
         self._check_backbone()
         check_sink_settings(self, self._require)

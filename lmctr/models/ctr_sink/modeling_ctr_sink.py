@@ -54,7 +54,7 @@ class CTRSinkPreTrainedModel(CTRPreTrainedModel):
     config_class = CTRSinkConfig
     config: CTRSinkConfig
     base_model_prefix = "model"
-    supports_gradient_checkpointing = True
+    supports_gradient_checkpointing = True  # of a model: where its backbone does
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -88,6 +88,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
     def __init__(self, config: CTRSinkConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config)
         self.language_model = new_backbone(config.text_config) if language_model is None else language_model
+        self.supports_gradient_checkpointing = self.language_model.supports_gradient_checkpointing
         use_products(self.language_model)
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
         if self.sink_embedding is not None:
@@ -142,19 +143,22 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         return max_positions(self.config.text_config)
 
     def check_length(self, what: str, length: int, unit: str) -> None:
-        """Raise unless the backbone has positions for `length` and its attention can carry the sink bias."""
+        """Raise unless the backbone has positions for `length`."""
         limit = self.max_positions
         if limit is not None and length > limit:
             raise ValueError(
                 f"{what} {length} {unit}, but the backbone has positions for {limit}; give the processor max_length={limit}"
             )
-        if self.sink_bias is not None or self.config.encoder_prefix:
-            used = self.language_model.config._attn_implementation
-            if used not in ("eager", "sdpa"):
-                raise ValueError(
-                    f"attn_implementation={used!r} cannot carry the sink bias or encoder_prefix; use 'sdpa' or 'eager', or "
-                    "sink_bias_layers=[] and encoder_prefix=False"
-                )
+
+    def check_attention(self) -> None:
+        """Raise unless the backbone's attention takes the masks that the model gives it."""
+        used = self.language_model.config._attn_implementation
+        masked = self.sink_bias is not None or self.config.encoder_prefix or self.config.layout == "fields"
+        if masked and used not in ("eager", "sdpa"):
+            raise ValueError(
+                f"attn_implementation={used!r} cannot carry the sink bias, encoder_prefix or layout=\"fields\"; use 'sdpa' or 'eager', or "
+                "sink_bias_layers=[], encoder_prefix=False and another layout"
+            )
 
     def locate(self, places: torch.Tensor, sink_buckets: torch.Tensor | None) -> tuple[torch.Tensor, SinkContext]:
         """Buckets of (B, N) places as (B, N, S), checked against the config, and where the sinks are."""
@@ -296,6 +300,7 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             raise ValueError(
                 "inputs_embeds is not taken: [SINK]s are embedded among the words; give input_ids and sink_buckets"
             )
+        self.check_attention()
         for name in ("output_hidden_states", "output_attentions"):
             if getattr(self.config, name):
                 kwargs.setdefault(name, True)
@@ -372,6 +377,7 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
     def __init__(self, config: CTRSinkConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config)
         self.model = CTRSinkModel(config, language_model)
+        self.supports_gradient_checkpointing = self.model.supports_gradient_checkpointing
         heads = {"single": CTRSinkHead, "split": SplitHead, "fields": FieldsHead}
         self.head = heads[config.layout](config)
         self.poolings = POOLINGS if config.sink_kind != "none" else ("all",)

@@ -52,7 +52,12 @@ def _log_buckets(values: np.ndarray, horizon: int, num_buckets: int) -> np.ndarr
 
 
 def similarity_buckets(cosine: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Equal buckets of the cosine over [-1, 1]: floor(n * (cosine + 1) / 2), kept in [0, n - 1]."""
+    """Equal buckets of the cosine over [-1, 1]: floor(n * (cosine + 1) / 2), kept in [0, n - 1].
+
+    The authors stretch the cosines of each row from its least to its largest. Then a bucket says where a behaviour stands among those
+    chosen, and changes with them; here equal cosines have equal buckets in every row. Retrievers whose cosines lie close together use
+    few of the buckets.
+    """
     bucket = np.floor((cosine.astype(np.float64) + 1.0) / 2.0 * num_buckets).astype(np.int64)
     return np.clip(bucket, 0, num_buckets - 1)
 

@@ -75,7 +75,6 @@ def read_vectors(keys: PretrainedKeys) -> tuple[list[Any], np.ndarray]:
     return values, matrix
 
 
-@torch.no_grad()
 def fill_vectors(model: Any, processor: Any, given: Mapping[str, tuple[list[Any], np.ndarray]]) -> list[str]:
     """Put the vectors of values into a model's [`PretrainedVectors`]. Returns a line for each field: how many values have one.
 
@@ -94,7 +93,7 @@ def fill_vectors(model: Any, processor: Any, given: Mapping[str, tuple[list[Any]
             raise ValueError(
                 f"data.pretrained.{name}: none of the {len(values)} values of the file, such as {values[0]!r}, is in the field's vocabulary"
             )
-        module.bank.weight[torch.from_numpy(ids[known].astype(np.int64))] = torch.from_numpy(matrix[known])
+        module.bank.put(torch.from_numpy(ids[known].astype(np.int64)), torch.from_numpy(matrix[known]))
         lines.append(
             f"{name}: {len(np.unique(ids[known])):,} of {processor.num_known(name):,} values have a given vector of {matrix.shape[1]}"
         )

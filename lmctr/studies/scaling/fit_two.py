@@ -11,7 +11,7 @@ import numpy as np
 
 from lmctr.analysis.plots_scaling import plot_surface
 from lmctr.scaling.bands import widened_band
-from lmctr.scaling.surface import SurfaceFit, best_split, fit_surface, split_ends
+from lmctr.scaling.surface import SurfaceFit, best_at_flops, best_split, fit_surface, split_ends
 from lmctr.studies.scaling.options import FitOptions
 from lmctr.studies.scaling.tables import compact, result_folder, save_results
 from lmctr.utils.tables import Table, markdown_table, read_csv, text_table
@@ -26,7 +26,7 @@ class SurfaceAnalysis:
 
     Args:
         refits: of the bootstrap, empty where `notes` says why. held_out: rows of the largest products, predicted without them.
-        splits, predictions: rows for each product and pair that was asked for. notes: what the points cannot tell, in words.
+        splits, budgets, predictions: rows for each product, number of FLOPs and pair that was asked for. notes: what the points cannot tell, in words.
     """
 
     options: FitOptions
@@ -34,6 +34,7 @@ class SurfaceAnalysis:
     refits: tuple[SurfaceFit, ...]
     held_out: tuple[dict[str, float], ...]
     splits: tuple[dict[str, Any], ...]
+    budgets: tuple[dict[str, Any], ...]
     predictions: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
 
@@ -48,7 +49,7 @@ class SurfaceAnalysis:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        rows = {name: list(getattr(self, name)) for name in ("held_out", "splits", "predictions", "notes")}
+        rows = {name: list(getattr(self, name)) for name in ("held_out", "splits", "budgets", "predictions", "notes")}
         names = {"x": self.options.x, "x2": self.options.x2, "y": self.options.y}
         return {**names, "formula": self._formula(), "fit": self.fit.to_dict(), "bands": self._bands(), **rows}
 
@@ -131,6 +132,13 @@ class SurfaceAnalysis:
                     *cells,
                 ]
             )
+        if self.budgets:
+            head = ["FLOPs", *(f"best {name}" for name in names[:2]), options.y, f"laws with this {options.x2}", ""]
+            cells = [
+                [f"{r['flops']:g}", f"{r['x']:.4g}", f"{r['x2']:g}", f"{r['y']:.5f}", _share(r["share"]), r["says"]]
+                for r in self.budgets
+            ]
+            tables.append([head, *cells])
         return tables
 
 
@@ -151,7 +159,8 @@ def fit_two(options: FitOptions) -> SurfaceAnalysis:
     Raises:
         ValueError: a column is missing or holds no numbers; too few pairs of sizes. FileNotFoundError: no such file.
     """
-    rows = read_csv(options.points, numbers=[options.x, options.x2, options.y])
+    flops = [] if options.flops is None else [options.flops]
+    rows = read_csv(options.points, numbers=[options.x, options.x2, options.y, *flops])
     u, v, y = (np.array([row[name] for row in rows]) for name in (options.x, options.x2, options.y))
     settings = {"form": options.form, "complement": options.complement, "absolute": options.absolute}
     fit, notes = fit_surface(u, v, y, **settings), []
@@ -162,9 +171,10 @@ def fit_two(options: FitOptions) -> SurfaceAnalysis:
         notes.append(f"no bootstrap band: {len(u)} points and {fit.num_parameters} parameters leave no residuals")
     notes += _untold(fit, v * u)
     out = _held_out(u, v, y, options, settings)
-    analysis = SurfaceAnalysis(options, fit, refits, out, (), (), tuple(notes))
+    analysis = SurfaceAnalysis(options, fit, refits, out, (), (), (), tuple(notes))
     values = vars(analysis) | {
         "splits": tuple(_split(analysis, product) for product in options.product),
+        "budgets": tuple(_budget(analysis, [row[flops[0]] for row in rows], budget) for budget in options.budget),
         "predictions": tuple(
             _prediction(analysis, *pair) for pair in zip(options.predict[::2], options.predict[1::2])
         ),
@@ -206,6 +216,15 @@ def _split(analysis: SurfaceAnalysis, product: float) -> dict[str, Any]:
     return {"product": product, "x": best.u, "x2": best.v, "y": best.y, "band": band, "says": says}
 
 
+def _budget(analysis: SurfaceAnalysis, flops: list[float], budget: float) -> dict[str, Any]:
+    """The best pair of so many FLOPs, and the share of the bootstrap's laws that choose its second size."""
+    best = best_at_flops(analysis.fit, flops, budget)
+    same = [best_at_flops(law, flops, budget).v == best.v for law in analysis.refits]
+    says = "" if best.is_inner else f"no larger {analysis.options.x} was measured with it"
+    share = float(np.mean(same)) if same else None
+    return {"flops": budget, "x": best.u, "x2": best.v, "y": best.y, "share": share, "says": says}
+
+
 def _prediction(analysis: SurfaceAnalysis, u: float, v: float) -> dict[str, Any]:
     level, refits = analysis.options.level, analysis.refits
     band = [float(end) for end in analysis.fit.band(u, v, level, refits=refits)] if refits else None
@@ -234,6 +253,10 @@ def _untold(fit: SurfaceFit, products: np.ndarray) -> list[str]:
 
 def _words(form: str) -> str:
     return form.replace("_constant", " with a constant")
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
 
 
 def _ends(band: list[float] | None) -> str:

@@ -134,7 +134,7 @@ class LawOptions:
 class FitOptions(LawOptions, ResultFolder):
     """Fit a power law, a power law with a constant or a broken neural scaling law (BNSL) to two columns of a CSV file. Repeated x are fine
     (seeds). Printed: the law, how its rivals did, and the error on held-out sizes. With --x2 a law of two sizes (length and layers): additive or
-    multiplicative, by the error on pairs that were left out, with bands and the best pair at equal products."""
+    multiplicative, by the error on pairs that were left out, with bands and the best pair at equal products or counted FLOPs."""
 
     points: str = option("CSV file with a header", positional=True, metavar="POINTS.csv")
     x: str = option("size: FLOPs, parameters, samples", metavar="COLUMN")
@@ -142,15 +142,21 @@ class FitOptions(LawOptions, ResultFolder):
     x2: str | None = option("a second size", None, metavar="COLUMN")
     form: str = option("with --x2: the law (default: auto, the least leave-one-out error)", "auto", choices=FORMS)
     product: list[float] = option("with --x2: also the best pair at these products of both sizes", [], metavar="P")
+    flops: str | None = option("with --x2: counted FLOPs, for --budget", None, metavar="COLUMN")
+    budget: list[float] = option("with --flops: also the best pair of at most so many", [], metavar="F")
     predict: list[float] = option("also the metric at these x; with --x2 pairs: X X2 X X2", [], metavar="X")
 
     def __post_init__(self):
         if self.x2 is None and (self.form != "auto" or self.product):
             raise ValueError("--form and --product belong to a law of two sizes: give --x2 COLUMN")
+        if bool(self.budget) != (self.flops is not None) or (self.budget and self.x2 is None):
+            raise ValueError(
+                "--flops COLUMN and --budget F belong together, and to a law of two sizes: give both, and --x2 COLUMN"
+            )
         if self.x2 is not None and (self.law != "auto" or self.breaks is not None):
             raise ValueError("--model and --breaks belong to a law of one size; with --x2 choose by --form")
-        if wrong := [x for x in (*self.predict, *self.product) if not 0 < x < math.inf]:
-            raise ValueError(f"--predict and --product take numbers above 0, got {wrong[0]:g}")
+        if wrong := [x for x in (*self.predict, *self.product, *self.budget) if not 0 < x < math.inf]:
+            raise ValueError(f"--predict, --product and --budget take numbers above 0, got {wrong[0]:g}")
         if self.x2 is not None and len(self.predict) % 2:
             raise ValueError(f"--predict takes pairs with --x2, got {len(self.predict)} numbers")
         super().__post_init__()

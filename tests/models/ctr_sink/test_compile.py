@@ -35,6 +35,23 @@ def test_forward_is_one_graph_with_the_same_numbers(backbone, values):
         torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("backbone", "values"),
+    [
+        *((kind, {}) for kind in ("mpnet", "deberta-v2", "modernbert", "gemma2", "gpt2")),
+        ("bert", {"encoder_prefix": True}),
+    ],
+)
+def test_every_way_of_the_bias_is_one_graph(backbone, values):
+    """Through the layers, among the relative positions, with sliding windows, at another place among the arguments, with a mask of its own."""
+    torch._dynamo.reset()
+    model = model_of(backbone, attn_implementation=None, **values)
+    batch = batch_of(model.config)
+    with torch.no_grad():
+        found = torch.compile(model, fullgraph=True, backend="eager")(**batch).logits
+        torch.testing.assert_close(found, model(**batch).logits, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("backbone", ["bert", "qwen2"])
 def test_forward_on_an_accelerator_reads_nothing_back(backbone, monkeypatch):
     """Tensors on "meta" have no values: whatever asks for one fails. (transformers' own look for padding is left out.)"""

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 from operator import attrgetter
 
 import pytest
@@ -12,6 +13,7 @@ from tiny_models import DECODERS, ENCODERS, batch_of, pad, rows, sink_config, te
 
 from lmctr import CTRSinkConfig, CTRSinkForCTR
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
+from lmctr.training.lora import add_lora, merge_lora
 
 TYPES = (*ENCODERS, *DECODERS)
 LABELS = torch.tensor([1.0, 0.0, 1.0])
@@ -112,7 +114,7 @@ def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path)
     grads = []
     for recomputed in (False, True):
         if recomputed:
-            if not any(hasattr(module, "gradient_checkpointing") for module in model.modules()):
+            if not model.supports_gradient_checkpointing:
                 continue  # MPNet's own class cannot
             model.gradient_checkpointing_enable({"use_reentrant": False})
         model.zero_grad()
@@ -130,26 +132,23 @@ def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path)
 
 
 @every_type
-def test_lora_trains_the_sinks_whole(backbone):
-    from peft import LoraConfig, get_peft_model
-
+def test_lora_adapts_every_linear_layer_and_trains_the_sinks_whole(backbone):
     model = model_of(backbone, sink_bias_layers="all", sink_bias_scale_init=1.0)
-    spec = model.config.backbone_spec
-    inside = attrgetter(spec.attention_path)(layers_of(model)[0])
-    linear = next(name for name, part in inside.named_modules() if type(part).__name__ in ("Linear", "Conv1D"))
-    prefix = f"{spec.attention_path}.{linear}".replace(".", r"\.")
-    options = LoraConfig(
-        r=4,
-        target_modules=rf".*language_model\..*\.{prefix}",
-        modules_to_save=list(CTRSinkForCTR.peft_modules_to_save),
-        init_lora_weights=False,
-    )
-    tuned = get_peft_model(model, options).train()
-    tuned(**batch_of(model.config), labels=LABELS).loss.backward()
+    linear = sum(type(part).__name__ in ("Linear", "Conv1D") for part in model.model.language_model.modules())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="fan_in_fan_out")  # PEFT's, where a matrix stands the other way round
+        tuned = add_lora(model, {"r": 4, "dropout": 0.0}).train()
+    for name, value in tuned.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.02)  # zero at first, and no gradient would reach the other factor
+    batch = batch_of(model.config)
+    tuned(**batch, labels=LABELS).loss.backward()
     trained = {name: p.grad for name, p in tuned.named_parameters() if p.requires_grad}
     assert {"sink_embedding", "sink_bias", "head"} <= {part for name in trained for part in name.split(".")}
-    assert sum("lora_A" in name for name in trained) == 3
+    assert sum("lora_A" in name for name in trained) == linear >= 3 * 4
     assert [name for name, grad in trained.items() if grad is None or not grad.abs().sum() > 0] == []
+    with_adapters = score(tuned.eval(), batch)
+    torch.testing.assert_close(score(merge_lora(tuned), batch), with_adapters, atol=1e-5, rtol=1e-4)
 
 
 def test_positions_are_counted_for_every_type():
@@ -197,6 +196,9 @@ def test_backbones_without_the_bias_are_refused_until_asked_for():
         CTRSinkConfig(text_config={"model_type": "t5"}, sink_bias_layers=[])
     with pytest.raises(ValueError, match=r"'gemma3', which has no hidden_size of its own"):
         CTRSinkConfig(text_config={"model_type": "gemma3"}, sink_bias_layers=[])
+    heads = text_config("qwen2", num_key_value_heads=8)
+    with pytest.raises(ValueError, match=r"num_attention_heads=4 and num_key_value_heads=8, which must divide it"):
+        CTRSinkConfig(text_config=heads)
     plain = text_config("deberta-v2", relative_attention=False, position_biased_input=True)
     with pytest.raises(ValueError, match=r"deberta-v2 backbone without relative_attention.*sink_bias_layers=\[\]"):
         CTRSinkForCTR(CTRSinkConfig(text_config=plain))

@@ -14,7 +14,7 @@ ROWS = [
     ((2, ()), (6, (3,)), (2, ()), (1, ())),
     ((4, (3,)), (3, (2,)), (5, ()), (2, ())),
 ]
-BACKBONES = ("bert", "roberta", "qwen2", "qwen3", "llama")
+BACKBONES = ("bert", "roberta", "xlm-roberta", "camembert", "qwen2", "qwen3", "llama")
 
 
 def fields_of(seed=0, num_signals=1):
@@ -179,6 +179,16 @@ def test_errors():
     windows = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
     with pytest.raises(ValueError, match="no sliding windows"):
         sink_config("qwen2", layout="fields", text=windows)
+
+
+@pytest.mark.parametrize("layers", [None, []])
+def test_an_attention_that_ignores_masks_is_refused_on_every_device(layers):
+    """On "meta" as on accelerators, where values are not looked at."""
+    model = model_of("qwen2", max_sinks=5, sink_bias_layers=layers).to("meta")
+    model.model.language_model.config._attn_implementation = "flash_attention_2"
+    batch = {name: value.to("meta") for name, value in batch_of(fields_of()).items()}
+    with pytest.raises(ValueError, match=r"'flash_attention_2' cannot carry the sink bias, .*layout=\"fields\""):
+        model(**batch)
 
 
 def test_fields_are_one_graph():
