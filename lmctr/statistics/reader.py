@@ -314,7 +314,7 @@ def sample_statistics(
         number, known = prior.standardised(number_key(row), numbers[number_key(row)]), ~np.isnan(left[row.signal])
         sums = keyed["user"].sums(np.stack([np.nan_to_num(left[row.signal]) * number, known * number**2]))
         columns[row.name] = taste(sums, number[asked])
-    years = described_numbers(catalogue, wanted).get("year")
+    years, moments = described_numbers(catalogue, wanted).get("year"), {}
     for row in wanted:
         if row.aggregation == "expected":
             columns[row.name] = sum(columns[part] for part in EXPECTED_PARTS.values())
@@ -324,8 +324,19 @@ def sample_statistics(
             name = row.feature.partition("=")[0]
             if context is None or name not in context.column_names:
                 raise ValueError(f"the statistics read the context column {name!r}, which these data lack")
-            columns[row.name] = context_values(row, context[name].take(asked).to_pylist())
+            if name not in moments:
+                moments[name] = _by_value(context[name].take(asked))
+            values, place = moments[name]
+            columns[row.name] = context_values(row, values)[place]
     return np.column_stack([columns[row.name] for row in wanted]).astype(np.float64)
+
+
+def _by_value(column: pa.ChunkedArray) -> tuple[list, np.ndarray]:
+    """The distinct values of a column, None last, and the place (S,) of each row's: there may be an indicator of each value to be read."""
+    if pa.types.is_nested(column.type):
+        return column.to_pylist(), np.arange(len(column))
+    coded = column.combine_chunks().dictionary_encode()
+    return [*coded.dictionary.to_pylist(), None], coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def _moments(values: np.ndarray) -> list[float]:

@@ -110,9 +110,14 @@ def test_log_view_shows_training_launches_only(folder):
     validate_log(log, splits)
     assert [len(events) for _, events in splits.items()] == [15, 3, 3]
     table = load_tabular("frappe", path=folder)
+    context = log.context.to_pylist()
     for part, events in splits.items():
-        seen = sorted((int(log.user_ids[log.user[e]]), int(log.item[e]), int(log.label[e])) for e in events)
-        assert seen == sorted((row["user"], row["item"], row["label"]) for row in rows_of(table, part))
+        seen = [
+            (int(log.user_ids[log.user[e]]), int(log.item[e]), int(log.label[e]), *context[e].values()) for e in events
+        ]
+        of_table = [tuple(row[name] for name in ("user", "item", "label", *CONTEXT)) for row in rows_of(table, part)]
+        assert sorted(seen) == sorted(of_table)
+    assert tuple(context[0]) == CONTEXT
     launches = {user: [row[1] for row in [*LAUNCHES, (1, 4)] if row[0] == user] for user in range(3)}
     start, end = log.history_bounds(splits.test)
     for event, first, stop in zip(splits.test, start, end):
@@ -134,6 +139,7 @@ def test_log_view_shows_training_launches_only(folder):
             "rating": "4.5",
             "summary": "Short.",
             "genres": ["Tools"],
+            "app": "0",
         }
     ]
     assert log.scenario_names[log.scenario[splits.test[0]]] == "monday evening"

@@ -308,6 +308,24 @@ def test_events_without_a_label_may_repeat():
     check_log(added(added(columns, rows, label=np.full(300, -1)), rows, label=np.full(300, -1)), catalogue)
 
 
+@pytest.mark.parametrize("as_list", [False, True])
+def test_events_of_another_context_are_no_doubles(as_list):
+    columns, catalogue = log_of()
+    columns = added(columns, np.arange(300))
+    count = len(columns["time"])
+    for words, message in (
+        ([str(row) for row in range(count)], None),
+        ([None if row % 2 else "home" for row in range(count - 300)] + ["home"] * 300, "150 of 4,300 events repeat"),
+    ):
+        values = [None if word is None else [word, "a"] for word in words] if as_list else words
+        log = InteractionLog.from_columns(**columns, catalogue=catalogue, context=pa.table({"place": values}))
+        if message is None:
+            validate_log(log, split_log(log))
+        else:
+            with pytest.raises(ValueError, match=message):
+                validate_log(log, split_log(log))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_synthetic_data(seed):
     log = synthetic_log(num_users=150, seed=seed)

@@ -1,13 +1,17 @@
 """What a log tells of the moment of an event, as statistics: against plain loops, in requests, and in a training."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from lmctr.data import load_log, split_log
 from lmctr.runs import train
 from lmctr.runs.answers import predict_rows
 from lmctr.statistics import StatisticsReader, resolve_statistics
+from lmctr.statistics.table import context_values
 
 EVENTS = 1500
 SCHEMA = """
@@ -79,6 +83,25 @@ def test_values_against_loops(schema):
 def test_columns_that_are_not_there(schema, names, message):
     with pytest.raises(ValueError, match=message):
         resolve_statistics(names, load_log(schema))
+
+
+def test_each_value_is_read_once(schema, monkeypatch):
+    """A column of few values costs no look at every event for each of its indicators."""
+    log = load_log(schema)
+    places = [None if place == 3 else place for place in log.context["place"].to_pylist()]
+    log = dataclasses.replace(log, context=pa.table({"place": places}))
+    read = []
+
+    def counted(row, values):
+        read.append(len(values))
+        return context_values(row, values)
+
+    monkeypatch.setattr("lmctr.statistics.reader.context_values", counted)
+    wanted = StatisticsReader.fit(log, split_log(log).train, ["context:place=2", "context:place"])
+    raw = wanted.raw(log, np.arange(EVENTS))
+    assert max(read) == 4  # 1, 2, 4, and none
+    expected = [[np.nan, np.nan] if place is None else [float(place == 2), place] for place in places]
+    np.testing.assert_array_equal(raw, expected)
 
 
 def test_a_log_without_context():

@@ -96,8 +96,10 @@ def load_frappe_log(
         path, num_negatives, negative_seed: as in [`load_frappe`]; the folder also holds `meta.csv`.
 
     Returns:
-        A log with parts of its own (split "given"). Scenarios are weekday and daytime. Catalogue: `item_id`, `title`, `category`, `genres`
-        (the category as a list), `price`, `rating`, `summary`.
+        A log with parts of its own (split "given"). Scenarios are weekday and daytime; the context of an event are the eight columns of
+        the table view (`daytime` to `city`). Catalogue: `item_id`, `title`, `category`, `genres`
+        (the category as a list), `price`, `rating`, `summary`, `app` (the number as text: the statistic
+        `app_count_mean` counts the user's launches of this very app).
 
     Raises:
         FileNotFoundError, ValueError: as [`load_frappe`].
@@ -122,6 +124,7 @@ def load_frappe_log(
         scenario=[f"{day} {time}" for time, day in rows.context[:, :2]],
         part=part,
         hidden=(part > 0) | (rows.label == 0),
+        context=pa.table({name: pa.array(rows.context[:, place]) for place, name in enumerate(CONTEXT)}),
         info=replace(info, notes=f"{info.notes} Times say a drawn order only."),
         source=str(files[LOG]),
     )
@@ -279,4 +282,5 @@ def _catalogue(path: Path) -> pa.Table:
     types = dict.fromkeys(names.values(), pa.string()) | {"item": pa.int64()}
     table = read_delimited(path, list(types), types, delimiter="\t", quoted=False)
     table = pa.table({name: table[column] for name, column in names.items()})
-    return table.append_column("genres", columns.split_texts(table["category"].combine_chunks(), "|"))
+    table = table.append_column("genres", columns.split_texts(table["category"].combine_chunks(), "|"))
+    return table.append_column("app", table["item_id"].cast(pa.string()))

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lmctr.data.leaks import Finding, future_attribute, row_hashes, settle, telling_fields, times_in_another_unit
 
@@ -199,6 +201,8 @@ def _doubled_events(log: InteractionLog) -> list[Finding]:
     columns += [values for values in (log.scenario, log.weight) if values is not None] + list(
         log.extra_labels.values()
     )
+    if log.context is not None:
+        columns += [_value_codes(log.context[name]) for name in log.context.column_names]
     count = 0
     for block in _user_blocks(log):
         own = [values[block] for values in columns]
@@ -213,6 +217,14 @@ def _doubled_events(log: InteractionLog) -> list[Finding]:
     if count < max(20, 0.005 * labelled):
         return []
     return [Finding("duplicates", "", f"{count:,} of {labelled:,} events repeat another in every column")]
+
+
+def _value_codes(column: pa.ChunkedArray) -> np.ndarray:
+    """(E,) a number of each value, -1 where there is none."""
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        column = pc.binary_join(column.cast(pa.list_(pa.string())), "\x1f")
+    codes = column.combine_chunks().dictionary_encode().indices
+    return codes.fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def _copied_samples(log: InteractionLog, train: np.ndarray, held: np.ndarray) -> list[Finding]:
