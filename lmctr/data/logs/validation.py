@@ -391,10 +391,10 @@ def _repeats(log: InteractionLog, hidden: np.ndarray) -> tuple[int, int, int]:
         pair, time, unseen = pair[order], time[order], hidden[block][order]
         same = pair[1:] == pair[:-1]
         tied += int((same & (time[1:] == time[:-1]) & (unseen[1:] == unseen[:-1])).sum())
-        # Times inside a (user, item) run rise: every event after the run's first second has an earlier one.
+        # Every event of a (user, item) run that is later than the first one that others see has an earlier one.
         first = np.concatenate([[True], ~same])
-        run_start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
-        found = order[(time > time[run_start])] + block.start
+        earliest = np.minimum.reduceat(np.where(unseen, np.iinfo(np.int64).max, time), np.flatnonzero(first))
+        found = order[time > earliest[np.cumsum(first) - 1]] + block.start
         found = found[log.label[found] >= 0]
         if len(found) and not repeated:
             example = int(found[0])
