@@ -302,6 +302,7 @@ def test_bad_backbones(shop, tmp_path, capsys, monkeypatch, breakage, message):
 
 def test_a_tokenizer_larger_than_the_backbone(shop, tmp_path, capsys):
     recipe = write_backbone(tmp_path / "backbone", AutoTokenizer.from_pretrained(shop), vocab_size=60)
+    recipe.append(("model.sink_token", "[CTR_SINK]"))
     message = error_of(capsys, *write_shop(tmp_path, recipe=recipe))
     assert "model.tokenizer: its token ids go up to " in message
     assert "has embeddings for 60 tokens" in message

@@ -130,12 +130,6 @@ class TextInput(LogInput):
         data, model, tokenizer = self.data, self.model_group, self._tokenizer()
         max_length = data["max_length"]
         text_config = build_text_config(model, tokenizer)
-        largest = max(tokenizer.get_vocab().values())
-        if largest >= text_config.vocab_size:
-            raise ValueError(
-                f"model.tokenizer: its token ids go up to {largest}, but the backbone {model['backbone']!r} has embeddings for "
-                f"{text_config.vocab_size} tokens; leave model.tokenizer out, or name the one that the backbone was trained with"
-            )
         positions = fixed_positions(text_config)
         if positions is not None:
             if max_length is not None and max_length > positions:
@@ -146,7 +140,7 @@ class TextInput(LogInput):
             if max_length is None and tokenizer.model_max_length > positions:
                 max_length = positions
         reader = self.statistics_reader()
-        return CTRSinkProcessor(
+        processor = CTRSinkProcessor(
             tokenizer,
             sink_order=data["order"],
             max_length=max_length,
@@ -157,6 +151,14 @@ class TextInput(LogInput):
             **{key: data[key] for key in ("prompt", "num_behaviors", "feedback", "trailing_sink")},
             **{key: model[key] for key in ("sink_kind", "sink_signal", "num_sink_buckets", "sink_token", "layout")},
         )
+        largest = processor.largest_id
+        if largest >= text_config.vocab_size:
+            raise ValueError(
+                f"model.tokenizer: its token ids go up to {largest}, but the backbone {model['backbone']!r} has embeddings for "
+                f"{text_config.vocab_size} tokens; name the tokenizer that the backbone was trained with, or a backbone whose embeddings "
+                "were made larger for it"
+            )
+        return processor
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         """The recipe's tokenizer: the backbone's own, a named one, or one trained on the training part."""
@@ -185,6 +187,8 @@ class TextInput(LogInput):
             raise ValueError(
                 f"{key}: {name!r} holds no tokenizer (its vocabulary would be empty); set model.tokenizer"
             )
+        if tokenizer.pad_token is None:  # Llama, GPT-2; padding is masked, so any token does that no text has
+            tokenizer.pad_token = tokenizer.eos_token
         return tokenizer
 
     def _statistic_bounds(self, reader: StatisticsReader | None) -> dict[str, list[float]]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from lmctr.models.ctr_sink.backbone import max_positions
+from lmctr.models.ctr_sink.backbone import backbone_config, max_positions
 from lmctr.training.tokenizers import resolve_backbone
 from lmctr.utils.suggest import unknown_key_message
 
@@ -30,19 +30,12 @@ def pretrained_text_config(model: Mapping[str, Any]) -> Any:
     """The configuration of a named backbone, with the recipe's changes.
 
     Raises:
-        ValueError: no such backbone.
+        ValueError: no such backbone, or no such key of its configuration.
     """
-    backbone = model["backbone"]
     try:
-        config = AutoConfig.from_pretrained(resolve_backbone(backbone))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"model.backbone: {backbone!r} is neither a model id on the Hub, nor a folder with a config.json of a known "
-            f"model type, nor package:NAME ({error})"
-        ) from error
-    for key, value in model["text_config_values"].items():
-        setattr(config, key, value)
-    return config
+        return backbone_config(resolve_backbone(model["backbone"]), model["text_config_values"], {})
+    except ValueError as error:
+        raise ValueError(f"model.{error}") from error
 
 
 def check_backbone(values: Mapping[str, Any]) -> None:
