@@ -101,6 +101,24 @@ def test_a_tokenizer_without_padding_and_with_tokens_beyond_the_embeddings(recip
     assert f"model.tokenizer: its token ids go up to {model.config.text_config.vocab_size}, but" in message
 
 
+def test_texts_are_cut_to_the_positions_of_backbones_without_a_table_of_them(recipe_file, tmp_path):
+    """Rotary positions too end somewhere: longer rows are an error of the model, in the middle of a training."""
+    backbone = "{model_type: qwen2, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
+    backbone += "num_key_value_heads: 1, intermediate_size: 32, max_position_embeddings: 60}"
+    words = ("--model.backbone", backbone, "--model.tokenizer", "{type: bpe, vocab_size: 400}")
+    train(recipe_file, tmp_path / "run", *words)
+    model, processor = load_run(tmp_path / "run")
+    assert processor.max_length == model.model.max_positions == 60
+    cut = read(tmp_path / "run", "data.json")["truncation"]["train"]
+    assert cut["longest"] <= 60
+    assert cut["share_truncated"] > 0
+    # In the layout "split" only each text needs positions, and max_length counts all of them.
+    train(recipe_file, tmp_path / "split", *words, "--model.layout", "split", "--data.max_length", "200")
+    cut = read(tmp_path / "split", "data.json")["truncation"]["train"]
+    assert cut["share_truncated"] == 0
+    assert cut["longest"] > 60
+
+
 def test_published_settings_are_recipe_values(recipe_file, tmp_path):
     """`sink_bias_causal=False` and `trailing_sink=False`, with the bias in every layer, on a decoder from scratch."""
     folder = tmp_path / "run"

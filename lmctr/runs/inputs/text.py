@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from lmctr.data.batches.text import TextCollator, TextDataset, TextView, behavior_statistics
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.models.common.base import plain_model
+from lmctr.models.ctr_sink.backbone import max_positions
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES, CTRSinkConfig, statistic_signals
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
@@ -24,7 +25,6 @@ from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint
 from lmctr.runs.inputs.text_build import (
     build_text_config,
     check_backbone,
-    fixed_positions,
     pretrained_text_config,
     scratch_text_config,
 )
@@ -130,9 +130,10 @@ class TextInput(LogInput):
         data, model, tokenizer = self.data, self.model_group, self._tokenizer()
         max_length = data["max_length"]
         text_config = build_text_config(model, tokenizer)
-        positions = fixed_positions(text_config)
+        positions = max_positions(text_config)
         if positions is not None:
-            if max_length is not None and max_length > positions:
+            # In other layouts each text has positions of its own, and max_length counts the whole row.
+            if max_length is not None and max_length > positions and model["layout"] == "single":
                 raise ValueError(
                     f"data.max_length is {max_length}, but the backbone has positions for {positions} tokens; "
                     "give a smaller max_length or a backbone with more positions"

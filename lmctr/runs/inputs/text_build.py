@@ -10,11 +10,9 @@ import torch
 from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from lmctr.models.ctr_sink.backbone import backbone_config, max_positions
+from lmctr.models.ctr_sink.backbone import backbone_config
 from lmctr.training.tokenizers import resolve_backbone
 from lmctr.utils.suggest import unknown_key_message
-
-_ABSOLUTE_POSITIONS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "mpnet", "gpt2")
 
 
 def build_text_config(model: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Any:
@@ -82,8 +80,3 @@ def scratch_text_config(
         )
     ids = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
     return {"vocab_size": needed, **ids, **values}
-
-
-def fixed_positions(text_config: Any) -> int | None:
-    """Tokens that a backbone with a fixed position table can read; None for backbones with relative positions."""
-    return max_positions(text_config) if text_config.model_type in _ABSOLUTE_POSITIONS else None
