@@ -45,6 +45,8 @@ _SET_BY_DATA = {
     "processor_fingerprint": "prompt",
 }
 
+_MUCH_UNKNOWN = 0.02  # share of tokens; emoji and rare signs stay below
+
 
 def _is_causal(model_type: str) -> bool:
     spec = BACKBONES.get(model_type)
@@ -292,6 +294,7 @@ class TextInput(LogInput):
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         result = super().describe(say)
         cuts = {name: self.view.truncation(events) for name, events in self.splits.items() if len(events)}
+        self._tell_unknown(result["unknown_by_field"].get("train", {}), say)
         result |= {"truncation": cuts, "fingerprint": log_fingerprint(self.log, self.splits)}
         reader = self.view.processor.statistics_reader
         if reader is not None:
@@ -303,6 +306,18 @@ class TextInput(LogInput):
                 f"{cut['share_truncated']:.1%} of samples lost behaviours to max_length"
             )
         return result
+
+    def _tell_unknown(self, shares: Mapping[str, float], say: Callable[[str], None]) -> None:
+        """Say what of the training's texts becomes the one token that stands for all that a tokenizer does not know."""
+        processor = self.view.processor
+        of_prompt = float(np.mean(processor.encode_items([]).values == processor.tokenizer.unk_token_id))
+        known = {"the prompt": of_prompt, **shares}
+        told = [f"{share:.1%} of {name}" for name, share in known.items() if share >= _MUCH_UNKNOWN]
+        if told:
+            say(
+                f"the tokenizer does not know {', '.join(told)} (training): it reads all of that as {processor.tokenizer.unk_token}, "
+                "whatever it says; where that is words, take a backbone of their language"
+            )
 
     # ---- model ----------------------------------------------------------------------------------------------------
 
