@@ -4,6 +4,7 @@ Each case either ends with one `error:` line that names the file, column, row or
 """
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -302,9 +303,25 @@ def test_bad_backbones(shop, tmp_path, capsys, monkeypatch, breakage, message):
 
 def test_a_tokenizer_larger_than_the_backbone(shop, tmp_path, capsys):
     recipe = write_backbone(tmp_path / "backbone", AutoTokenizer.from_pretrained(shop), vocab_size=60)
+    recipe.append(("model.sink_token", "[CTR_SINK]"))
     message = error_of(capsys, *write_shop(tmp_path, recipe=recipe))
     assert "model.tokenizer: its token ids go up to " in message
     assert "has embeddings for 60 tokens" in message
+
+
+def test_a_tokenizer_that_does_not_know_the_texts_says_so(shop, tmp_path, capsys):
+    """A Chinese prompt and an English vocabulary: nothing fails, and the prompt is [UNK] throughout."""
+    recipe = write_backbone(tmp_path / "backbone", AutoTokenizer.from_pretrained(shop))
+    recipe.append(("model.sink_token", "[CTR_SINK]"))
+    for language in ("en", "zh"):
+        (tmp_path / language).mkdir()
+    train(tmp_path / "en", recipe=recipe)
+    assert "the tokenizer does not know" not in capsys.readouterr().out
+    train(tmp_path / "zh", recipe=[*recipe, ("data.prompt", "generic/zh")])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "the tokenizer does not know" in line]
+    share = float(re.search(r"does not know ([\d.]+)% of the prompt \(training\)", line)[1])
+    assert share > 50
+    assert "it reads all of that as [UNK]" in line
 
 
 # ---- run folders and checkpoints ----------------------------------------------------------------------------------

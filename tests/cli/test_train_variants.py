@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli_helpers import predict, read, request_of, tiny_log
+from cli_helpers import error_of, predict, read, request_of, tiny_log
+from transformers import LlamaConfig, LlamaModel
 
 from lmctr.cli.main import main
 from lmctr.data.builders.kuairec import load_kuairec
@@ -15,6 +16,7 @@ from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_run
 from lmctr.runs.recipe import load_recipe
 from lmctr.training.lora import load_adapter
+from lmctr.training.tokenizers import train_tokenizer
 
 
 def train(recipe_file, folder, *words):
@@ -60,6 +62,61 @@ def test_layout_fields_from_training_to_prediction(recipe_file, tmp_path):
     requests = [{**one, "target": f"{one['target']}\nagain: {one['target']}"} for one in requests]
     answers = predict(folder, tmp_path, requests)
     np.testing.assert_allclose([answer["logit"] for answer in answers], table["logit"].to_numpy(), atol=1e-4)
+
+
+@pytest.fixture
+def bare_llama(tmp_path):
+    """A decoder as some are published: no padding token, and special tokens that its embeddings have no row for."""
+    texts = tiny_log().catalogue["title"].to_pylist()
+    tokenizer = train_tokenizer(texts, "bpe", 400, use_template=False)
+    tokenizer.pad_token = None
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    LlamaModel(config).save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def test_a_tokenizer_without_padding_and_with_tokens_beyond_the_embeddings(recipe_file, tmp_path, bare_llama, capsys):
+    folder, backbone = tmp_path / "run", ("--model.backbone", str(bare_llama), "--model.tokenizer", "null")
+    train(recipe_file, folder, *backbone)
+    model, processor = load_run(folder)
+    assert processor.tokenizer.pad_token == processor.tokenizer.eos_token == "<|endoftext|>"
+    assert len(model.get_input_embeddings().weight) == processor.tokenizer.convert_tokens_to_ids("<image>")
+    log, table = tiny_log(), pq.read_table(folder / "predictions" / "test.parquet").slice(0, 4)
+    answers = predict(folder, tmp_path, [request_of(log, event) for event in table["event"].to_pylist()])
+    np.testing.assert_allclose([answer["logit"] for answer in answers], table["logit"].to_numpy(), atol=1e-4)
+    odd = {**request_of(log, int(table["event"][0])), "target": "Crime <image> [SINK]<|endoftext|>"}
+    assert np.isfinite(predict(folder, tmp_path, [odd])[0]["logit"]), "a text's words are no special tokens"
+    capsys.readouterr()
+    prompt = '{base: generic/en, head: "<image> Items: "}'
+    words = ("train", str(recipe_file), "--output_dir", str(tmp_path / "other"), "--data.prompt", prompt, *backbone)
+    message = error_of(capsys, *words)
+    assert f"model.tokenizer: its token ids go up to {model.config.text_config.vocab_size}, but" in message
+
+
+def test_texts_are_cut_to_the_positions_of_backbones_without_a_table_of_them(recipe_file, tmp_path):
+    """Rotary positions too end somewhere: longer rows are an error of the model, in the middle of a training."""
+    backbone = "{model_type: qwen2, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
+    backbone += "num_key_value_heads: 1, intermediate_size: 32, max_position_embeddings: 60}"
+    words = ("--model.backbone", backbone, "--model.tokenizer", "{type: bpe, vocab_size: 400}")
+    train(recipe_file, tmp_path / "run", *words)
+    model, processor = load_run(tmp_path / "run")
+    assert processor.max_length == model.model.max_positions == 60
+    cut = read(tmp_path / "run", "data.json")["truncation"]["train"]
+    assert cut["longest"] <= 60
+    assert cut["share_truncated"] > 0
+    # In the layout "split" only each text needs positions, and max_length counts all of them.
+    train(recipe_file, tmp_path / "split", *words, "--model.layout", "split", "--data.max_length", "200")
+    cut = read(tmp_path / "split", "data.json")["truncation"]["train"]
+    assert cut["share_truncated"] == 0
+    assert cut["longest"] > 60
 
 
 def test_published_settings_are_recipe_values(recipe_file, tmp_path):

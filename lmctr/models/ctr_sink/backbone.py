@@ -1,7 +1,8 @@
 """Making and loading the language model inside CTR-Sink, whatever its type."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,19 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.utils.peft_utils import find_adapter_config_file
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...utils.load_report import held_load_report, print_load_report
 
-__all__ = ["first_position", "load_backbone", "max_positions", "new_backbone", "position_ids_from_mask"]
+__all__ = [
+    "backbone_config",
+    "first_position",
+    "load_backbone",
+    "max_positions",
+    "new_backbone",
+    "position_ids_from_mask",
+]
 
 
 def _constructor_options(config: PreTrainedConfig) -> dict:
@@ -40,27 +49,61 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     return model
 
 
+def backbone_config(
+    name_or_path: str, text_config_values: Mapping[str, Any], hub: Mapping[str, Any]
+) -> PreTrainedConfig:
+    """Configuration of a pretrained backbone, with some values replaced.
+
+    Raises:
+        ValueError: the name is unknown, it is a PEFT adapter's, or a value of `text_config_values` is no key of the configuration.
+    """
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **hub)
+    except (OSError, ValueError, KeyError) as error:
+        if _holds_adapter(name_or_path, hub):
+            raise ValueError(_adapter(name_or_path)) from error
+        raise ValueError(
+            f"backbone: {name_or_path!r} is neither a model id on the Hub, nor a folder with a config.json of a known "
+            f"model type, nor, in a recipe, package:NAME ({error})"
+        ) from error
+    for key, value in text_config_values.items():
+        if not hasattr(config, key):
+            raise ValueError(f"text_config_values: {config.model_type} has no configuration key {key!r}")
+        setattr(config, key, value)
+    return config
+
+
+def _holds_adapter(name_or_path: str, hub: Mapping[str, Any]) -> bool:
+    with suppress(OSError, ValueError):  # no such repository
+        return find_adapter_config_file(name_or_path, **hub) is not None
+    return False
+
+
+def _adapter(name_or_path: str) -> str:
+    return (
+        f"backbone: {name_or_path!r} holds a PEFT adapter (adapter_config.json); merge it into its base model and give the folder that "
+        "comes of it: peft.PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(FOLDER), and the tokenizer beside it"
+    )
+
+
 def load_backbone(
     name_or_path: str, text_config_values: dict, hub: dict, quantization_config: Any = None
 ) -> PreTrainedModel:
     """A pretrained backbone without pooler: float32 on the CPU, or as the quantisation places it.
 
     Raises:
-        ValueError: the name is unknown, a value of `text_config_values` is no key of the backbone's configuration, or
-            the checkpoint does not hold all the backbone's weights.
+        ValueError: see [`backbone_config`]; quantised weights without `quantization_config`, a checkpoint that does not hold all the
+            backbone's weights, or an adapter beside them.
         ImportError: `quantization_config` asks for a package that is not installed.
     """
-    try:
-        config = AutoConfig.from_pretrained(name_or_path, **hub)
-    except (OSError, ValueError, KeyError) as error:
+    config = backbone_config(name_or_path, text_config_values, hub)
+    held = getattr(config, "quantization_config", None)
+    if held is not None and quantization_config is None:
+        method = held.get("quant_method") if isinstance(held, Mapping) else held.quant_method
         raise ValueError(
-            f"backbone: {name_or_path!r} is neither a model id on the Hub nor a folder with a config.json of a known "
-            f"model type ({error})"
-        ) from error
-    for key, value in text_config_values.items():
-        if not hasattr(config, key):
-            raise ValueError(f"text_config_values: {config.model_type} has no configuration key {key!r}")
-        setattr(config, key, value)
+            f"backbone: the weights of {name_or_path!r} are quantised (quantization_config of its config.json, {method}), and CTR-Sink "
+            "trains float32 ones; give the checkpoint that they were made of, or in Python from_backbone(..., quantization_config=...) for LoRA"
+        )
     options = _constructor_options(config)
     if quantization_config is not None:
         options["quantization_config"] = _checked_quantization(quantization_config)
@@ -86,6 +129,8 @@ def load_backbone(
             f"backbone: the weights of {name_or_path!r} do not fit its configuration ({error}); leave out the "
             "text_config_values that change a shape"
         ) from error
+    if getattr(model, "_hf_peft_config_loaded", False):  # transformers puts it into the layers
+        raise ValueError(_adapter(name_or_path))
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
         shown = ", ".join(missing[:5])

@@ -238,6 +238,14 @@ class CTRSinkProcessor(ProcessorMixin):
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
+    def largest_id(self) -> int:
+        """The largest id that the backbone looks up. Special tokens count only where the template or the prompt has them: no item's text
+        gives one, and tokenizers come with some that their backbone has no embedding for (images in Gemma 3)."""
+        special = {number for number, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        shown = {*self.encode_items([""]).values.tolist()} - {self.sink_token_id, self._break_id}
+        return max({*self.tokenizer.get_vocab().values()} - special | shown | {self.tokenizer.pad_token_id})
+
+    @property
     def model_input_names(self) -> list[str]:
         """Keys of a batch."""
         names = ["input_ids", "attention_mask", "sink_buckets", "target_mask"]

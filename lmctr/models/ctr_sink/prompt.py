@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from lmctr.utils.files import read_yaml
 from lmctr.utils.outside import check_text
 from lmctr.utils.resources import find_resource
 from lmctr.utils.suggest import unknown_key_message
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["FeedbackText", "ItemTemplate", "Prompt"]
 
@@ -106,10 +105,10 @@ class ItemTemplate:
         return "".join(out)
 
     def render_table(self, table: pa.Table) -> list[str]:
-        """Texts of all rows of a catalogue.
+        """Texts of all rows of a catalogue. Numbers of float32 are written in as few digits as tell them (17.6, not 17.600000381469727).
 
         Raises:
-            ValueError: a column of the template is missing; the message names the nearest one.
+            ValueError: a column of the template is missing, and the message names the nearest one; or it holds objects.
         """
         for column in self.columns:
             if column not in table.column_names:
@@ -118,8 +117,21 @@ class ItemTemplate:
                         "known keys", "columns of the catalogue"
                     )
                 )
-        columns = [table.column(column).to_pylist() for column in self.columns]
+        columns = [_plain_values(table.column(column), column) for column in self.columns]
         return [self.render(dict(zip(self.columns, row))) for row in zip(*columns)]
+
+
+def _plain_values(values: pa.ChunkedArray, column: str) -> list[Any]:
+    kind = values.type
+    inside = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+    if pa.types.is_struct(inside) or pa.types.is_map(inside):
+        raise ValueError(
+            f"the catalogue's column {column!r} holds objects ({kind}), of which a text would hold the names of their entries only; give the "
+            "entries columns of their own"
+        )
+    if pa.types.is_float32(kind):
+        values = values.cast(pa.string()).cast(pa.float64())
+    return values.to_pylist()
 
 
 def _value_text(value: Any) -> str:

@@ -25,6 +25,7 @@ __all__ = [
 
 BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity", "item", "label", "statistics")
 TARGET_KEYS = ("text", "item", "statistics")
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def feedback_code(entry: Mapping[str, Any], names: Sequence[str], row: int, number: int) -> int:
@@ -49,15 +50,16 @@ def feedback_code(entry: Mapping[str, Any], names: Sequence[str], row: int, numb
 
 
 def graded_value(entry: Mapping[str, Any], row: int, number: int) -> float:
-    """A behaviour's `value` (stars, watched share); NaN where it is not given or None."""
+    """A behaviour's `value` (stars, watched share) as a log holds it, rounded to float32; NaN where it is not given or None."""
     value = entry.get("value")
     if value is None:
         return math.nan
-    if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
+    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= _LARGEST:  # false for NaN
         raise ValueError(
             f"histories[{row}][{number}]: 'value' must be graded feedback, a finite number or None, got {value!r}"
         )
-    return float(value)
+    return float(np.float32(value))
 
 
 def behavior_statistic(entry: Mapping[str, Any], name: str, row: int, number: int) -> float:

@@ -73,8 +73,9 @@ def fit_value_levels(values: np.ndarray, most: int = 32) -> list[float]:
 
 
 def value_buckets(values: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-    """1 + the number of the nearest level (of two equally near, the higher), 0 where the value is unknown (NaN)."""
-    levels = np.asarray(levels, dtype=np.float64)
+    """1 + the number of the nearest level (of two equally near, the higher), 0 where the value is unknown (NaN). Values count as float32,
+    in which logs hold them: 2.3 of a log and 2.3 of a request are the same value."""
+    levels, values = np.asarray(levels, dtype=np.float64), np.asarray(values, dtype=np.float32)
     nearest = np.searchsorted((levels[1:] + levels[:-1]) / 2, values, side="right")
     return np.where(np.isnan(values), 0, 1 + nearest)
 

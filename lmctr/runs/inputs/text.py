@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from lmctr.data.batches.text import TextCollator, TextDataset, TextView, behavior_statistics
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.models.common.base import plain_model
+from lmctr.models.ctr_sink.backbone import max_positions
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES, CTRSinkConfig, statistic_signals
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
@@ -24,7 +25,6 @@ from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint
 from lmctr.runs.inputs.text_build import (
     build_text_config,
     check_backbone,
-    fixed_positions,
     pretrained_text_config,
     scratch_text_config,
 )
@@ -44,6 +44,8 @@ _SET_BY_DATA = {
     "num_statistics": "statistics",
     "processor_fingerprint": "prompt",
 }
+
+_MUCH_UNKNOWN = 0.02  # share of tokens; emoji and rare signs stay below
 
 
 def _is_causal(model_type: str) -> bool:
@@ -130,15 +132,10 @@ class TextInput(LogInput):
         data, model, tokenizer = self.data, self.model_group, self._tokenizer()
         max_length = data["max_length"]
         text_config = build_text_config(model, tokenizer)
-        largest = max(tokenizer.get_vocab().values())
-        if largest >= text_config.vocab_size:
-            raise ValueError(
-                f"model.tokenizer: its token ids go up to {largest}, but the backbone {model['backbone']!r} has embeddings for "
-                f"{text_config.vocab_size} tokens; leave model.tokenizer out, or name the one that the backbone was trained with"
-            )
-        positions = fixed_positions(text_config)
+        positions = max_positions(text_config)
         if positions is not None:
-            if max_length is not None and max_length > positions:
+            # In other layouts each text has positions of its own, and max_length counts the whole row.
+            if max_length is not None and max_length > positions and model["layout"] == "single":
                 raise ValueError(
                     f"data.max_length is {max_length}, but the backbone has positions for {positions} tokens; "
                     "give a smaller max_length or a backbone with more positions"
@@ -146,7 +143,7 @@ class TextInput(LogInput):
             if max_length is None and tokenizer.model_max_length > positions:
                 max_length = positions
         reader = self.statistics_reader()
-        return CTRSinkProcessor(
+        processor = CTRSinkProcessor(
             tokenizer,
             sink_order=data["order"],
             max_length=max_length,
@@ -157,6 +154,14 @@ class TextInput(LogInput):
             **{key: data[key] for key in ("prompt", "num_behaviors", "feedback", "trailing_sink")},
             **{key: model[key] for key in ("sink_kind", "sink_signal", "num_sink_buckets", "sink_token", "layout")},
         )
+        largest = processor.largest_id
+        if largest >= text_config.vocab_size:
+            raise ValueError(
+                f"model.tokenizer: its token ids go up to {largest}, but the backbone {model['backbone']!r} has embeddings for "
+                f"{text_config.vocab_size} tokens; name the tokenizer that the backbone was trained with, or a backbone whose embeddings "
+                "were made larger for it"
+            )
+        return processor
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         """The recipe's tokenizer: the backbone's own, a named one, or one trained on the training part."""
@@ -185,6 +190,8 @@ class TextInput(LogInput):
             raise ValueError(
                 f"{key}: {name!r} holds no tokenizer (its vocabulary would be empty); set model.tokenizer"
             )
+        if tokenizer.pad_token is None:  # Llama, GPT-2; padding is masked, so any token does that no text has
+            tokenizer.pad_token = tokenizer.eos_token
         return tokenizer
 
     def _statistic_bounds(self, reader: StatisticsReader | None) -> dict[str, list[float]]:
@@ -287,6 +294,7 @@ class TextInput(LogInput):
     def describe(self, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
         result = super().describe(say)
         cuts = {name: self.view.truncation(events) for name, events in self.splits.items() if len(events)}
+        self._tell_unknown(result["unknown_by_field"].get("train", {}), say)
         result |= {"truncation": cuts, "fingerprint": log_fingerprint(self.log, self.splits)}
         reader = self.view.processor.statistics_reader
         if reader is not None:
@@ -298,6 +306,18 @@ class TextInput(LogInput):
                 f"{cut['share_truncated']:.1%} of samples lost behaviours to max_length"
             )
         return result
+
+    def _tell_unknown(self, shares: Mapping[str, float], say: Callable[[str], None]) -> None:
+        """Say what of the training's texts becomes the one token that stands for all that a tokenizer does not know."""
+        processor = self.view.processor
+        of_prompt = float(np.mean(processor.encode_items([]).values == processor.tokenizer.unk_token_id))
+        known = {"the prompt": of_prompt, **shares}
+        told = [f"{share:.1%} of {name}" for name, share in known.items() if share >= _MUCH_UNKNOWN]
+        if told:
+            say(
+                f"the tokenizer does not know {', '.join(told)} (training): it reads all of that as {processor.tokenizer.unk_token}, "
+                "whatever it says; where that is words, take a backbone of their language"
+            )
 
     # ---- model ----------------------------------------------------------------------------------------------------
 

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from lmctr.models.ctr_sink.backbone import max_positions
+from lmctr.models.ctr_sink.backbone import backbone_config
 from lmctr.training.tokenizers import resolve_backbone
 from lmctr.utils.suggest import unknown_key_message
-
-_ABSOLUTE_POSITIONS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "mpnet", "gpt2")
 
 
 def build_text_config(model: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Any:
@@ -30,19 +28,12 @@ def pretrained_text_config(model: Mapping[str, Any]) -> Any:
     """The configuration of a named backbone, with the recipe's changes.
 
     Raises:
-        ValueError: no such backbone.
+        ValueError: no such backbone, or no such key of its configuration.
     """
-    backbone = model["backbone"]
     try:
-        config = AutoConfig.from_pretrained(resolve_backbone(backbone))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"model.backbone: {backbone!r} is neither a model id on the Hub, nor a folder with a config.json of a known "
-            f"model type, nor package:NAME ({error})"
-        ) from error
-    for key, value in model["text_config_values"].items():
-        setattr(config, key, value)
-    return config
+        return backbone_config(resolve_backbone(model["backbone"]), model["text_config_values"], {})
+    except ValueError as error:
+        raise ValueError(f"model.{error}") from error
 
 
 def check_backbone(values: Mapping[str, Any]) -> None:
@@ -89,8 +80,3 @@ def scratch_text_config(
         )
     ids = {key: getattr(tokenizer, key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
     return {"vocab_size": needed, **ids, **values}
-
-
-def fixed_positions(text_config: Any) -> int | None:
-    """Tokens that a backbone with a fixed position table can read; None for backbones with relative positions."""
-    return max_positions(text_config) if text_config.model_type in _ABSOLUTE_POSITIONS else None

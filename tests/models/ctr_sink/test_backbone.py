@@ -1,9 +1,11 @@
 """Loading pretrained backbones: what is printed, and what is an error."""
 
+import json
 import logging
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from tiny_models import text_config
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
@@ -76,4 +78,22 @@ def test_weights_that_do_not_fit_are_an_error(published, printed):
     with pytest.raises(
         ValueError, match=r"pytorch_model.bin only, a pickle; .*convert it once .*\.save_pretrained\('FOLDER'\)"
     ):
+        load_backbone(str(path), {}, {})
+
+
+def test_adapters_and_quantised_weights_are_named(published):
+    """transformers would put the adapter into the layers, whose names then differ, and ask for the quantisation's package."""
+    path = published[0]
+    model = get_peft_model(AutoModel.from_pretrained(path), LoraConfig(target_modules=["query"]))
+    model.save_pretrained(path.parent / "adapter")
+    with pytest.raises(ValueError, match=r"adapter' holds a PEFT adapter .*merge_and_unload\(\)"):
+        load_backbone(str(path.parent / "adapter"), {}, {})
+    model.save_pretrained(path)
+    with pytest.raises(ValueError, match=r"published' holds a PEFT adapter .*merge_and_unload\(\)"):
+        load_backbone(str(path), {}, {})
+    (path / "adapter_config.json").unlink()
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"published' are quantised .*gptq.*quantization_config="):
         load_backbone(str(path), {}, {})

@@ -52,6 +52,21 @@ def test_buckets_against_a_plain_search():
     assert value_buckets(np.array([-1.0, 3.0, np.nan]), [2.0]).tolist() == [1, 1, 0]
 
 
+def test_a_request_has_the_bins_of_the_log_also_at_the_middle_of_two_levels():
+    """96.2 is the middle of its neighbours; the log holds float32(96.2), which lies below."""
+    levels, values = [90.4, 102.0], [96.2, 96.1, 96.3]
+    processor = CTRSinkProcessor(
+        make("bert"), prompt=STARS, feedback="sink", sink_signal="feedback_value", value_levels=levels
+    )
+    history = [{"text": "Heat", "time": number, "value": value} for number, value in enumerate(values)]
+    found = processor([history], ["Casino"], [9])["sink_buckets"][0]
+    assert found[found >= 0].tolist() == value_buckets(np.array(values, np.float32), levels).tolist() == [1, 1, 2]
+    labelled = [{**behavior, "item": 1, "label": 0} for behavior in history]
+    assert processor.statistics_events(labelled)[3] == np.array(values, np.float32).tolist()
+    with pytest.raises(ValueError, match="'value' must be graded feedback, a finite number or None, got 1e\\+39"):
+        processor([[{"text": "Heat", "time": 0, "value": 1e39}]], ["Casino"], [9])
+
+
 @pytest.mark.parametrize("max_length", [None, 130])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sinks_and_words_equal_the_plain_reference(kind, max_length):

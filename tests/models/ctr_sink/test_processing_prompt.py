@@ -43,6 +43,24 @@ def test_a_missing_column_is_named():
         ItemTemplate("{tilte}").render_table(CATALOGUE)
 
 
+def test_the_same_items_have_the_same_texts_from_a_file_of_float32():
+    """Parquet files often hold prices as float32, which Python would write with the digits of float64."""
+    prices, template = [17.6, None, 22.78, 1e6], ItemTemplate("{price} €")
+    texts = [
+        template.render_table(pa.table({"price": pa.array(prices, kind)})) for kind in (pa.float64(), pa.float32())
+    ]
+    assert texts[0] == texts[1] == ["17.6 €", "€", "22.78 €", "1000000.0 €"]
+
+
+@pytest.mark.parametrize(
+    "values", [[{"name": "Bosch"}], [[{"name": "Bosch"}]], pa.array([[("k", 1)]], pa.map_("string", "int8"))]
+)
+def test_objects_have_no_text(values):
+    """Their entries' names would stand in the text of every item, and no value."""
+    with pytest.raises(ValueError, match=r"column 'brand' holds objects .*columns of their own"):
+        ItemTemplate("{brand}").render_table(pa.table({"brand": values}))
+
+
 @pytest.mark.parametrize("name", list_resources("prompts"))
 def test_shipped_prompts_are_whole(name):
     prompt = Prompt.load(name)
