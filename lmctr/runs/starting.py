@@ -282,10 +282,12 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
         model, trees, patience = {"embedding_dim": 16}, _trees(guess, "auto"), 2
     else:
         model, trees, patience = {"embedding_dim": 8, "use_numeric_skip": True}, _trees(guess), 1
-    of_log = {"options": {"history_length": 20, "min_count": 5}, "statistics": "full"}
+    of_log = (
+        {} if guess.is_table else {"options": {"history_length": 20, "min_count": 5}, "statistics": _of_users(guess)}
+    )
     return {
         "data": {
-            **({} if guess.is_table else of_log),
+            **of_log,
             "max_train_samples": 500_000,
             "max_eval_samples": 100_000,
         },
@@ -308,12 +310,20 @@ def _batch_size(rows: int) -> int:
     return min(max(1 << (max(rows // 20, 1).bit_length() - 1), 32), 256)
 
 
+_REPEATS = 0.02
+"""Share of events with an item that the user has met before, from which on statistics of the pair are read."""
+
 _RECIPES = {"text": _text_recipe, "sequence": _sequence_recipe, "tabular": _tabular_recipe}
+
+
+def _of_users(guess: LogGuess) -> list[str]:
+    """Statistics of users and items."""
+    return ["full", "repeats"] if guess.repeat_share >= _REPEATS else ["full"]
 
 
 def _statistics(guess: LogGuess) -> list[str]:
     """Tables have the context as fields of their own."""
-    return ["full", "context"] if guess.schema["columns"].get("context") else ["full"]
+    return [*_of_users(guess), *(["context"] if guess.schema["columns"].get("context") else [])]
 
 
 def _trees(guess: LogGuess, share: float | str = 0.5) -> dict[str, Any]:

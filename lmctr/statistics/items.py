@@ -20,7 +20,7 @@ from lmctr.utils.rows import plain_id
 from .reader import EventRows, StatisticsReader, described_numbers, side_rows, side_signals
 from .scan import DAY
 from .states import finish, key_states, number_key, number_of, suffix, sums_needed
-from .table import category_values
+from .table import ITEM, category_values
 
 __all__ = ["ItemStatistics"]
 
@@ -107,6 +107,10 @@ class ItemStatistics:
     def places(self, items: Sequence[Any]) -> np.ndarray:
         """(C,) rows of item ids, -1 for an unknown one; ids are read as [`plain_id`] does."""
         return np.array([self._place.get(self._plain(item), -1) for item in items], dtype=np.int64)
+
+    def keys(self, items: Sequence[Any]) -> list[str]:
+        """One text for each way to write an item id, unknown ones too; empty for what is no id."""
+        return ["" if (plain := self._plain(item)) is None else str(plain) for item in items]
 
     def _plain(self, item: Any) -> str | int | None:
         try:
@@ -268,7 +272,7 @@ class ItemStatistics:
 
 
 def _columns(reader: StatisticsReader) -> list[str]:
-    return list(dict.fromkeys(row.column for row in reader.rows if row.column))
+    return list(dict.fromkeys(row.column for row in reader.rows if row.column not in ("", ITEM)))
 
 
 def _course(

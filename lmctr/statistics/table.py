@@ -7,6 +7,8 @@ far of the other side: of the item for the statistics of users and of categories
 
 What a log tells of the moment of an event itself (`log.context`: position, device, price) is read by the same door: `context:price` is the number,
 `context:device=phone` 1 for this value and 0 for others.
+
+Users who come back to items have statistics with this very item as well: those of categories, where each item is one (the set `repeats`).
 """
 
 from __future__ import annotations
@@ -129,6 +131,25 @@ _KNOWN |= {
 _CROSS = ("rate_mean", "rate_max", "rate_min", "count_mean") + tuple(
     f"{signal}_{reduce}" for signal in ("residual", "value", "value_residual") for reduce in ("mean", "max", "min")
 )
+ITEM = "item_id"
+"""The catalogue column by which each item is a category of its own."""
+_REPEATS = (
+    Statistic("user_item_rate", "cross", "logit", "", "mean", "label", 0, ITEM, "mean"),
+    Statistic("user_item_count", "cross", "log1p", "", "count", "label", 0, ITEM, "mean"),
+    Statistic("user_item_count_7_days", "cross", "log1p", "", "fading_count", "label", 7, ITEM, "mean"),
+    Statistic("user_item_residual", "cross", "none", "", "mean", "residual", 0, ITEM, "mean"),
+    Statistic("user_item_value", "cross", "none", "", "mean", "value", 0, ITEM, "mean"),
+    Statistic("user_item_value_residual", "cross", "none", "", "mean", "value_residual", 0, ITEM, "mean"),
+    Statistic(
+        "user_item_seconds_since_last_event",
+        "cross",
+        "log1p",
+        "the user has no event of the item",
+        "since_last",
+        column=ITEM,
+        reduce="mean",
+    ),
+)
 BASIC = (
     "user_rate",
     "user_count",
@@ -149,8 +170,10 @@ STATISTIC_SETS: dict[str, tuple[str, ...]] = {
     + tuple(f"genre_{n}" for n in _CROSS if f"genre_{n}" not in BASIC),
 }
 """Named sets. `full` also holds the genre statistics of each further category column that a log has, under that column's name, and the tastes
-for its numeric columns. `context`: every column of a log's context."""
+for its numeric columns. `context`: every column of a log's context. `repeats`: what the user did with the same item before."""
 STATISTIC_SETS["context"] = ()
+STATISTIC_SETS["repeats"] = tuple(row.name for row in _REPEATS)
+_KNOWN |= {row.name: row for row in _REPEATS}
 MAX_VALUES = 50
 """The most frequent values of a context column that become indicators; whole numbers with more values are numbers."""
 _CONTEXT = "context:"
@@ -180,11 +203,11 @@ def statistic(name: str) -> Statistic:
             return Statistic(name, "cross", transform, missing, aggregation, signal, 0, column, reduce)
     if (taste := _taste(name)) is not None:
         return taste
-    known = STATISTIC_SETS["full"]
+    known, repeats = STATISTIC_SETS["full"], STATISTIC_SETS["repeats"]
     raise ValueError(
-        f"data.statistics: {name!r} is no statistic;{did_you_mean(name, [*known, *STATISTIC_SETS], 'did you mean')} accepted: the sets "
+        f"data.statistics: {name!r} is no statistic;{did_you_mean(name, [*known, *repeats, *STATISTIC_SETS], 'did you mean')} accepted: the sets "
         f"{', '.join(STATISTIC_SETS)}, and single names: {', '.join(known)}, the genre_ statistics of other category columns, "
-        "rate_taste_ or value_taste_ of numeric ones, and context:COLUMN or context:COLUMN=VALUE"
+        f"rate_taste_ or value_taste_ of numeric ones, {', '.join(repeats)}, and context:COLUMN or context:COLUMN=VALUE"
     )
 
 
@@ -216,11 +239,14 @@ def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
 
 
 def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Codes of all items' categories in one array, lengths (I,) of each item's, and the categories.
+    """Codes of all items' categories in one array, lengths (I,) of each item's, and the categories; by [`ITEM`] each item is its own.
 
     Raises:
         ValueError: no such column, or one that holds neither texts nor lists.
     """
+    if name == ITEM:
+        size = catalogue.num_rows
+        return np.arange(size), np.ones(size, dtype=np.int64), catalogue[ITEM].cast(pa.string()).to_pylist()
     if name == "genres" and name not in catalogue.column_names and "genre" in catalogue.column_names:
         name = "genre"
     if name not in catalogue.column_names or not (
@@ -330,7 +356,7 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
                     f"{what}_taste_{column}" for column in number_columns(catalogue) for what in ("rate", "value")
                 ]
             rows = [statistic(one) for one in some]
-            rows = [row for row in rows if not row.column or row.column in columns]
+            rows = [row for row in rows if not row.column or row.column in (*columns, ITEM)]
             rows = [
                 row
                 for row in rows

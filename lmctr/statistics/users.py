@@ -17,7 +17,7 @@ from .items import ItemStatistics
 from .reader import EXPECTED_PARTS, StatisticsReader, cross_pairs, reduce_pairs, residuals, side_rows, time_statistic
 from .scan import DAY
 from .states import SESSION_GAP, Prior, base_of, finish, number_key, suffix, sums_needed, taste
-from .table import Statistic
+from .table import ITEM, Statistic
 
 __all__ = ["UserStatistics"]
 
@@ -71,7 +71,9 @@ class UserStatistics:
                 raise ValueError(f"labels[{place}] is {label!r}, accepted: 0, 1, or -1 for an event without a label")
             last = time
         earlier = self._before.own_sums()
-        for place, time, label, value in zip(self.items.places(items), times, labels, values):
+        for item, place, time, label, value in zip(
+            self.items.keys(items), self.items.places(items), times, labels, values
+        ):
             if time != self._now.last:
                 earlier = self._now.own_sums()
                 if time == last:  # no other is asked for
@@ -86,7 +88,7 @@ class UserStatistics:
             categories = {
                 column: [names[code] for code in codes[slice(*offsets[place : place + 2])]] if place >= 0 else []
                 for column, (codes, offsets, names) in self._categories().items()
-            }
+            } | {ITEM: [item] if item else []}
             left = self._now.residuals_left(signals, self.reader.priors, earlier)
             self._now.add(int(time), signals, categories, left, {key: float(own[0]) for key, own in numbers.items()})
 
@@ -116,6 +118,9 @@ class UserStatistics:
                 for row in rows
                 if row.column == column
             }
+        if ITEM in state.cross:
+            sums = state.crossed(ITEM, self.items.keys(candidate_items), time)
+            columns |= {row.name: finish(row, sums, prior) for row in rows if row.column == ITEM}
         numbers = self.items.taste_numbers(places, self.items.latest(places))
         for row in state.tastes:
             columns[row.name] = taste(state.taste_sums[row.name], numbers[number_key(row)])
@@ -217,11 +222,12 @@ class _Sums:
         self.times[places] = time
 
     def at(self, keys: Sequence[str], time: int) -> dict[str, np.ndarray]:
-        """Name -> (len(keys),) sums at a second; 0 for a key without events."""
+        """Name -> (len(keys),) sums at a second, 0 for a key without events, and the seconds `since_last`, NaN for such a key."""
         places = np.array([self.place.get(key, -1) for key in keys], dtype=np.int64)
         values = np.vstack([self.values, np.zeros(len(self.names))])[places]
         passed = time - np.append(self.times, float(time))[places]
-        return dict(zip(self.names, (values * np.exp2(-passed[:, None] * self.by_day)).T))
+        sums = dict(zip(self.names, (values * np.exp2(-passed[:, None] * self.by_day)).T))
+        return sums | {"since_last": np.where(places < 0, np.nan, passed)}
 
 
 class _State:

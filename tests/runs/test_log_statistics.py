@@ -6,7 +6,9 @@ import pytest
 from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.runs.folder import ITEM_STATISTICS
 from lmctr.runs.inputs import input_of
+from lmctr.runs.options import TrainOptions
 from lmctr.runs.recipe import RecipeError, load_recipe
+from lmctr.runs.starting import recipe_for_file
 from lmctr.statistics import ItemStatistics
 from lmctr.statistics.history_features import history_features
 
@@ -85,3 +87,36 @@ def test_processors_from_before_there_were_readers(tmp_path):
     wanted = np.nan_to_num((given - np.array(processor.scaling.mean)) / np.array(processor.scaling.std))
     some = view.splits.test[:20]
     np.testing.assert_allclose(view.view.batch(some)["statistics"].numpy(), wanted[some], atol=1e-5)
+
+
+def _clicks(path, comes_back):
+    """Users who click on three items of their own, met again and again or once."""
+    draw = np.random.default_rng(0)
+    lines = ["user,item,ts,click"]
+    for user in range(50):
+        items = draw.integers(0, 40, 50) if comes_back else draw.permutation(400)[:50]
+        liked = draw.permutation(40)[:6]
+        for place, item in enumerate(items):
+            click = int(draw.random() < (0.85 if item in liked else 0.1))
+            lines.append(f"{user},{item},{1_700_000_000 + place * 3600 + user},{click}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_items_that_users_come_back_to_have_statistics_of_their_own(tmp_path):
+    """A file's recipe reads them where users come back, and then the baselines do too; they are what tells such clicks."""
+    for name, wanted in (("again", ["full", "repeats"]), ("once", ["full"])):
+        _clicks(tmp_path / f"{name}.csv", name == "again")
+        for family in ("din", "deepfm", "ctr_sink"):
+            options = TrainOptions(recipe=str(tmp_path / f"{name}.csv"), model=family)
+            recipe = recipe_for_file(options, say=lambda line: None)
+            assert recipe["data"]["statistics"] == wanted, (name, family)
+    again = str(tmp_path / "again.csv")
+    for family in ("din", "deepfm"):
+        recipe = recipe_for_file(TrainOptions(recipe=again, model=family), say=lambda line: None)
+        found = {}
+        for names in ("full", ["full", "repeats"]):
+            view = input_of(load_recipe({**recipe, "data": {**recipe["data"], "statistics": names}}))
+            view.load()
+            view.check()
+            found[str(names)] = view.baselines(0)[0]["gradient_boosting"]["test"]["auc"]
+        assert found["['full', 'repeats']"] > found["full"] + 0.1, family

@@ -39,6 +39,8 @@ def history(log, user, time, start=0):
     [
         "full",
         "basic",
+        "repeats",
+        ["user_item_seconds_since_last_event"],
         ["user_rate", "hour"],
         ["genre_value_residual_max"],
         ["expected_value"],
@@ -63,7 +65,7 @@ def test_a_user_state_gives_what_the_reader_gives(names, seed):
 
 def test_events_of_the_same_second_are_not_seen_and_a_state_goes_on():
     log = make_log(0, num_events=300)
-    reader = StatisticsReader.fit(log, np.arange(150), "full")
+    reader = StatisticsReader.fit(log, np.arange(150), ["full", "repeats"])
     user, times = 1, np.unique(log.time[log.user == 1])
     state = None
     for time in times:
@@ -119,6 +121,21 @@ def test_unknown_items_have_no_events_and_no_description():
     assert row["user_value_residual"] == pytest.approx((5.0 - reader.value_prior) / (1 + reader.strength))
     for name in ("genre_rate_mean", "release_year", "item_age", "kind_rate_mean"):
         assert np.isnan(row[name])
+
+
+def test_items_that_the_table_lacks_come_back_all_the_same():
+    log = make_log(0)
+    reader = StatisticsReader.fit(log, np.arange(100), "repeats")
+    user, later = UserStatistics(reader, ItemStatistics.from_log(log, reader)), int(log.time.max()) + 100
+    user.extend([3, 777, None, 777], [later - 50, later - 40, later - 30, later - 20], [1, 1, 0, 0])
+    for same in (777, "777", 777.0):
+        row = dict(zip(reader.names, user.at([same], later)[0]))
+        assert (row["user_item_count"], row["user_item_seconds_since_last_event"]) == (2, 20)
+        assert row["user_item_rate"] == pytest.approx((1 + reader.strength * reader.prior) / (2 + reader.strength))
+    for other in (778, None):
+        row = dict(zip(reader.names, user.at([other], later)[0]))
+        assert row["user_item_count"] == 0
+        assert np.isnan(row["user_item_seconds_since_last_event"])
 
 
 def test_errors(tmp_path):

@@ -143,8 +143,13 @@ class Loop:
             per = []
             for category in sets[log.item[event]]:
                 inside = [e for e in mine if category in sets[log.item[e]]]
+                known = self.known(inside, row.signal, "user")
                 if row.aggregation == "count":
-                    per.append(len(self.known(inside, row.signal, "user")))
+                    per.append(len(known))
+                elif row.aggregation == "fading_count":
+                    per.append(sum(0.5 ** ((now - log.time[e]) / DAY / row.span) for e in known))
+                elif row.aggregation == "since_last":
+                    per += [float(now - max(log.time[e] for e in inside))] if inside else []
                 else:
                     per.append(self.mean(inside, row.signal, "user"))
             return {"mean": sum(per) / len(per), "max": max(per), "min": min(per)}[row.reduce] if per else nan
@@ -189,7 +194,7 @@ class Loop:
 )
 def test_every_statistic_equals_the_loop(seed, options):
     log = make_log(seed, **options)
-    reader = StatisticsReader.fit(log, np.arange(60, 120), "full", strength=3.0)
+    reader = StatisticsReader.fit(log, np.arange(60, 120), ["full", "repeats"], strength=3.0)
     loop = Loop(log, reader)
     events = np.random.default_rng(seed).permutation(len(log.item))
     found = reader.raw(log, events)
@@ -198,6 +203,7 @@ def test_every_statistic_equals_the_loop(seed, options):
         np.testing.assert_allclose(found[:, column], expected, rtol=1e-9, atol=1e-9, err_msg=name)
     if not options:
         assert set(STATISTIC_SETS["full"]) < set(reader.names)
+        assert set(STATISTIC_SETS["repeats"]) < set(reader.names)
         assert "kind_rate_mean" in reader.names
         assert "kind_rate_max" not in reader.names
         assert {"rate_taste_price", "value_taste_price"} < set(reader.names)

@@ -42,6 +42,16 @@ class LogGuess:
         """Whether it is a table of clicks, no log."""
         return "fields" in self.schema
 
+    @property
+    def repeat_share(self) -> float:
+        """Share of the sample's rows whose user has met the item before."""
+        keys = [
+            column["column"] if isinstance(column := self.schema["columns"][role], dict) else column
+            for role in ("user", "item")
+        ]
+        pairs = self.events.table.select(keys).group_by(keys).aggregate([])
+        return 1 - pairs.num_rows / max(self.events.table.num_rows, 1)
+
     def options(self) -> dict[str, Any]:
         """The schema as options of the loader of the file."""
         schema = dict(self.schema)

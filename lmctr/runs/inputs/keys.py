@@ -87,7 +87,7 @@ class LogDataKeys(DataKeys):
     statistics: str | list[str] = Field(
         [],
         description="Rates, counts and times of a sample's user and item that the model reads, and what a log tells of its moment: sets "
-        "(`basic`, `full`, `context`) and names.",
+        "(`basic`, `full`, `repeats` where users come back to items, `context`) and names.",
     )
 
 

@@ -45,7 +45,7 @@ class LogInput(InputKind):
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
         keys = super().baseline_data_keys(data)
-        return (*keys, "statistics") if _reads_context(data) else keys
+        return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
     def load(self, scratch: Path | None = None) -> None:
         self.log = self.load_log()
@@ -213,8 +213,8 @@ class LogInput(InputKind):
     def results(self) -> LogResults:
         """Baselines and slices; they measure what the model's metrics measure, the first task."""
         label = None if self.tasks[0] == "label" else self._first_label()
-        statistics = ("full", "context") if _reads_context(self.data) else ("full",)  # no less than the model
-        return LogResults(self.log, dataclasses.replace(self.splits, train=self.whole_train), label, statistics)
+        splits = dataclasses.replace(self.splits, train=self.whole_train)
+        return LogResults(self.log, splits, label, baseline_statistics(self.data))
 
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         return self.results.baselines(seed, refit)
@@ -225,9 +225,12 @@ class LogInput(InputKind):
         return self.results.slices(part, events, logits, seed, **options)
 
 
-def _reads_context(data: dict[str, Any]) -> bool:
+def baseline_statistics(data: dict[str, Any]) -> tuple[str, ...]:
+    """What the baselines read: no less than the model."""
     names = [data["statistics"]] if isinstance(data["statistics"], str) else data["statistics"]
-    return any(name == "context" or name.startswith("context:") for name in names)
+    repeats = any(name in ("repeats", *STATISTIC_SETS["repeats"]) for name in names)
+    context = any(name == "context" or name.startswith("context:") for name in names)
+    return "full", *(("repeats",) if repeats else ()), *(("context",) if context else ())
 
 
 def check_statistics(data: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -37,7 +37,7 @@ from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TabularDataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.runs.inputs.log_results import LogResults
-from lmctr.runs.inputs.logs import check_statistics, log_best_auc, log_columns
+from lmctr.runs.inputs.logs import baseline_statistics, check_statistics, log_best_auc, log_columns
 from lmctr.runs.inputs.pretrained import PretrainedKeys, fill_vectors, read_pretrained, read_vectors
 from lmctr.runs.inputs.stored import StoredInput
 from lmctr.statistics import ItemStatistics, StatisticsReader
@@ -113,7 +113,9 @@ class TabularInput(GoingOn, StoredInput):
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
         keys = super().baseline_data_keys(data)
-        return keys if _is_log(data) else (*keys, "labels", "features")  # those of a log read the log, not its fields
+        if not _is_log(data):
+            return (*keys, "labels", "features")  # those of a log read the log, not its fields
+        return (*keys, "statistics") if "repeats" in baseline_statistics(data) else keys
 
     # ---- data -----------------------------------------------------------------------------------------------------
 
@@ -314,7 +316,8 @@ class TabularInput(GoingOn, StoredInput):
     def results(self) -> LogResults:
         """Baselines and slices of the log: they count in the order of time."""
         parts = {part: self._events(part) for part in ("validation", "test")}
-        return LogResults(self.log, dataclasses.replace(self.log_splits, **parts))
+        statistics = [name for name in baseline_statistics(self.data) if name != "context"]  # here fields of the table
+        return LogResults(self.log, dataclasses.replace(self.log_splits, **parts), statistics=statistics)
 
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
         if self.log is not None:
