@@ -178,6 +178,29 @@ def test_files_are_short():
     assert sum(commands.values()) <= 1400
 
 
+def statements(path):
+    """(line number, text) of the lines of a file's functions and methods, without signatures, docstrings, blank lines and comments."""
+    lines, wanted = path.read_text().splitlines(), set()
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[ast.get_docstring(node) is not None :]
+            wanted.update(line for part in body for line in range(part.lineno, part.end_lineno + 1))
+    texts = ((number, lines[number - 1].strip()) for number in sorted(wanted))
+    return [(number, text) for number, text in texts if text and not text.startswith("#")]
+
+
+def test_no_six_equal_lines_in_two_files():
+    places = defaultdict(set)
+    for path in FILES:
+        found = statements(path)
+        for run in zip(*(found[start:] for start in range(6))):
+            if run[-1][0] - run[0][0] < 9:  # of one function
+                places[tuple(text for _, text in run)].add(place_of(path))
+    assert {
+        files: lines for lines, files in ((run, tuple(where)) for run, where in places.items() if len(where) > 1)
+    } == {}
+
+
 def test_public_names_exist():
     assert all(hasattr(lmctr, name) for name in lmctr.__all__)
     assert lmctr.list_models() == [
