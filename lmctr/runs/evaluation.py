@@ -48,6 +48,10 @@ _EVALUATION_KEYS = (
 def run_evaluate(options: EvaluateOptions) -> int:
     """`lmctr evaluate RUN`: measure one run, print a table. Returns the exit code."""
     (path,) = options.run
+    if options.output and Path(options.output).suffix != ".json":
+        raise ValueError(
+            f"--output {options.output}: give a file that ends in .json; tables (.md) are for several runs"
+        )
     slices: list[dict[str, Any]] | None = [] if options.slices else None
     measured = evaluate(
         path,

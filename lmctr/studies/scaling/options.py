@@ -180,6 +180,8 @@ class MeasureOptions(SweepOptions):
         from lmctr.scaling.cost import CostOptions
 
         check_counts(self, ["threads"])
+        if not self.latency_ms > 0:
+            raise ValueError(f"--latency-ms must be a number of milliseconds above 0, got {self.latency_ms}")
         return CostOptions(self.latency_ms / 1e3, **options_of(SweepOptions, self))
 
 
