@@ -1,6 +1,7 @@
 """The walls of the package: who may import whom, what stands where. docs/architecture.md draws them."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -37,7 +38,13 @@ ONLY_IN = {
     "datasets": ("data/", "evaluation/evaluate_base.py"),
     "argparse": ("cli/",),
     **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), ("server/",)),
+    "gradio": ("hub/demo/",),
+    "onnxruntime": ("hub/export.py",),
+    "optuna": ("studies/search.py",),
+    "sentence_transformers": ("data/logs/text_encoders.py",),
 }
+# Packages of extras, which only a part that is used may import; what serves HTTP is imported for that alone.
+WHEN_USED = ("gradio", "matplotlib", "onnx", "onnxruntime", "onnxscript", "optuna", "sentence_transformers", "tensorboard", "trackio", "uvicorn")  # fmt: skip
 NOT_IN_CLI = ("numpy", "torch", "pyarrow")
 FILES = sorted(ROOT.rglob("*.py"))
 # Files that still break a wall; each is mended and taken out of this list.
@@ -82,6 +89,17 @@ def unit_of(module):
 def unit_of_file(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
     return unit_of(".".join(("lmctr", *parts)))
+
+
+def test_extras_are_imported_when_they_are_used():
+    found = []
+    for path in FILES:
+        body = ast.parse(path.read_text()).body
+        for node in [*body, *(inner for outer in body if isinstance(outer, ast.Try) for inner in outer.body)]:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found += [f"{path}:{node.lineno} {name}" for name in names if name.split(".")[0] in WHEN_USED]
+    assert found == []
 
 
 def judged(path):
@@ -231,3 +249,14 @@ def test_model_types_are_not_those_of_transformers():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     assert not set(lmctr.list_models()) & set(CONFIG_MAPPING_NAMES)
+
+
+def test_lowest_versions_are_tried_in_every_room():
+    """.ci/lower-bounds names tests that are there, of every room that works without an extra."""
+    script = (ROOT.parent / ".ci" / "lower-bounds").read_text()
+    named = re.findall(r"\btests/\S+", script)
+    assert [name for name in named if not (ROOT.parent / name).exists()] == []
+    rooms = {room.split("/")[0] for room in LAYERS} - {"__init__", "__main__", "auto"}
+    elsewhere = {"utils", "training", "studies"}  # tests/cli/test_train.py and test_grid.py go through them
+    extra = {"server", "benchmarks"}
+    assert rooms - elsewhere - extra <= {name.split("/")[1] for name in named}
