@@ -1,6 +1,8 @@
 """The family table: the only list of families, and all that a family of one's own has to join."""
 
 import ast
+import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoProcessor
+from transformers import AutoConfig, AutoModel, AutoProcessor, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 import lmctr
@@ -342,3 +345,40 @@ def test_public_names_are_lazy_and_complete():
     assert set(lmctr.__all__) <= set(dir(lmctr))
     with pytest.raises(AttributeError, match="module 'lmctr' has no attribute 'DeepFN'"):
         lmctr.DeepFN  # noqa: B018
+
+
+REFUSED = (ValueError, StrictDataclassError)
+LEAST = {"tabular": {"vocab_sizes": [8] * 4}, "sequence": {"item_vocab_size": 9}, "text": {"text_config": {"model_type": "bert"}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", [family.model_type for family in families()])
+def test_values_of_another_type_are_named(model_type):
+    """A configuration refuses them by a `ValueError`, or by transformers' own error of types; one of Python would name no key."""
+    config_class = family_of(model_type).load("Config")
+    given = LEAST.get(family_of(model_type).input, {})
+    given = given | ({"num_tokens": 4} if hasattr(config_class, "num_tokens") else {})
+    config_class(**given)
+    base = {one.name for one in dataclasses.fields(PreTrainedConfig)}
+    for name in (one.name for one in dataclasses.fields(config_class) if one.name not in base):
+        for value in ("x", {}, [-1], None):
+            with contextlib.suppress(*REFUSED):
+                config_class(**given | {name: value})
+        if config_class.__dataclass_fields__[name].type is bool:
+            with pytest.raises(REFUSED, match=f"{name}='false' is not accepted; use True or False"):
+                config_class(**given | {name: "false"})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task_dropout": "x"}, r"DeepFMConfig: task_dropout must be a number.*, got 'x' \(text\)"),
+        ({"num_numeric": {}}, r"DeepFMConfig: num_numeric must be a whole number, got {} \(a mapping\)"),
+        ({"initializer_range": None}, "DeepFMConfig: initializer_range must be a number, got null"),
+        ({"pretrained_dims": ["x"]}, "DeepFMConfig: pretrained_dims must be .*, got "),
+        ({"hidden_units": -3}, "hidden_units"),
+        ({"task_names": "click"}, "task_names='click' is not accepted; use a list of different names"),
+    ],
+)
+def test_an_error_of_python_becomes_the_key(values, message):
+    with pytest.raises(ValueError, match=message):
+        lmctr.DeepFMConfig(**LEAST["tabular"] | values)

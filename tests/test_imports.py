@@ -1,6 +1,7 @@
 """The walls of the package: who may import whom, what stands where. docs/architecture.md draws them."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -37,7 +38,13 @@ ONLY_IN = {
     "datasets": ("data/", "evaluation/evaluate_base.py"),
     "argparse": ("cli/",),
     **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), ("server/",)),
+    "gradio": ("hub/demo/",),
+    "onnxruntime": ("hub/export.py",),
+    "optuna": ("studies/search.py",),
+    "sentence_transformers": ("data/logs/text_encoders.py",),
 }
+# Packages of extras, which only a part that is used may import; what serves HTTP is imported for that alone.
+WHEN_USED = ("gradio", "matplotlib", "onnx", "onnxruntime", "onnxscript", "optuna", "sentence_transformers", "tensorboard", "trackio", "uvicorn")  # fmt: skip
 NOT_IN_CLI = ("numpy", "torch", "pyarrow")
 FILES = sorted(ROOT.rglob("*.py"))
 # Files that still break a wall; each is mended and taken out of this list.
@@ -82,6 +89,17 @@ def unit_of(module):
 def unit_of_file(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
     return unit_of(".".join(("lmctr", *parts)))
+
+
+def test_extras_are_imported_when_they_are_used():
+    found = []
+    for path in FILES:
+        body = ast.parse(path.read_text()).body
+        for node in [*body, *(inner for outer in body if isinstance(outer, ast.Try) for inner in outer.body)]:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found += [f"{path}:{node.lineno} {name}" for name in names if name.split(".")[0] in WHEN_USED]
+    assert found == []
 
 
 def judged(path):
@@ -178,6 +196,29 @@ def test_files_are_short():
     assert sum(commands.values()) <= 1400
 
 
+def statements(path):
+    """(line number, text) of the lines of a file's functions and methods, without signatures, docstrings, blank lines and comments."""
+    lines, wanted = path.read_text().splitlines(), set()
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[ast.get_docstring(node) is not None :]
+            wanted.update(line for part in body for line in range(part.lineno, part.end_lineno + 1))
+    texts = ((number, lines[number - 1].strip()) for number in sorted(wanted))
+    return [(number, text) for number, text in texts if text and not text.startswith("#")]
+
+
+def test_no_six_equal_lines_in_two_files():
+    places = defaultdict(set)
+    for path in FILES:
+        found = statements(path)
+        for run in zip(*(found[start:] for start in range(6))):
+            if run[-1][0] - run[0][0] < 9:  # of one function
+                places[tuple(text for _, text in run)].add(place_of(path))
+    assert {
+        files: lines for lines, files in ((run, tuple(where)) for run, where in places.items() if len(where) > 1)
+    } == {}
+
+
 def test_public_names_exist():
     assert all(hasattr(lmctr, name) for name in lmctr.__all__)
     assert lmctr.list_models() == [
@@ -208,3 +249,14 @@ def test_model_types_are_not_those_of_transformers():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     assert not set(lmctr.list_models()) & set(CONFIG_MAPPING_NAMES)
+
+
+def test_lowest_versions_are_tried_in_every_room():
+    """.ci/lower-bounds names tests that are there, of every room that works without an extra."""
+    script = (ROOT.parent / ".ci" / "lower-bounds").read_text()
+    named = re.findall(r"\btests/\S+", script)
+    assert [name for name in named if not (ROOT.parent / name).exists()] == []
+    rooms = {room.split("/")[0] for room in LAYERS} - {"__init__", "__main__", "auto"}
+    elsewhere = {"utils", "training", "studies"}  # tests/cli/test_train.py and test_grid.py go through them
+    extra = {"server", "benchmarks"}
+    assert rooms - elsewhere - extra <= {name.split("/")[1] for name in named}

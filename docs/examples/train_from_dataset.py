@@ -40,7 +40,7 @@ def main(folder: str) -> dict:
         lmctr.DeepFMForCTR(config),
         lmctr.CTRTrainingArguments(
             folder,
-            stage2_epochs=6,
+            num_train_epochs=6,
             per_device_train_batch_size=256,
             per_device_eval_batch_size=2048,
             learning_rate=2e-2,

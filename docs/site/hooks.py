@@ -27,7 +27,19 @@ from lmctr.utils.lazy import load_target
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("data", "runs", "serving", "analysis", "statistics")
 _SCALING = ("fits", "surface", "cost", "load", "cost_curve", "revenue", "design", "allocation", "flops", "inputs")
-MODULES = ("lmctr.evaluation.metrics", *(f"lmctr.scaling.{name}" for name in _SCALING), "lmctr.training.lora")
+_EVALUATION = ("metrics", "ranking_metrics", "significance", "comparison", "slices")
+_STUDIES = ("grids.file", "grids.run", "grids.report", "search", "report", "compare", "scaling.ladder")
+MODULES = tuple(
+    f"lmctr.{room}.{name}"
+    for room, names in {
+        "evaluation": _EVALUATION,
+        "scaling": _SCALING,
+        "training": ("lora", "optim", "tokenizers"),
+        "studies": _STUDIES,
+        "hub": ("model_card", "publish", "export"),
+    }.items()
+    for name in names
+)
 # Pages that stand elsewhere in the repository, and where the site has them.
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
@@ -195,7 +207,9 @@ def public_names() -> dict[str, dict[str, Any]]:
         pages[f"lmctr.{room}"] = {name: getattr(module, name) for name in names}
     for name in MODULES:
         module = importlib.import_module(name)
-        pages[name] = {key: getattr(module, key) for key in module.__all__}
+        own = (key for key, value in vars(module).items() if getattr(value, "__module__", None) == name)
+        keys = getattr(module, "__all__", None) or [key for key in own if not key.startswith("_")]
+        pages[name] = {key: getattr(module, key) for key in keys}
     for family in families():
         parts = {
             name: load_target(target) for name, target in public_classes().items() if name.startswith(family.stem)

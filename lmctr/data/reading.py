@@ -11,7 +11,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +22,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from lmctr.data.logs.columns import is_number
+from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
 
 _SAVED = (".xlsx", ".xls", ".ods", ".zip")  # that other programs can save as text
@@ -35,6 +36,7 @@ _TYPED = r"(.+):(token|float)(_seq)?"
 """A column's name and type in the header line of RecBole's files."""
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+|nan|inf)([eE][+-]?\d+)?\s*$"
+_MANY_BRACKETS = 5_000
 ID = pa.dictionary(pa.int32(), pa.string())
 """Type to ask for an id column of a text file: each distinct id is kept once."""
 
@@ -211,6 +213,8 @@ def read_table(
         if kind == "parquet":
             table = _read_parquet(parquet_files(path), wanted, types or {}, progress)
         else:
+            with opened(path, False) as stream:
+                refuse_deep(io.BufferedReader(_Stream(stream), 1 << 20), path)
             with opened(path, progress) as stream:
                 table = pajson.read_json(stream)
             check_columns(table.column_names, wanted, str(path))
@@ -218,6 +222,16 @@ def read_table(
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise ValueError(f"{path}: cannot be read as {kind}: {printable(error)}") from None
     return _with_rows(table, str(path))
+
+
+def refuse_deep(lines: Iterable[bytes], path: Path) -> None:
+    """Arrow's reader of JSON ends the process at a line that is nested some ten thousand deep; Python's says so."""
+    for line in lines:
+        if line.count(b"[") + line.count(b"{") > _MANY_BRACKETS:
+            try:
+                parse_json(line, keys_once=False)
+            except ValueError as error:
+                raise ValueError(f"{path}: cannot be read as JSON lines: {error}") from None
 
 
 def _read_parquet(

@@ -21,7 +21,7 @@ from lmctr.hub.options import EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
 from lmctr.models.common.boosted_trees import BoostedTrees, ValueRates
 from lmctr.runs.answers.predict import item_statistics_file, load_retriever
-from lmctr.runs.download import hub_name, local_folder
+from lmctr.runs.download import local_folder, place_beside
 from lmctr.runs.folder import open_run
 from lmctr.runs.loading import load_folder
 from lmctr.utils.files import write_json
@@ -39,7 +39,7 @@ def run_export(options: ExportOptions) -> int:
     """`lmctr export RUN --format onnx`: write the graph, and say how far it is from the model. Returns the exit code."""
     folder = open_run(local_folder(options.run), "model")
     model, processor = load_folder(folder)
-    target = Path(options.output or _default_target(options.run, folder.path, options.format))
+    target = Path(options.output or place_beside(options.run, folder.path, f"export-{options.format}"))
     file = export_model(model, processor, target, options.format, example=example_batch(folder, processor))
     if (items := item_statistics_file(folder.path, processor)) is not None:
         shutil.copyfile(items, target / items.name)
@@ -47,12 +47,6 @@ def run_export(options: ExportOptions) -> int:
         retriever.save_pretrained(target / "retriever")
     print(f"wrote {file}; the processor, export.json and parity.json stand beside it")
     return 0
-
-
-def _default_target(run: str, folder: Path, format: str) -> Path:
-    """In the run's folder; for a model of the Hub in the working directory: its folder is a cache."""
-    found = hub_name(run)
-    return folder / f"export-{format}" if found is None else Path(f"{found.repo_id.split('/')[1]}-export-{format}")
 
 
 def export_model(

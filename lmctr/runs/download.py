@@ -23,7 +23,7 @@ from lmctr.utils.hub_calls import HubError, ask_hub
 from lmctr.utils.integrity import read_sealed
 from lmctr.utils.progress import Work, without_bars_of
 
-__all__ = ["HubName", "hub_name", "is_hub_id", "local_folder", "repository_file", "repository_files"]
+__all__ = ["HubName", "hub_name", "is_hub_id", "local_folder", "place_beside", "repository_file", "repository_files"]
 
 
 _PREFIX = "hf://"
@@ -97,6 +97,12 @@ def _is_repo_id(text: str) -> bool:
 def is_hub_id(name: str | Path) -> bool:
     """Whether a name is read as a repository on the Hub, see [`hub_name`]."""
     return hub_name(name) is not None
+
+
+def place_beside(name: str | Path, folder: Path, what: str) -> Path:
+    """Where results go by default: into the model's folder; of a model of the Hub, whose folder is a cache, to NAME-what beside us."""
+    found = hub_name(name)
+    return folder / what if found is None else Path(f"{found.repo_id.split('/')[-1]}-{what}")
 
 
 def local_folder(

@@ -48,6 +48,10 @@ _EVALUATION_KEYS = (
 def run_evaluate(options: EvaluateOptions) -> int:
     """`lmctr evaluate RUN`: measure one run, print a table. Returns the exit code."""
     (path,) = options.run
+    if options.output and Path(options.output).suffix != ".json":
+        raise ValueError(
+            f"--output {options.output}: give a file that ends in .json; tables (.md) are for several runs"
+        )
     slices: list[dict[str, Any]] | None = [] if options.slices else None
     measured = evaluate(
         path,
@@ -99,7 +103,7 @@ def evaluate(
         raise ValueError(f"split is {split!r}, accepted: {', '.join(PARTS)}")
     transformers.utils.logging.disable_progress_bar()
     folder = RunFolder(local_folder(run))
-    recipe = recipe_of(folder, overrides)
+    recipe = recipe_of(folder, overrides, str(run))
     view = input_of(recipe)
     with showing(not quiet), tempfile.TemporaryDirectory() as scratch:
         values = {key: recipe.training[key] for key in _EVALUATION_KEYS if key in recipe.training}
@@ -135,16 +139,22 @@ def evaluate(
         return plain_metrics(output.metrics, split, view.tasks)
 
 
-def recipe_of(folder: RunFolder, overrides: Mapping[str, Any] | Sequence[tuple[str, str]]) -> Recipe:
-    """The recipe of a finished run, or one around a bare model, which knows its inputs itself and needs data."""
+def recipe_of(
+    folder: RunFolder, overrides: Mapping[str, Any] | Sequence[tuple[str, str]], name: str | None = None
+) -> Recipe:
+    """The recipe of a finished run, or one around a bare model, which knows its inputs itself and needs data.
+
+    Args:
+        name: what errors call the folder.
+    """
     if folder.started or not (folder.path / "config.json").is_file():
         path = open_run(folder.path).path / RECIPE
-        check_overrides(overrides, input_of(load_recipe(path)).free_data_keys)
+        check_overrides(overrides, free_data_keys(folder))
         return load_recipe(path, overrides)
     if "data.name" not in dict(overrides):
         raise FileNotFoundError(
-            f"{folder.path} is no run folder: it has no {RECIPE}, which would say what to measure on; give the data: --data.name NAME "
-            "and what else they need of --data.KEY"
+            f"{name or folder.path} is no run folder: it has no {RECIPE}, which would say what to measure on; give the data: "
+            "--data.name NAME and what else they need of --data.KEY"
         )
     model = {"family": folder.model_type}
     if "text_config" in folder.config:
@@ -152,8 +162,15 @@ def recipe_of(folder: RunFolder, overrides: Mapping[str, Any] | Sequence[tuple[s
             "backbone": {"model_type": folder.config["text_config"]["model_type"]},
             "tokenizer": "the model's own",
         }
-    check_overrides(overrides, tuple(input_class(folder.model_type).data_keys.model_fields))
+    check_overrides(overrides, free_data_keys(folder))
     return load_recipe({"model": model}, overrides)
+
+
+def free_data_keys(folder: RunFolder) -> tuple[str, ...]:
+    """Data keys that may be overridden: of a run those that leave its inputs as they were trained, of a bare model all."""
+    if folder.started:
+        return input_of(load_recipe(folder.path / RECIPE)).free_data_keys
+    return tuple(input_class(folder.model_type).data_keys.model_fields)
 
 
 def check_overrides(overrides: Mapping[str, Any] | Sequence[tuple[str, str]], free_data_keys: tuple[str, ...]) -> None:

@@ -456,7 +456,7 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
     if not overwrite and (run.finished or run.begun):
         if not resume and run.finished:
             raise ValueError(
-                f"{run.path} holds a finished run; give another --output_dir, or --overwrite to train it again"
+                f"{run.path} holds a finished run; give another --output-dir, or --overwrite to train it again"
             )
         if not resume:
             raise ValueError(
@@ -466,7 +466,7 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
         if differences:
             raise ValueError(
                 f"the recipe differs from the one that the run in {run.path} was started with: {'; '.join(differences)}. "
-                "Resume with the same values, or train into another --output_dir"
+                "Resume with the same values, or train into another --output-dir"
             )
         return True
     if resume is True and not run.started:

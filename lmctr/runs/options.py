@@ -103,7 +103,12 @@ class EvaluateOptions:
     mean and standard deviation of what their stored scores give, without loading model or data; with --compare also paired tests
     against other runs of the same seeds."""
 
-    run: list[str] = option("run folder of lmctr train", positional=True, metavar="RUN")
+    run: list[str] = option(
+        "run folder; or, alone, another folder that from_pretrained loads or a Hub id (user/name[@revision]), with --data.name and what else "
+        "its data need",
+        positional=True,
+        metavar="RUN",
+    )
     split: str = option("default: test", "test", choices=("train", "validation", "test"))
     compare: list[str] = option("runs of the same seeds to test against", [], metavar="RUN")
     resamples: int | None = option("draws of users per bootstrap (default: 1000)", None, metavar="N")

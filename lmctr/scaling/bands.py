@@ -5,7 +5,23 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-__all__ = ["widened_band"]
+__all__ = ["widened_band", "widened_residuals"]
+
+
+def widened_residuals(residuals: np.ndarray, num_parameters: int, num_samples: int) -> np.ndarray:
+    """The residuals that a bootstrap draws from: around 0, and as wide as the points' noise, of which the fit has taken a part.
+
+    Raises:
+        ValueError: fewer than 2 samples, or no more points than parameters (their residuals say nothing about the noise).
+    """
+    points, free = len(residuals), len(residuals) - num_parameters
+    if num_samples < 2:
+        raise ValueError(f"num_samples must be at least 2, got {num_samples}")
+    if free < 1:
+        raise ValueError(
+            f"a bootstrap needs more points than parameters: {points} points, {num_parameters} parameters"
+        )
+    return (residuals - residuals.mean()) * np.sqrt(points / free)
 
 
 def widened_band(drawn: np.ndarray, center: np.ndarray | float, free: int, level: float) -> np.ndarray:

@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 
 from lmctr.utils.tables import read_csv
 
-from .bands import widened_band
+from .bands import widened_band, widened_residuals
 from .bnsl import bnsl, fit_bnsl, num_parameters
 from .points import check_changes, check_numbers, equal_lists
 
@@ -105,19 +105,12 @@ class ScalingFit:
         Raises:
             ValueError: fewer than 2 samples, or no more points than parameters (their residuals say nothing about the noise).
         """
-        points, free = len(self.x), len(self.x) - self.num_parameters
-        if num_samples < 2:
-            raise ValueError(f"num_samples must be at least 2, got {num_samples}")
-        if free < 1:
-            raise ValueError(
-                f"a bootstrap needs more points than parameters: {points} points, {self.num_parameters} parameters"
-            )
+        spread = widened_residuals(self.residuals, self.num_parameters, num_samples)
         rng = np.random.default_rng(seed)
-        spread = (self.residuals - self.residuals.mean()) * np.sqrt(points / free)
         curve = bnsl(self.x, **self.parameters)
         fits = []
         while len(fits) < num_samples:
-            drawn = rng.choice(spread, points)
+            drawn = rng.choice(spread, len(spread))
             target = curve + drawn if self.absolute else curve * np.exp(drawn)
             if (target <= 0).any():  # only absolute residuals can leave the range of the law
                 target = np.maximum(target, curve * 1e-3)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares, nnls
 
-from .bands import widened_band
+from .bands import widened_band, widened_residuals
 from .points import check_changes, check_numbers
 
 __all__ = ["SURFACES", "Split", "SurfaceFit", "best_at_flops", "best_split", "fit_surface", "split_ends"]
@@ -73,18 +73,11 @@ class SurfaceFit:
         Raises:
             ValueError: fewer than 2 samples, or no more points than parameters.
         """
-        points, free = len(self.u), self.free
-        if num_samples < 2:
-            raise ValueError(f"num_samples must be at least 2, got {num_samples}")
-        if free < 1:
-            raise ValueError(
-                f"a bootstrap needs more points than parameters: {points} points, {self.num_parameters} parameters"
-            )
+        spread = widened_residuals(self.residuals, self.num_parameters, num_samples)
         rng, fits = np.random.default_rng(seed), []
-        spread = (self.residuals - self.residuals.mean()) * np.sqrt(points / free)
         curve = _curve(self.form, self.parameters, self.u / self.units[0], self.v / self.units[1])
         for _ in range(num_samples):
-            drawn = rng.choice(spread, points)
+            drawn = rng.choice(spread, len(spread))
             target = np.maximum(curve + drawn, curve * 1e-3) if self.absolute else curve * np.exp(drawn)
             scaled = self.u / self.units[0], self.v / self.units[1]
             parameters, _ = _fit(self.form, *scaled, target, self.absolute, self.parameters)

@@ -40,14 +40,14 @@ def check_file(path: str | Path) -> Path:
     return Path(path)
 
 
-def parse_json(text: str | bytes) -> Any:
-    """JSON whose objects have each key once.
+def parse_json(text: str | bytes, keys_once: bool = True) -> Any:
+    """JSON whose objects have each key once, if asked for.
 
     Raises:
         ValueError: no JSON, nested too deep, a key that stands twice, a number of thousands of digits.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=_object if keys_once else None)
     except RecursionError:
         raise ValueError("not valid JSON: nested too deep") from None
 

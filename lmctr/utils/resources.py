@@ -39,6 +39,11 @@ def list_resources(kind: str) -> list[str]:
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in files)
 
 
+def nearest_resources(kind: str, name: str) -> list[str]:
+    """Names of at most three resources that are much like `name`."""
+    return difflib.get_close_matches(Path(name).with_suffix("").as_posix(), list_resources(kind), n=3, cutoff=0.6)
+
+
 def find_resource(kind: str, name: str) -> Path:
     """Path of the resource `name`, for example `find_resource("prompts", "movielens/en")`.
 
@@ -61,7 +66,7 @@ def find_resource(kind: str, name: str) -> Path:
         path = root / f"{short}{suffix}"
         if path.is_file():
             return path
-    close = difflib.get_close_matches(Path(short).with_suffix("").as_posix(), list_resources(kind), n=3, cutoff=0.6)
+    close = nearest_resources(kind, short)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"
     raise FileNotFoundError(
         f"{name}: neither a file nor the name of a {_WORDS[kind]} that ships with lmctr{hint} all of them lie in {root}"

@@ -15,11 +15,21 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["Values", "Wording", "dataclass_values", "describe", "inner_values", "read_values", "show", "type_in_yaml"]
+__all__ = [
+    "Values",
+    "Wording",
+    "dataclass_values",
+    "describe",
+    "inner_values",
+    "read_values",
+    "show",
+    "type_error_of",
+    "type_in_yaml",
+]
 
 Kind = TypeVar("Kind", bound="Values")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
@@ -177,6 +187,26 @@ def dataclass_values(cls: type, hidden: Container[str] = (), base: type[Values] 
             default = Field(... if field.default is dataclasses.MISSING else field.default)
         keys[field.name] = (type_in_yaml(_type_of(cls, field.name)), default)
     return create_model(cls.__name__, __base__=base, **keys)
+
+
+def type_error_of(value: Any, names: Iterable[str]) -> str | None:
+    """Which attribute of a dataclass is first of another type than its annotation says, in words; None where all are right. Tuples
+    stand for lists."""
+    for name in names:
+        hint, found = _type_of(type(value), name), getattr(value, name)
+        if not _is_of(hint, list(found) if isinstance(found, tuple) else found):
+            return f"{name} must be {describe(hint)}, got {show(found)}"
+    return None
+
+
+def _is_of(hint: Any, value: Any) -> bool:
+    try:
+        TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True)).validate_python(value)
+    except ValidationError:
+        return False
+    except PydanticUserError:  # a dataclass that pydantic cannot read
+        return isinstance(value, typing.get_args(hint) or hint)
+    return True
 
 
 def _type_of(cls: type, name: str) -> Any:

@@ -15,6 +15,7 @@ from test_tabular_runs import TINY_TABLE
 from lmctr.analysis.effective_rank import measure_effective_rank
 from lmctr.analysis.field_interactions import field_interactions
 from lmctr.cli.main import main
+from lmctr.runs.folder import is_shared
 from lmctr.runs.loading import load_run
 from lmctr.studies.analyses.options import RankOptions
 from lmctr.studies.analyses.tabular import analyze_rank
@@ -176,3 +177,30 @@ def test_in_python(copies, tmp_path):
     assert found.written == [tmp_path / "o" / "rank.json", tmp_path / "o" / "rank.csv"]
     assert read(tmp_path / "o" / "rank.json") == found.content
     assert len(printed) == 2
+
+
+def test_a_model_without_a_run(trained, tmp_path, capsys):
+    """What a push shares: weights tell field pairs, other measures need the data beside them."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for path in trained["fat"].iterdir():
+        if is_shared(path.name):
+            shutil.copy(path, bare)
+    run, words = trained["fat"], ("--no-plots", "--output")
+    assert analyze("fields", run, *words, tmp_path / "a") == analyze("fields", bare, *words, tmp_path / "b") == 0
+    assert read(tmp_path / "a/fields.json")["matrix"] == read(tmp_path / "b/fields.json")["matrix"]
+    capsys.readouterr()
+    error = error_of(capsys, "analyze", "rank", bare, *words, tmp_path / "c")
+    assert f"{bare} is no run folder: it has no recipe.yaml" in error
+    assert "--data.name NAME" in error
+    data = [f"--data.{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in TINY_TABLE["data"].items()]  # fmt: skip
+    assert analyze("rank", bare, *words, tmp_path / "c", *data) == 0
+    assert analyze("rank", run, *words, tmp_path / "d") == 0
+    (one,), (other,) = (read(tmp_path / name / "rank.json")["runs"] for name in "cd")
+    assert {key: value for key, value in one.items() if key not in ("name", "run")} == {
+        key: value for key, value in other.items() if key not in ("name", "run")
+    }
+    error = error_of(capsys, "analyze", "rank", bare, *data, "--training.use_cpu", "true")
+    assert "--training.use_cpu has no effect on an analysis" in error
+    error = error_of(capsys, "analyze", "behaviors", bare)
+    assert f"{bare}: a run of the family 'fat' has no event sequences" in error

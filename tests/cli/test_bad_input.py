@@ -335,6 +335,12 @@ NAMED = {  # file: (message without it, message when it is cut off)
 }
 
 
+def test_requests_nested_too_deep(run, tmp_path, capsys):
+    (tmp_path / "deep.jsonl").write_text("[" * 60_000 + "]" * 60_000)
+    error = error_of(capsys, "predict", run, "--input", tmp_path / "deep.jsonl")
+    assert "deep.jsonl, line 1: not valid JSON: nested too deep" in error
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_runs_with_missing_and_damaged_files(run, tmp_path, capsys, name):
     request = tmp_path / "request.jsonl"

@@ -62,9 +62,10 @@ def test_evaluate_other_data(tiny_run, tmp_path):
         (["--model.sink_kind", "none"], "--model.sink_kind: the run was trained with its own value"),
         (["--training.learning_rate", "1"], "has no effect on a measurement"),
         (["--data.options.seeed", "5"], "did you mean 'seed'"),
+        (["--output", "metrics.txt"], "--output metrics.txt: give a file that ends in .json"),
     ],
 )
-def test_evaluate_bad_overrides(tiny_run, capsys, words, message):
+def test_evaluate_bad_words(tiny_run, capsys, words, message):
     assert main(["evaluate", str(tiny_run), *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -580,3 +580,5 @@ def test_cost_under_a_limit_that_no_load_meets(saved, tmp_path, capsys):
     assert main(["scaling", "cost", str(tmp_path / "none"), "--latency-ms", "5"]) == 2
     assert "none does not exist" in capsys.readouterr().err
     assert "quantile must be between 0 and 1" in error_of(capsys, *words, "--quantile", "99")
+    error = error_of(capsys, *words[:-1], "0")
+    assert "--latency-ms must be a number of milliseconds above 0, got 0.0" in error

@@ -174,7 +174,7 @@ def test_baselines_are_fitted_on_the_whole_training_part(tiny_run, recipe_file, 
 
 def test_finished_runs_are_not_overwritten(tiny_run, recipe_file, capsys):
     before = (tiny_run / "model.safetensors").stat().st_mtime_ns
-    assert "holds a finished run; give another --output_dir, or --overwrite" in error_of(
+    assert "holds a finished run; give another --output-dir, or --overwrite" in error_of(
         capsys, "train", recipe_file, "--output_dir", tiny_run
     )
     assert (tiny_run / "model.safetensors").stat().st_mtime_ns == before

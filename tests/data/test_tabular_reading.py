@@ -1,6 +1,7 @@
 """Reading of files and data sets in blocks: every format gives the same rows, the parts are right, and memory is bounded."""
 
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -360,3 +361,25 @@ def test_peak_memory_stays_under_the_limit_for_a_larger_file(tmp_path):
     rows, grown = map(int, result.stdout.split())
     assert rows == 900_000
     assert grown < limit, f"{grown / 2**20:.0f} MiB"
+
+
+@pytest.mark.parametrize("deep", ["[" * 60_000 + "]" * 60_000, '{"a":' * 60_000 + "1" + "}" * 60_000], ids=["lists", "objects"])  # fmt: skip
+def test_lines_nested_too_deep_end_no_process(tmp_path, deep):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"x": 1}\n' * 3 + f'{{"x": {deep}}}\n')
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        "from lmctr.data.reading import read_table\nfrom lmctr.data.tables.reading import names_in_file, stream_file\n"
+        "path = Path(sys.argv[1])\n"
+        "for read in (lambda: read_table(path, ['x']), lambda: list(stream_file(path)), lambda: names_in_file(path)):\n"
+        "    try:\n        read()\n    except ValueError as error:\n        print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f"{path}: cannot be read as JSON lines: not valid JSON: nested too deep"] * 3
+
+
+def test_many_brackets_are_not_deep(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"x": [[number] for number in range(9000)]}) + "\n")
+    (rows,) = stream_file(path)
+    assert len(rows.table["x"][0]) == 9000

@@ -1,11 +1,14 @@
-"""docs/tasks/export.md and retrieve.md: the commands and the Python of the pages, with a run of the recipe that they name."""
+"""docs/tasks/export.md, retrieve.md and search.md: the commands and the Python of the pages, with a run of the recipe that they name."""
 
+import os
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 
 from lmctr.cli.main import main
 from lmctr.serving import SplitRetrievalModel
@@ -53,3 +56,34 @@ def test_the_page_of_retrieval_as_written(tmp_path, monkeypatch):
     assert scope["best"] == [index.keys[place] for place in np.argsort(-scores)[:10]]
     again = SplitRetrievalModel.from_pretrained("index")
     assert again.keys == index.keys
+
+
+@pytest.mark.slow
+def test_the_page_of_searches_as_written(tmp_path, monkeypatch, capsys):
+    for package in ("tensorboard", "trackio", "optuna"):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    page = (PAGES / "search.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    short = ["--data.options", "{num_rows: 1000}", "--data.baselines", "false", "--training.epochs", "2"]
+    short += ["--training.use_cpu", "true", "--training.logging_steps", "1"]
+    tracked, watched, search = (block.splitlines() for block in re.findall(r"```bash\n(.*?)\n```", page, flags=re.S))
+    (code,), (space,) = (re.findall(rf"```{kind}\n(.*?)```", page, flags=re.S) for kind in ("python", "yaml"))
+    (tmp_path / "watching.py").write_text(code)
+    (tmp_path / "space.yaml").write_text(space)
+
+    own = {"TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}  # read when trackio is imported
+    warm.run("-m", *shlex.split(tracked[0]), *short, environment=os.environ | own)
+    folder = shlex.split(tracked[1])[-1]
+    assert list((tmp_path / folder).glob("events.out.*"))
+    assert list((tmp_path / "trackio").glob("clicks*"))
+
+    capsys.readouterr()
+    assert main([*shlex.split(watched[0])[2:], *short, "--overwrite"]) == 0
+    assert re.search(r"step \d+: best AUC so far 0\.\d{4}", capsys.readouterr().out)
+
+    words = ["2" if word == "20" else word for word in shlex.split(search[0])[1:]]
+    assert main([*words, "--no-compare", *short]) == 0
+    assert (tmp_path / "runs/search_synthetic/best.yaml").is_file()
+    assert (tmp_path / "runs/search_synthetic/trials.csv").is_file()

@@ -10,6 +10,7 @@ import torch
 from hub_server import HubServer, client
 from tiny_run import make_batch
 
+import lmctr
 from lmctr.runs import load
 from lmctr.runs.answers import predict_rows
 from lmctr.runs.download import HubName, hub_name
@@ -308,6 +309,43 @@ def test_export_of_a_hub_id_goes_to_the_working_directory(hub, tmp_path):
     assert done.stdout.startswith(f"wrote {Path('tiny-export-torch/model.pt2')}")
     assert (tmp_path / "tiny-export-torch/export.json").is_file()
     assert not list((tmp_path / "hf_home").rglob("export*"))
+
+
+def test_what_counts_and_looks_into_models_takes_hub_ids(hub, tmp_path):
+    config = lmctr.FATConfig(
+        vocab_sizes=[5, 5],
+        embedding_dim=4,
+        hidden_size=8,
+        num_attention_heads=2,
+        num_bases=4,
+        top_k=2,
+        field_names=["a", "b"],
+    )
+    lmctr.FATForCTR(config).save_pretrained(tmp_path / "fat")
+    fields = [{"name": name, "type": "categorical"} for name in "ab"]
+    processor = lmctr.TabularFeatureProcessor(fields, label=None).fit({name: ["x", "y", "z"] for name in "ab"})
+    processor.save_pretrained(tmp_path / "fat")
+    files = {path.name: {"data": path.read_bytes(), "lfs": False} for path in (tmp_path / "fat").iterdir()}
+    hub.repos["tester/fat"] = {"private": False, "branches": {"main": "f" * 40}, "commits": {"f" * 40: files}}
+    script = (
+        f"import os; os.chdir({str(tmp_path)!r}); from lmctr.cli.main import main\n"
+        "assert main('analyze fields tester/fat@main --no-plots'.split()) == 0\n"
+        "assert main('scaling flops tester/fat hf://tester/tiny'.split()) == 0\n"
+        "for words in ('scaling flops deepfm/sinthetic', 'analyze attention tester/tiny', 'evaluate tester/tiny@main'):\n"
+        "    assert main(words.split()) == 2\n"
+    )
+    done = client(hub.url, tmp_path, "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "wrote fat-analysis/fields.json, fat-analysis/fields.csv" in done.stdout
+    assert json.loads((tmp_path / "fat-analysis/fields.json").read_text())["field_names"] == ["a", "b"]
+    assert [line.split()[:2] for line in done.stdout.splitlines()[-2:]] == [
+        ["tester/fat", "fat"],
+        ["hf://tester/tiny", "ctr_sink"],
+    ]
+    recipe, analysis, measured = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert "did you mean 'deepfm/synthetic'" in recipe
+    assert analysis.startswith("error: tester/tiny is no run folder: it has no recipe.yaml")
+    assert measured.startswith("error: tester/tiny@main is no run folder: it has no recipe.yaml")
 
 
 def test_predict_of_a_hub_id(hub, finished_run, tmp_path):

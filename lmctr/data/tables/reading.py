@@ -7,7 +7,6 @@ long the file is.
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,9 @@ from lmctr.data.reading import (
     parquet_files,
     parse_error,
     printable,
+    refuse_deep,
 )
+from lmctr.utils.files import parse_json
 
 from .arrays import array_of
 
@@ -127,7 +128,7 @@ def names_in_file(path: str | Path) -> list[str]:
     with _opened(path) as stream:
         block = next(_line_blocks(stream, BLOCK_SIZE, path), b"")
     try:
-        rows = [json.loads(line) for line in block.splitlines()[:1000] if line.strip()]
+        rows = [parse_json(line, keys_once=False) for line in block.splitlines()[:1000] if line.strip()]
         return list(dict.fromkeys(name for row in rows for name in row))
     except ValueError:
         return next(stream_file(path)).table.schema.names  # which says what is wrong
@@ -292,6 +293,7 @@ def _stream_json(path: Path, columns: Mapping[str, str] | None, block_size: int)
     done = 0
     with _opened(path) as stream:
         for block in _line_blocks(stream, block_size, path):
+            refuse_deep(block.splitlines(), path)
             read = pajson.ReadOptions(block_size=len(block) + 1, use_threads=False)
             try:
                 table = pajson.read_json(io.BytesIO(block), read)
@@ -323,7 +325,7 @@ def _reads_otherwise(column: pa.ChunkedArray) -> bool:
 
 def _json_texts(table: pa.Table, block: bytes, names: Sequence[str]) -> pa.Table:
     """The table with some columns as the values stand in the file."""
-    rows = [json.loads(line) for line in block.splitlines() if line.strip()]
+    rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
     for name in names:
         values = array_of([row.get(name) for row in rows], name, "text")
         table = table.set_column(table.column_names.index(name), name, values)
@@ -342,7 +344,7 @@ def _json_of_mixed(
     if column is None or (columns or {}).get(column[1].split("/")[0]) != "text":
         raise refused from None
     try:
-        rows = [json.loads(line) for line in block.splitlines() if line.strip()]
+        rows = [parse_json(line, keys_once=False) for line in block.splitlines() if line.strip()]
         names = list(dict.fromkeys(name for row in rows for name in row if name in columns))
         return pa.table({name: array_of([row.get(name) for row in rows], name, columns[name]) for name in names})
     except (ValueError, AttributeError):

@@ -1,7 +1,8 @@
 """Base of the library's configurations: unknown keys are errors that offer the nearest known key."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import field, fields
+from functools import wraps
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from lmctr.utils.files import local_paths_cut
 from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.values import type_error_of
 
 __all__ = ["CTRConfig", "MLPTabularConfig", "RetrievalConfig", "SequenceCTRConfig", "TabularCTRConfig"]
 
@@ -36,6 +38,23 @@ _BASE_KEYS = frozenset(
         "use_cache",
     }
 )
+
+
+def _naming_wrong_types(check: Callable[..., None]) -> Callable[..., None]:
+    """`__post_init__` whose checks may take every value to be of its type: where that ends in a Python error, the key is named."""
+
+    @wraps(check)
+    def checked(self: Any, **kwargs: Any) -> None:
+        try:
+            check(self, **kwargs)
+        except (TypeError, AttributeError) as error:
+            base = {field.name for field in fields(PreTrainedConfig)}
+            wrong = type_error_of(self, (field.name for field in fields(self) if field.name not in base))
+            if wrong is None:
+                raise
+            raise ValueError(f"{type(self).__name__}: {wrong}") from error
+
+    return checked
 
 
 class CTRConfig(PreTrainedConfig):
@@ -68,6 +87,12 @@ class CTRConfig(PreTrainedConfig):
     boosted_trees: dict[str, int | float | list[int]] | None = None
     processor_fingerprint: str | None = None
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "__post_init__" in vars(cls):
+            cls.__post_init__ = _naming_wrong_types(cls.__post_init__)
+
+    @_naming_wrong_types
     def __post_init__(self, **kwargs):
         own = {field.name for field in fields(self)}
         generation = GenerationConfig._get_default_generation_params()
@@ -77,6 +102,10 @@ class CTRConfig(PreTrainedConfig):
             base = {field.name for field in fields(PreTrainedConfig)}
             raise ValueError(unknown_key_message(key, sorted(own - base), type(self).__name__))
         super().__post_init__(**kwargs)
+        for one in fields(self):  # "false" would be true
+            value = getattr(self, one.name)
+            if one.type is bool or (one.type == bool | None and value is not None):
+                self._require(isinstance(value, bool), one.name, "True or False")
         self._require(  # 1 and 2: what transformers has for one logit of yes or no
             self.num_labels in (1, 2, len(self.task_names or [])),
             "num_labels",
@@ -157,7 +186,8 @@ class CTRConfig(PreTrainedConfig):
 
     def _require_tasks(self, names: list[str]) -> None:
         """`task_names`, and a weight of each in `task_weights`."""
-        self._require(bool(names) and len(set(names)) == len(names), "task_names", "a list of different names")
+        is_list = isinstance(names, (list, tuple)) and bool(names)  # a text is one name, not one for each letter
+        self._require(is_list and len(set(names)) == len(names), "task_names", "a list of different names")
         weights = self.task_weights
         self._require(
             len(weights) == len(names) and all(0 <= weight < float("inf") for weight in weights) and any(weights),
@@ -168,7 +198,8 @@ class CTRConfig(PreTrainedConfig):
     def _require_names(self, key: str, count: int, of: str) -> None:
         """A list of `count` different names."""
         names = getattr(self, key)
-        self._require(len(names) == count == len(set(names)), key, f"{count} different names{of}")
+        fits = isinstance(names, (list, tuple)) and len(names) == count == len(set(names))
+        self._require(fits, key, f"{count} different names{of}")
 
     def _require_tables(self, key: str, count: int, num_fields: int, num_own: int, fields: str, own: str) -> None:
         """For each of `count` sequences the vocabulary that it reads: one of a field, or one of its own."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from lmctr.utils.ragged import Ragged, offsets_from_lengths, ragged_arange
 
-from .configuration_ctr_sink import STATISTIC
+from .configuration_ctr_sink import STATISTIC, reads_feedback
 from .sink_signals import (
     elapsed_buckets,
     ordinal_buckets,
@@ -77,8 +77,7 @@ class AssemblySettings:
 
     @property
     def needs_feedback(self) -> bool:
-        """Whether the feedback codes of behaviours are read."""
-        return self.feedback in ("groups", "inline") or "feedback" in self.signals
+        return reads_feedback(self.feedback, self.signals)
 
     @property
     def needs_values(self) -> bool:

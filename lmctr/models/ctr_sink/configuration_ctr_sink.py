@@ -66,6 +66,11 @@ _HALVED_BACKBONES = ("bert", "camembert", "llama", "qwen2", "qwen3", "roberta", 
 PREFIX_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 
 
+def reads_feedback(feedback: str, signals: Sequence[str]) -> bool:
+    """Whether the feedback codes of behaviours are read."""
+    return feedback in ("groups", "inline") or "feedback" in signals
+
+
 def statistic_signals(signals: Sequence[str]) -> list[str]:
     """The statistics that sinks carry."""
     return [signal.removeprefix(STATISTIC) for signal in signals if signal.startswith(STATISTIC)]

@@ -28,7 +28,7 @@ from lmctr.utils.rows import check_list, whole_seconds
 from lmctr.utils.suggest import nearest, unknown_key_message
 
 from .assembly import AssemblySettings, Candidates, EventTable, Pieces, Samples, assemble, make_plan
-from .configuration_ctr_sink import check_sink_settings, statistic_signals
+from .configuration_ctr_sink import check_sink_settings, reads_feedback, statistic_signals
 from .piece_tokens import TokenCache, drop_special, encode_prompt, piece_blanks, special_layout, tokenize
 from .prompt import Prompt
 from .raw_rows import (
@@ -215,8 +215,7 @@ class CTRSinkProcessor(ProcessorMixin):
 
     @property
     def needs_feedback(self) -> bool:
-        """Whether the feedback codes of behaviours are read."""
-        return self.feedback in ("groups", "inline") or "feedback" in self.signals
+        return reads_feedback(self.feedback, self.signals)
 
     @property
     def needs_values(self) -> bool:

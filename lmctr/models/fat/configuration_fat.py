@@ -152,6 +152,8 @@ class FATConfig(TabularCTRConfig):
         self._require_whole("num_hidden_layers", "intermediate_size", "num_bases", "top_k")
         self._require_whole("meta_dim", "monotonic_units", "sequence_attention_size")
         self._require_whole_heads()
+        self._require_activation()
+        self._require_above_zero("layer_norm_eps")
         self._require_choice("projection", ("hypernetwork", "full", "shared", "pair"))
         self._require_choice("pair_init", ("paper", "one_plus"))
         self._require_choice("block", ("paper", "prenorm"))

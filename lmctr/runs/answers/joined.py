@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from lmctr.runs.folder import LOG_STATISTICS, RECIPE, RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
+from lmctr.utils.files import parse_json
 
 from .tables import bad_rows
 
@@ -81,7 +81,7 @@ def _keys_of(path: Path) -> list[str]:
     if not path.is_file():
         return ["history"]
     try:
-        first = json.loads(next((line for _, line in text_lines(path)), ""))
+        first = parse_json(next((line for _, line in text_lines(path)), ""), keys_once=False)
     except ValueError:
         first = None
     return list(first) if isinstance(first, dict) else ["history"]

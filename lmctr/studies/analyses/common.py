@@ -15,11 +15,13 @@ import transformers
 import lmctr.auto  # noqa: F401 (registers the model types)
 from lmctr.analysis.plots import require_matplotlib
 from lmctr.models.families import family_of
-from lmctr.runs.folder import RECIPE, RunFolder, open_run
+from lmctr.runs.download import is_hub_id, local_folder, place_beside
+from lmctr.runs.evaluation import free_data_keys, recipe_of
+from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.loading import load_run
-from lmctr.runs.recipe import load_recipe
+from lmctr.runs.recipe import Recipe
 from lmctr.utils.files import write_json
 from lmctr.utils.measure import usable_device
 from lmctr.utils.options import check_counts
@@ -110,23 +112,23 @@ class Measure(ABC):
         """One run after the other."""
         options = self.options
         check_counts(options, ("num_samples", "batch_size"))
-        found = [open_run(path) for path in runs]
-        folders = dict(zip(run_names(found), found))
-        for folder in found:
-            check_run(folder, self.input, options.overrides)
+        found = [RunFolder(local_folder(run)) for run in runs]
+        recipes = [check_run(folder, self.input, options.overrides, str(run)) for folder, run in zip(found, runs)]
+        names = [str(run) if is_hub_id(run) else name for run, name in zip(runs, run_names(found))]
+        folders = dict(zip(names, found))
         if self.has_plots:
             require_matplotlib()
         transformers.utils.logging.disable_progress_bar()
         results = {}
-        for name, folder in folders.items():
-            with opened(folder, options) as run, Work(f"measuring {name}"):
+        for (name, folder), recipe in zip(folders.items(), recipes):
+            with opened(folder, recipe, options.device) as run, Work(f"measuring {name}"):
                 results[name] = self.measure(run, name)
             self.say(self.text(name, results[name]))
-        return self.write(results, folders)
+        return self.write(results, folders, runs[0])
 
-    def write(self, results: dict[str, Any], folders: dict[str, RunFolder]) -> Analysis:
-        """Write numbers and pictures to the folder that the options name, else to analysis/ in the first run's."""
-        output = Path(self.options.output or next(iter(folders.values())).path / "analysis")
+    def write(self, results: dict[str, Any], folders: dict[str, RunFolder], first: str | Path) -> Analysis:
+        """Write numbers and pictures to the folder that the options name, else beside the first run."""
+        output = Path(self.options.output or place_beside(first, next(iter(folders.values())).path, "analysis"))
         output.mkdir(parents=True, exist_ok=True)
         stem = output / (self.name if len(results) == 1 else f"{self.name}_comparison")
         content = {"measure": self.name, "command": self.options.command, **self.content(results, folders)}
@@ -147,33 +149,34 @@ class Measure(ABC):
         return {"split": self.options.split, "seed": self.options.seed, **more, "runs": runs}
 
 
-def check_run(folder: RunFolder, kind: str, overrides: Sequence[tuple[str, str]]) -> None:
-    """Check by the recipe that a run's family reads this kind of input, and that overrides say only where its data lie.
+def check_run(folder: RunFolder, kind: str, overrides: Sequence[tuple[str, str]], name: str) -> Recipe:
+    """The recipe of a run whose family reads this kind of input, or the one around a bare model; overrides say where the data lie.
 
     Raises:
-        ValueError: another kind of family, an override without effect.
+        FileNotFoundError: nothing there, or a bare model without data. ValueError: no finished run, another kind of family, an override
+            without effect.
     """
-    recipe = load_recipe(folder.path / RECIPE)
-    family = recipe.model["family"]
-    if family_of(family).input != kind:
-        raise ValueError(f"{folder.path}: {_WANTED[kind].format(family=family)}")
-    free = input_of(recipe).free_data_keys
-    for key, _ in overrides:
-        group, name = key.split(".")[:2]
-        if group != "data" or name not in free:
-            raise ValueError(
-                f"--{key} has no effect on an analysis of a trained run; free are data.{', data.'.join(free)}"
-            )
+    if (folder.path / "config.json").is_file():
+        if family_of(folder.model_type).input != kind:
+            raise ValueError(f"{name}: {_WANTED[kind].format(family=folder.model_type)}")
+        free = free_data_keys(folder)
+        for key, _ in overrides:
+            group, own = key.split(".")[:2]
+            if group != "data" or own not in free:
+                raise ValueError(
+                    f"--{key} has no effect on an analysis of a trained run; free are data.{', data.'.join(free)}"
+                )
+    return recipe_of(folder, overrides, name)
 
 
 @contextmanager
-def opened(folder: RunFolder, options: Any) -> Iterator[OpenedRun]:
+def opened(folder: RunFolder, recipe: Recipe, device: str | None) -> Iterator[OpenedRun]:
     """Load a run with its data, as `lmctr evaluate` does."""
-    inputs = input_of(load_recipe(folder.path / RECIPE, options.overrides))
+    inputs = input_of(recipe)
     with tempfile.TemporaryDirectory() as scratch:
         inputs.load(Path(scratch))
         model, processor = load_run(folder.path)
-        model.to(usable_device(options.device))
+        model.to(usable_device(device))
         yield OpenedRun(folder, inputs, model, processor)
 
 

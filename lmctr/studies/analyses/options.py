@@ -9,7 +9,8 @@ from lmctr.utils.options import given, option
 
 __all__ = ["AttentionOptions", "BehaviorsOptions", "BoundOptions", "FieldsOptions", "RankOptions"]
 
-_RUN = "run folder of lmctr train"
+_RUN = "run folder; or another folder that from_pretrained loads or a Hub id (user/name[@revision]), with --data.name and what else its data need"
+_FAT = "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])"
 _NO_PLOTS = "write numbers only; matplotlib is not needed"
 
 
@@ -17,7 +18,9 @@ _NO_PLOTS = "write numbers only; matplotlib is not needed"
 class AnalysisOptions:
     """Where what was found is written; `overrides` are (dotted recipe key, YAML text) pairs."""
 
-    output: str | None = option("folder to write to (default: analysis/ in the first RUN)", None, metavar="DIR")
+    output: str | None = option(
+        "folder to write to (default: analysis/ in the first RUN; of a Hub id ./NAME-analysis)", None, metavar="DIR"
+    )
     overrides: Sequence[tuple[str, str]] = given(())
     command: str = given("")
 
@@ -80,7 +83,7 @@ class FieldsOptions(AnalysisOptions):
     """The modulation weights w of FAT runs, mean over heads: table by field pair, heat maps, and the pairs that read each other most
     differently. Writes fields.json, fields.csv, fields.png (mean over layers) and fields_layer_N.png."""
 
-    run: str = option(_RUN, positional=True, metavar="RUN")
+    run: str = option(_FAT, positional=True, metavar="RUN")
     layer: int | None = option("0 = first, -1 = last (default: mean over layers)", None, metavar="L")
     no_plots: bool = option(_NO_PLOTS, False)
     top: int = option("rows printed per list", 10, metavar="N")

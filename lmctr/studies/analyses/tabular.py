@@ -15,6 +15,7 @@ from lmctr.analysis.field_interactions import FieldInteractions, field_interacti
 from lmctr.analysis.generalization import BoundTerms, bound_terms, projection_parameters
 from lmctr.analysis.plots import require_matplotlib
 from lmctr.analysis.plots_tabular import plot_field_interactions, plot_rank_curves, plot_rank_distributions
+from lmctr.runs.download import is_hub_id, local_folder
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_run
 from lmctr.studies.analyses.common import Analysis, Measure, OpenedRun
@@ -98,13 +99,15 @@ class _Fields(Measure):
         check_counts(options, ("top",))
         if options.overrides:
             raise ValueError(f"--{options.overrides[0][0]} has no effect on the weights of a trained run")
-        folder = open_run(runs[0])
+        (run,) = runs
+        folder = open_run(local_folder(run), "model")
         transformers.utils.logging.disable_progress_bar()
         result = self.measure(OpenedRun(folder, None, *load_run(folder.path)), str(folder.path))
         if self.has_plots:
             require_matplotlib()
-        self.say(self.text(str(folder.path), result))
-        return self.write({folder.path.name: result}, {folder.path.name: folder})
+        name = str(run) if is_hub_id(run) else folder.path.name
+        self.say(self.text(str(run), result))
+        return self.write({name: result}, {name: folder}, run)
 
     def measure(self, run: OpenedRun, name: str) -> FieldInteractions:
         return field_interactions(run.model)

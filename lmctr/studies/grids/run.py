@@ -130,7 +130,7 @@ class GridRunner:
         if "baselines" in self.recipes[run.point, run.seed].data:
             overrides.append(("data.baselines", "false"))
         words = [f"--{key}={value}" for key, value in overrides]
-        folder = ["--output_dir", str(run.folder.path), *(["--resume"] if resume else [])]
+        folder = ["--output-dir", str(run.folder.path), *(["--resume"] if resume else [])]
         return ["train", str(point.recipe), *folder, *words]
 
     def _one(self, run: GridRun, number: int, todo: list[GridRun], began: float) -> None:

@@ -10,25 +10,28 @@ from typing import Any
 import transformers
 from transformers import set_seed
 
+from lmctr.runs.download import is_hub_id, local_folder
 from lmctr.runs.folder import PROCESSOR_FILES, RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.loading import load_bare_model, load_run
 from lmctr.runs.recipe import load_recipe
+from lmctr.utils.resources import nearest_resources
 
 
 def open_model(name: str, overrides: Sequence[tuple[str, str]] = ()) -> Any:
-    """The model of a run folder or recipe, in evaluation mode, on the CPU.
+    """The model of a run folder, of the Hub or of a recipe, in evaluation mode, on the CPU.
 
     Args:
-        name: folder with `config.json` and weights, or a recipe. overrides: of a recipe; the data are read, since vocabularies decide the tables.
+        name: folder with `config.json` and weights; a recipe; or a Hub id, behind "hf://" where it is much like a recipe's name.
+        overrides: of a recipe; the data are read, since vocabularies decide the tables.
 
     Raises:
         FileNotFoundError, ValueError: nothing of that name, or what is there cannot be read.
     """
-    if Path(name).is_dir():
+    if Path(name).is_dir() or _is_on_hub(name):
         if overrides:
             raise ValueError(f"--{overrides[0][0]}: {name} is a saved model, only recipes take overrides")
-        return saved_model(name)
+        return saved_model(local_folder(name))
     recipe = load_recipe(name, overrides)
     with tempfile.TemporaryDirectory() as scratch:
         view = input_of(recipe)
@@ -36,6 +39,13 @@ def open_model(name: str, overrides: Sequence[tuple[str, str]] = ()) -> Any:
         view.check()
         set_seed(recipe.training.get("seed", 0))
         return view.model(view.make_processor()).eval()
+
+
+def _is_on_hub(name: str) -> bool:
+    """Names of recipes have the form of Hub ids; a mistyped one is told without asking the Hub."""
+    if name.startswith("hf://"):
+        return True
+    return is_hub_id(name) and nearest_resources("recipes", name) == []
 
 
 def saved_model(path: str | Path) -> Any:

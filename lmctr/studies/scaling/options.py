@@ -82,7 +82,9 @@ class FlopsOptions(RequestOptions, ResultFile):
     attention included). A sample is one candidate of a request. A recipe's model has its initial weights; its data are read, since
     vocabularies decide the tables."""
 
-    models: list[str] = option("run folder, or recipe", positional=True, metavar="RUN_OR_RECIPE")
+    models: list[str] = option(
+        "run folder, recipe, or Hub id (user/name[@revision])", positional=True, metavar="RUN_OR_RECIPE"
+    )
     modules: bool = option("also the parts of each model", False)
     overrides: tuple[tuple[str, str], ...] = given(())
 
@@ -178,6 +180,8 @@ class MeasureOptions(SweepOptions):
         from lmctr.scaling.cost import CostOptions
 
         check_counts(self, ["threads"])
+        if not self.latency_ms > 0:
+            raise ValueError(f"--latency-ms must be a number of milliseconds above 0, got {self.latency_ms}")
         return CostOptions(self.latency_ms / 1e3, **options_of(SweepOptions, self))
 
 
