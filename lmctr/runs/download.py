@@ -127,6 +127,10 @@ def local_folder(
         HubError: the Hub refused (token, revision) or was not reached, and the files were not downloaded before.
         ValueError: a revision of a folder, or two of them; a repository without a model.
     """
+    if not isinstance(name, (str, Path)) or not str(name):
+        raise ValueError(
+            f"got {type(name).__name__} {name!r} for a run, accepted: a folder, or a Hub id such as 'user/name'"
+        )
     found = hub_name(name, revision)
     if found is None:
         return Path(name)

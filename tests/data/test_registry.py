@@ -92,3 +92,11 @@ def test_a_data_set_of_ones_own_is_known_everywhere(monkeypatch, capsys):
         load("shopp")
     assert main(["data", "inspect", "shop", "--option", "num_users=7", "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["users"] == 7
+
+
+@pytest.mark.parametrize("given", [5, None, "", {"user": [1]}])
+def test_data_in_memory_are_no_name(given):
+    with pytest.raises(
+        ValueError, match=r"name_or_path: got .*accepted: the name of a data set, or a path.*from_dataset"
+    ):
+        load(given)

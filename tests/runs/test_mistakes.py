@@ -97,3 +97,9 @@ def test_recipe_of_the_tests_is_whole(tmp_path):
     (tmp_path / "table.yaml").write_text(yaml.safe_dump(TABLE))
     assert lmctr.runs.recipe.load_recipe(tmp_path / "table.yaml").model["family"] == "deepfm"
     assert lmctr.runs.recipe.load_recipe(TEXT).model["family"] == "ctr_sink"
+
+
+@pytest.mark.parametrize("given", [3, None, ""])
+def test_what_is_no_run_is_told(given):
+    with pytest.raises(ValueError, match="for a run, accepted: a folder, or a Hub id such as 'user/name'"):
+        lmctr.runs.load(given)
