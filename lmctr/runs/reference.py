@@ -34,7 +34,7 @@ def write_reference(
         run_dir: the run folder; it must exist.
         model: the model that was saved there, still in memory; it is run in eval mode, without autocast, and put back in the
             mode it was in.
-        batch: inputs as the collator gives them; labels, weights and filler rows (label -100) are left out.
+        batch: inputs as the collator gives them; labels, weights and filler rows (no label but -100) are left out.
         num_rows: number of rows to keep.
 
     Raises:
@@ -45,7 +45,7 @@ def write_reference(
         raise ValueError(f"batch holds no input tensors, only {', '.join(batch) or 'nothing'}")
     rows = torch.arange(len(next(iter(inputs.values()))))
     if batch.get("labels") is not None:
-        rows = rows[(batch["labels"] != IGNORED_LABEL).cpu().reshape(len(rows), -1).all(dim=1)]
+        rows = rows[(batch["labels"] != IGNORED_LABEL).cpu().reshape(len(rows), -1).any(dim=1)]
     rows = rows[:num_rows]
     if not len(rows):
         raise ValueError("batch has no rows to keep: every row is a filler (label -100)")

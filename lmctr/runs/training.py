@@ -39,7 +39,7 @@ from lmctr.training.checkpoints import newest_complete_checkpoint
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
 from lmctr.training.processes import FirstProcess, leave_process_group
 from lmctr.training.sharded import count_parameters, new_tables
-from lmctr.training.trainer import CTRTrainer
+from lmctr.training.trainer import CTRTrainer, check_tables
 from lmctr.utils.files import json_text, read_json, write_json, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
@@ -191,10 +191,12 @@ class Training:
                 self.values[name] = self.recipe.training[name] = True
         self.is_first = self.args.process_index == 0
         self.first = FirstProcess(self.is_first)
+        family = config_class(recipe.model["family"])
+        check_tables(self.args, family.has_tokenizer, recipe.model.get("regularize_tables", False))
         if self.args.lora is not None:
             from lmctr.training.lora import check_lora  # PEFT is loaded where it is used only
 
-            check_lora(self.args.lora, config_class(recipe.model["family"]))
+            check_lora(self.args.lora, family)
 
     def say(self, line: str) -> None:
         """Print a line of progress, from the first process only."""
@@ -439,23 +441,38 @@ class Training:
                 if self.is_first:
                     write_predictions(self.folder.path / "predictions" / f"{name}.parquet", view, name, output)
         state = trainer.state
+        kept = state.best_global_step if trainer.args.load_best_model_at_end else None  # else the last weights stay
         return {
             **found,
             "split metrics": metrics,
             "training_samples": {"model": view.num_samples("train")},
-            "best_step": state.best_global_step or state.global_step,
+            "best_step": kept or state.global_step,
             "steps": state.global_step,
             "planned_steps": state.max_steps,
             "epochs": state.epoch,
             "samples_per_second": outcome.metrics.get("train_samples_per_second"),
             "train_seconds": outcome.metrics.get("train_runtime"),
             "evaluations": [
-                {"step": entry["step"], "epoch": entry["epoch"], **plain_metrics(entry, "eval")}
+                {
+                    "step": entry["step"],
+                    "epoch": entry["epoch"],
+                    **plain_metrics(entry, "eval"),
+                    **self._chosen_by(entry),
+                }
                 for entry in state.log_history
                 if "eval_auc" in entry or "eval_revenue_ratio" in entry
             ],
             "losses": _thinned([entry for entry in state.log_history if "loss" in entry]),
         }
+
+    @property
+    def _metric(self) -> str:
+        return self.args.metric_for_best_model.removeprefix("eval_")
+
+    def _chosen_by(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """The metric of an evaluation that decides, which may be a further task's, or the loss."""
+        found = entry.get(f"eval_{self._metric}") if self.args.metric_for_best_model else None
+        return {} if found is None else {self._metric: found}
 
     def _chosen(self, processor: Any) -> dict[str, Any]:
         """What the training that is measured on validation found, from an earlier try where it was completed there."""
@@ -492,7 +509,7 @@ class Training:
 
     def _best_epoch(self, trials: list[list[dict[str, Any]]]) -> dict[str, Any]:
         """The epoch with the best mean of the validation metric over trainings, among those that all of them had."""
-        name = self.args.metric_for_best_model.removeprefix("eval_")
+        name = self._metric
         sign = 1.0 if self.args.greater_is_better else -1.0
         counted = [[entry for entry in own if entry["epoch"] > self.args.stage1_epochs] for own in trials]
         values = [[float(entry[name]) for entry in own] for own in counted]
@@ -617,7 +634,8 @@ class Training:
         if trainer.holds_whole_model:
             model.save_beside(self.folder.path)
             rows = [samples[row] for row in range(min(_REFERENCE_ROWS, len(samples)))]
-            write_reference(self.folder.path, model, trainer.data_collator(rows))
+            batch = {key: value for key, value in trainer.data_collator(rows).items() if key != "labels"}
+            write_reference(self.folder.path, model, batch)  # also of rows whose labels are not known
 
     def _close(self) -> None:
         self.wait()

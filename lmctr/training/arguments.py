@@ -107,7 +107,8 @@ class CTRTrainingArguments(TrainingArguments):
             where it has none, new ones are fitted.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
-            validation together for as many steps in proportion to the samples; that model is saved and measured on the test part.
+            validation together for as many steps in proportion to the samples; that model is saved and measured on the test part. With
+            `load_best_model_at_end` false all steps are taken.
         from_run (`str`, *optional*):
             `lmctr train` goes on from this finished run (`--from RUN`): the run's processor gets ids for the new values of the training part
             and may give up old ones (`max_idle`, `max_size` of a field), tables are resized, weights are kept.
@@ -240,6 +241,11 @@ class CTRTrainingArguments(TrainingArguments):
         if self.rolling_origin is not None and self.eval_strategy != "epoch":
             raise ValueError(
                 f"rolling_origin compares epochs: it needs eval_strategy 'epoch', got {self.eval_strategy!r}"
+            )
+        if self.rolling_origin is not None and (self.max_steps > 0 or not self.metric_for_best_model):
+            raise ValueError(
+                f"rolling_origin compares whole epochs by metric_for_best_model, got max_steps={self.max_steps} and "
+                f"metric_for_best_model={self.metric_for_best_model!r}; set the epochs in place of max_steps, and a metric such as 'eval_auc'"
             )
         for name in ("early_stopping_patience", "effective_rank_samples", "rolling_origin"):
             value = getattr(self, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lmctr.models.common.base import CTRPreTrainedModel, plain_model
@@ -15,10 +16,12 @@ class TwoStageCallback(TrainerCallback):
 
     Attributes:
         stage: 1 or 2; None before the first epoch begins.
+        epoch_state: what the model kept when the checkpoint was written that a training goes on from, until its epoch begins again.
     """
 
     def __init__(self) -> None:
         self.stage: int | None = None
+        self.epoch_state: dict[str, torch.Tensor] = {}
 
     @property
     def pooling(self) -> str:
@@ -32,6 +35,9 @@ class TwoStageCallback(TrainerCallback):
         model = plain_model(kwargs["model"]) if kwargs.get("model") is not None else None
         if isinstance(model, CTRPreTrainedModel):
             model.begin_epoch()
+            if self.epoch_state:
+                model.load_epoch_state(self.epoch_state)
+        self.epoch_state = {}
         loader = kwargs.get("train_dataloader")
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)

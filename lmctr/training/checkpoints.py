@@ -6,8 +6,12 @@ import re
 import shutil
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
 from lmctr.utils.files import write_json
 from lmctr.utils.integrity import check_files, checksums, read_sealed, sealed
+from lmctr.utils.tensors import save_tensors
 
 MARKER = "checkpoint_complete.json"
 _NAME = re.compile(r"^checkpoint-(\d+)$")
@@ -20,6 +24,18 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.match(path.name)) and path.is_dir()]
     return [path for _, path in sorted(found)]
+
+
+def save_epoch_state(checkpoint: str | Path, process: int, state: dict[str, torch.Tensor]) -> None:
+    """Write what a process's model keeps from batch to batch (`CTRPreTrainedModel.epoch_state`), where there is some."""
+    if state:
+        save_tensors(state, Path(checkpoint) / f"epoch_state_{process}.safetensors")
+
+
+def load_epoch_state(checkpoint: str | Path, process: int) -> dict[str, torch.Tensor]:
+    """What [`save_epoch_state`] wrote; empty where there was nothing."""
+    file = Path(checkpoint) / f"epoch_state_{process}.safetensors"
+    return load_file(file) if file.is_file() else {}
 
 
 def mark_complete(checkpoint: str | Path, **facts: float) -> None:

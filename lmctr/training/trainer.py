@@ -29,7 +29,14 @@ from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_it
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
 from lmctr.training.callbacks import StageTwoEarlyStopping, StopAt, TwoStageCallback, should_stop
-from lmctr.training.checkpoints import MARKER, mark_complete, read_marker, rotate
+from lmctr.training.checkpoints import (
+    MARKER,
+    load_epoch_state,
+    mark_complete,
+    read_marker,
+    rotate,
+    save_epoch_state,
+)
 from lmctr.training.optim import (
     GroupedOptimizer,
     clip_gradients,
@@ -451,6 +458,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
         for name, dataset in sets.items():
             if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
                 self._check_labels(name, dataset)
+        self._check_stages()
         self._began, self._seconds_before = time.monotonic(), 0.0
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resume_from_checkpoint = str(resume_from_checkpoint)
@@ -471,8 +479,21 @@ class CTRTrainer(CheckpointUploads, Trainer):
             output.metrics["train_samples_per_second"] *= samples / len(self.train_dataset)
         return output
 
+    def _check_stages(self) -> None:
+        """Raise for a training that ends before its second stage, whose pooling is the one that counts."""
+        args = self.args
+        if self.train_dataset is None or args.max_steps <= 0 or not args.stage1_epochs or not args.stage2_epochs:
+            return
+        first = -(-len(self.train_dataset) // args.total_train_batch_size) * args.stage1_epochs
+        if args.max_steps <= first:
+            raise ValueError(
+                f"max_steps={args.max_steps} ends in stage 1, whose {args.stage1_epochs} epochs (stage1_epochs) are {first} steps, so that stage 2 "
+                "would never train what predictions pool; raise max_steps, or set stage1_epochs to 0"
+            )
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args, **kwargs) -> None:
         with _damage_named(resume_from_checkpoint):
+            self.stages.epoch_state = load_epoch_state(resume_from_checkpoint, self.args.process_index)
             if self.args.shard_tables:
                 load_weights(self.model, resume_from_checkpoint)
             else:
@@ -605,6 +626,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
         """What makes a checkpoint of a folder in which the parent has written all of its own."""
         if self.average is not None and self.args.should_save:
             self.average.save(folder)
+        if isinstance(model := plain_model(self.model), CTRPreTrainedModel) and self.state.epoch % 1:
+            save_epoch_state(folder, self.args.process_index, model.epoch_state())
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             mark_complete(
@@ -639,6 +662,19 @@ def _diagnostics(model: nn.Module | None, args: CTRTrainingArguments) -> list[Tr
     return [EffectiveRankCallback(max_samples=args.effective_rank_samples)]
 
 
+def check_tables(args: CTRTrainingArguments, has_tokenizer: bool, regularize_tables: bool) -> None:
+    """Raise for a sparse `embedding_optimizer` of a model that cannot have one, by what its configuration says."""
+    option = f"embedding_optimizer={args.embedding_optimizer!r}"
+    if args.embedding_optimizer != "dense" and has_tokenizer:
+        raise ValueError(
+            f"{option} trains tables of ids, but a model with a tokenizer has none; leave it out, or use 'dense'"
+        )
+    if args.embedding_optimizer != "dense" and regularize_tables:
+        raise ValueError(
+            f"{option} updates the rows of a batch only, and regularize_tables reads whole tables; use 'dense', or leave that out"
+        )
+
+
 def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None:
     """Turn on COO gradients before anything wraps the model."""
     option = f"embedding_optimizer={args.embedding_optimizer!r}"
@@ -648,10 +684,8 @@ def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None
         raise ValueError(
             f"{option} does not work with several GPUs: NCCL adds up dense gradients only; set shard_tables, or use 'dense'"
         )
-    if getattr(getattr(plain_model(model), "config", None), "regularize_tables", False):
-        raise ValueError(
-            f"{option} updates the rows of a batch only, and regularize_tables reads whole tables; use 'dense', or leave that out"
-        )
+    config = getattr(plain_model(model), "config", None)
+    check_tables(args, getattr(config, "has_tokenizer", False), getattr(config, "regularize_tables", False))
     if not use_sparse_gradients(plain_model(model)):
         raise ValueError(f"{option}, but {type(plain_model(model)).__name__} has no embedding table; use 'dense'")
 

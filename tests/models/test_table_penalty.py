@@ -34,6 +34,21 @@ def test_the_loss_holds_the_norm_of_every_table(dims):
     assert float(model.eval()(**batch).loss) == pytest.approx(float(plain.eval()(**batch).loss), rel=1e-6)
 
 
+@pytest.mark.parametrize("trained", [["C1"], []])
+def test_vectors_made_elsewhere_have_a_penalty_where_they_are_trained(trained):
+    values = {"vocab_sizes": [5, 6], "pretrained_dims": {"C1": 3}, "trained_vectors": trained, "hidden_units": [8]}
+    plain, model = (
+        lmctr.DNNForCTR(lmctr.DNNConfig(**values, regularize_tables=True, embedding_regularization=strengths))
+        for strengths in (0.0, [0.0, 2.0])
+    )
+    for one in (plain, model):
+        one.load_state_dict({name: torch.full_like(own, 0.5) for name, own in one.state_dict().items()}, strict=False)
+    batch = {"input_ids": torch.tensor([[2, 3]]), "labels": torch.ones(1)}
+    extra = model.train()(**batch).loss - plain.train()(**batch).loss
+    row, vectors = 16 * 0.25, 6 * 3 * 0.25  # the table's one row of that field is learned, whatever it is for
+    assert float(extra.detach()) == pytest.approx(row + (vectors if trained else 0.0), rel=1e-4)
+
+
 def test_sparse_gradients_are_refused(tmp_path):
     model = make_model(embedding_regularization=0.1, regularize_tables=True)
     args = CTRTrainingArguments(str(tmp_path), embedding_optimizer="lazy_adam", use_cpu=True)

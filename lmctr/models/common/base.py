@@ -267,6 +267,13 @@ class CTRPreTrainedModel(PreTrainedModel):
     def begin_epoch(self) -> None:
         """Called before each epoch of training: what the model keeps from batch to batch is renewed."""
 
+    def epoch_state(self) -> dict[str, torch.Tensor]:
+        """What the model keeps from batch to batch, for a checkpoint in the middle of an epoch; empty where that is nothing."""
+        return {}
+
+    def load_epoch_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on with what `epoch_state` gave, after [`begin_epoch`]."""
+
     def linear_path(self) -> LinearPath | None:
         """The linear way from the statistics to the logits; None where the model has none."""
         return None

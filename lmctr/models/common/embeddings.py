@@ -407,6 +407,9 @@ class FieldEmbedding(DerivedBuffers):
                 field = vocabulary if vocabulary < self.num_categorical else own[vocabulary]
                 weights = group.table.weight[rows.start : rows.stop].float()
                 total = total + self.strengths[field] * weights.square().sum()
+            for given in group.pretrained.values():
+                if given.bank.weight.requires_grad:  # fixed vectors have no penalty
+                    total = total + self.strengths[given.vocabulary] * given.bank.weight.float().square().sum()
         return 0.5 * total
 
     def check_inputs(

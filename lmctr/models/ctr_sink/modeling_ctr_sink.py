@@ -26,7 +26,7 @@ from .configuration_ctr_sink import CTRSinkConfig
 from .field_store import FieldStore
 from .fields_layout import FieldsHead, FieldsOutput, forward_fields
 from .head import LayoutHead
-from .saved_fields import load_field_vectors, save_field_vectors
+from .saved_fields import fill_store, load_field_vectors, save_field_vectors, stored_tensors
 from .sink_attention import (
     SinkBias,
     SinkBiasLayer,
@@ -453,6 +453,12 @@ class CTRSinkForCTR(CTRSinkPreTrainedModel):
     def begin_epoch(self) -> None:
         if self.config.items_ahead == "epoch":
             self.model.field_store.clear()
+
+    def epoch_state(self) -> dict[str, torch.Tensor]:
+        return stored_tensors(self.model) if self.config.items_ahead == "epoch" and self.model.field_store else {}
+
+    def load_epoch_state(self, state: dict[str, torch.Tensor]) -> None:
+        fill_store(self.model, state, None)
 
     def save_beside(self, folder: Path) -> None:
         save_field_vectors(self.model, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from lmctr.utils.tensors import save_tensors
 
 from .split_layout import field_encoder, lower_parameters
 
-__all__ = ["FIELD_VECTORS", "load_field_vectors", "save_field_vectors"]
+__all__ = ["FIELD_VECTORS", "fill_store", "load_field_vectors", "save_field_vectors", "stored_tensors"]
 
 FIELD_VECTORS = "field_vectors.safetensors"
 _FORMAT = "lmctr.field_vectors.1"
@@ -32,13 +33,7 @@ def save_field_vectors(model: PreTrainedModel, folder: Path) -> None:
     (folder / FIELD_VECTORS).unlink(missing_ok=True)
     if model.field_store is None or not len(model.field_store):
         return
-    lower = lower_parameters(model)
-    texts, vectors = model.field_store.refreshed(field_encoder(model), weights_version(model, lower), model.device)
-    tensors = {
-        "token_ids": torch.from_numpy(np.concatenate(texts)),
-        "lengths": torch.tensor([len(text) for text in texts]),
-        "vectors": vectors.cpu().clone(),
-    }
+    tensors = stored_tensors(model, weights_version(model, lower_parameters(model)))
     with replacing(folder / FIELD_VECTORS) as temporary:
         save_tensors(tensors, temporary, {"format": _FORMAT, "weights": _weights_hash(model)})
 
@@ -71,8 +66,24 @@ def load_field_vectors(model: PreTrainedModel, folder: Path) -> None:
         raise ValueError(
             f"{path}: {tuple(vectors.shape)} vectors and {len(ids)} tokens do not fit {shape} fields{fix}"
         )
-    texts = np.split(ids.numpy(), lengths.cumsum(0)[:-1].numpy())
-    model.field_store.fill(texts, vectors.to(model.device), weights_version(model, lower_parameters(model)))
+    tensors = {"token_ids": ids, "lengths": lengths, "vectors": vectors}
+    fill_store(model, tensors, weights_version(model, lower_parameters(model)))
+
+
+def stored_tensors(model: PreTrainedModel, version: Any = None) -> dict[str, torch.Tensor]:
+    """What the `field_store` of a `CTRSinkModel`, which is not empty, holds for weights of a version, as files have it."""
+    texts, vectors = model.field_store.refreshed(field_encoder(model), version, model.device)
+    return {
+        "token_ids": torch.from_numpy(np.concatenate(texts)),
+        "lengths": torch.tensor([len(text) for text in texts]),
+        "vectors": vectors.cpu().clone(),
+    }
+
+
+def fill_store(model: PreTrainedModel, tensors: dict[str, torch.Tensor], version: Any) -> None:
+    """Let the `field_store` hold what [`stored_tensors`] gave, as made by weights of a version."""
+    texts = np.split(tensors["token_ids"].numpy(), tensors["lengths"].cumsum(0)[:-1].numpy())
+    model.field_store.fill(texts, tensors["vectors"].to(model.device), version)
 
 
 def _weights_hash(model: PreTrainedModel) -> str:
