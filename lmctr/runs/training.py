@@ -136,6 +136,16 @@ def train_recipe(
     return Training(loaded, RunFolder(Path(folder)), resume, overwrite, command, quiet).run()
 
 
+def _check_stages(args: CTRTrainingArguments, rows: int) -> None:
+    """Raise for a training that ends before its second stage, whose pooling is that of predictions."""
+    first = -(-rows // args.total_train_batch_size) * args.stage1_epochs
+    if 0 < args.max_steps <= first and args.stage2_epochs:
+        raise ValueError(
+            f"training.max_steps={args.max_steps} ends in stage 1, whose {args.stage1_epochs} epochs (stage1_epochs) are {first} steps, so that "
+            "what predictions pool would never be trained; raise max_steps, or set stage1_epochs to 0"
+        )
+
+
 class _FirstStep(TrainerCallback):
     """Notes in the folder that there is something to go on from."""
 
@@ -358,6 +368,7 @@ class Training:
 
     def _trainer(self, view: InputKind, processor: Any, args: CTRTrainingArguments) -> CTRTrainer:
         """A trainer with a new model, the same for the same seed."""
+        _check_stages(args, len(view.training_dataset()))
         set_seed(args.seed)
         with new_tables(args):
             model = view.model(processor)

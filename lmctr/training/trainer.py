@@ -132,6 +132,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
                     f"{name}: a stream ({type(dataset).__name__}) has no length, which exact epochs and metrics need; give a map-style data set, "
                     "such as datasets.load_dataset(...) without streaming"
                 )
+        if (kwargs.get("optimizers") or (None, None))[0] is not None:
+            _check_own_optimizer(args)
         if args.embedding_optimizer != "dense" and model is not None:
             if args.shard_tables:
                 shard_model(model, args)
@@ -143,8 +145,6 @@ class CTRTrainer(CheckpointUploads, Trainer):
             raise ValueError(
                 f"ema_decay={args.ema_decay} does not work with FSDP or DeepSpeed, where no process holds the weights; leave it out"
             )
-        if (kwargs.get("optimizers") or (None, None))[0] is not None:
-            _check_own_optimizer(args)
         averaging = [] if self.average is None else [self.average]
         super().__init__(
             model=model,
@@ -458,7 +458,6 @@ class CTRTrainer(CheckpointUploads, Trainer):
         for name, dataset in sets.items():
             if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
                 self._check_labels(name, dataset)
-        self._check_stages()
         self._began, self._seconds_before = time.monotonic(), 0.0
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resume_from_checkpoint = str(resume_from_checkpoint)
@@ -478,18 +477,6 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if samples is not None and "train_samples_per_second" in output.metrics:  # the parent counts rows
             output.metrics["train_samples_per_second"] *= samples / len(self.train_dataset)
         return output
-
-    def _check_stages(self) -> None:
-        """Raise for a training that ends before its second stage, whose pooling is the one that counts."""
-        args = self.args
-        if self.train_dataset is None or args.max_steps <= 0 or not args.stage1_epochs or not args.stage2_epochs:
-            return
-        first = -(-len(self.train_dataset) // args.total_train_batch_size) * args.stage1_epochs
-        if args.max_steps <= first:
-            raise ValueError(
-                f"max_steps={args.max_steps} ends in stage 1, whose {args.stage1_epochs} epochs (stage1_epochs) are {first} steps, so that stage 2 "
-                "would never train what predictions pool; raise max_steps, or set stage1_epochs to 0"
-            )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args, **kwargs) -> None:
         with _damage_named(resume_from_checkpoint):
