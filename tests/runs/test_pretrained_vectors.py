@@ -71,6 +71,30 @@ def test_the_next_day_reads_the_new_values_of_the_file(file, tmp_path):
             assert row.tolist() == pytest.approx(vector_of(int(value)) if inside else [0.0] * 3)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_the_next_day_has_the_fixed_vectors_of_its_own_file(file, tmp_path, trained):
+    """Those that are trained go on from the run's."""
+    first = train(tmp_path / "day0", file, trained)
+    newer = tmp_path / "newer.jsonl"
+    rows = [{"value": value, "vector": [-number for number in vector_of(value)]} for value in range(0, 60, 2)]
+    newer.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    still = {"training.learning_rate": 0.0, "training.weight_decay": 0.0, "data.options.day": 1}
+    second = train(tmp_path / "day1", str(newer), trained, **still, **{"training.from_run": str(first.path)})
+    old, new = (
+        dict(
+            zip(
+                run.processor.state.vocabularies["C2"].values.to_pylist(),
+                load_file(run.path / "model.safetensors")[BANK][2:],
+            )
+        )
+        for run in (first, second)
+    )
+    both = [value for value in old.keys() & new.keys() if int(value) % 2 == 0]
+    assert len(both) > 5
+    for value in both:
+        torch.testing.assert_close(new[value], old[value] if trained else -old[value])
+
+
 def test_first_order_terms_stay_learned():
     """DeepFM's weights per id are no vectors that were made elsewhere; its factorisation machine reads the projected ones."""
     torch.manual_seed(0)

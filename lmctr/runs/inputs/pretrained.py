@@ -76,16 +76,16 @@ def read_vectors(keys: PretrainedKeys) -> tuple[list[Any], np.ndarray]:
 
 
 def fill_vectors(model: Any, processor: Any, given: Mapping[str, tuple[list[Any], np.ndarray]]) -> list[str]:
-    """Put the vectors of values into a model's [`PretrainedVectors`]. Returns a line for each field: how many values have one.
+    """Put the vectors of values into a model's [`PretrainedVectors`] of the fields that are given. Returns a line for each: how many values
+    have one.
 
     Raises:
         ValueError: no value of a file is one of the field's.
     """
     lines, names = [], model.config.field_names
     for module in model.modules():
-        if not isinstance(module, PretrainedVectors):
+        if not isinstance(module, PretrainedVectors) or (name := names[module.vocabulary]) not in given:
             continue
-        name = names[module.vocabulary]
         values, matrix = given[name]
         ids = processor.lookup(name, values)
         known = np.flatnonzero(ids > 1)
