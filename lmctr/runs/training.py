@@ -136,14 +136,15 @@ def train_recipe(
     return Training(loaded, RunFolder(Path(folder)), resume, overwrite, command, quiet).run()
 
 
-def _check_stages(args: CTRTrainingArguments, rows: int) -> None:
-    """Raise for a training that ends before its second stage, whose pooling is that of predictions."""
+def _says_of_stages(args: CTRTrainingArguments, rows: int) -> str:
+    """A line on a training that ends before its second stage, whose pooling is that of predictions; empty for others."""
     first = -(-rows // args.total_train_batch_size) * args.stage1_epochs
-    if 0 < args.max_steps <= first and args.stage2_epochs:
-        raise ValueError(
-            f"training.max_steps={args.max_steps} ends in stage 1, whose {args.stage1_epochs} epochs (stage1_epochs) are {first} steps, so that "
-            "what predictions pool would never be trained; raise max_steps, or set stage1_epochs to 0"
-        )
+    if not 0 < args.max_steps <= first or not args.stage2_epochs:
+        return ""
+    return (
+        f"max_steps={args.max_steps} ends in stage 1, whose {args.stage1_epochs} epochs (stage1_epochs) are {first} steps: what predictions pool is "
+        "not trained; for more than a first look raise max_steps, or set stage1_epochs to 0"
+    )
 
 
 class _FirstStep(TrainerCallback):
@@ -368,7 +369,8 @@ class Training:
 
     def _trainer(self, view: InputKind, processor: Any, args: CTRTrainingArguments) -> CTRTrainer:
         """A trainer with a new model, the same for the same seed."""
-        _check_stages(args, len(view.training_dataset()))
+        if line := _says_of_stages(args, len(view.training_dataset())):
+            self.say(line)
         set_seed(args.seed)
         with new_tables(args):
             model = view.model(processor)
