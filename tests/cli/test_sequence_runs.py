@@ -377,6 +377,7 @@ def test_attention_of_other_families_is_refused(tmp_path, capsys):
     recipe = {"data": {"name": "synthetic_table"}, "model": {"family": "dnn"}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     (tmp_path / "metrics.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "dnn"}')
     assert "has no event sequences" in error_of(capsys, "analyze", "behaviors", tmp_path)
 
 
