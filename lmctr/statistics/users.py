@@ -71,9 +71,8 @@ class UserStatistics:
                 raise ValueError(f"labels[{place}] is {label!r}, accepted: 0, 1, or -1 for an event without a label")
             last = time
         earlier = self._before.own_sums()
-        for item, place, time, label, value in zip(
-            self.items.keys(items), self.items.places(items), times, labels, values
-        ):
+        item_keys = self.items.keys(items) if ITEM in self._now.cross else [""] * len(items)
+        for item, place, time, label, value in zip(item_keys, self.items.places(items), times, labels, values):
             if time != self._now.last:
                 earlier = self._now.own_sums()
                 if time == last:  # no other is asked for
