@@ -335,7 +335,7 @@ def delimiter_of(path: Path) -> str:
     lines = text[: text.rfind("\n") + 1] or text
     best = (0.0, 0, ",")
     for sign in ",;\t|":
-        widths = [len(row) for row in csv.reader(io.StringIO(lines), delimiter=sign) if row][:200]
+        widths = [len(row) for row in csv.reader(io.StringIO(lines, newline=""), delimiter=sign) if row][:200]
         if widths and widths[0] > 1:
             best = max(best, (sum(width == widths[0] for width in widths) / len(widths), widths[0], sign))
     return best[2]
@@ -416,10 +416,10 @@ def _require_utf8(column: pa.ChunkedArray, name: str, source: str) -> None:
 
 
 def no_header_hint(found: Sequence[str], others: Collection[str] = ()) -> str:
-    """What to say of column names most of which are empty, numbers or among those `others` that are values: the file seems to begin with its first row."""
+    """What to say of column names most of which are empty, numbers or among those `others` that are values, not all of these empty: the file seems to begin with its first row."""
     number = r"[-+]?\d*\.?\d+(e[-+]?\d+)?"
     values = [name for name in found if not name.strip() or name in others or re.fullmatch(number, name.strip())]
-    if 2 * len(values) <= len(found):
+    if 2 * len(values) <= len(found) or not any(name.strip() for name in values):
         return ""
     return " Its first line holds values, no column names: write a line of names at its top, or `names:` into a table's schema."
 

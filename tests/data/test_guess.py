@@ -1,7 +1,6 @@
 """What `lmctr init` takes columns for."""
 
 import gzip
-import json
 import operator
 import re
 from datetime import datetime, timedelta, timezone
@@ -13,50 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from guess_logs import ROWS, clicks, guessed, table, write
 from transformers import AutoProcessor
 
 from lmctr.cli.main import main
-from lmctr.data import load_log, load_tabular
-from lmctr.data.features.columns import Rows, label_columns_of
+from lmctr.data import load_log
+from lmctr.data.features.columns import Rows
 from lmctr.data.features.times import seconds_of
 from lmctr.data.guess import NoLogError, guess_files, guess_log, guess_table, sample_file
 from lmctr.data.reading import FORMATS
 from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
 from lmctr.runs.find import is_data_file
-
-ROWS = 400
-
-
-def table(**more):
-    rng = np.random.default_rng(0)
-    item = rng.integers(0, 30, ROWS)
-    columns = {
-        "user_id": rng.integers(0, 40, ROWS),
-        "item_id": item,
-        "ts": np.sort(rng.integers(1_700_000_000, 1_700_900_000, ROWS)),
-        "click": rng.integers(0, 2, ROWS),
-    }
-    return {name: list(values) for name, values in (columns | more).items() if values is not None}
-
-
-def write(path, columns, delimiter=","):
-    rows = list(zip(*columns.values()))
-    if ".jsonl" in path.name:
-        plain = [{n: v.item() if isinstance(v, np.generic) else v for n, v in zip(columns, row)} for row in rows]
-        text = "".join(json.dumps(row) + "\n" for row in plain)
-    else:
-        text = "".join(delimiter.join(map(str, row)) + "\n" for row in [tuple(columns), *rows])
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return sample_file(path)
-
-
-def guessed(path, columns, delimiter=",", **options):
-    """The guess, whose schema must read the file."""
-    guess = guess_log(write(path, columns, delimiter), **options)
-    keys = {key: value for key, value in guess.schema.items() if key != "events"}
-    reading = {key: value for key, value in guess.schema["events"].items() if key != "path"}
-    return guess, load_log(path, **keys, **reading)
 
 
 @pytest.mark.parametrize(
@@ -172,30 +139,6 @@ def test_a_bound_says_which_numbers_are_clicks(tmp_path, label, rule):
     assert f"{limit:g}" in said.why
     assert f"{expected:.1%} of the rows" in said.why
     assert guess_table(write(tmp_path / "t.csv", more), {"label": label}).schema["label"] == {"column": name, **rule}
-
-
-def test_words_for_bounds_that_are_none(tmp_path):
-    file = write(
-        tmp_path / "e.csv", {"plays": [place % 40 for place in range(ROWS)], "size": ["big", "small"] * (ROWS // 2)}
-    )
-    with pytest.raises(ValueError, match="--label plays>many: expected a number after >, got 'many'"):
-        guess_table(file, {"label": "plays>many"})
-    with pytest.raises(ValueError, match=r"--label size: expected 0 and 1, .* the column holds 'big', 'small'"):
-        guess_table(file, {"label": "size>3"})
-
-
-def test_grades_of_a_table(tmp_path):
-    columns = {"user": [place % 50 for place in range(ROWS)], "book": [place % 7 for place in range(ROWS)]}
-    columns |= {"is_read": [place % 2 for place in range(ROWS)], "rating": [1 + place % 10 for place in range(ROWS)]}
-    guess = guess_table(write(tmp_path / "e.csv", columns))
-    assert guess.schema["label"] == {"column": "rating", "at_least": 5.5}
-    assert "rating" not in {entry.get("column", entry["name"]) for entry in guess.schema["fields"]}
-    table = pa.concat_tables(rows.table for rows in load_tabular(tmp_path / "e.csv", **guess.options()).rows())
-    assert table["rating"].to_pylist()[:6] == [0, 0, 0, 0, 0, 1]
-    assert guess_table(write(tmp_path / "f.csv", columns), {"label": "is_read"}).schema["label"] == "is_read"
-    ends = columns | {"exited": columns["is_read"]}  # where labels often stand
-    assert guess_table(write(tmp_path / "h.csv", ends)).schema["label"] == "exited"
-    assert guess_table(write(tmp_path / "g.csv", columns), {"label": "book"}).schema["label"]["at_least"] == 3
 
 
 def test_json_lines_by_the_name_of_json(tmp_path):
@@ -397,172 +340,6 @@ def test_objects_are_left_out_and_named(tmp_path):
         guess_log(write(tmp_path / "g.jsonl", table(candidates=ads, user_id=[None] * ROWS)))
 
 
-def clicks(**more):
-    """Rows of a table without users, items and times."""
-    rng = np.random.default_rng(1)
-    columns = {
-        "clicked": rng.integers(0, 2, ROWS),
-        "visits": rng.integers(0, 60, ROWS),
-        "price": rng.normal(size=ROWS).round(3),
-        "site_id": rng.integers(0, 90, ROWS),
-        "slot": rng.integers(0, 7, ROWS),
-        "browser": rng.choice(["fox", "bear", "owl"], ROWS),
-        "topics": rng.choice(["a|b", "b", "a|c|d"], ROWS),
-        "same": np.zeros(ROWS, dtype=int),
-    }
-    return {name: list(values) for name, values in (columns | more).items() if values is not None}
-
-
-def test_a_table_of_clicks(tmp_path):
-    rows, of_64_bits = ([10**19 + 10**6 * (row % count) for row in range(ROWS)] for count in (ROWS, 9))
-    columns = clicks(converted=[0, 1] * (ROWS // 2), id=rows, advertiser_id=of_64_bits)
-    sample = write(tmp_path / "e.csv", columns, ";")
-    with pytest.raises(NoLogError, match="like the time"):
-        guess_log(sample)
-    guess = guess_table(sample)
-    schema = dict(guess.schema)
-    assert schema.pop("events") == {"path": str(tmp_path / "e.csv"), "delimiter": ";"}
-    assert schema.pop("label") == "clicked"
-    fields = {field["name"]: {key: field[key] for key in field if key != "name"} for field in schema.pop("fields")}
-    assert schema == {}
-    codes = {"type": "categorical", "min_count": 2, "value_type": "integer"}
-    bins = {"type": "numeric", "transform": "quantile", "num_bins": 32, "missing": "own_id"}
-    assert fields == {
-        "visits": codes,
-        "visits_number": {"column": "visits", "type": "numeric", "before": "log1p", "transform": "standardize"},
-        "visits_bin": bins | {"column": "visits"},
-        "price": {"type": "numeric", "transform": "standardize"},
-        "price_bin": bins | {"column": "price"},
-        "site_id": codes,
-        "slot": codes,
-        "browser": codes | {"value_type": "text"},
-        "topics": {"type": "multi_value", "separator": "|"},
-        "advertiser_id": {"type": "categorical", "min_count": 2},
-    }
-    left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
-    assert left == {
-        "same": "one value only",
-        "converted": "another reaction: told later than the label",
-        "id": "another value on (almost) every row",
-    }
-    source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"], delimiter=";")
-    assert [field["name"] for field in source.fields] == [field["name"] for field in guess.schema["fields"]]
-
-
-def test_the_time_and_the_users_of_a_table(tmp_path):
-    times = list(range(1_700_000_000, 1_700_000_000 + ROWS))
-    users = [row % 40 for row in range(ROWS)]
-    guess = guess_table(write(tmp_path / "e.csv", clicks(ts=times, user_id=users)))
-    assert (guess.schema["time"], guess.schema["group"]) == ("ts", "user_id")
-    names = [field["name"] for field in guess.schema["fields"]]
-    assert "ts" not in names
-    assert "user_id" in names
-
-
-@pytest.mark.parametrize(
-    ("columns", "given", "says"),
-    [
-        ({"clicked": ["many", "few"] * (ROWS // 2)}, {}, r"like the label \(0 and 1, yes and no, or numbers.*--label"),
-        ({}, {"label": "browser"}, r"--label browser: .* holds ('\w+', ){2}'\w+'; .*--label browser=VALUE"),
-        ({}, {"label": "browser=cat"}, r"--label browser=cat: no row has that value; the column holds '"),
-        ({}, {"label": "brewser=owl"}, r"--label: unknown key 'brewser=owl'.*did you mean 'browser'"),
-        ({}, {"time": "slot"}, "--time slot: holds no times"),
-    ],
-)
-def test_errors_of_tables(tmp_path, columns, given, says):
-    with pytest.raises(ValueError, match=says):
-        guess_table(write(tmp_path / "e.csv", clicks(**columns)), given)
-
-
-@pytest.mark.parametrize(
-    ("words", "given", "rule"),
-    [
-        (["yes", "no"], {}, {"column": "clicked", "equals": "yes"}),
-        (["True", "False"], {}, "clicked"),
-        (["many", "few"], {"label": "clicked=few"}, {"column": "clicked", "equals": "few"}),
-        ([1, 2], {"label": "clicked=2"}, {"column": "clicked", "equals": 2}),
-        ([1, 0], {"label": "clicked=0"}, {"column": "clicked", "equals": 0}),
-    ],
-)
-def test_labels_of_a_table_in_words(tmp_path, words, given, rule):
-    """The rule that the guess writes gives the labels; another column of yes and no is a field."""
-    yes = words[1 if given else 0]
-    columns = clicks(clicked=words * (ROWS // 2), member=["no", "yes", "no", "no"] * (ROWS // 4))
-    guess = guess_table(write(tmp_path / "e.csv", columns), given)
-    assert guess.schema["label"] == rule
-    assert "member" in [field["name"] for field in guess.schema["fields"]]
-    source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"])
-    labels = np.concatenate([label_columns_of(rows, ["clicked"]) for rows in source.rows({"clicked": "number"})])
-    assert labels.tolist() == [float(word == yes) for word in columns["clicked"]]
-    kept = np.concatenate([rows.table["clicked"].to_numpy() for rows in source.rows()])  # all columns
-    assert kept.astype(float).tolist() == labels.tolist()
-
-
-@pytest.mark.parametrize(
-    ("values", "types"),
-    [
-        (lambda rng: rng.integers(0, 60, ROWS), ["categorical", "numeric", "numeric"]),  # codes, or counts
-        (lambda rng: rng.integers(0, 15, ROWS), ["categorical"]),  # few
-        (lambda rng: rng.integers(10**6, 10**9, ROWS // 8).repeat(8), ["categorical", "numeric", "numeric"]),
-        (lambda rng: rng.integers(0, 10**6, ROWS), ["numeric", "numeric"]),  # hardly met again
-        (lambda rng: rng.normal(size=ROWS), ["numeric", "numeric"]),
-    ],
-)
-def test_what_numbers_are_read_as(tmp_path, values, types):
-    guess = guess_table(write(tmp_path / "e.csv", clicks(amount=values(np.random.default_rng(3)))))
-    found = [field for field in guess.schema["fields"] if field.get("column", field["name"]) == "amount"]
-    assert [field["type"] for field in found] == types
-
-
-def test_fields_have_names_that_no_column_has(tmp_path):
-    columns = clicks(price_bin=list("ab") * (ROWS // 2), visits_number=list("cd") * (ROWS // 2))
-    names = [field["name"] for field in guess_table(write(tmp_path / "e.csv", columns)).schema["fields"]]
-    assert len(names) == len(set(names))
-    assert {"price_bin", "price_bin_", "visits_number", "visits_number_"} <= {*names}
-
-
-def test_counts_of_many_sizes_are_numbers_and_names_without_gaps_are_codes_too(tmp_path):
-    rng = np.random.default_rng(4)
-    rows = {"counts": np.floor(rng.exponential(150, 6000)), "names": rng.integers(0, 300, 6000)}
-    columns = {"clicked": rng.integers(0, 2, 6000), **{name: values.astype(int) for name, values in rows.items()}}
-    guess = guess_table(write(tmp_path / "e.csv", columns))
-    found = [(field["name"], field["type"]) for field in guess.schema["fields"]]
-    numbers = [("names_number", "numeric"), ("names_bin", "numeric")]
-    assert found == [("counts", "numeric"), ("counts_bin", "numeric"), ("names", "categorical"), *numbers]
-
-
-def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
-    """Among several columns of two values none of which has a label's name; a kind of visitor is no user, nor an id that never comes again."""
-    words = ["no", "yes", "no", "no"] * (ROWS // 4)
-    columns = {"weekend": [0, 1] * (ROWS // 2), "member": words, "visitor_type": list("ab") * (ROWS // 2)}
-    columns |= {"customer_id": [f"c{row}" for row in range(ROWS)], "sold": words[::-1]}
-    guess = guess_table(write(tmp_path / "e.csv", columns))
-    assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
-    assert "group" not in guess.schema
-    assert not next(entry for entry in guess.guesses if entry.role == "label").sure
-    columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": words}
-    assert guess_table(write(tmp_path / "h.csv", columns_of_numbers), {"label": "equals"}).schema["label"] == "equals"
-    blanks = {f" {name}": values for name, values in columns.items()}
-    stated = guess_table(write(tmp_path / "f.csv", blanks), {"label": "member=no"})
-    assert stated.schema["label"] == {"column": " member", "equals": "no"}
-    with pytest.raises(ValueError, match=r"like the label \(0 and 1, yes and no, or numbers.*--label"):
-        guess_table(write(tmp_path / "g.csv", columns | {"note": list("abcd") * (ROWS // 4)}))
-
-
-def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path):
-    price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
-    guess = guess_table(write(tmp_path / "e.csv", clicks(price=price, browser=["owl", "?"] * (ROWS // 2)), ";"))
-    assert guess.schema["events"] | {"path": ""} == {"path": "", "delimiter": ";", "decimal": ",", "na_values": ["?"]}
-    found = {field["name"]: field["type"] for field in guess.schema["fields"]}
-    assert found["price"] == "numeric"
-    source = load_tabular(tmp_path / "e.csv", **guess.options())
-    (rows,) = source.rows({"price": "number", "browser": "text"})
-    assert rows.table.to_pydict() == {
-        "price": [3.5, None, 12.0, 7.25] * (ROWS // 4),
-        "browser": ["owl", None] * (ROWS // 2),
-    }
-
-
 def test_codes_are_declared_so_that_a_later_file_gives_the_same(tmp_path):
     codes = [3 + row % 4 for row in range(ROWS)]
     guess, log = guessed(tmp_path / "e.csv", table(zone=codes))
@@ -601,28 +378,6 @@ def test_days_as_whole_numbers_are_times(tmp_path):
     assert "time" not in words.schema
 
 
-@pytest.mark.parametrize(("unit", "per_second"), [("ms", 1000), ("us", 10**6), ("ns", 10**9)])
-@pytest.mark.parametrize("given", [{}, {"time": "timestamp"}])
-def test_the_unit_of_a_tables_times(tmp_path, unit, per_second, given):
-    times = [(1_700_000_000 + row) * per_second + per_second - 1 for row in range(ROWS)]
-    guess = guess_table(write(tmp_path / "e.csv", clicks(timestamp=times)), given)
-    assert (guess.schema["time"], guess.schema["time_format"]) == ("timestamp", unit)
-    assert "timestamp" not in [field["name"] for field in guess.schema["fields"]]
-    (rows,) = table_source(tmp_path / "e.csv", **guess.options()).rows()
-    assert seconds_of(rows, "timestamp", unit).tolist() == list(range(1_700_000_000, 1_700_000_000 + ROWS))
-
-
-def test_rows_of_people_are_not_parted_by_their_birth_dates(tmp_path):
-    rng = np.random.default_rng(2)
-    births = [f"19{year:02d}-03-01" for year in rng.integers(50, 99, ROWS)]
-    assert "time" not in guess_table(write(tmp_path / "e.csv", clicks(birth_date=births))).schema
-    assert guess_table(write(tmp_path / "f.csv", clicks(order_date=sorted(births)))).schema["time"] == "order_date"
-    assert (
-        guess_table(write(tmp_path / "g.csv", clicks(birth_date=births)), {"time": "birth_date"}).schema["time"]
-        == "birth_date"
-    )
-
-
 @pytest.mark.parametrize(
     ("label", "values", "rule"),
     [
@@ -640,20 +395,6 @@ def test_context_beside_a_label_of_a_rule(tmp_path, label, values, rule):
     guess = guess_log(write(tmp_path / "e.csv", columns), given={"label": label})
     assert guess.schema["columns"]["label"] == {"column": name, **rule}
     assert list(guess.schema["columns"]["context"]) == ["place"]
-
-
-def test_everyday_words_are_no_sure_labels(tmp_path):
-    bits = [row % 3 % 2 for row in range(ROWS)]
-    for name, word in (("e", "share"), ("f", "click_position"), ("g", "bought_last_week")):
-        columns = {"amount": list(range(ROWS)), word: bits, "is_fraud": bits[::-1]}
-        guess = guess_table(write(tmp_path / f"{name}.csv", columns))
-        assert guess.schema["label"] == "is_fraud"
-        assert word in [field["name"] for field in guess.schema["fields"]]
-        assert not next(found for found in guess.guesses if found.role == "label").sure
-    columns = {"ad_click": bits, "share": bits[::-1], "size": [2, 3, 5, 7] * (ROWS // 4), "is_new": bits}
-    guess = guess_table(write(tmp_path / "h.csv", columns))
-    assert guess.schema["label"] == "ad_click"
-    assert "share" not in [field["name"] for field in guess.schema["fields"]]  # another reaction
 
 
 def test_kinds_of_events_none_of_which_is_known(tmp_path):
@@ -690,20 +431,6 @@ def test_iso_texts_part_the_rows_of_a_parquet_table(tmp_path, end):
         ValueError, match=r"'ts': 1 values are no times among rows 1 to 400 \(row 6: 'soon'\).*ISO times"
     ):
         seconds_of(Rows(bad, "e.parquet", 1), "ts")
-
-
-def test_a_label_of_words_that_is_empty_is_not_known(tmp_path):
-    """An empty cell of a text file is no 'no'."""
-    columns = clicks(clicked=["yes", "no", "yes", ""] * (ROWS // 4), member=["a", "b"] * (ROWS // 2))
-    guess = guess_table(write(tmp_path / "e.csv", columns))
-    assert guess.schema["label"] == {"column": "clicked", "equals": "yes"}
-    with pytest.raises(ValueError, match=r"'clicked': \d+ values are missing .*Leave rows without a label out"):
-        TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
-    rules = [{"column": "clicked", "equals": "yes"}, {"column": "member", "in": ["a"]}]
-    fields = [field for field in guess.schema["fields"] if field["name"] not in ("member", "clicked")]
-    source = table_source(tmp_path / "e.csv", labels=rules, fields=fields)
-    (rows,) = source.rows()
-    assert label_columns_of(rows, ["clicked", "member"])[:4].tolist() == [[1, 1], [0, 0], [1, 1], [-100, 0]]
 
 
 def test_words_for_missing_numbers_are_known(tmp_path):
@@ -806,13 +533,6 @@ def test_labels_of_plus_and_minus_one(tmp_path):
     assert (log.label == 1).sum() == signs.count(1)
 
 
-def test_columns_that_number_the_rows_are_left_out(tmp_path):
-    columns = {"": list(range(ROWS)), "RowNumber": list(range(1, ROWS + 1)), **clicks()}
-    guess = guess_table(write(tmp_path / "e.csv", columns))
-    assert {"", "RowNumber"}.isdisjoint(field["name"] for field in guess.schema["fields"])
-    TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
-
-
 def test_a_first_row_of_words_is_no_header(tmp_path):
     rows = [(f"{row}", f"U{row % 9}", f"11/{9 + row % 9}/2019 9:05:58 AM", "N1 N2") for row in range(ROWS)]
     (tmp_path / "e.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
@@ -829,19 +549,6 @@ def test_a_first_row_of_words_is_no_header(tmp_path):
         },
     )
     assert sample.table.num_rows == ROWS
-
-
-def test_what_people_write_as_text_is_said(tmp_path):
-    guess = guess_table(
-        write(
-            tmp_path / "e.csv",
-            clicks(income=['"$84,835.00"', '"$1.50 "'] * (ROWS // 2), date=["noon", "later"] * (ROWS // 2)),
-        )
-    )
-    said = {found.column: found for found in guess.guesses}
-    assert "amounts of money as texts" in said["income"].why
-    assert "called like a time" in said["date"].why
-    assert not said["income"].sure
 
 
 def test_a_column_that_is_called_like_a_statistic(tmp_path):
@@ -867,3 +574,35 @@ def test_a_column_that_is_called_like_a_statistic(tmp_path):
     assert main([*words, "--training.epochs", "1", "--quiet"]) == 0
     processor = AutoProcessor.from_pretrained(tmp_path / "run")
     assert {"hour", "row_hour"} <= {field.name for field in processor.fields}
+
+
+def test_users_stay_longer_than_their_visits(tmp_path):
+    """In any language: of two columns whose values come again, the one that holds the other's over a longer time."""
+    rng = np.random.default_rng(8)
+    visits = np.repeat(np.arange(200), 10)
+    users, start = rng.integers(0, 40, 200)[visits], 1_700_000_000 + 7_200 * visits
+    columns = {
+        "sitzung": [f"s{visit}" for visit in visits],
+        "kunde": [f"k{user}" for user in users],
+        "land": [f"l{user % 12}" for user in users],
+        "item_id": rng.integers(0, 30, 2_000),
+        "zeit": start + 60 * np.tile(np.arange(10), 200),
+        "click": rng.integers(0, 2, 2_000),
+    }
+    guess, log = guessed(tmp_path / "e.csv", columns)
+    assert guess.schema["columns"]["user"] == "kunde"
+    assert not next(entry for entry in guess.guesses if entry.role == "user").sure
+    assert log.num_users == 40
+    columns["kunde"] = [f"k{visit // 2}" for visit in visits]  # who stay no longer than twice a visit and a pause
+    columns["zeit"] = np.arange(2_000) * 60 + 1_700_000_000
+    assert guessed(tmp_path / "f.csv", columns)[0].schema["columns"]["user"] == "sitzung"
+
+
+def test_what_is_filled_after_the_label_is_no_context(tmp_path):
+    bits = np.array(table()["click"])
+    actions = np.where(bits, np.random.default_rng(9).choice(["kauf", "korb", "nichts"], ROWS), "nichts")
+    guess, _ = guessed(
+        tmp_path / "e.csv", table(aktion=actions, gewicht=np.random.default_rng(1).integers(0, 9, ROWS))
+    )
+    assert next(entry.why for entry in guess.guesses if entry.column == "aktion").startswith("'nichts' in all ")
+    assert [*guess.schema["columns"]["context"]] == ["gewicht"]

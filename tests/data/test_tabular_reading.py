@@ -208,7 +208,7 @@ def test_a_table_as_a_spreadsheet_writes_it(table, tmp_path):
         ({"na_values": "?"}, r"na_values='\?'; accepted: a list of texts"),
         (
             {"label": {"column": "label", "equals": 1, "missing": "history"}},
-            "label 'label': `missing` is for events of a log",
+            "label 'label': `missing: history` is for events of a log",
         ),
         ({"label": {"column": "label", "equal": 1}}, "unknown.*'equal'.*did you mean 'equals'"),
         ({"labels": [{"column": "label", "at_least": 1}, "label"]}, "beside the label 'label', all different"),

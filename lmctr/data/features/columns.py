@@ -414,7 +414,13 @@ def labels_of(rows: Rows, column: str, may_miss: bool = False) -> np.ndarray:
     values = numbers(array, column, rows)
     if may_miss:
         values = np.where(np.isnan(values), NO_LABEL, values)
-    rows.refuse(np.isnan(values), array, column, "are missing", f"{accepted} Leave rows without a label out.")
+    rows.refuse(
+        np.isnan(values),
+        array,
+        column,
+        "are missing",
+        f"{accepted} Leave rows without a label out: in a table's schema `label: {{column: {column}, missing: drop}}`.",
+    )
     rows.refuse(
         (values != 0) & (values != 1) & ~(may_miss & (values == NO_LABEL)),
         array,

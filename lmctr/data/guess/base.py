@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from lmctr.utils.suggest import unknown_key_message
 from .found import Ask, Guess, LogGuess, NoLogError
 from .sample import FileSample
 
-__all__ = ["Guesser"]
+__all__ = ["Guesser", "told_after"]
 
 _LISTS = ("genres", "genre", "tags", "categories", "keywords", "topics", "labels")
 _BOUNDS = {
@@ -27,12 +28,16 @@ _BOUNDS = {
     "less_than": "below {:g}",
     "at_most": "of {:g} or less",
 }
+_NAME = 24  # signs of a part of a list that need not come again, such as an author's name
+_BY_CHANCE = 20  # rows that chance would put where there are none
 _OF_OBJECTS = "give their entries columns of their own"
 _OF_REQUESTS = {"history", "candidates", "target", "ads"}
 
 
 class Guesser:
     """What is settled so far, and what is left; the parts of a guess are its methods."""
+
+    missing = "history"  # what becomes of rows without a label
 
     def __init__(
         self,
@@ -108,9 +113,13 @@ class Guesser:
                 "scores: to train, give each behaviour and each candidate a line of its own with user, item, time and label"
             )
         is_label = role == "label"
+        pairs = [name for name in self.left if self.events.distinct.get(name) == 2] if is_label else []
+        pairs = [f"{name!r} ({self._held(name)})" for name in pairs]
+        stated = ", COLUMN=VALUE or 'COLUMN>=NUMBER'" if is_label else ""
+        wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
         return (ValueError if is_label else NoLogError)(
-            f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN; the columns are "
-            f"{', '.join(self.left)}{taken}{objects}.{'' if is_label else self._otherwise()}"
+            f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; the columns are "
+            f"{', '.join(name or repr(name) for name in self.left)}{taken}{objects}.{'' if is_label else self._otherwise()}"
         )
 
     def _otherwise(self) -> str:
@@ -159,9 +168,9 @@ class Guesser:
         rule, limit = (is_sure and self.bound) or self._upper_half(name)
         spec = LabelSpec(column=name, **{rule: limit})
         share = pc.mean(follows(self.events.values(name), spec, name).cast(pa.int8())).as_py()
-        says = f"a click is a value {_BOUNDS[rule].format(limit)}, {share:.1%} of the rows"
+        says = f"a click is a value {_BOUNDS[rule].format(limit)}, {share:.1%} of the rows{self._lacking_label(name)}"
         self._say("label", name, f"{'as stated' if is_sure else 'by its name'}: {says}", is_sure)
-        return {"column": name, rule: limit}
+        return {"column": name, rule: limit, **self._if_missing(name)}
 
     def _upper_half(self, name: str) -> tuple[str, float]:
         """The rule by which about the upper half of a column's numbers are clicks, of stars 4 and 5."""
@@ -207,22 +216,99 @@ class Guesser:
         return ", ".join(map(repr, found[:5])) + " ..." * (len(found) > 5)
 
     def _rule(self, name: str, yes: list[Any] | None) -> Any:
-        missing = {"missing": "history"} if self.events.table[name].null_count else {}
+        missing = self._if_missing(name)
         plain = yes == [1] and {*pc.unique(self.events.values(name)).to_pylist()} == {0, 1}
         if yes is not None and not plain:
             return {"column": name, "equals": yes[0], **missing}
         return {"column": name, **missing} if missing else name
 
+    def _if_missing(self, name: str) -> dict[str, str]:
+        return {"missing": self.missing} if self.events.table[name].null_count else {}
+
+    def _lacking_label(self, name: str) -> str:
+        """What is said of rows without a label; nothing where all have one."""
+        count, what = self.events.table[name].null_count, {"history": "are history only", "drop": "are left out"}
+        return f"; {count:,} rows without a value {what[self.missing]}" if count else ""
+
     def _rate(self, name: str, yes: list[Any]) -> str:
         share = pc.mean(pc.equal(self.events.values(name), pa.scalar(yes[0])).cast(pa.int8())).as_py()
-        return f"two values, {yes[0]!r} in {share:.1%} of the rows"
+        return f"two values, {yes[0]!r} in {share:.1%} of the rows{self._lacking_label(name)}"
+
+    def _clicks(self, label: str | Mapping[str, Any]) -> np.ndarray:
+        """(R,) float, 1 where the label is positive, NaN where it is not known."""
+        spec = LabelSpec.model_validate({"column": label} if isinstance(label, str) else label)
+        values = self.events.table[spec.column].combine_chunks()
+        if spec.rule is not None:
+            values = follows(values, spec, str(self.events.path))
+        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
     # ---- lists ------------------------------------------------------------------------------------------------------
 
     @staticmethod
     def _separator(values: pa.Array, plain: str) -> str | None:
+        """The sign that parts lists; prose that holds the sign is none: its parts are long, and do not come again."""
         for sign in ("|", ";", ","):
             share = pc.mean(pc.match_substring(values, sign).cast(pa.int8())).as_py()
-            if share > (0.05 if plain in _LISTS else 0.2) and (sign == "|" or plain in _LISTS):
+            if (
+                share > (0.05 if plain in _LISTS else 0.2)
+                and (sign == "|" or plain in _LISTS)
+                and _are_names(pc.list_flatten(pc.split_pattern(values, sign)))
+            ):
                 return sign
         return None
+
+
+def _are_names(parts: pa.Array) -> bool:
+    """Whether most signs stand in short texts, or in ones that come again."""
+    counts = pc.value_counts(parts)
+    sizes = pc.utf8_length(counts.field("values")).to_numpy(zero_copy_only=False)
+    times = counts.field("counts").to_numpy(zero_copy_only=False)
+    signs = sizes * times
+    return bool(signs[(times > 1) | (sizes <= _NAME)].sum() >= 0.5 * signs.sum())
+
+
+def told_after(values: pa.Array, clicks: np.ndarray, bound: float) -> str | None:
+    """Why a column seems to be filled after the label: it alone tells the label, or it is one value wherever the label is 0 (or 1), and not elsewhere.
+
+    Args:
+        values: (R,) of the column. clicks: (R,) float, 1, 0 or NaN. bound: AUC of the column alone above which it tells the label.
+    """
+    if (area := _tells(values, clicks)) > bound:
+        return f"alone tells the label (AUC {area:.2f}): it seems to come after it"
+    known = ~np.isnan(clicks)
+    if pa.types.is_nested(values.type) or known.sum() < 100:
+        return None
+    codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+    codes, y = codes[known], clicks[known]
+    for label in (0, 1):
+        own = codes[y == label]
+        others = int((codes != own[0]).sum()) if len(own) else 0
+        # by chance as many of the others would stand here as here are rows
+        if (own == own[:1]).all() and others * len(own) >= _BY_CHANCE * len(y):
+            value = values.filter(pa.array(known))[int(np.argmax(y == label))].as_py()
+            return (
+                f"{'empty' if value is None else repr(value)} in all {len(own):,} rows of label {label}, and not in {others:,} of the "
+                "others: it seems to come after it"
+            )
+    return None
+
+
+def _tells(values: pa.Array, clicks: np.ndarray) -> float:
+    """AUC of a column alone as a score of the label; numbers in the better direction, categories by their share of clicks, each row without its own (so
+    that equal shares put a click below the others)."""
+    known = ~np.isnan(clicks)
+    y = clicks[known]
+    if pa.types.is_nested(values.type) or len(y) < 100 or y.min() == y.max():
+        return 0.5
+    if is_counted := is_number(values.type) and pc.count_distinct(values).as_py() > 20:
+        score = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)[known]
+        score = np.where(np.isnan(score), -np.inf, score)
+    else:
+        codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy(zero_copy_only=False)[known]
+        counts, clicked = np.bincount(codes), np.bincount(codes, weights=y)
+        score = (clicked[codes] - y + y.mean()) / counts[codes]
+    order = np.unique(score, return_inverse=True)[1]
+    above, below = (np.bincount(order, weights=part, minlength=order.max() + 1) for part in (y, 1 - y))
+    pairs = (above * (np.cumsum(below) - below / 2)).sum()
+    area = pairs / max(y.sum() * (1 - y).sum(), 1)
+    return float(max(area, 1 - area) if is_counted else area)

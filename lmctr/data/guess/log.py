@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
-from lmctr.data.logs.schema import LabelSpec
-from lmctr.data.logs.table import follows
+from lmctr.data.logs.schema import TimeSpec
+from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
 
-from .base import Guesser
+from .base import Guesser, told_after
 from .found import Ask, LogGuess, NoLogError
 from .sample import ROLES, FileSample, is_called_label
 
@@ -46,6 +46,7 @@ _ACTIONS = (
 )  # that count as clicks, the surest first
 _CODES = 256  # distinct whole numbers, up to which a column of them counts as a category
 _SCENARIOS = 50
+_VISITS, _LONGER = 20, 10  # of a user at most, on average; and how much longer than a visit users stay
 
 
 def guess_log(
@@ -162,7 +163,28 @@ class _LogGuesser(Guesser):
         if not repeated:
             raise self._absent(role, "ids that come again")
         best = max(repeated, key=lambda name: self.events.distinct[name])
+        best = best if role == "item" else self._longer_lived(best, repeated)
         return self._take(role, best, f"{self.events.distinct[best]:,} ids that come again", sure=False)
+
+    def _longer_lived(self, visit: str, names: list[str]) -> str:
+        """The column of users where `visit` holds their visits: each of these is of one user, who stays far longer."""
+        of_visit = pc.dictionary_encode(self.events.table[visit].combine_chunks()).indices
+        for name in sorted(names, key=self.events.distinct.get, reverse=True):
+            values = self.events.table[name].combine_chunks()
+            few = self.events.distinct[name] * _VISITS < self.events.distinct[visit]
+            if name != visit and not few and self._follows(of_visit, values):
+                return name if self._span(name) > _LONGER * self._span(visit) else visit
+        return visit
+
+    def _span(self, name: str) -> float:
+        """Seconds from the first to the last event of an id that comes again, in the middle of all."""
+        time = self.columns["time"]
+        spec = TimeSpec.model_validate({"column": time} if isinstance(time, str) else time)
+        pairs = pa.table({"id": self.events.table[name], "time": self.events.table[spec.column]}).drop_null()
+        pairs = pairs.set_column(1, "time", pa.array(seconds_of(pairs["time"], spec, str(self.events.path))))
+        ends = pairs.group_by("id").aggregate([("time", "min"), ("time", "max"), ("time", "count")])
+        ends = ends.filter(pc.greater(ends["time_count"], 1))
+        return float(np.median(pc.subtract(ends["time_max"], ends["time_min"]).to_numpy()))
 
     # ---- what the user did ----------------------------------------------------------------------------------------
 
@@ -229,8 +251,7 @@ class _LogGuesser(Guesser):
     def _rest(self) -> tuple[list[str], list[str], list[str]]:
         """The columns that are left, as those of the item, of the user and of the event itself; some are none of these."""
         time = self.columns["time"]
-        label = self.columns["label"]
-        yes = self._clicks(label if isinstance(label, dict) else {"column": label})
+        yes = self._clicks(self.columns["label"])
         codes = {
             role: pc.dictionary_encode(self.events.table[self.columns[role]].combine_chunks()).indices
             for role in ("item", "user")
@@ -251,19 +272,11 @@ class _LogGuesser(Guesser):
                 distinct is not None and distinct > 50 and distinct > len(values) * 0.9
             ) and not pa.types.is_floating(values.type):
                 self._say("left out", name, "another value on (almost) every row")
-            elif (area := _tells(values, yes)) > 0.95:
-                self._say("left out", name, f"alone tells the label (AUC {area:.2f}): it seems to come after it")
+            elif (why := told_after(values, yes, 0.95)) is not None:
+                self._say("left out", name, why)
             else:
                 context.append(name)
         return of_items, of_users, context
-
-    def _clicks(self, label: Mapping[str, Any]) -> np.ndarray:
-        """(R,) float, 1 where the label is positive, NaN where it is not known."""
-        values = self.events.table[label["column"]].combine_chunks()
-        spec = LabelSpec.model_validate(label)
-        if spec.rule is not None:
-            values = follows(values, spec, str(self.events.path))
-        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
     @staticmethod
     def _follows(codes: pa.Array, values: pa.Array) -> bool:
@@ -381,24 +394,3 @@ def _few_words(values: pa.Array) -> bool:
     """Whether texts are made of words that come again, as lists of categories are, and titles are not."""
     words = pc.list_flatten(pc.split_pattern(values, " "))
     return pc.count_distinct(words).as_py() <= max(50, len(words) / 20)
-
-
-def _tells(values: pa.Array, clicks: np.ndarray) -> float:
-    """AUC of a column alone as a score of the label; numbers in the better direction, categories by their share of clicks, each row without its own (so
-    that equal shares put a click below the others)."""
-    known = ~np.isnan(clicks)
-    y = clicks[known]
-    if pa.types.is_nested(values.type) or len(y) < 100 or y.min() == y.max():
-        return 0.5
-    if is_counted := is_number(values.type) and pc.count_distinct(values).as_py() > 20:
-        score = values.cast(pa.float64()).to_numpy(zero_copy_only=False)[known]
-        score = np.where(np.isnan(score), -np.inf, score)
-    else:
-        codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy(zero_copy_only=False)[known]
-        counts, clicked = np.bincount(codes), np.bincount(codes, weights=y)
-        score = (clicked[codes] - y + y.mean()) / counts[codes]
-    order = np.unique(score, return_inverse=True)[1]
-    above, below = (np.bincount(order, weights=part, minlength=order.max() + 1) for part in (y, 1 - y))
-    pairs = (above * (np.cumsum(below) - below / 2)).sum()
-    area = pairs / max(y.sum() * (1 - y).sum(), 1)
-    return float(max(area, 1 - area) if is_counted else area)

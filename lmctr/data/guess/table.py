@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
 
-from .base import Guesser
+from .base import Guesser, told_after
 from .found import Ask, Guess, LogGuess, NoLogError
 from .log import guess_log
 from .sample import FileSample, is_called_label, sample_file
@@ -25,6 +25,7 @@ _DENSE = 0.9  # share of the numbers between the least and the largest that name
 _FEWEST_OF_CODE = 2  # rows of a code on average
 _BINS = 32
 _AMOUNT = r"^\s*-?[$€£¥]\s*-?[\d.,]*\d\s*$"
+_TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
 
 
@@ -81,6 +82,8 @@ def guess_table(events: FileSample, given: Mapping[str, str] | None = None) -> L
 
 
 class _TableGuesser(Guesser):
+    missing = "drop"
+
     def run(self) -> LogGuess:
         self._leave_out_objects()
         schema = self.found.schema = {"events": {"path": str(self.events.path), **self.events.reading}}
@@ -90,6 +93,12 @@ class _TableGuesser(Guesser):
         if group is not None:
             schema["group"] = group
             self._say("group", group, "users, by its name: AUC inside them is reported too")
+        clicks = self._clicks(schema["label"])
+        for name in [*self.left]:
+            why = told_after(self.events.table[name].combine_chunks(), clicks, _TOLD)
+            if why is not None:
+                self.left.remove(name)
+                self._say("left out", name, why)
         schema["fields"] = [field for name in self.left for field in self._fields(name)]
         return self.found
 
@@ -125,9 +134,7 @@ class _TableGuesser(Guesser):
             if other != label:
                 self.left.remove(other)
                 self._say("left out", other, "another reaction: told later than the label")
-        rule = self._rule(label, says[label])
-        says_which = isinstance(rule, dict) and "equals" in rule
-        return {"column": label, "equals": rule["equals"]} if says_which else label
+        return self._rule(label, says[label])
 
     def _moment(self, schema: dict[str, Any]) -> None:
         """The column of times, by which rows are parted."""

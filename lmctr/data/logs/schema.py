@@ -47,10 +47,11 @@ class TimeSpec(Values):
 
 
 class LabelSpec(Values):
-    """A label column of 0 and 1, or a rule on a column; `missing` is "error" or "history" (the event is no sample)."""
+    """A label column of 0 and 1, or a rule on a column; `missing` is "error", "history" (of a log: the event is no sample) or "drop" (of a
+    table: the row is left out)."""
 
     column: ColumnName
-    missing: Literal["error", "history"] = "error"
+    missing: Literal["error", "history", "drop"] = "error"
     greater_than: Any = None
     at_least: Any = None
     less_than: Any = None
@@ -84,7 +85,10 @@ class LabelSpec(Values):
 
     def describe(self) -> str:
         """The rule in words, such as "rating > 3"."""
-        return f"column {self.column!r}" if self.rule is None else f"{self.column} {RULES[self.rule]} {self.value}"
+        dropped = ", rows without it left out" if self.missing == "drop" else ""
+        return (
+            f"column {self.column!r}" if self.rule is None else f"{self.column} {RULES[self.rule]} {self.value}"
+        ) + dropped
 
 
 def _field(rule: str) -> str:

@@ -313,6 +313,8 @@ def _labels(values: Any, spec: LabelSpec, source: str) -> np.ndarray:
         hint = "Accepted: 0, 1." if spec.rule is None else f"The rule {spec.describe()!r} needs a value."
         hint += " With `missing: history` such a row stands in histories and is no sample."
         columns.refuse(missing, array, spec.column, source, "are missing", hint)
+    if spec.missing == "drop":
+        raise ValueError(f"{place}: `missing: drop` is for tables; accepted for a log: error, history.")
     labels = np.full(len(array), -1, dtype=np.int8)
     if missing.all():
         return labels

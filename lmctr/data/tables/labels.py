@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.logs.columns import is_text, place
+from lmctr.data.logs.columns import is_text, nulls, place
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.table import follows
 from lmctr.data.schemas import SchemaWording
@@ -29,30 +29,35 @@ def label_spec(label: str | Mapping[str, Any] | LabelSpec) -> LabelSpec:
     """A label as it is given: the column of 0 and 1, or a rule on a column.
 
     Raises:
-        ValueError: unknown keys, several rules, `missing`, which is for events of a log.
+        ValueError: unknown keys, several rules, `missing: history`, which is for events of a log.
     """
     if not isinstance(label, LabelSpec):
         label = read_values(_Given, {"label": label}, SchemaWording("the table")).label
-    if "missing" in label.model_fields_set:
+    if label.missing == "history":
         raise ValueError(
-            f"label {label.column!r}: `missing` is for events of a log, which stand in histories; leave such rows out."
+            f"label {label.column!r}: `missing: history` is for events of a log, which stand in histories; `missing: drop` leaves such rows out."
         )
     return label
 
 
 def told_by(piece: Piece, labels: list[LabelSpec]) -> Piece:
-    """The piece with 1 where a label's rule holds, 0 where not, and empty where its column is."""
+    """The piece with 1 where a label's rule holds, 0 where not, and empty where its column is; without the rows that `missing: drop` leaves out."""
     rules = {spec.column: spec for spec in labels if spec.rule is not None}
-    if not rules:
+    dropped = {spec.column: "number" for spec in labels if spec.missing == "drop"}
+    if not rules and not dropped:
         return piece
 
     def read(columns: Mapping[str, str] | None) -> Iterator[Rows]:
         kinds = {name: _kind(spec) for name, spec in rules.items()}
-        wanted = None if columns is None else {name: kinds.get(name, kind) for name, kind in columns.items()}
+        wanted = None if columns is None else dropped | dict(columns)  # always, so that rows are numbered alike
+        wanted = wanted and {name: kinds.get(name, kind) for name, kind in wanted.items()}
         for rows in piece.read(wanted):
-            yield Rows(_told(rows, rules), rows.source, rows.first, rows.split, rows.numbers)
+            told = Rows(_told(rows, rules), rows.source, rows.first, rows.split, rows.numbers)
+            for name in dropped:
+                told = told.take(~nulls(told.column(name)))
+            yield told
 
-    said = repr(sorted(spec.describe() for spec in rules.values()))
+    said = repr(sorted(spec.describe() for spec in labels))
     return replace(piece, read=read, fingerprint=lambda: f"{piece.fingerprint()} {said}")
 
 

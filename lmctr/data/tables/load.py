@@ -10,7 +10,7 @@ files: {train: train.csv.gz, test: test.csv.gz}   # or one file: part it by `spl
 # names: [click, ad, price]                       # of CSV files without a header line
 # decimal: ","                                    # na_values: ["?", NULL]: both of CSV files
 label: click                                      # 0 or 1; several: labels: [click, conversion], whose cells may be empty
-# label: {column: answer, equals: "yes"}          # greater_than, at_least, less_than, at_most, equals, in
+# label: {column: answer, equals: "yes"}          # greater_than, at_least, less_than, at_most, equals, in; missing: drop (rows without it)
 group: user                                       # optional: column of the grouped AUC
 time: {column: ts, format: "%Y-%m-%d %H:%M:%S"}   # optional; a name alone: unix seconds or timestamps
 weight: w                                         # optional
@@ -152,7 +152,7 @@ def table_source(
     fields = tuple(field.to_dict() for field in parse_fields(fields))
     if info is None:
         info = DatasetInfo(Path(data).name if isinstance(data, (str, os.PathLike)) else "table")
-    if info.label_rule is None and any(spec.rule for spec in specs):
+    if info.label_rule is None and any(spec.rule or spec.missing == "drop" for spec in specs):
         info = replace(info, label_rule="; ".join(spec.describe() for spec in specs))
     return TableSource(
         tuple(pieces),

@@ -1,0 +1,327 @@
+"""What `lmctr init` takes columns of a table for."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from guess_logs import ROWS, clicks, write
+
+from lmctr.data import load_tabular
+from lmctr.data.features.columns import label_columns_of
+from lmctr.data.features.times import seconds_of
+from lmctr.data.guess import NoLogError, guess_log, guess_table, sample_file
+from lmctr.data.tables.load import table_source
+from lmctr.data.tables.store import TabularStore
+
+
+def test_words_for_bounds_that_are_none(tmp_path):
+    file = write(
+        tmp_path / "e.csv", {"plays": [place % 40 for place in range(ROWS)], "size": ["big", "small"] * (ROWS // 2)}
+    )
+    with pytest.raises(ValueError, match="--label plays>many: expected a number after >, got 'many'"):
+        guess_table(file, {"label": "plays>many"})
+    with pytest.raises(ValueError, match=r"--label size: expected 0 and 1, .* the column holds 'big', 'small'"):
+        guess_table(file, {"label": "size>3"})
+
+
+def test_grades_of_a_table(tmp_path):
+    columns = {"user": [place % 50 for place in range(ROWS)], "book": [place % 7 for place in range(ROWS)]}
+    columns |= {"is_read": [place % 2 for place in range(ROWS)], "rating": [1 + place % 10 for place in range(ROWS)]}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["label"] == {"column": "rating", "at_least": 5.5}
+    assert "rating" not in {entry.get("column", entry["name"]) for entry in guess.schema["fields"]}
+    table = pa.concat_tables(rows.table for rows in load_tabular(tmp_path / "e.csv", **guess.options()).rows())
+    assert table["rating"].to_pylist()[:6] == [0, 0, 0, 0, 0, 1]
+    assert guess_table(write(tmp_path / "f.csv", columns), {"label": "is_read"}).schema["label"] == "is_read"
+    ends = columns | {"exited": columns["is_read"]}  # where labels often stand
+    assert guess_table(write(tmp_path / "h.csv", ends)).schema["label"] == "exited"
+    assert guess_table(write(tmp_path / "g.csv", columns), {"label": "book"}).schema["label"]["at_least"] == 3
+
+
+def test_a_table_of_clicks(tmp_path):
+    rows, of_64_bits = ([10**19 + 10**6 * (row % count) for row in range(ROWS)] for count in (ROWS, 9))
+    columns = clicks(converted=[0, 1] * (ROWS // 2), id=rows, advertiser_id=of_64_bits)
+    sample = write(tmp_path / "e.csv", columns, ";")
+    with pytest.raises(NoLogError, match="like the time"):
+        guess_log(sample)
+    guess = guess_table(sample)
+    schema = dict(guess.schema)
+    assert schema.pop("events") == {"path": str(tmp_path / "e.csv"), "delimiter": ";"}
+    assert schema.pop("label") == "clicked"
+    fields = {field["name"]: {key: field[key] for key in field if key != "name"} for field in schema.pop("fields")}
+    assert schema == {}
+    codes = {"type": "categorical", "min_count": 2, "value_type": "integer"}
+    bins = {"type": "numeric", "transform": "quantile", "num_bins": 32, "missing": "own_id"}
+    assert fields == {
+        "visits": codes,
+        "visits_number": {"column": "visits", "type": "numeric", "before": "log1p", "transform": "standardize"},
+        "visits_bin": bins | {"column": "visits"},
+        "price": {"type": "numeric", "transform": "standardize"},
+        "price_bin": bins | {"column": "price"},
+        "site_id": codes,
+        "slot": codes,
+        "browser": codes | {"value_type": "text"},
+        "topics": {"type": "multi_value", "separator": "|"},
+        "advertiser_id": {"type": "categorical", "min_count": 2},
+    }
+    left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
+    assert left == {
+        "same": "one value only",
+        "converted": "another reaction: told later than the label",
+        "id": "another value on (almost) every row",
+    }
+    source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"], delimiter=";")
+    assert [field["name"] for field in source.fields] == [field["name"] for field in guess.schema["fields"]]
+
+
+def test_the_time_and_the_users_of_a_table(tmp_path):
+    times = list(range(1_700_000_000, 1_700_000_000 + ROWS))
+    users = [row % 40 for row in range(ROWS)]
+    guess = guess_table(write(tmp_path / "e.csv", clicks(ts=times, user_id=users)))
+    assert (guess.schema["time"], guess.schema["group"]) == ("ts", "user_id")
+    names = [field["name"] for field in guess.schema["fields"]]
+    assert "ts" not in names
+    assert "user_id" in names
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "says"),
+    [
+        ({"clicked": ["many", "few"] * (ROWS // 2)}, {}, r"like the label \(0 and 1, yes and no, or numbers.*--label"),
+        ({}, {"label": "browser"}, r"--label browser: .* holds ('\w+', ){2}'\w+'; .*--label browser=VALUE"),
+        ({}, {"label": "browser=cat"}, r"--label browser=cat: no row has that value; the column holds '"),
+        ({}, {"label": "brewser=owl"}, r"--label: unknown key 'brewser=owl'.*did you mean 'browser'"),
+        ({}, {"time": "slot"}, "--time slot: holds no times"),
+    ],
+)
+def test_errors_of_tables(tmp_path, columns, given, says):
+    with pytest.raises(ValueError, match=says):
+        guess_table(write(tmp_path / "e.csv", clicks(**columns)), given)
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "rule"),
+    [
+        (["yes", "no"], {}, {"column": "clicked", "equals": "yes"}),
+        (["True", "False"], {}, "clicked"),
+        (["many", "few"], {"label": "clicked=few"}, {"column": "clicked", "equals": "few"}),
+        ([1, 2], {"label": "clicked=2"}, {"column": "clicked", "equals": 2}),
+        ([1, 0], {"label": "clicked=0"}, {"column": "clicked", "equals": 0}),
+    ],
+)
+def test_labels_of_a_table_in_words(tmp_path, words, given, rule):
+    """The rule that the guess writes gives the labels; another column of yes and no is a field."""
+    yes = words[1 if given else 0]
+    columns = clicks(clicked=words * (ROWS // 2), member=["no", "yes", "no", "no", "no"] * (ROWS // 5))
+    guess = guess_table(write(tmp_path / "e.csv", columns), given)
+    assert guess.schema["label"] == rule
+    assert "member" in [field["name"] for field in guess.schema["fields"]]
+    source = table_source(tmp_path / "e.csv", guess.schema["label"], guess.schema["fields"])
+    labels = np.concatenate([label_columns_of(rows, ["clicked"]) for rows in source.rows({"clicked": "number"})])
+    assert labels.tolist() == [float(word == yes) for word in columns["clicked"]]
+    kept = np.concatenate([rows.table["clicked"].to_numpy() for rows in source.rows()])  # all columns
+    assert kept.astype(float).tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "types"),
+    [
+        (lambda rng: rng.integers(0, 60, ROWS), ["categorical", "numeric", "numeric"]),  # codes, or counts
+        (lambda rng: rng.integers(0, 15, ROWS), ["categorical"]),  # few
+        (lambda rng: rng.integers(10**6, 10**9, ROWS // 8).repeat(8), ["categorical", "numeric", "numeric"]),
+        (lambda rng: rng.integers(0, 10**6, ROWS), ["numeric", "numeric"]),  # hardly met again
+        (lambda rng: rng.normal(size=ROWS), ["numeric", "numeric"]),
+    ],
+)
+def test_what_numbers_are_read_as(tmp_path, values, types):
+    guess = guess_table(write(tmp_path / "e.csv", clicks(amount=values(np.random.default_rng(3)))))
+    found = [field for field in guess.schema["fields"] if field.get("column", field["name"]) == "amount"]
+    assert [field["type"] for field in found] == types
+
+
+def test_fields_have_names_that_no_column_has(tmp_path):
+    columns = clicks(price_bin=list("ab") * (ROWS // 2), visits_number=list("cd") * (ROWS // 2))
+    names = [field["name"] for field in guess_table(write(tmp_path / "e.csv", columns)).schema["fields"]]
+    assert len(names) == len(set(names))
+    assert {"price_bin", "price_bin_", "visits_number", "visits_number_"} <= {*names}
+
+
+def test_counts_of_many_sizes_are_numbers_and_names_without_gaps_are_codes_too(tmp_path):
+    rng = np.random.default_rng(4)
+    rows = {"counts": np.floor(rng.exponential(150, 6000)), "names": rng.integers(0, 300, 6000)}
+    columns = {"clicked": rng.integers(0, 2, 6000), **{name: values.astype(int) for name, values in rows.items()}}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    found = [(field["name"], field["type"]) for field in guess.schema["fields"]]
+    numbers = [("names_number", "numeric"), ("names_bin", "numeric")]
+    assert found == [("counts", "numeric"), ("counts_bin", "numeric"), ("names", "categorical"), *numbers]
+
+
+def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
+    """Among several columns of two values none of which has a label's name; a kind of visitor is no user, nor an id that never comes again."""
+    words = ["no", "yes", "no", "no"] * (ROWS // 4)
+    columns = {"weekend": [0, 1] * (ROWS // 2), "member": words, "visitor_type": list("ab") * (ROWS // 2)}
+    columns |= {"customer_id": [f"c{row}" for row in range(ROWS)], "sold": words[::-1]}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
+    assert "group" not in guess.schema
+    assert not next(entry for entry in guess.guesses if entry.role == "label").sure
+    columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": words}
+    assert guess_table(write(tmp_path / "h.csv", columns_of_numbers), {"label": "equals"}).schema["label"] == "equals"
+    blanks = {f" {name}": values for name, values in columns.items()}
+    stated = guess_table(write(tmp_path / "f.csv", blanks), {"label": "member=no"})
+    assert stated.schema["label"] == {"column": " member", "equals": "no"}
+    with pytest.raises(ValueError, match=r"like the label \(0 and 1, yes and no, or numbers.*--label"):
+        guess_table(write(tmp_path / "g.csv", columns | {"note": list("abcd") * (ROWS // 4)}))
+
+
+def test_numbers_of_a_table_as_spreadsheets_write_them(tmp_path):
+    price = ["3,5", "?", "12,0", "7,25"] * (ROWS // 4)
+    guess = guess_table(write(tmp_path / "e.csv", clicks(price=price, browser=["owl", "?"] * (ROWS // 2)), ";"))
+    assert guess.schema["events"] | {"path": ""} == {"path": "", "delimiter": ";", "decimal": ",", "na_values": ["?"]}
+    found = {field["name"]: field["type"] for field in guess.schema["fields"]}
+    assert found["price"] == "numeric"
+    source = load_tabular(tmp_path / "e.csv", **guess.options())
+    (rows,) = source.rows({"price": "number", "browser": "text"})
+    assert rows.table.to_pydict() == {
+        "price": [3.5, None, 12.0, 7.25] * (ROWS // 4),
+        "browser": ["owl", None] * (ROWS // 2),
+    }
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("ms", 1000), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize("given", [{}, {"time": "timestamp"}])
+def test_the_unit_of_a_tables_times(tmp_path, unit, per_second, given):
+    times = [(1_700_000_000 + row) * per_second + per_second - 1 for row in range(ROWS)]
+    guess = guess_table(write(tmp_path / "e.csv", clicks(timestamp=times)), given)
+    assert (guess.schema["time"], guess.schema["time_format"]) == ("timestamp", unit)
+    assert "timestamp" not in [field["name"] for field in guess.schema["fields"]]
+    (rows,) = table_source(tmp_path / "e.csv", **guess.options()).rows()
+    assert seconds_of(rows, "timestamp", unit).tolist() == list(range(1_700_000_000, 1_700_000_000 + ROWS))
+
+
+def test_rows_of_people_are_not_parted_by_their_birth_dates(tmp_path):
+    rng = np.random.default_rng(2)
+    births = [f"19{year:02d}-03-01" for year in rng.integers(50, 99, ROWS)]
+    assert "time" not in guess_table(write(tmp_path / "e.csv", clicks(birth_date=births))).schema
+    assert guess_table(write(tmp_path / "f.csv", clicks(order_date=sorted(births)))).schema["time"] == "order_date"
+    assert (
+        guess_table(write(tmp_path / "g.csv", clicks(birth_date=births)), {"time": "birth_date"}).schema["time"]
+        == "birth_date"
+    )
+
+
+def test_everyday_words_are_no_sure_labels(tmp_path):
+    bits, others = ([row % size % 2 for row in range(ROWS)] for size in (3, 5))
+    for name, word in (("e", "share"), ("f", "click_position"), ("g", "bought_last_week")):
+        columns = {"amount": list(range(ROWS)), word: bits, "is_fraud": others}
+        guess = guess_table(write(tmp_path / f"{name}.csv", columns))
+        assert guess.schema["label"] == "is_fraud"
+        assert word in [field["name"] for field in guess.schema["fields"]]
+        assert not next(found for found in guess.guesses if found.role == "label").sure
+    columns = {"ad_click": bits, "share": others, "size": [2, 3, 5, 7] * (ROWS // 4), "is_new": bits}
+    guess = guess_table(write(tmp_path / "h.csv", columns))
+    assert guess.schema["label"] == "ad_click"
+    assert "share" not in [field["name"] for field in guess.schema["fields"]]  # another reaction
+
+
+def test_a_label_of_words_that_is_empty_is_not_known(tmp_path):
+    """An empty cell of a text file is no 'no'."""
+    columns = clicks(clicked=["yes", "no", "yes", ""] * (ROWS // 4), member=["a", "b"] * (ROWS // 2))
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert guess.schema["label"] == {"column": "clicked", "equals": "yes", "missing": "drop"}
+    says = next(entry.why for entry in guess.guesses if entry.role == "label")
+    assert says == f"two values, 'yes' in 66.7% of the rows; {ROWS // 4} rows without a value are left out"
+    options = guess.options() | {"fields": [{"name": "slot", "type": "categorical"}]}
+    source = table_source(tmp_path / "e.csv", **options)
+    assert source.info.label_rule == "clicked = yes, rows without it left out"
+    (rows,) = source.rows({"slot": "number"})  # also where the label is not read
+    assert rows.numbers.tolist() == [row + 1 for row in range(ROWS) if row % 4 != 3]
+    assert TabularStore.build(source).labels.ravel().tolist() == [1, 0, 1] * (ROWS // 4)
+    del options["label"]["missing"]
+    with pytest.raises(ValueError, match=r"'clicked': \d+ values are missing .*column: clicked, missing: drop"):
+        TabularStore.build(table_source(tmp_path / "e.csv", **options))
+    rules = [{"column": "clicked", "equals": "yes"}, {"column": "member", "in": ["a"]}]
+    fields = [field for field in guess.schema["fields"] if field["name"] not in ("member", "clicked")]
+    source = table_source(tmp_path / "e.csv", labels=rules, fields=fields)
+    (rows,) = source.rows()
+    assert label_columns_of(rows, ["clicked", "member"])[:4].tolist() == [[1, 1], [0, 0], [1, 1], [-100, 0]]
+
+
+def test_columns_that_number_the_rows_are_left_out(tmp_path):
+    columns = {"": list(range(ROWS)), "RowNumber": list(range(1, ROWS + 1)), **clicks()}
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    assert {"", "RowNumber"}.isdisjoint(field["name"] for field in guess.schema["fields"])
+    TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
+
+
+def test_what_people_write_as_text_is_said(tmp_path):
+    guess = guess_table(
+        write(
+            tmp_path / "e.csv",
+            clicks(income=['"$84,835.00"', '"$1.50 "'] * (ROWS // 2), date=["noon", "later"] * (ROWS // 2)),
+        )
+    )
+    said = {found.column: found for found in guess.guesses}
+    assert "amounts of money as texts" in said["income"].why
+    assert "called like a time" in said["date"].why
+    assert not said["income"].sure
+
+
+def test_what_is_filled_after_the_label_is_no_field(tmp_path):
+    """In any language: what tells the label, and what is one value, or empty, wherever the label is 0."""
+    rng = np.random.default_rng(6)
+    bits, words = rng.integers(0, 2, ROWS), rng.choice(["kauf", "korb", "nichts"], ROWS)
+    columns = clicks(
+        clicked=bits,
+        ergebnis=np.where(bits, "ja", "nein"),
+        aktion=np.where(bits, words, "nichts"),
+        sekunden=np.where(bits & (words != "nichts"), rng.integers(1, 9, ROWS).astype(str), ""),
+        laune=np.where(rng.random(ROWS) < 0.9, np.where(bits, "gut", "trist"), "ruhig"),  # tells much, not all
+    )
+    guess = guess_table(write(tmp_path / "e.csv", columns))
+    left = {entry.column: entry.why for entry in guess.guesses if entry.role == "left out"}
+    assert left["ergebnis"] == "alone tells the label (AUC 1.00): it seems to come after it"
+    zeros, others = (bits == 0).sum(), (bits & (words != "nichts")).sum()
+    says = "in all {} rows of label 0, and not in {} of the others: it seems to come after it"
+    assert left["aktion"] == f"'nichts' {says.format(zeros, others)}"
+    assert left["sekunden"] == f"empty {says.format(zeros, others)}"
+    assert "laune" in {field["name"] for field in guess.schema["fields"]}
+    guess = guess_table(write(tmp_path / "f.csv", clicks(clicked=bits, fest=bits & (rng.random(ROWS) < 0.05))))
+    assert "fest" in {field["name"] for field in guess.schema["fields"]}  # so rare that chance may do it
+
+
+def test_columns_of_two_values_are_named_where_no_label_is_found(tmp_path):
+    columns = {
+        "storno": [0, 1] * (ROWS // 2),
+        "art": ["gut", "übel"] * (ROWS // 2),
+        "": [1.5, 2.5, 3.5, 4] * (ROWS // 4),
+    }
+    columns |= {"mal": [0, 0, 1, 0] * (ROWS // 4), "price": clicks()["price"]}
+    says = (
+        r"\(0 and 1, .* are clicks; of two values: 'storno' \(0, 1\), 'art' \('gut', 'übel'\), 'mal' \(0, 1\)\); state it: "
+        r"--label COLUMN, COLUMN=VALUE or 'COLUMN>=NUMBER'; the columns are storno, art, '', mal, price\."
+    )
+    with pytest.raises(ValueError, match=says):
+        guess_table(write(tmp_path / "e.csv", columns))
+
+
+def test_prose_that_holds_the_sign_of_lists_is_no_list(tmp_path):
+    """Texts of language models end in `<|endoftext|>`; authors, of whom few come again, are a list."""
+    rng = np.random.default_rng(7)
+    words = rng.choice(["the", "bright", "river", "ran", "over", "stones", "and", "fell"], (ROWS, 12))
+    prose = [" ".join(row) + "<|endoftext|>" + " ".join(row[::-1]) for row in words]
+    authors = [f"Smith {row}|Jones {row}" for row in range(ROWS)]
+    longest = ["Small electric appliances for the kitchen", "Paper, printed matter and fine stationery"]
+    kinds = [longest[row % 2] + "|" + longest[row % 3 % 2] for row in range(ROWS)]
+    guess = guess_table(write(tmp_path / "e.csv", clicks(prose=prose, authors=authors, kinds=kinds), ";"))
+    fields = {field["name"]: field["type"] for field in guess.schema["fields"]}
+    assert "prose" not in fields
+    assert fields["authors"] == fields["kinds"] == "multi_value"
+
+
+def test_line_ends_inside_a_text_and_columns_without_names(tmp_path):
+    path = tmp_path / "e.csv"
+    path.write_bytes(b'click,text,x\r\n0,"one \\""\rtwo""",1\r\n1,three,2\r\n')
+    assert sample_file(path).table.column_names == ["click", "text", "x"]
+    path.write_bytes(b"kind,text,,\r\nham,one,,\r\nspam,two,,\r\n")
+    with pytest.raises(ValueError, match=r"duplicate columns \[''\]; give each column a name of its own.$"):
+        sample_file(path)
