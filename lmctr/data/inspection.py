@@ -196,7 +196,12 @@ def _loader(options: DataOptions) -> tuple[Loader, dict[str, Any], dict[str, Any
     loader, values = find(options.name, options.kind), _options(options)
     if loader.function not in (table_source, log_from_file) or values:
         return loader, values, {}
-    guess = guess_files(options.name, kind=options.kind)
+    try:
+        guess = guess_files(options.name, kind=options.kind)
+    except ValueError as error:
+        if "state it: --" in str(error):
+            raise ValueError(f"{error} These are options of `lmctr init`, which writes a schema to inspect.") from None
+        raise
     if not guess.is_table:
         loader = find(options.name, "log")
     return loader, guess.options(), {"guessed": guess.lines()}

@@ -26,7 +26,7 @@ __all__ = ["init", "recipe_for_file", "starting_recipe"]
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
 LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
 _FEW_ROWS = 100_000  # of a table, below which three epochs are few steps
-_FEW_FOR_TREES = 1000
+_FEW_FOR_TREES = 1000  # events of a log
 _BACKBONE = {
     "model_type": "bert",
     "hidden_size": 64,
@@ -279,7 +279,7 @@ def _sequence_recipe(guess: LogGuess) -> dict[str, Any]:
 
 def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
     if guess.is_table:  # chosen on validation parts of four public tables, see model_cards/tabular_families.md
-        model, trees, patience = {"embedding_dim": 16}, _trees(guess, "auto"), 2
+        model, trees, patience = {"embedding_dim": 16}, {"boosting_share": "auto"}, 2
     else:
         model, trees, patience = {"embedding_dim": 8, "use_numeric_skip": True}, _trees(guess), 1
     of_log = (
@@ -326,9 +326,9 @@ def _statistics(guess: LogGuess) -> list[str]:
     return [*_of_users(guess), *(["context"] if guess.schema["columns"].get("context") else [])]
 
 
-def _trees(guess: LogGuess, share: float | str = 0.5) -> dict[str, Any]:
-    """Boosted trees beside the network, where there is something to fit them on."""
-    return {"boosting_share": share} if guess.events.rows >= _FEW_FOR_TREES else {}
+def _trees(guess: LogGuess) -> dict[str, Any]:
+    """Boosted trees beside the network of a log, where there is something to fit them on."""
+    return {"boosting_share": 0.5} if guess.events.rows >= _FEW_FOR_TREES else {}
 
 
 def _template(guess: LogGuess) -> str:

@@ -37,6 +37,14 @@ def test_a_file_is_shown_as_it_would_be_trained_on(label, tmp_path, capsys):
     assert "age_bin" in printed
 
 
+def test_what_to_state_is_said_of_the_verb_that_takes_it(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("age,city\n" + "".join(f"{row % 40 + 20},c{row % 6}\n" for row in range(300)))
+    assert main(["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert "state it: --label COLUMN" in error
+    assert error.rstrip().endswith("These are options of `lmctr init`, which writes a schema to inspect.")
+
+
 def test_prepare_then_inspect(tmp_path, capsys):
     folder = tmp_path / "log"
     assert main(["data", "prepare", "synthetic", *SMALL, "--output", str(folder), "--num-behaviors", "10"]) == 0
@@ -261,7 +269,14 @@ def test_what_gives_the_label_away_is_said(tmp_path, capsys):
     told = labels + rng.normal(0, 0.1, 3000)
     rows = "\n".join(f"{label},{rng.normal():.3f},{copy:.3f}" for label, copy in zip(labels, told))
     (tmp_path / "rows.csv").write_text(f"label,x,paid\n{rows}\n")
-    arguments = ["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]
+    assert main(["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]) == 0  # a guess leaves it out
+    assert re.search(r"left out +paid +alone tells the label \(AUC 1\.00\)", capsys.readouterr().out)
+    fields = ", ".join(
+        f"{{name: {name}, type: numeric}}, {{name: {name}_bin, column: {name}, type: numeric, transform: quantile}}"
+        for name in ("x", "paid")
+    )
+    (tmp_path / "schema.yaml").write_text(f"files: rows.csv\nlabel: label\nfields: [{fields}]\n")
+    arguments = ["data", "inspect", str(tmp_path / "schema.yaml"), "--quiet"]
     arguments += ["--split", "rows", "--fractions", "0.6", "0.2", "0.2"]
     assert main(arguments) == 0
     out = capsys.readouterr().out
@@ -284,7 +299,7 @@ def test_leaks_of_impressions_are_said(monkeypatch, capsys):
 
 
 def test_a_data_file_is_a_table(tmp_path, capsys):
-    (tmp_path / "rows.csv").write_text("label,color,x\n" + "0,red,1.5\n1,,2\n0,blue,1.5\n1,,2\n" * 25)
+    (tmp_path / "rows.csv").write_text("label,color,x\n" + "0,red,1.5\n1,,2\n0,,2\n1,blue,1.5\n" * 25)
     arguments = ["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]
     assert main([*arguments, "--split", "rows", "--fractions", "0.6", "0.2", "0.2"]) == 0
     out = capsys.readouterr().out

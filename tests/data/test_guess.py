@@ -514,6 +514,8 @@ def test_what_is_no_log_is_a_table(tmp_path):
     file = write(tmp_path / "f.csv", table(ts=None))
     with pytest.raises(NoLogError, match=r"--model deepfm, without --item"):
         guess_log(file, given={"user": "user_id", "item": "item_id"})
+    with pytest.raises(NoLogError, match=r"--model deepfm, without --items and --users$"):
+        guess_log(file, file, file)
 
 
 def test_ids_that_most_rows_lack_are_not_guessed(tmp_path):

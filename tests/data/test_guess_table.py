@@ -159,12 +159,12 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
     """Among several columns of two values none of which has a label's name; a kind of visitor is no user, nor an id that never comes again."""
     words = ["no", "yes", "no", "no"] * (ROWS // 4)
     columns = {"weekend": [0, 1] * (ROWS // 2), "member": words, "visitor_type": list("ab") * (ROWS // 2)}
-    columns |= {"customer_id": [f"c{row}" for row in range(ROWS)], "sold": words[::-1]}
+    columns |= {"customer_id": [f"c{row}" for row in range(ROWS)], "sold": ["no", "no", "no", "yes", "no"] * (ROWS // 5)}
     guess = guess_table(write(tmp_path / "e.csv", columns))
     assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
     assert "group" not in guess.schema
     assert not next(entry for entry in guess.guesses if entry.role == "label").sure
-    columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": words}
+    columns_of_numbers = {"equals": [0, 1] * (ROWS // 2), "member": columns["sold"]}
     assert guess_table(write(tmp_path / "h.csv", columns_of_numbers), {"label": "equals"}).schema["label"] == "equals"
     blanks = {f" {name}": values for name, values in columns.items()}
     stated = guess_table(write(tmp_path / "f.csv", blanks), {"label": "member=no"})
@@ -285,6 +285,10 @@ def test_what_is_filled_after_the_label_is_no_field(tmp_path):
     assert left["aktion"] == f"'nichts' {says.format(zeros, others)}"
     assert left["sekunden"] == f"empty {says.format(zeros, others)}"
     assert "laune" in {field["name"] for field in guess.schema["fields"]}
+    with pytest.raises(
+        ValueError, match=r"no column is left to read \(ja: alone tells .*; eins: one value only\); name `fields`"
+    ):
+        guess_table(write(tmp_path / "g.csv", {"clicked": bits, "ja": bits, "eins": [1] * ROWS}))
     guess = guess_table(write(tmp_path / "f.csv", clicks(clicked=bits, fest=bits & (rng.random(ROWS) < 0.05))))
     assert "fest" in {field["name"] for field in guess.schema["fields"]}  # so rare that chance may do it
 

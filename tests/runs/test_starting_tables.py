@@ -51,7 +51,7 @@ def test_small_tables_are_read_in_small_batches(rows, size, clicks):
     (clicks / "more.csv").write_text("\n".join([head, *(lines * 8)[:rows]]) + "\n")
     training = recipe_for_file(TrainOptions(recipe="more.csv", model="deepfm"), say=lambda line: None)["training"]
     assert training["per_device_train_batch_size"] == size
-    assert training.get("boosting_share") == (None if rows < 1000 else "auto")
+    assert training["boosting_share"] == "auto"
 
 
 def test_only_tabular_families_read_a_table(clicks):

@@ -105,7 +105,9 @@ class _LogGuesser(Guesser):
         return self.found
 
     def _otherwise(self) -> str:
-        without = ", without --item" if "item" in self.given else ""
+        files = {"item": "item" in self.given, "items": self.found.items, "users": self.found.users}
+        without = [f"--{name}" for name, there in files.items() if there]
+        without = f", without {' and '.join(without)}" if without else ""
         return f" Clicks without users, items or times are a table: lmctr train {self.events.path} --model deepfm{without}"
 
     # ---- the four columns that every log has ----------------------------------------------------------------------

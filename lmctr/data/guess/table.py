@@ -100,6 +100,11 @@ class _TableGuesser(Guesser):
                 self.left.remove(name)
                 self._say("left out", name, why)
         schema["fields"] = [field for name in self.left for field in self._fields(name)]
+        if not schema["fields"]:
+            why = "; ".join(f"{guess.column}: {guess.why}" for guess in self.found.guesses if guess.role == "left out")
+            raise ValueError(
+                f"{self.events.path}: no column is left to read ({why}); name `fields` in a schema of your own."
+            )
         return self.found
 
     def _are_users(self, name: str) -> bool:
