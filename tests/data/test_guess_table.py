@@ -159,7 +159,10 @@ def test_the_last_column_may_be_the_label_and_the_users_come_again(tmp_path):
     """Among several columns of two values none of which has a label's name; a kind of visitor is no user, nor an id that never comes again."""
     words = ["no", "yes", "no", "no"] * (ROWS // 4)
     columns = {"weekend": [0, 1] * (ROWS // 2), "member": words, "visitor_type": list("ab") * (ROWS // 2)}
-    columns |= {"customer_id": [f"c{row}" for row in range(ROWS)], "sold": ["no", "no", "no", "yes", "no"] * (ROWS // 5)}
+    columns |= {
+        "customer_id": [f"c{row}" for row in range(ROWS)],
+        "sold": ["no", "no", "no", "yes", "no"] * (ROWS // 5),
+    }
     guess = guess_table(write(tmp_path / "e.csv", columns))
     assert guess.schema["label"] == {"column": "sold", "equals": "yes"}
     assert "group" not in guess.schema

@@ -358,7 +358,7 @@ def _from_dicts(data: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | 
         missing = [name for name in names if name not in row]
         if missing:
             raise ValueError(
-                f"row {number}: no column {', '.join(map(repr, missing))}; pass None for a missing value. It has {list(row)}."
+                f"row {number}: no column {', '.join(map(repr, missing))}; pass None (in JSON null) for a missing value. It has {list(row)}."
             )
     return pa.table({name: array_of([row[name] for row in data], name, (columns or {}).get(name)) for name in names})
 
