@@ -77,7 +77,7 @@ def launched(recipe_file, folder, config, *words):
         "--config_file",
         find_resource("recipes", config),
     ]
-    launcher += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
+    launcher += ["--num-processes", "2", "--mixed-precision", "no", "--main-process-port", "0"]
     words = ["-m", "lmctr", "train", recipe_file, "--output-dir", folder, "--data.baselines", "false", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
