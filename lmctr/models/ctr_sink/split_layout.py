@@ -238,7 +238,8 @@ def vectors_in_place(
     vectors = torch.einsum("bnh,bnp->bph", states, weight) / weight.sum(1).clamp_min(1)[..., None]
     mask = own.any(1)
     if not torch.compiler.is_exporting():
-        torch._assert_async(field_ids.max() < count, f"field_ids: a row has more than {count} elements (max_elements)")
+        most = model.config.max_elements or "max_positions"  # a size of the batch in a text would bind the graph to it
+        torch._assert_async(field_ids.max() < count, f"field_ids: a row has more than {most} elements (max_elements)")
         torch._assert_async((mask[:, 1:] <= mask[:, :-1]).all(), _GAP)
         alone = (own & is_sink[..., None]).any(1) <= (own.sum(1) == 1)
         torch._assert_async(alone.all(), _SHARED)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from test_split_layout import split_batch
 from tiny_models import batch_of, rows, sink_config
+from torch._dynamo.testing import CompileCounter
 from transformers import masking_utils
 
 from lmctr import CTRSinkForCTR
@@ -84,6 +85,19 @@ def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
         assert len(results[0][1]) == len(results[1][1])
         torch.testing.assert_close(results[1][0], results[0][0], atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(results[1][1], results[0][1], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("layout", "room"), [("split", 9), ("split", None), ("single", None)])
+def test_a_graph_is_made_once_for_all_lengths(layout, room):
+    """Once for the first batch, once more for any length."""
+    torch._dynamo.reset()
+    model = model_of("bert", layout=layout, field_projection_size=16, max_elements=room, max_sinks=room)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    for extra in (0, 3, 1, 8):
+        batch = split_batch(model.config, extra=extra)
+        compiled(**(batch if layout == "split" else {**batch, "field_ids": None}))
+    assert counter.frame_count == 2
 
 
 @pytest.mark.parametrize(("change", "message"), [
