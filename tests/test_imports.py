@@ -260,3 +260,97 @@ def test_lowest_versions_are_tried_in_every_room():
     elsewhere = {"utils", "training", "studies"}  # tests/cli/test_train.py and test_grid.py go through them
     extra = {"server", "benchmarks"}
     assert rooms - elsewhere - extra <= {name.split("/")[1] for name in named}
+
+
+# ---- tables -------------------------------------------------------------------------------------------------------------------
+
+BANKS = ("TableBank", "ZeroBank")
+READS = (
+    "embedding",
+    "embedding_bag",
+    "gather",
+    "index_select",
+    "narrow",
+    "take",
+    "take_along_dim",
+    "index_copy_",
+    "index_add_",
+)
+
+
+def last_name(node):
+    """The last word of `a.b[c].d` and of calls like `a.weight.detach()`, which are read through."""
+    while isinstance(node, (ast.Call, ast.Subscript)):
+        node = (
+            node.func.value
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            else getattr(node, "value", None)
+        )
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+
+
+def table_names(trees):
+    """The names under which the package holds tables: what is assigned from a bank or from many of them, and loops over `table_banks`."""
+    found = {"table", "bank"}
+    for tree in trees:
+        for node in ast.walk(tree):
+            made = (
+                (inner for inner in ast.walk(node.value) if isinstance(inner, ast.Call))
+                if isinstance(node, ast.Assign)
+                else ()
+            )
+            if any(last_name(call.func) in BANKS for call in made):
+                found |= {last_name(target) for target in node.targets}
+    return found - {None}
+
+
+def rows_read(tree, tables):
+    """Lines that take rows of the weight of a table, also one that was given a name."""
+
+    def is_weight(node, names):
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+            node = node.func.value  # .detach(), .float()
+        if isinstance(node, ast.Name):
+            return node.id in names
+        if isinstance(node, ast.Attribute) and node.attr == "data":
+            return is_weight(node.value, names)
+        return isinstance(node, ast.Attribute) and node.attr == "weight" and last_name(node.value) in tables
+
+    for scope in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] + [tree]:
+        nodes = list(ast.walk(scope)) if scope is not tree else list(tree.body)
+        names = set()
+        for node in nodes:
+            if isinstance(node, ast.Assign) and is_weight(node.value, names):
+                names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        for node in nodes:
+            if isinstance(node, ast.Subscript) and is_weight(node.value, names):
+                yield node.lineno
+            elif isinstance(node, ast.Call) and last_name(node.func) in READS:
+                given = [*node.args, *(keyword.value for keyword in node.keywords), getattr(node.func, "value", None)]
+                if any(is_weight(value, names) for value in given):
+                    yield node.lineno
+
+
+def test_only_the_table_bank_reads_rows_of_a_table():
+    """So that a table whose rows lie on several processes is a table like any other."""
+    trees = {path: ast.parse(path.read_text()) for path in FILES}
+    tables = table_names(trees.values())
+    assert {"table", "items", "bank"} <= tables
+    bank = ROOT / "models" / "common" / "table_bank.py"
+    wrong = {
+        f"{place_of(path)}:{line}" for path, tree in trees.items() if path != bank for line in rows_read(tree, tables)
+    }
+    assert wrong == set()
+
+
+@pytest.mark.parametrize(("code", "lines"), [
+    ("group.table.weight[rows]", [2]),
+    ("F.embedding(ids, self.items.weight, padding_idx=0)", [2]),
+    ("model.table.weight.detach().index_select(0, ids)", [2]),
+    ("torch.gather(input=bank.weight.data, dim=0, index=ids)", [2]),
+    ("weight = group.table.weight\n    return weight[ids]", [3]),
+    ("F.linear(self.table.weight, projection) + self.linear.weight[2:] + self.table(ids)[:, 0]", []),
+])  # fmt: skip
+def test_rows_that_are_read_elsewhere_are_found(code, lines):
+    found = rows_read(ast.parse(f"def read(self, ids):\n    {code}"), {"table", "items", "bank"})
+    assert sorted(set(found)) == lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -369,6 +370,11 @@ class Training:
 
     def _trainer(self, view: InputKind, processor: Any, args: CTRTrainingArguments) -> CTRTrainer:
         """A trainer with a new model, the same for the same seed."""
+        if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and args.device.type == "cpu":
+            raise ValueError(
+                "the launcher asks for FSDP, but the training is on the CPU, where accelerate shards nothing and each process would hold "
+                "the whole model; launch with recipes/accelerate/cpu2.yaml, or train on GPUs"
+            )
         if line := _says_of_stages(args, len(view.training_dataset())):
             self.say(line)
         set_seed(args.seed)

@@ -31,6 +31,7 @@ def test_layout_split_from_training_to_prediction(recipe_file, tmp_path, capsys)
     model, processor = load_run(folder)
     assert model.config.layout == processor.layout == "split"
     assert model.config.max_sinks == processor.num_behaviors
+    assert model.config.max_elements == processor.max_elements == 2 + 2 * processor.num_behaviors
     assert model.config.field_projection_size == 8
     assert main(["push", str(folder), "user/name", "--dry-run"]) == 0
     log, table = tiny_log(), pq.read_table(folder / "predictions" / "test.parquet").slice(0, 4)

@@ -5,6 +5,7 @@ import torch
 from tabular_inputs import FIELDS, MIXED_DIMS, make_batch
 
 import lmctr
+from lmctr.models.common.table_bank import TableBank
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer
 
@@ -58,3 +59,12 @@ def test_sparse_gradients_are_refused(tmp_path):
         CTRTrainer(model, args, data_collator=list)
     with pytest.raises(ValueError, match=r"regularize_tables.*trained sparsely"):
         lmctr.DNNConfig(**FIELDS, regularize_tables=True, sparse_embedding_grad=True)
+
+
+def test_a_table_of_several_processes_has_no_whole_rows():
+    """Its own rows alone would be penalised as if they were others."""
+    bank = TableBank(6, 2)
+    assert torch.equal(bank.block(range(2, 5)), bank.weight[2:5])
+    bank.mesh = object()
+    with pytest.raises(ValueError, match="lie on several processes; leave regularize_tables or shard_tables out"):
+        bank.block(range(2, 5))

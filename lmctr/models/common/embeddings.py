@@ -405,7 +405,7 @@ class FieldEmbedding(DerivedBuffers):
         for group in self.groups.values():
             for vocabulary, rows in group.rows_of.items():
                 field = vocabulary if vocabulary < self.num_categorical else own[vocabulary]
-                weights = group.table.weight[rows.start : rows.stop].float()
+                weights = group.table.block(rows).float()
                 total = total + self.strengths[field] * weights.square().sum()
             for given in group.pretrained.values():
                 if given.bank.weight.requires_grad:  # fixed vectors have no penalty

@@ -106,6 +106,14 @@ class TableBank(nn.Embedding):
         rows = (ids.to(starts.dtype) + starts) * mask
         return self._look_up(rows, 0), mask
 
+    def block(self, rows: range) -> torch.Tensor:
+        """Neighbouring rows as they are, (len(rows), d), for penalties on whole tables; of a table that lies in this process."""
+        if self.mesh is not None:
+            raise ValueError(
+                "regularize_tables: the table's rows lie on several processes; leave regularize_tables or shard_tables out"
+            )
+        return self.weight[rows.start : rows.stop]
+
     def _look_up(self, rows: torch.Tensor, padding: int | None) -> torch.Tensor:
         if self.mesh is None:
             return F.embedding(rows, self.weight, padding_idx=padding, sparse=self.sparse)

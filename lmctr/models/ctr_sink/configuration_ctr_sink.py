@@ -122,6 +122,8 @@ class CTRSinkConfig(CTRConfig):
         max_sinks (`int`, *optional*): most sinks of a row, as many as the processor makes (`CTRSinkProcessor.max_sinks`). With it no
             forward on an accelerator waits for the host, and a compiled one makes room for so many; `None`: each batch's own
             number, counted on the host (compiled: as many as tokens).
+        max_elements (`int`, *optional*): most elements of a row with `layout="split"` (`CTRSinkProcessor.max_elements`), for which a
+            compiled forward makes room; `None`: as many as tokens.
         sink_bias_layers (`list[int]`, `"all"` or `None`):
             Layers with sink-bias attention (Eq. 9-11). `None`: the backbone's default (first half for decoders, first third
             for Qwen3, first two for encoders) when `sink_kind="sink"`, no layer otherwise. `[]`: none, which a backbone of a
@@ -185,6 +187,7 @@ class CTRSinkConfig(CTRConfig):
     num_sink_buckets: int = 100
     sink_embedding_dim: int = 128
     max_sinks: int | None = None
+    max_elements: int | None = None
     sink_bias_layers: str | list[int] | None = None
     sink_bias_causal: bool = True
     sink_bias_scale_init: float | None = None
@@ -329,7 +332,8 @@ class CTRSinkConfig(CTRConfig):
             self._require(able, "encoder_prefix", needs)
         self._require_whole("num_sink_buckets", "sink_embedding_dim", "head_hidden_size", "field_projection_size")
         self._require_whole("num_statistics", least=0)
-        self._require_whole(*(key for key in ("max_sinks", "sink_bias_head_dim") if getattr(self, key) is not None))
+        given = ("max_sinks", "max_elements", "sink_bias_head_dim")
+        self._require_whole(*(key for key in given if getattr(self, key) is not None))
         self._require_widths("statistics_hidden_sizes")
         knots = all(abs(knot) < float("inf") for knot in self.statistics_knots)
         self._require(knots, "statistics_knots", "a list of finite numbers, in standard deviations of a statistic")

@@ -185,8 +185,9 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             # Without a look from the host: room for as many as there may be, and checks where the batch is.
             most = min(bound or is_sink.shape[1], is_sink.shape[1])
             allowed = 0 if self.config.sink_kind == "none" else most
+            told = bound if allowed else 0  # a size of the batch in a text would bind the graph to it
             torch._assert_async(
-                counted <= allowed, f"sink_buckets: a row has more than {allowed} sinks (config.max_sinks)"
+                counted <= allowed, f"sink_buckets: a row has more than {told} sinks (config.max_sinks)"
             )
             torch._assert_async(highest < self.config.num_sink_buckets, "sink_buckets: a bucket is out of range")
             return sink_buckets, locate_sinks(is_sink, most)

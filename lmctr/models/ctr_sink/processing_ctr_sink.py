@@ -196,6 +196,14 @@ class CTRSinkProcessor(ProcessorMixin):
         return None if self.sink_kind == "none" else self.num_behaviors * lists
 
     @property
+    def max_elements(self) -> int | None:
+        """Most elements of a row with `layout="split"`, for the model's `max_elements`; None with another layout."""
+        headers = len(self.prompt.feedback) if self.feedback == "groups" else 0
+        behaviors = self.num_behaviors * max(headers, 1)
+        # The prompt's opening and the target; per list its header; behaviours, and their sinks.
+        return 2 + headers + behaviors + (self.max_sinks or 0) if self.layout == "split" else None
+
+    @property
     def signals(self) -> tuple[str, ...]:
         """The sink signals, always as a tuple."""
         return (self.sink_signal,) if isinstance(self.sink_signal, str) else tuple(self.sink_signal)

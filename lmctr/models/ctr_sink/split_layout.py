@@ -54,6 +54,8 @@ __all__ = [
 
 
 _CHUNK = 512  # fields that are encoded for a store at once
+_GAP = "field_ids: the elements of each row must be numbered 0, 1, ... without a gap; padding is -1"
+_SHARED = "field_ids: a sink shares its element with other tokens; a sink is an element of its own"
 
 
 class Fields(NamedTuple):
@@ -99,10 +101,10 @@ def cut_fields(
     filled = (tokens > 0).view(batch, num_elements)
     numbers = torch.arange(num_elements, device=field_ids.device)
     if not bool((filled == (numbers < filled.sum(1, keepdim=True))).all()):
-        raise ValueError("field_ids: the elements of each row must be numbered 0, 1, ... without a gap; padding is -1")
+        raise ValueError(_GAP)
     is_sink = (sink_buckets[..., 0] >= 0) & real
     if bool((tokens[element[is_sink]] > 1).any()):
-        raise ValueError("field_ids: a sink shares its element with other tokens; a sink is an element of its own")
+        raise ValueError(_SHARED)
     buckets = sink_buckets.new_full((batch * num_elements, sink_buckets.shape[-1]), -1)
     buckets[element[is_sink]] = sink_buckets[is_sink]
 
@@ -217,11 +219,16 @@ def encode_in_place(
 def vectors_in_place(
     model: PreTrainedModel, input_ids: torch.Tensor, field_ids: torch.Tensor, sink_buckets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The vectors (B, P, H) of the elements, which are real (B, P), and their buckets (B, P, S), for exported graphs: the numbers of
-    `cut_fields` and `encode_fields` without shapes that depend on the texts, but for P; checks nothing."""
-    count = (field_ids.max() + 1).clamp_min(2).item()  # a graph takes two places or more
-    torch._check(count >= 2)
-    torch._check(count <= min(input_ids.shape[1], model.max_positions or input_ids.shape[1]))
+    """The vectors (B, P, H) of the elements, which are real (B, P), and their buckets (B, P, S), as one graph: the numbers of
+    `cut_fields` and `encode_fields` without shapes that depend on the texts. P is the longest row's in exported graphs, which check
+    nothing; else `config.max_elements`, and no look from the host."""
+    count = input_ids.shape[1] if model.max_positions is None else min(model.max_positions, input_ids.shape[1])
+    if torch.compiler.is_exporting():
+        most, count = count, (field_ids.max() + 1).clamp_min(2).item()  # a graph takes two places or more
+        torch._check(count >= 2)
+        torch._check(count <= most)
+    elif model.config.max_elements is not None:
+        count = min(model.config.max_elements, count)
     own = field_ids[..., None] == torch.arange(count, device=field_ids.device)
     is_sink = (sink_buckets[..., 0] >= 0) & (field_ids >= 0)
     is_word = torch.zeros_like(is_sink) if model.sink_embedding is None else is_sink  # its own token is not looked up
@@ -230,6 +237,12 @@ def vectors_in_place(
     weight = own.to(states.dtype)
     vectors = torch.einsum("bnh,bnp->bph", states, weight) / weight.sum(1).clamp_min(1)[..., None]
     mask = own.any(1)
+    if not torch.compiler.is_exporting():
+        most = model.config.max_elements or "max_positions"  # a size of the batch in a text would bind the graph to it
+        torch._assert_async(field_ids.max() < count, f"field_ids: a row has more than {most} elements (max_elements)")
+        torch._assert_async((mask[:, 1:] <= mask[:, :-1]).all(), _GAP)
+        alone = (own & is_sink[..., None]).any(1) <= (own.sum(1) == 1)
+        torch._assert_async(alone.all(), _SHARED)
     first = own.long().argmax(1)[..., None].expand(-1, -1, sink_buckets.shape[-1])
     return vectors, mask, torch.where(mask[..., None], sink_buckets.gather(1, first), -1)
 
@@ -298,11 +311,12 @@ def forward_split(
         if attention_mask is not None:
             field_ids = field_ids.masked_fill(~attention_mask.bool(), -1)
         buckets, _ = model.locate(input_ids, sink_buckets)
-    if field_vectors is None and torch.compiler.is_exporting():
+    ahead, config, spec = model.config.items_ahead, model.config, model.config.backbone_spec
+    stored = ahead == "frozen" or (ahead == "epoch" and model.training)
+    cut = stored or "sliding_attention" in (getattr(config.text_config, "layer_types", None) or ())
+    if field_vectors is None and (torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not cut)):
         field_vectors, mask, buckets = vectors_in_place(model, input_ids, field_ids, buckets)
     elif field_vectors is None:
-        ahead = model.config.items_ahead
-        stored = ahead == "frozen" or (ahead == "epoch" and model.training)
         fields = cut_fields(
             input_ids,
             field_ids,
@@ -336,7 +350,6 @@ def forward_split(
     if model.sink_embedding is not None:
         embeds = model.sink_embedding(buckets.clamp_min(0)).to(field_vectors.dtype)
         field_vectors = torch.where(is_sink[..., None], embeds, field_vectors)
-    config, spec = model.config, model.config.backbone_spec
     extra = {} if model.sink_bias is None else {"sink_context": sinks}
     first, stop = config.num_lower_layers, config.text_config.num_hidden_layers
     if output_attentions and model.language_model.config._attn_implementation != "eager":

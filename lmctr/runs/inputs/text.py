@@ -39,6 +39,7 @@ _SET_BY_DATA = {
     "feedback": "feedback",
     "num_behaviors": "num_behaviors",
     "max_sinks": "num_behaviors",
+    "max_elements": "num_behaviors",
     "num_history_fields": "prompt",
     "num_target_fields": "prompt",
     "num_statistics": "statistics",
@@ -328,6 +329,7 @@ class TextInput(LogInput):
             "sink_order": self.data["order"],
             "feedback": self.data["feedback"],
             "max_sinks": processor.max_sinks,
+            "max_elements": processor.max_elements,
             "processor_fingerprint": processor.fingerprint,
         }
         if processor.layout == "fields":

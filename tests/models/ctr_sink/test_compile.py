@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from test_split_layout import split_batch
 from tiny_models import batch_of, rows, sink_config
+from torch._dynamo.testing import CompileCounter
 from transformers import masking_utils
 
 from lmctr import CTRSinkForCTR
@@ -12,7 +14,7 @@ LABELS = torch.tensor([1.0, 0.0, 1.0])
 
 def model_of(backbone, **values):
     torch.manual_seed(0)
-    return CTRSinkForCTR(sink_config(backbone, sink_bias_layers="all", **values)).eval()
+    return CTRSinkForCTR(sink_config(backbone, **({"sink_bias_layers": "all"} | values))).eval()
 
 
 @pytest.mark.parametrize(("backbone", "values"), [
@@ -60,6 +62,59 @@ def test_forward_on_an_accelerator_reads_nothing_back(backbone, monkeypatch):
     assert model_of(backbone, max_sinks=7).to("meta")(**batch).logits.shape == (3,)
     with pytest.raises(NotImplementedError, match="meta"):
         model_of(backbone).to("meta")(**batch)
+
+
+@pytest.mark.parametrize(("backbone", "side", "values"), [
+    ("bert", "right", {"max_elements": None, "sink_signal": ["recency", "feedback"]}), ("roberta", "left", {"sink_kind": "cls"}),
+    ("qwen2", "right", {"max_sinks": 4}), ("qwen3", "left", {"field_norm": True}), ("bert", "right", {"sink_kind": "none", "sink_bias_layers": None}),
+])  # fmt: skip
+def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
+    """Of batches of other elements, compiled once; logits, gradients and both poolings."""
+    torch._dynamo.reset()
+    values = {"layout": "split", "field_projection_size": 16, "max_elements": 9} | values
+    model = model_of(backbone, **values).double()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for seed, pooling in ((0, "all"), (1, "all"), (1, model.poolings[-1])):
+        batch = {**split_batch(model.config, side, seed=seed, extra=2), "labels": LABELS, "pooling": pooling}
+        results = []
+        for run in (model, compiled):
+            model.zero_grad()
+            out = run(**batch)
+            out.loss.backward()
+            results.append((out.logits.detach(), [p.grad for p in model.parameters() if p.grad is not None]))
+        assert len(results[0][1]) == len(results[1][1])
+        torch.testing.assert_close(results[1][0], results[0][0], atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(results[1][1], results[0][1], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("layout", "room"), [("split", 9), ("split", None), ("single", None)])
+def test_a_graph_is_made_once_for_all_lengths(layout, room):
+    """Once for the first batch, once more for any length."""
+    torch._dynamo.reset()
+    model = model_of("bert", layout=layout, field_projection_size=16, max_elements=room, max_sinks=room)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    for extra in (0, 3, 1, 8):
+        batch = split_batch(model.config, extra=extra)
+        compiled(**(batch if layout == "split" else {**batch, "field_ids": None}))
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda batch, sink: None, "more than 4 elements"),
+    (lambda batch, sink: batch["field_ids"].masked_fill_(batch["field_ids"] == 1, 2), "without a gap"),
+    (lambda batch, sink: batch["field_ids"].masked_fill_(sink, 0), "a sink shares its element|without a gap"),
+])  # fmt: skip
+def test_a_graph_of_split_rows_refuses_wrong_elements(change, message):
+    torch._dynamo.reset()
+    most = 4 if "more" in message else 9
+    model = model_of("bert", layout="split", field_projection_size=16, max_elements=most)
+    batch = split_batch(model.config)
+    change(batch, batch["sink_buckets"] >= 0)
+    with pytest.raises(RuntimeError, match=message):
+        torch.compile(model, fullgraph=True, backend="eager")(**batch)
+    with pytest.raises(ValueError, match=r"max_elements=0.*a whole number of at least 1"):
+        sink_config(max_elements=0)
 
 
 def test_more_sinks_than_the_model_makes_room_for_are_an_error():

@@ -37,6 +37,9 @@ def test_field_ids_number_the_elements(tokenizers, kind, options, side):
     batch, plain = processor(**call), single(**call)
     assert sorted(batch) == sorted([*plain, "field_ids"]) == sorted(processor.model_input_names)
     assert all(torch.equal(batch[key], plain[key]) for key in plain)
+    most = int(batch["field_ids"].max()) + 1
+    assert processor.max_elements - most in (0, 1)  # 1: without a last sink, or without an opening
+    assert single.max_elements is None
     for row in range(6):
         elements = []
         sample(
