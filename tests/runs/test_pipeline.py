@@ -55,7 +55,7 @@ def test_rows_of_tables(folder, tabular, tmp_path):
 
 
 def test_a_task_without_a_model_asks_for_one():
-    with pytest.raises(ValueError, match='model is missing: click-prediction has no default.*model="runs/din"'):
+    with pytest.raises(ValueError, match=r'model is missing: click-prediction has no default.*model="runs/din"'):
         pipeline("click-prediction")
 
 
