@@ -353,7 +353,7 @@ LEAST = {"tabular": {"vocab_sizes": [8] * 4}, "sequence": {"item_vocab_size": 9}
 
 @pytest.mark.parametrize("model_type", [family.model_type for family in families()])
 def test_values_of_another_type_are_named(model_type):
-    """A configuration refuses them by a `ValueError`, or by transformers' own error of types; one of Python would name no key."""
+    """A configuration refuses them by a `ValueError`, by no error of Python's, which would name no key, and by no later one."""
     config_class = family_of(model_type).load("Config")
     given = LEAST.get(family_of(model_type).input, {})
     given = given | ({"num_tokens": 4} if hasattr(config_class, "num_tokens") else {})
@@ -363,9 +363,13 @@ def test_values_of_another_type_are_named(model_type):
         for value in ("x", {}, [-1], None):
             with contextlib.suppress(*REFUSED):
                 config_class(**given | {name: value})
-        if config_class.__dataclass_fields__[name].type is bool:
-            with pytest.raises(REFUSED, match=f"{name}='false' is not accepted; use True or False"):
-                config_class(**given | {name: "false"})
+        for value in (
+            object(),
+            [1j],
+            *(["false"] if config_class.__dataclass_fields__[name].type is bool else ()),
+        ):
+            with pytest.raises(ValueError, match=rf"^{config_class.__name__}: {name} must be .*, got "):
+                config_class(**given | {name: value})
 
 
 @pytest.mark.parametrize(
@@ -376,9 +380,10 @@ def test_values_of_another_type_are_named(model_type):
         ({"initializer_range": None}, "DeepFMConfig: initializer_range must be a number, got null"),
         ({"pretrained_dims": ["x"]}, "DeepFMConfig: pretrained_dims must be .*, got "),
         ({"hidden_units": -3}, "hidden_units"),
-        ({"task_names": "click"}, "task_names='click' is not accepted; use a list of different names"),
+        ({"task_names": "click"}, r"task_names must be a list of text or null, got 'click' \(text\)"),
+        ({"pretrained_dims": {"C0": 4.5}}, r"pretrained_dims must be a mapping or null, got {'C0': 4.5}"),
     ],
 )
-def test_an_error_of_python_becomes_the_key(values, message):
+def test_a_value_of_another_type_is_told_with_what_is_accepted(values, message):
     with pytest.raises(ValueError, match=message):
         lmctr.DeepFMConfig(**LEAST["tabular"] | values)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,22 +31,11 @@ __all__ = [
     "save_figure",
 ]
 
+logger = logging.getLogger(__name__)
+
 _SINK_COLOUR = "#c1272d"
 _TARGET_COLOUR = "#0b6e4f"
 _SATURATED = 0.995  # weights above this quantile share the darkest colour
-# Fonts with Chinese, Japanese and Korean characters, used after the default one where they are installed.
-_CJK_FONTS = (
-    "Noto Sans CJK SC",
-    "Noto Sans SC",
-    "Source Han Sans SC",
-    "WenQuanYi Micro Hei",
-    "WenQuanYi Zen Hei",
-    "PingFang SC",
-    "Hiragino Sans GB",
-    "Microsoft YaHei",
-    "SimHei",
-    "Arial Unicode MS",
-)
 
 
 def require_matplotlib() -> None:
@@ -84,7 +75,17 @@ def plot_attention_map(
 
     count = len(attention.tokens)
     places, labels = _labels(attention, max_labels)
-    with rc_context({"font.family": _fonts()}):
+    title = title if title is not None else _map_title(attention)
+    fonts, missing = _fonts("".join([*labels, title]))
+    if missing:
+        labels = [re.sub(f"[{re.escape(missing)}]+", f"#{place}", label) for place, label in zip(places, labels)]
+        logger.warning(
+            "%s: no installed font has %s: such texts are labelled by their places (#7), which attention_map(...).tokens and the JSON file of "
+            "`lmctr analyze attention` resolve; a font such as Noto Sans CJK, once installed, is found",
+            path,
+            _short(missing),
+        )
+    with rc_context({"font.family": fonts}):
         # Wide enough for labels of 7 points at the places that are closest to each other, within bounds.
         slots = count / min(np.diff(places), default=count)
         side = float(np.clip(0.15 * slots, 5.0, 10.0))
@@ -113,7 +114,7 @@ def plot_attention_map(
         note = "; numbers after a sink are its buckets" if _buckets_differ(attention) else ""
         axes.set_xlabel(f"key (attended to){note}")
         axes.set_ylabel("query")
-        axes.set_title(title if title is not None else _map_title(attention), fontsize=10, pad=12)
+        axes.set_title(title, fontsize=10, pad=12)
         bar = axes.figure.colorbar(image, cax=axes.inset_axes((1 + 0.35 / side, 0.15, 0.2 / side, 0.7)), extend="max")
         bar.set_label("attention weight (square-root scale)", fontsize=8)
         bar.ax.tick_params(labelsize=7)
@@ -151,7 +152,7 @@ def plot_layer_curves(
         ("Attention to sinks (Eq. 7)", "mean_to_sinks", "mean_uniform_to_sinks"),
         ("Attention between sinks (Eq. 8)", "mean_between_sinks", "mean_uniform_between_sinks"),
     )
-    with rc_context({"font.family": _fonts()}):
+    with rc_context({"font.family": _fonts("".join([*runs, title or ""]))[0]}):
         figure = new_figure(9.5, 4.2)
         for axes, (name, curve, level) in zip(figure.subplots(1, 2), panels):
             levels = [getattr(m, level) for m in runs.values() if m.num_without_sinks < m.num_samples]
@@ -255,11 +256,32 @@ def _map_title(attention: AttentionMap) -> str:
     return f"Attention, {layer}, {head}"
 
 
-def _fonts() -> list[str]:
+def _fonts(text: str) -> tuple[list[str], str]:
+    """The default fonts and, for what they lack of a text, those installed that have most of it; the characters that none has."""
     from matplotlib import font_manager, rcParams
 
-    installed = {entry.name for entry in font_manager.fontManager.ttflist}
-    return [*rcParams["font.family"], *(name for name in _CJK_FONTS if name in installed)]
+    names, missing = list(rcParams["font.family"]), {sign for sign in text if not sign.isspace()}
+    for name in names:
+        missing -= _covered(missing, name)
+    # Last Resort fonts have a box for everything.
+    others = sorted({entry.name for entry in font_manager.fontManager.ttflist if "Last Resort" not in entry.name})
+    while (
+        missing
+        and (found := max(((_covered(missing, name), name) for name in others), key=lambda one: len(one[0])))[0]
+    ):
+        names.append(found[1])
+        missing -= found[0]
+    return names, "".join(sorted(missing))
+
+
+def _covered(signs: set[str], name: str) -> set[str]:
+    """The characters that a font has a glyph for."""
+    from matplotlib import font_manager
+
+    with suppress(OSError, RuntimeError):  # the list that matplotlib keeps may name a file that is gone
+        font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=[name])))
+        return {sign for sign in signs if font.scalable and font.get_char_index(ord(sign))}
+    return set()
 
 
 def new_figure(width: float, height: float, layout: str | None = "constrained") -> Figure:

@@ -217,6 +217,11 @@ def find(name_or_path: str | os.PathLike, kind: str | None = None) -> Loader:
         return _of_hub(name, kind)
     if path.suffix.lower() in (".yaml", ".yml"):
         return _schema(path, kind)
+    if (path / "config.json").is_file():
+        raise ValueError(
+            f"{path}: the folder of a model, which holds no data; accepted: the name or the path of a data set. What it was trained on "
+            "stands in its recipe.yaml: data.name, data.path and data.options."
+        )
     if kind != "impressions" and path.exists():
         return _log_folder(path) if kind == "log" or (kind is None and path.is_dir()) else _data_file(path)
     raise ValueError(_unknown(name, kind))

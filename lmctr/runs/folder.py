@@ -378,7 +378,14 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
     """
     run = RunFolder(Path(path))
     if not run.path.is_dir():
-        raise FileNotFoundError(f"run folder {str(path)!r} does not exist; give the folder that `lmctr train` wrote")
+        more = (
+            ""
+            if state == "model"
+            else ", with its metrics, scores and checkpoints; a model of the Hub comes without them"
+        )
+        raise FileNotFoundError(
+            f"run folder {str(path)!r} does not exist; give the folder that `lmctr train` wrote{more}"
+        )
     if state == "model":
         check_links(run.path)
         _ = run.config

@@ -166,4 +166,16 @@ def _answer(logits: np.ndarray, tasks: tuple[str, ...]) -> dict[str, Any]:
     return {"score": dict(zip(tasks, scores.tolist())), "logit": dict(zip(tasks, logits.tolist()))}
 
 
-PIPELINE_REGISTRY.register_pipeline(TASK, ClickPredictionPipeline, pt_model=AutoModelForCTR)
+class _NoDefault(dict):
+    """What transformers takes the model of a task from where none is given: click models are of one's own data, none stands for all."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise ValueError(
+            f"model is missing: {TASK} has no default model; accepted: a run folder, any folder that from_pretrained loads, a Hub id or a "
+            f'loaded model: pipeline("{TASK}", model="runs/din")'
+        )
+
+
+PIPELINE_REGISTRY.register_pipeline(
+    TASK, ClickPredictionPipeline, pt_model=AutoModelForCTR, default=_NoDefault(model=None)
+)

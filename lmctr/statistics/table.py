@@ -238,15 +238,16 @@ def category_columns(catalogue: pa.Table) -> tuple[str, ...]:
     return tuple(found[:MAX_COLUMNS])
 
 
-def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Codes of all items' categories in one array, lengths (I,) of each item's, and the categories; by [`ITEM`] each item is its own.
+def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray, Sequence[str | int]]:
+    """Codes of all items' categories in one array, lengths (I,) of each item's, and the categories; by [`ITEM`] each item is its own,
+    called by its row: the texts of all ids would be made to be counted.
 
     Raises:
         ValueError: no such column, or one that holds neither texts nor lists.
     """
     if name == ITEM:
         size = catalogue.num_rows
-        return np.arange(size), np.ones(size, dtype=np.int64), catalogue[ITEM].cast(pa.string()).to_pylist()
+        return np.arange(size), np.ones(size, dtype=np.int64), range(size)
     if name == "genres" and name not in catalogue.column_names and "genre" in catalogue.column_names:
         name = "genre"
     if name not in catalogue.column_names or not (

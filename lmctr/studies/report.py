@@ -114,9 +114,9 @@ def build_report(
         FileNotFoundError, ValueError: no finished run, broken files, a run given twice.
         MissingExtraError: plots without matplotlib.
     """
+    folders = [open_run(path) for path in runs]
     if plots:
         require_matplotlib()
-    folders = [open_run(path) for path in runs]
     found = [_read(name, folder, split) for name, folder in zip(run_names(folders), folders)]
     groups = _groups(found)
     draw = _drawer() if plots else None

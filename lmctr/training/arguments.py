@@ -107,7 +107,8 @@ class CTRTrainingArguments(TrainingArguments):
             where it has none, new ones are fitted.
         refit (`bool`, defaults to `False`):
             `lmctr train` chooses the number of steps on the validation part, then trains again, from the same seed, on training and
-            validation together for as many steps in proportion to the samples; that model is saved and measured on the test part. With
+            validation together for as many steps in proportion to the samples; that model is saved and measured on the test part. The
+            samples are those of before, of both parts, where `data.max_train_samples` and `max_eval_samples` drew some. With
             `load_best_model_at_end` false all steps are taken.
         from_run (`str`, *optional*):
             `lmctr train` goes on from this finished run (`--from RUN`): the run's processor gets ids for the new values of the training part

@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
@@ -201,7 +202,7 @@ def type_error_of(value: Any, names: Iterable[str]) -> str | None:
 
 def _is_of(hint: Any, value: Any) -> bool:
     try:
-        TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True)).validate_python(value)
+        _adapter(hint).validate_python(value)
     except ValidationError:
         return False
     except PydanticUserError:  # a dataclass that pydantic cannot read
@@ -209,6 +210,12 @@ def _is_of(hint: Any, value: Any) -> bool:
     return True
 
 
+@lru_cache(maxsize=1024)
+def _adapter(hint: Any) -> TypeAdapter:
+    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+
+
+@lru_cache(maxsize=4096)
 def _type_of(cls: type, name: str) -> Any:
     """Type of one field; base classes may hold annotations of other fields that cannot be evaluated here."""
     owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))

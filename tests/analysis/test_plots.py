@@ -1,6 +1,7 @@
 """Pictures: what they label and mark, and that they are written."""
 
 import builtins
+import re
 import sys
 from itertools import pairwise
 
@@ -202,7 +203,31 @@ def test_missing_matplotlib_names_the_extra(tmp_path, monkeypatch):
     assert not (tmp_path / "a.png").exists()
 
 
-def test_fonts_start_with_the_default():
+def test_fonts_are_those_that_have_the_characters(monkeypatch):
     import matplotlib
+    from matplotlib import font_manager
 
-    assert _fonts()[: len(matplotlib.rcParams["font.family"])] == matplotlib.rcParams["font.family"]
+    default = matplotlib.rcParams["font.family"]
+    assert _fonts("plain text") == (default, "")
+    script = "\u1d81"  # of a font that matplotlib brings, and not of its default one
+    fonts, missing = _fonts(f"a{script}")
+    assert (fonts[:-1], missing) == (default, "")
+    chosen = font_manager.findfont(font_manager.FontProperties(family=fonts[-1:]))
+    assert font_manager.get_font(chosen).get_char_index(ord(script))
+    only = [one for one in font_manager.fontManager.ttflist if one.name == "DejaVu Sans"]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", only)
+    assert _fonts(f"a{script}") == (default, script)
+
+
+def test_labels_that_no_font_can_draw_are_places(tmp_path, monkeypatch, caplog, recwarn):
+    from matplotlib import font_manager
+
+    only = [one for one in font_manager.fontManager.ttflist if one.name == "DejaVu Sans"]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", only)
+    shown = map_of(4, [2], tokens=["\u9738\u738b", "Heat", "", "X\u59ec"])
+    path = plot_attention_map(shown, tmp_path / "map.svg")
+    assert [str(warning.message) for warning in recwarn if "missing" in str(warning.message)] == []
+    (line,) = caplog.messages
+    assert "no installed font has \u59ec\u738b\u9738: such texts are labelled by their places" in line
+    words = re.findall(r"<!-- (.*) -->", path.read_text())
+    assert {"#0", "Heat", "X#3"} <= set(words)

@@ -49,6 +49,7 @@ def test_files_and_table_of_one_run(copy_of, capsys):
     assert content["command"].startswith("lmctr analyze attention")
     (entry,) = content["runs"]
     assert entry["num_samples"] == 12
+    assert "[SINK]" in entry["map"].pop("tokens")
     assert entry["map"] == {"sample": 3, "event": entry["samples"]["event"][3], "layer": 1, "head": "mean"}
     assert entry["sink_bias_layers"] == [0, 1]
 

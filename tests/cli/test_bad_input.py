@@ -324,6 +324,22 @@ def test_a_tokenizer_that_does_not_know_the_texts_says_so(shop, tmp_path, capsys
     assert "it reads all of that as [UNK]" in line
 
 
+def test_a_behaviour_longer_than_the_room_is_told(shop, tmp_path, capsys):
+    """It drops itself and all before it: whole histories, of which the share of truncated samples alone says nothing."""
+    recipe = write_backbone(tmp_path / "backbone", AutoTokenizer.from_pretrained(shop))
+    recipe.append(("model.sink_token", "[CTR_SINK]"))
+    shown = []
+    for length in (17, 128):
+        train(tmp_path, recipe=[*recipe, ("data.max_length", length)])
+        shown.append([line for line in capsys.readouterr().out.splitlines() if "lost their whole history" in line])
+        shutil.rmtree(tmp_path / "run")
+    assert shown[1] == []
+    assert re.search(
+        r"[\d.]+% of samples lost .* data.max_length \(17\) leaves .*; raise data.max_length, or shorten title",
+        *shown[0],
+    )
+
+
 # ---- run folders and checkpoints ----------------------------------------------------------------------------------
 
 NAMED = {  # file: (message without it, message when it is cut off)

@@ -73,6 +73,13 @@ def test_errors_name_what_is_known(call, message):
         call()
 
 
+@pytest.mark.parametrize("kind", [None, "log", "table"])
+def test_a_model_is_no_data_set(tmp_path, kind):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"the folder of a model, which holds no data; accepted: .* data.name"):
+        load(tmp_path, kind=kind)
+
+
 def test_options_of_generated_data_are_their_settings():
     assert "num_users" in inspect.signature(synthetic_log).parameters
     assert {"seed", "num_topics", "days"} <= set(find("synthetic").options)

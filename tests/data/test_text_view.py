@@ -121,6 +121,24 @@ def test_truncation_counts(tokenizers, log):
     assert view.truncation([])["samples"] == 0
 
 
+def test_histories_of_which_nothing_fits_are_counted(tokenizers, log):
+    """Head and target are never cut, so a short maximum length leaves room for them alone."""
+    events = log.sample_events()
+    fixed = TextView(log, CTRSinkProcessor(tokenizers["bert"], num_behaviors=1)).lengths(
+        events[log.history_lengths(events) == 0]
+    )
+    processor = CTRSinkProcessor(
+        tokenizers["bert"], num_behaviors=5, max_length=int(fixed.max()) + 4, sink_kind="sink"
+    )
+    view = TextView(log, processor)
+    batch = view.batch(events)
+    sinks = (batch["input_ids"] == processor.sink_token_id).sum(1).numpy()
+    emptied = (sinks == 0) & (log.history_lengths(events) > 0)
+    counts = view.truncation(events)
+    assert counts["share_emptied"] == emptied.mean() > 0
+    assert counts["share_emptied"] < counts["share_truncated"]
+
+
 def test_lengths_in_chunks_and_empty(tokenizers, log, monkeypatch):
     view = TextView(log, CTRSinkProcessor(tokenizers["bert"], max_length=80))
     events = log.sample_events()

@@ -107,3 +107,12 @@ def test_flags_are_written_with_hyphens():
 def test_python_of_a_page_compiles(page):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
         compile(block, str(page), "exec")
+
+
+def test_lines_of_prose_are_short():
+    """At most 160 characters, in pages and cards; tables and code as they are, and the template of cards, whose lines are expressions."""
+    cards = [path for path in (ROOT / "model_cards").glob("*.md") if path.name != "template.md"]
+    for page in [*PAGES, *cards]:
+        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+        found = [line for line in prose.splitlines() if len(line) > 160 and not line.startswith("|")]
+        assert found == [], place_of(page)

@@ -54,6 +54,11 @@ def test_rows_of_tables(folder, tabular, tmp_path):
     assert again(ROWS) == pipe(ROWS)
 
 
+def test_a_task_without_a_model_asks_for_one():
+    with pytest.raises(ValueError, match=r'model is missing: click-prediction has no default.*model="runs/din"'):
+        pipeline("click-prediction")
+
+
 def test_what_does_not_belong_together(folder, tabular):
     other = lmctr.TabularFeatureProcessor(
         [{"name": "ad", "type": "categorical"}, {"name": "price", "type": "numeric"}]

@@ -109,6 +109,20 @@ def test_refitting_is_one_training_on_both_parts(tmp_path, kind):
     assert kept[0].equals(kept[1])
 
 
+@pytest.mark.parametrize("kind", RECIPES)
+def test_samples_that_were_drawn_are_trained_on_again(tmp_path, kind):
+    """Those of validation come beside them; logs and tables alike."""
+    overrides = {
+        "training.refit": True,
+        "data.max_train_samples": 90,
+        "data.max_eval_samples": 40,
+        "data.baselines": False,
+    }
+    run = train(RECIPES[kind], output_dir=tmp_path / "run", overrides=overrides)
+    assert run.metrics["before_refit"]["training_samples"]["model"] == 90
+    assert run.metrics["training_samples"]["model"] == 90 + 40
+
+
 @pytest.mark.parametrize(("kind", "when"), [("table", "chosen"), ("sequence", "half"), ("table", "end")])
 def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch, kind, when):
     """Killed before the second training, in it, and when all but the metrics is written; the first training is not repeated."""

@@ -13,6 +13,7 @@ from lmctr.data import InteractionLog
 from lmctr.statistics import STATISTIC_SETS, ItemStatistics, StatisticsReader, resolve_statistics, statistic
 from lmctr.statistics.reader import EventRows, sample_statistics
 from lmctr.statistics.scan import scan
+from lmctr.statistics.table import ITEM, category_values
 
 GENRES = [["a", "b"], ["b"], [], ["a", "c", "b"], ["c"], None] * 5
 YEARS = [1990, None, 2001, 2010, 1977, 2000] * 5
@@ -355,3 +356,8 @@ def test_counting_in_parts_is_counting_in_the_whole(monkeypatch):
     np.testing.assert_array_equal(reader.raw(log, events), wanted)
     assert len(sizes) > 6
     assert max(sizes) < 130  # 40, and the events of one more user or item
+
+
+def test_items_as_categories_are_counted_without_their_texts():
+    codes, lengths, known = category_values(pa.table({"item_id": pa.array(["a", "b", "a2"])}), ITEM)
+    assert (codes.tolist(), lengths.tolist(), known) == ([0, 1, 2], [1, 1, 1], range(3))

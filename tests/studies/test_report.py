@@ -86,6 +86,8 @@ def runs(tmp_path_factory):
 
 
 def page_of(*words):
+    if "--no-plots" not in words:
+        pytest.importorskip("matplotlib")
     assert main(["report", *map(str, words)]) == 0
     return Page(words[words.index("--output") + 1].read_text(encoding="utf-8"))
 
@@ -218,6 +220,8 @@ def test_no_run(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
     assert main(["report", str(tmp_path)]) == 2
     assert "is not finished" in capsys.readouterr().err
+    assert main(["report", "user/name"]) == 2
+    assert "a model of the Hub comes without" in capsys.readouterr().err
 
 
 def test_calibration_curve_against_a_loop():

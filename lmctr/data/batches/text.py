@@ -140,7 +140,8 @@ class TextView(LogBatches):
         Returns:
             `samples`; `max_length` (tokens, None without limit); `mean_length`, `longest` (tokens); `histories_cut`: samples
             whose history is longer than the processor's number of behaviours; `samples_truncated`: samples that lost selected
-            behaviours to `max_length`, and `share_truncated`; `behaviors_shown`, `behaviors_dropped` and `share_dropped`.
+            behaviours to `max_length`, and `share_truncated`; `share_emptied`: those that lost all of them, of which the last alone is longer
+            than the room beside the target; `behaviors_shown`, `behaviors_dropped` and `share_dropped`.
         """
         events = self.log.positions(events)
         length, shown, dropped = self._plan(events)
@@ -153,6 +154,7 @@ class TextView(LogBatches):
             "histories_cut": int((self.log.history_lengths(events) > shown + dropped).sum()),
             "samples_truncated": int((dropped > 0).sum()),
             "share_truncated": float((dropped > 0).sum() / samples),
+            "share_emptied": float(((dropped > 0) & (shown == 0)).sum() / samples),
             "behaviors_shown": int(shown.sum()),
             "behaviors_dropped": int(dropped.sum()),
             "share_dropped": float(dropped.sum() / selected),

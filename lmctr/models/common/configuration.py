@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from functools import wraps
-from numbers import Integral
 from typing import Any, ClassVar
 
 from transformers import GenerationConfig, PreTrainedConfig
@@ -40,19 +39,17 @@ _BASE_KEYS = frozenset(
 )
 
 
-def _naming_wrong_types(check: Callable[..., None]) -> Callable[..., None]:
-    """`__post_init__` whose checks may take every value to be of its type: where that ends in a Python error, the key is named."""
+def _of_right_types(check: Callable[..., None]) -> Callable[..., None]:
+    """`__post_init__` that may take every value to be of the type that its annotation says: another is told before it is called."""
 
     @wraps(check)
     def checked(self: Any, **kwargs: Any) -> None:
-        try:
-            check(self, **kwargs)
-        except (TypeError, AttributeError) as error:
+        if type(self).__post_init__ is checked:  # once, in the family's own
             base = {field.name for field in fields(PreTrainedConfig)}
             wrong = type_error_of(self, (field.name for field in fields(self) if field.name not in base))
-            if wrong is None:
-                raise
-            raise ValueError(f"{type(self).__name__}: {wrong}") from error
+            if wrong is not None:
+                raise ValueError(f"{type(self).__name__}: {wrong}")
+        check(self, **kwargs)
 
     return checked
 
@@ -90,9 +87,9 @@ class CTRConfig(PreTrainedConfig):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if "__post_init__" in vars(cls):
-            cls.__post_init__ = _naming_wrong_types(cls.__post_init__)
+            cls.__post_init__ = _of_right_types(cls.__post_init__)
 
-    @_naming_wrong_types
+    @_of_right_types
     def __post_init__(self, **kwargs):
         own = {field.name for field in fields(self)}
         generation = GenerationConfig._get_default_generation_params()
@@ -102,10 +99,6 @@ class CTRConfig(PreTrainedConfig):
             base = {field.name for field in fields(PreTrainedConfig)}
             raise ValueError(unknown_key_message(key, sorted(own - base), type(self).__name__))
         super().__post_init__(**kwargs)
-        for one in fields(self):  # "false" would be true
-            value = getattr(self, one.name)
-            if one.type is bool or (one.type == bool | None and value is not None):
-                self._require(isinstance(value, bool), one.name, "True or False")
         self._require(  # 1 and 2: what transformers has for one logit of yes or no
             self.num_labels in (1, 2, len(self.task_names or [])),
             "num_labels",
@@ -175,7 +168,7 @@ class CTRConfig(PreTrainedConfig):
         accepted = "a list of widths of at least 1" + (f", or [] for {empty}" if may_be_empty else ", at least one")
         for key in keys:
             widths = getattr(self, key)
-            fits = isinstance(widths, (list, tuple)) and all(width >= 1 for width in widths)
+            fits = all(width >= 1 for width in widths)
             self._require(fits and (may_be_empty or bool(widths)), key, accepted)
 
     def _require_vocabularies(self, *keys: str) -> None:
@@ -186,8 +179,7 @@ class CTRConfig(PreTrainedConfig):
 
     def _require_tasks(self, names: list[str]) -> None:
         """`task_names`, and a weight of each in `task_weights`."""
-        is_list = isinstance(names, (list, tuple)) and bool(names)  # a text is one name, not one for each letter
-        self._require(is_list and len(set(names)) == len(names), "task_names", "a list of different names")
+        self._require(bool(names) and len(set(names)) == len(names), "task_names", "a list of different names")
         weights = self.task_weights
         self._require(
             len(weights) == len(names) and all(0 <= weight < float("inf") for weight in weights) and any(weights),
@@ -198,8 +190,7 @@ class CTRConfig(PreTrainedConfig):
     def _require_names(self, key: str, count: int, of: str) -> None:
         """A list of `count` different names."""
         names = getattr(self, key)
-        fits = isinstance(names, (list, tuple)) and len(names) == count == len(set(names))
-        self._require(fits, key, f"{count} different names{of}")
+        self._require(len(names) == count == len(set(names)), key, f"{count} different names{of}")
 
     def _require_tables(self, key: str, count: int, num_fields: int, num_own: int, fields: str, own: str) -> None:
         """For each of `count` sequences the vocabulary that it reads: one of a field, or one of its own."""
@@ -494,7 +485,7 @@ class TabularCTRConfig(CTRConfig):
 
     def _require_counts(self, key: str, counts: list[int], accepted: str) -> None:
         """A whole number of at least 1 for each field."""
-        fits = all(isinstance(count, Integral) and count >= 1 for count in counts)
+        fits = all(count >= 1 for count in counts)
         self._require(len(counts) == self.num_fields and fits, key, accepted)
 
     def _validate_mlp(self, *keys: str, may_be_empty: bool = False) -> None:

@@ -79,7 +79,7 @@ class Engine:
         max_candidates: most candidates, rows or ads of a request, which nothing ends once it is in work.
         max_state_bytes, time_to_live: of the kept states.
 
-    Scores do not depend on what else is scored at the time: to 1e-5 in float32.
+    Scores do not depend on what else is scored at the time: probabilities to 1e-5 in float32, logits to 1e-5 of a request's largest.
 
     Example: an adapter to another server is
 

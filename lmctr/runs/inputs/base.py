@@ -145,7 +145,8 @@ class InputKind(ABC):
     @abstractmethod
     def with_validation(self, folder: Path, is_first: bool) -> InputKind:
         """These data, loaded, with the validation part added to the training part and empty itself, for a training on both
-        (`training.refit`). What the first process has to prepare it leaves in `folder`, where the others, later, find it."""
+        (`training.refit`): of either the samples that were drawn before (`max_train_samples`, `max_eval_samples`). What the first
+        process has to prepare it leaves in `folder`, where the others, later, find it."""
 
     def earlier(self, count: int) -> InputKind:
         """These data, loaded, as they were `count` validation parts earlier, without a test part: for `training.rolling_origin`.

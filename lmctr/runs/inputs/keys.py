@@ -27,7 +27,11 @@ class DataKeys(Values):
     seed: int = Field(
         0, description="Of the split and of drawn samples; runs of other training seeds see the same samples."
     )
-    max_train_samples: int | None = Field(None, ge=1, description="Most training samples, drawn at random; null: all.")
+    max_train_samples: int | None = Field(
+        None,
+        ge=1,
+        description="Most training samples, drawn at random; null: all. With training.refit those of validation come beside them.",
+    )
     max_eval_samples: int | None = Field(
         None, ge=1, description="Most samples of validation and test each; null: all."
     )

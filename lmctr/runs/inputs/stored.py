@@ -39,6 +39,7 @@ class StoredInput(InputKind):
 
     source: Any = None
     store: Any = None
+    both: np.ndarray | None = None  # training rows of a training on both parts
     scratch: Path | None = None
 
     @classmethod
@@ -88,6 +89,8 @@ class StoredInput(InputKind):
 
     def rows(self, part: str) -> np.ndarray:
         """(S,) row numbers of a part in the store, after the recipe's limit."""
+        if part == "train" and self.both is not None:
+            return self.both
         return self.limited(self.store.splits[part], part)
 
     def share(self, folder: Path) -> None:
@@ -100,7 +103,7 @@ class StoredInput(InputKind):
 
     def with_validation(self, folder: Path, is_first: bool) -> StoredInput:
         other = copy.copy(self)
-        other.store = None
+        other.store, other.both = None, np.sort(np.concatenate([self.rows("train"), self.rows("validation")]))
         if is_first:
             other.source = self.source.with_validation()
             other.store = self.store_class.build(other.source, other._new_processor(), other._cache)

@@ -16,7 +16,7 @@ from lmctr.models.ctr_sink.backbone import max_positions
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES, CTRSinkConfig, statistic_signals
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
-from lmctr.models.ctr_sink.prompt import Prompt
+from lmctr.models.ctr_sink.prompt import ItemTemplate, Prompt
 from lmctr.models.ctr_sink.sink_signals import fit_statistic_bounds, fit_value_levels
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
@@ -306,6 +306,14 @@ class TextInput(LogInput):
                 f"tokens per training sample: mean {cut['mean_length']:.0f}, longest {cut['longest']}; "
                 f"{cut['share_truncated']:.1%} of samples lost behaviours to max_length"
             )
+            if cut["share_emptied"]:
+                prompt = self.view.processor.prompt
+                names = ", ".join(ItemTemplate(prompt.behavior_item or prompt.item).columns)
+                say(
+                    f"  {cut['share_emptied']:.1%} of samples lost their whole history: a behaviour longer than the room that "
+                    f"data.max_length ({cut['max_length']}) leaves beside the target drops itself and all before it; raise data.max_length, or "
+                    f"shorten {names} (the prompt's behavior_item may read less than item)"
+                )
         return result
 
     def _tell_unknown(self, shares: Mapping[str, float], say: Callable[[str], None]) -> None:

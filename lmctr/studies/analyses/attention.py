@@ -163,6 +163,7 @@ def _entry(result: MeasuredAttention) -> dict[str, Any]:
             "event": int(result.events[result.sample]),
             "layer": result.map.layer,
             "head": result.map.head,
+            "tokens": result.map.tokens,
         },
     }
 
