@@ -372,6 +372,19 @@ def test_values_of_another_type_are_named(model_type):
                 config_class(**given | {name: value})
 
 
+def test_numbers_of_numpy_become_those_of_python(tmp_path):
+    config = lmctr.DNNConfig(vocab_sizes=[10, np.int64(5)], embedding_dim=np.int64(8), dropout=np.float32(0.5))
+    assert [type(value) for value in (*config.vocab_sizes, config.embedding_dim, config.dropout)] == [
+        int,
+        int,
+        int,
+        float,
+    ]
+    assert lmctr.DNNConfig(vocab_sizes=np.array([10, 5])).vocab_sizes == [10, 5]
+    config.save_pretrained(tmp_path)
+    assert lmctr.DNNConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

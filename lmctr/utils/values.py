@@ -30,6 +30,7 @@ __all__ = [
     "show",
     "type_error_of",
     "type_in_yaml",
+    "without_numpy",
 ]
 
 Kind = TypeVar("Kind", bound="Values")
@@ -198,6 +199,17 @@ def type_error_of(value: Any, names: Iterable[str]) -> str | None:
         if not _is_of(hint, list(found) if isinstance(found, tuple) else found):
             return f"{name} must be {describe(hint)}, got {show(found)}"
     return None
+
+
+def without_numpy(value: Any) -> Any:
+    """A value, in lists and mappings too, with Python's numbers and lists for those of numpy."""
+    if type(value).__module__ == "numpy":  # a number or an array
+        return value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(map(without_numpy, value))
+    if type(value) is dict:
+        return {key: without_numpy(own) for key, own in value.items()}
+    return value
 
 
 def _is_of(hint: Any, value: Any) -> bool:

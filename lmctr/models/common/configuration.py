@@ -12,7 +12,7 @@ from lmctr.utils.files import local_paths_cut
 from lmctr.utils.hub_uploads import upload_modified_files
 from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.suggest import unknown_key_message
-from lmctr.utils.values import type_error_of
+from lmctr.utils.values import type_error_of, without_numpy
 
 __all__ = ["CTRConfig", "MLPTabularConfig", "RetrievalConfig", "SequenceCTRConfig", "TabularCTRConfig"]
 
@@ -40,13 +40,17 @@ _BASE_KEYS = frozenset(
 
 
 def _of_right_types(check: Callable[..., None]) -> Callable[..., None]:
-    """`__post_init__` that may take every value to be of the type that its annotation says: another is told before it is called."""
+    """`__post_init__` that may take every value to be of the type that its annotation says: numpy's numbers become Python's, which JSON
+    has, and another type is told before it is called."""
 
     @wraps(check)
     def checked(self: Any, **kwargs: Any) -> None:
         if type(self).__post_init__ is checked:  # once, in the family's own
             base = {field.name for field in fields(PreTrainedConfig)}
-            wrong = type_error_of(self, (field.name for field in fields(self) if field.name not in base))
+            own = [field.name for field in fields(self) if field.name not in base]
+            for name in own:
+                setattr(self, name, without_numpy(getattr(self, name)))
+            wrong = type_error_of(self, own)
             if wrong is not None:
                 raise ValueError(f"{type(self).__name__}: {wrong}")
         check(self, **kwargs)
