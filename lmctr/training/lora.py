@@ -13,7 +13,6 @@ QLoRA, where bitsandbytes is installed: the backbone is loaded quantised, everyt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
+from lmctr.models.common.configuration import own_keys
 from lmctr.utils.files import read_json, write_json
 from lmctr.utils.suggest import unknown_key_message
 
@@ -155,8 +155,7 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
     if isinstance(model, PeftModel):
         raise ValueError("model: it has adapters already; give a plain model")
     saved = type(model.config).from_dict(read_json(folder / CONFIG_FILE))
-    own = {field.name for field in fields(type(model.config))} - {field.name for field in fields(PreTrainedConfig)}
-    for key in sorted(own - {"text_config"}):
+    for key in sorted({*own_keys(model.config)} - {"text_config"}):
         if getattr(saved, key) != getattr(model.config, key):
             raise ValueError(
                 f"model: {key}={getattr(model.config, key)!r}, but the adapters in {folder} were trained with "

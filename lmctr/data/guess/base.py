@@ -273,19 +273,20 @@ def told_after(values: pa.Array, clicks: np.ndarray, bound: float) -> str | None
     Args:
         values: (R,) of the column. clicks: (R,) float, 1, 0 or NaN. bound: AUC of the column alone above which it tells the label.
     """
-    if (area := _tells(values, clicks)) > bound:
-        return f"alone tells the label (AUC {area:.2f}): it seems to come after it"
     known = ~np.isnan(clicks)
     if pa.types.is_nested(values.type) or known.sum() < 100:
         return None
+    is_counted = is_number(values.type) and pc.count_distinct(values).as_py() > 20
+    values, y = values.filter(pa.array(known)), clicks[known]
     codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy(zero_copy_only=False)
-    codes, y = codes[known], clicks[known]
+    if (area := _tells(values if is_counted else None, codes, y)) > bound:
+        return f"alone tells the label (AUC {area:.2f}): it seems to come after it"
     for label in (0, 1):
         own = codes[y == label]
         others = int((codes != own[0]).sum()) if len(own) else 0
         # by chance as many of the others would stand here as here are rows
         if (own == own[:1]).all() and others * len(own) >= _BY_CHANCE * len(y):
-            value = values.filter(pa.array(known))[int(np.argmax(y == label))].as_py()
+            value = values[int(np.argmax(y == label))].as_py()
             return (
                 f"{'empty' if value is None else repr(value)} in all {len(own):,} rows of label {label}, and not in {others:,} of the "
                 "others: it seems to come after it"
@@ -293,22 +294,19 @@ def told_after(values: pa.Array, clicks: np.ndarray, bound: float) -> str | None
     return None
 
 
-def _tells(values: pa.Array, clicks: np.ndarray) -> float:
-    """AUC of a column alone as a score of the label; numbers in the better direction, categories by their share of clicks, each row without its own (so
-    that equal shares put a click below the others)."""
-    known = ~np.isnan(clicks)
-    y = clicks[known]
-    if pa.types.is_nested(values.type) or len(y) < 100 or y.min() == y.max():
+def _tells(numbers: pa.Array | None, codes: np.ndarray, y: np.ndarray) -> float:
+    """AUC of a column alone as a score of the label; numbers in the better direction, categories (None) by their share of clicks, each row without its own
+    (so that equal shares put a click below the others)."""
+    if y.min() == y.max():
         return 0.5
-    if is_counted := is_number(values.type) and pc.count_distinct(values).as_py() > 20:
-        score = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)[known]
+    if numbers is not None:
+        score = numbers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         score = np.where(np.isnan(score), -np.inf, score)
     else:
-        codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy(zero_copy_only=False)[known]
         counts, clicked = np.bincount(codes), np.bincount(codes, weights=y)
         score = (clicked[codes] - y + y.mean()) / counts[codes]
     order = np.unique(score, return_inverse=True)[1]
     above, below = (np.bincount(order, weights=part, minlength=order.max() + 1) for part in (y, 1 - y))
     pairs = (above * (np.cumsum(below) - below / 2)).sum()
     area = pairs / max(y.sum() * (1 - y).sum(), 1)
-    return float(max(area, 1 - area) if is_counted else area)
+    return float(area if numbers is None else max(area, 1 - area))

@@ -39,6 +39,12 @@ _BASE_KEYS = frozenset(
 )
 
 
+def own_keys(config: PreTrainedConfig) -> list[str]:
+    """The keys that a configuration has beside those of transformers' own class."""
+    base = {field.name for field in fields(PreTrainedConfig)}
+    return [field.name for field in fields(config) if field.name not in base]
+
+
 def _of_right_types(check: Callable[..., None]) -> Callable[..., None]:
     """`__post_init__` that may take every value to be of the type that its annotation says: numpy's numbers become Python's, which JSON
     has, and another type is told before it is called."""
@@ -46,8 +52,7 @@ def _of_right_types(check: Callable[..., None]) -> Callable[..., None]:
     @wraps(check)
     def checked(self: Any, **kwargs: Any) -> None:
         if type(self).__post_init__ is checked:  # once, in the family's own
-            base = {field.name for field in fields(PreTrainedConfig)}
-            own = [field.name for field in fields(self) if field.name not in base]
+            own = own_keys(self)
             for name in own:
                 setattr(self, name, without_numpy(getattr(self, name)))
             wrong = type_error_of(self, own)
@@ -95,13 +100,12 @@ class CTRConfig(PreTrainedConfig):
 
     @_of_right_types
     def __post_init__(self, **kwargs):
-        own = {field.name for field in fields(self)}
+        known = {field.name for field in fields(self)}
         generation = GenerationConfig._get_default_generation_params()
         for key in kwargs:
-            if key in own or key in _BASE_KEYS or key in generation or key.startswith("_"):
+            if key in known or key in _BASE_KEYS or key in generation or key.startswith("_"):
                 continue
-            base = {field.name for field in fields(PreTrainedConfig)}
-            raise ValueError(unknown_key_message(key, sorted(own - base), type(self).__name__))
+            raise ValueError(unknown_key_message(key, sorted(own_keys(self)), type(self).__name__))
         super().__post_init__(**kwargs)
         self._require(  # 1 and 2: what transformers has for one logit of yes or no
             self.num_labels in (1, 2, len(self.task_names or [])),

@@ -226,9 +226,8 @@ class TabularInput(GoingOn, StoredInput):
     def follow(self, model: Any, earlier: Any, processor: Any) -> None:
         if isinstance(beside := model.trees_beside(), FieldTrees):
             beside.follow(id_sources(earlier, processor)[: len(model.config.vocab_sizes or ())])
-        keys = read_pretrained(
-            self.data["pretrained"], processor
-        )  # fixed vectors are those of the file, which may be a newer one
+        # Fixed vectors are those of the file, which may be a newer one.
+        keys = read_pretrained(self.data["pretrained"], processor)
         fill_vectors(model, processor, {name: self._vectors(own) for name, own in keys.items() if not own.trained})
 
     def _check_leaks(self) -> list[str]:
