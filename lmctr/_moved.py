@@ -11,8 +11,6 @@ from importlib.util import find_spec, spec_from_loader
 from types import ModuleType
 from typing import Any
 
-__all__ = ["install"]
-
 # Old path to new. One that ends in "_" or "." stands for all that begin so; the first that fits holds.
 _MOVES = {
     "configuration_utils": "models.common.configuration",

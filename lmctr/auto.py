@@ -10,9 +10,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from lmctr.models.families import Family, add_family, drop_family, families
 from lmctr.utils.lazy import load_target
 
-__all__ = ["AutoModelForCTR", "list_models", "register_all", "register_family"]
-
-
 _REGISTERED: set[str] = set()
 
 

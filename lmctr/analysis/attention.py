@@ -19,8 +19,6 @@ from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
 from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR, CTRSinkModel
 from lmctr.models.ctr_sink.split_layout import cut_fields
 
-__all__ = ["AttentionMap", "SinkAttention", "attention_map", "sink_attention", "token_labels"]
-
 _INPUTS = ("input_ids", "attention_mask", "sink_buckets", "position_ids", "target_mask", "field_ids")
 
 

@@ -12,8 +12,6 @@ import torch
 from lmctr.data.batches.sequence import SequenceView
 from lmctr.models.common.base import evaluation_mode
 
-__all__ = ["BehaviorAttention", "behavior_attention"]
-
 
 @dataclass(frozen=True)
 class BehaviorAttention:

@@ -17,8 +17,6 @@ from torch import nn
 
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, evaluation_mode
 
-__all__ = ["RANK_KINDS", "EffectiveRanks", "effective_rank", "measure_effective_rank"]
-
 RANK_KINDS = ("stable", "entropy")
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-__all__ = ["FieldInteractions", "field_interactions"]
-
 
 @dataclass(frozen=True, eq=False)
 class FieldInteractions:

@@ -16,8 +16,6 @@ from torch import nn
 
 from lmctr.models.common.base import evaluation_mode
 
-__all__ = ["BoundTerms", "bound_terms", "projection_parameters"]
-
 
 @dataclass(frozen=True)
 class BoundTerms:

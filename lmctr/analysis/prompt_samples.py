@@ -20,8 +20,6 @@ from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import Prompt
 from lmctr.models.ctr_sink.sink_signals import fit_value_levels
 
-__all__ = ["inspect_data"]
-
 
 def inspect_data(options: InspectOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Describes any data set.

@@ -7,8 +7,6 @@ import select
 
 import yaml
 
-__all__ = ["is_debugging", "is_for_users", "is_unread", "told"]
-
 _NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
 _NOT_THERE = (

@@ -27,8 +27,6 @@ from lmctr.utils.files import read_json, write_json
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["ArrayStore", "FileWriter", "MemoryWriter", "smallest_integer"]
-
 
 class ArrayStore(ABC):
     """Named arrays of processed data, with the processor that made them.

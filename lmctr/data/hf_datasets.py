@@ -14,8 +14,6 @@ from lmctr.data.reading import check_columns
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["EVENTS", "ITEMS", "USERS", "arrays_from", "arrays_to", "log_columns", "log_to"]
-
 EVENTS, ITEMS, USERS = "events", "items", "users"
 _OWN = ("weight", "feedback_values", "part", "hidden")  # of a log, where it has them
 _LABEL, _CONTEXT = "label.", "context."

@@ -24,19 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata, spearmanr
 
-__all__ = [
-    "CHECKS",
-    "Finding",
-    "duplicate_rows",
-    "encodings",
-    "future_attribute",
-    "rank_auc",
-    "row_hashes",
-    "settle",
-    "telling_fields",
-    "times_in_another_unit",
-]
-
 CHECKS = ("field", "encoding", "duplicates", "random_split", "time_unit", "future", "processor")
 
 _SURE, _NEAR, _APART = 0.98, 0.9, 0.15  # AUC of a copy of the label; of a noisy one; and its lead over the next field

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from lmctr.utils.options import option
 
-__all__ = ["ConvertOptions", "DataOptions", "InspectOptions", "PrepareOptions", "UserSampleOptions"]
-
 
 @dataclass(kw_only=True)
 class DataOptions:

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from lmctr.data.logs.log import InteractionLog
     from lmctr.data.tables.source import TableSource
 
-__all__ = [
-    "DATASETS",
-    "Loader",
-    "find",
-    "is_own_log",
-    "load",
-    "load_impressions",
-    "load_log",
-    "load_tabular",
-    "register_dataset",
-]
-
 DATASETS: dict[str, dict[str, str | Callable[..., Any]]] = {
     "log": {
         "30music": "lmctr.data.builders.thirty_music:load_thirty_music",

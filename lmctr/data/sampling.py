@@ -20,8 +20,6 @@ from lmctr.utils.files import replacing
 from lmctr.utils.progress import over
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["convert_data", "sample_data"]
-
 _HASHES = float(2**64)
 
 

@@ -10,8 +10,6 @@ from pydantic import BeforeValidator, Field
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.utils.values import Values, Wording, dataclass_values
 
-__all__ = ["ColumnName", "InfoKeys", "SchemaWording", "info_values", "refuse_other_schema", "short_for"]
-
 ColumnName = Annotated[str, Field(min_length=1)]
 InfoKeys = dataclass_values(DatasetInfo, {"name"})
 

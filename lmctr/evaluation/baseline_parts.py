@@ -14,21 +14,6 @@ if TYPE_CHECKING:  # scikit-learn takes a second to import, and only baselines n
 
     from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 
-__all__ = [
-    "MAX_FITTED_EVENTS",
-    "NUM_FOLDS",
-    "TREE_BINS",
-    "FoldSums",
-    "boosted_trees",
-    "check_classes",
-    "field_trees",
-    "fitted_probabilities",
-    "metrics_by_part",
-    "newest",
-    "statistic_regression",
-    "statistic_trees",
-]
-
 NUM_FOLDS = 5
 _FEWEST_OF_CLASS = 20
 MAX_FITTED_EVENTS = 1_000_000

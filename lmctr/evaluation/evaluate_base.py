@@ -12,8 +12,6 @@ import evaluate
 
 from lmctr.evaluation import metrics
 
-__all__ = ["MetricModule"]
-
 _NUMBER = datasets.Value("float64")
 _INPUTS = {
     "scores": (_NUMBER, "float64 scores (logits or probabilities), one per sample.", "labels, 0 or 1."),

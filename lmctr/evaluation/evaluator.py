@@ -11,16 +11,6 @@ from lmctr.evaluation import metrics
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.tables import text_table
 
-__all__ = [
-    "LOWER_IS_BETTER",
-    "METRIC_NAMES",
-    "METRIC_TITLES",
-    "RANKING_METRIC_NAMES",
-    "evaluate_predictions",
-    "evaluate_probabilities",
-    "format_metrics",
-]
-
 METRIC_NAMES = ("auc", "log_loss", "grouped_auc", "user_auc", "normalized_entropy", "expected_calibration_error")
 """Keys of a metrics dict in the order in which they are shown; `num_samples` and `positive_rate` follow them."""
 

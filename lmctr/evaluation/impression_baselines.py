@@ -20,8 +20,6 @@ from lmctr.evaluation.baseline_parts import NUM_FOLDS, FoldSums
 from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.utils.ragged import ragged_arange
 
-__all__ = ["impression_baseline_metrics"]
-
 MAX_FITTED_ADS = 300_000
 """Training ads that the trees are fitted on at most; the counts see all of them."""
 _MOST_CATEGORIES = 255  # of HistGradientBoosting

@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike
 from lmctr.evaluation.ranking_metrics import RankingMetrics, metrics_per_impression
 from lmctr.utils.ragged import offsets_from_lengths
 
-__all__ = ["RankingSettings", "evaluate_ranking", "ranking_per_impression"]
-
 _CHUNK = 4096  # impressions measured at a time
 
 

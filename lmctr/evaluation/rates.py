@@ -14,8 +14,6 @@ from scipy.special import logit
 
 from lmctr.evaluation.baseline_parts import NUM_FOLDS, FoldSums
 
-__all__ = ["STRENGTH", "RateEncoder", "value_rates"]
-
 STRENGTH = 5.0
 """Imaginary rows with the rate of all rows that smooth a value's: chosen on the validation parts of ten public tables among 1 to 40."""
 

@@ -23,14 +23,6 @@ from lmctr.evaluation import baseline_parts as shared
 from lmctr.evaluation.baseline_parts import NUM_FOLDS
 from lmctr.evaluation.rates import STRENGTH, RateEncoder
 
-__all__ = [
-    "TableFeatures",
-    "table_baseline_metrics",
-    "table_counting_baseline",
-    "table_features",
-    "table_gradient_boosting_baseline",
-]
-
 PARTS = ("train", "validation", "test")
 NUM_BINS = 32
 MAX_FITTED_ROWS = 1_000_000

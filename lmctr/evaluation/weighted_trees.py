@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-__all__ = ["BoostedTreesClassifier", "with_known_columns"]
-
 _BINS = 255  # scikit-learn's `max_bins`
 _KNOWN = 1e-4  # share of rows: bins come from 200,000 of them at most
 

@@ -14,8 +14,6 @@ from lmctr.models.families import Family, families
 from lmctr.runs.about import shown
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 
-__all__ = ["CardFamily", "card_family"]
-
 
 class CardFamily(ABC):
     """The parts of a card that depend on the family.

@@ -13,15 +13,6 @@ from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
 from lmctr.runs.folder import RunFolder, open_run
 
-__all__ = [
-    "METRICS",
-    "better_baselines",
-    "common_splits",
-    "main_metric",
-    "results_table",
-    "seed_metrics",
-]
-
 METRICS = {  # key: (title, metric type in the card's metadata)
     "revenue_ratio": ("R/R*", "revenue_ratio"),
     "ordered_pair_accuracy": ("OPA", "ordered_pair_accuracy"),

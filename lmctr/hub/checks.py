@@ -16,8 +16,6 @@ from lmctr.runs.loading import load_folder
 from lmctr.runs.reference import REFERENCE_FILE, compare_with_reference
 from lmctr.utils.progress import step
 
-__all__ = ["RunReport", "split_metrics", "validate_run"]
-
 _METRIC_TOLERANCE = 1e-6
 
 

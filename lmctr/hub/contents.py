@@ -15,8 +15,6 @@ from lmctr.runs.folder import MANIFEST, PICKLE_SUFFIXES, RunFolder, is_shared
 from lmctr.runs.trust import check_classes, check_links, inner_files, leaves
 from lmctr.utils.files import read_json
 
-__all__ = ["folder_contents", "run_contents"]
-
 
 def run_contents(name: str) -> tuple[list[str], list[str]]:
     """`folder_contents` of a folder, or of all files of a repository of the Hub, of which only what is looked into is downloaded."""

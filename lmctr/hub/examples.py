@@ -17,8 +17,6 @@ from lmctr.data.processors.sequence import SequenceProcessor
 from lmctr.hub.raw_values import categories, is_category_name, is_category_value, num_rows
 from lmctr.runs.folder import RunFolder
 
-__all__ = ["example_batch", "example_call", "example_rows"]
-
 
 def example_batch(folder: RunFolder, processor: Any) -> dict[str, Any]:
     """Model inputs for two example rows, made by a loaded processor."""

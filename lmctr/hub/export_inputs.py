@@ -7,8 +7,6 @@ import torch
 from lmctr.models.common.configuration import CTRConfig
 from lmctr.models.families import family_of
 
-__all__ = ["input_shapes", "random_inputs"]
-
 Axes = dict[str, tuple[str | int, ...]]
 
 

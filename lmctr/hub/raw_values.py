@@ -21,16 +21,6 @@ from lmctr.data.features.vocabulary import Vocabulary
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
 from lmctr.statistics import ItemStatistics
 
-__all__ = [
-    "categories",
-    "coarse_table",
-    "is_category_name",
-    "is_category_value",
-    "num_rows",
-    "shared_vocabularies",
-    "told_events",
-]
-
 _LEAST_ROWS, _LEAST_SHARE, _LOOKED_AT = 20, 0.01, 100
 _PERSONAL = re.compile(  # any word of a field's name
     "birthday|cookie|dob|emails?|firstname|guid|iban|imei|ip|lastname|mails?|mobile|msisdn|passport|password|phones?|session|ssn|surname|"

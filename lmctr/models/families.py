@@ -16,19 +16,6 @@ from typing import Any
 from lmctr.utils.lazy import load_target
 from lmctr.utils.suggest import did_you_mean
 
-__all__ = [
-    "DEFAULT_FAMILY",
-    "INPUTS",
-    "Family",
-    "add_family",
-    "add_installed",
-    "drop_family",
-    "families",
-    "family_of",
-    "public_classes",
-    "side_files",
-]
-
 DEFAULT_FAMILY = "ctr_sink"
 """The family of a recipe that names none."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from lmctr.utils.files import named_place
 
-__all__ = ["as_text", "data_lines", "dataset_info", "shown", "shown_command", "without_paths"]
-
 
 def as_text(value: Any) -> str:
     """What a run's files say, as text of a card: one line, in which neither a tag nor a link under another name stands."""

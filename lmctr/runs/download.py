@@ -23,9 +23,6 @@ from lmctr.utils.hub_calls import HubError, ask_hub
 from lmctr.utils.integrity import read_sealed
 from lmctr.utils.progress import Work, without_bars_of
 
-__all__ = ["HubName", "hub_name", "is_hub_id", "local_folder", "place_beside", "repository_file", "repository_files"]
-
-
 _PREFIX = "hf://"
 
 

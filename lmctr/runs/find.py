@@ -6,8 +6,6 @@ from pathlib import Path
 
 from lmctr.utils.resources import find_resource
 
-__all__ = ["RecipeError", "find_recipe", "is_data_file"]
-
 GROUPS = ("data", "model", "training")
 _READ = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".inter", ".item", ".user", ".parquet", ".jsonl", ".ndjson", ".json")  # fmt: skip
 _DATA_SUFFIXES = (*_READ, ".gz", ".zip", ".xlsx")

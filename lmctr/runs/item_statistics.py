@@ -13,8 +13,6 @@ from lmctr.runs.loading import load_run
 from lmctr.runs.options import StatisticsOptions
 from lmctr.statistics import ItemStatistics, StatisticsReader
 
-__all__ = ["write_item_statistics"]
-
 
 def write_item_statistics(options: StatisticsOptions) -> int:
     """`lmctr data statistics`: the items of a run's data, with the run's priors, or those of a log. Returns the exit code.

@@ -20,8 +20,6 @@ from lmctr.utils.lazy import load_target
 from lmctr.utils.load_report import held_load_report
 from lmctr.utils.progress import step
 
-__all__ = ["check_processor", "check_tokenizer_files", "load_bare_model", "load_folder", "load_run"]
-
 
 def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
     """Model (in eval mode, on the CPU) and processor of a run folder; nothing is left at its initial value.

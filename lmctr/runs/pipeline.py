@@ -16,8 +16,6 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.base import evaluation_copy
 
-__all__ = ["ClickPredictionPipeline"]
-
 logger = logging.getLogger(__name__)
 
 TASK = "click-prediction"

@@ -10,8 +10,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lmctr.utils.progress import Work, clock
 
-__all__ = ["ProgressLines"]
-
 
 class ProgressLines(TrainerCallback):
     """Shows how far a training or a measurement is, and prints losses and the metrics of each evaluation, from the first process only.

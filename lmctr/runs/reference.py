@@ -17,8 +17,6 @@ from safetensors import SafetensorError, safe_open
 from lmctr.models.common.base import IGNORED_LABEL, evaluation_mode
 from lmctr.utils.tensors import save_tensors
 
-__all__ = ["REFERENCE_FILE", "compare_with_reference", "write_reference"]
-
 REFERENCE_FILE = "reference.safetensors"
 _NOT_INPUTS = ("labels", "sample_weight")
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-6, "bfloat16": 5e-2, "float16": 1e-2}

@@ -21,8 +21,6 @@ from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
 from lmctr.utils.files import write_text
 from lmctr.utils.progress import step
 
-__all__ = ["init", "recipe_for_file", "starting_recipe"]
-
 FAMILIES = tuple(family.model_type for family in families() if family.starts)
 LARGE = 3_000_000  # events, from which on a smaller log for trials is proposed
 _FEW_ROWS = 100_000  # of a table, below which three epochs are few steps

@@ -20,8 +20,6 @@ from lmctr.auto import AutoModelForCTR
 from lmctr.models.families import families
 from lmctr.utils.files import read_json
 
-__all__ = ["check_classes", "check_links", "check_size", "inner_files", "leaves"]
-
 _READ_WHOLE = ("retriever", "predictions", "adapter")
 _OWN_FOLDERS = ("checkpoints", ".cache", ".refit", "analysis")
 _CLASS_KEYS = ("processor_class", "feature_extractor_type", "image_processor_type", "video_processor_type")

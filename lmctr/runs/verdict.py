@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["strongest_baseline", "verdict"]
-
 
 def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation", key: str = "auc") -> str | None:
     """The name of the baseline with the highest AUC, or another metric, on a part; None where none was measured by it."""

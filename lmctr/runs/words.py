@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from lmctr.utils.suggest import nearest
 
-__all__ = ["COMMON_KEYS", "OTHER_WORDS", "meant_key"]
-
 COMMON_KEYS: dict[str, tuple[str, ...]] = {
     "data.name": ("dataset", "data"),
     "data.path": ("data_path", "data_dir", "dataset_path", "train_file"),

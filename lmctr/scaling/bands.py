@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-__all__ = ["widened_band", "widened_residuals"]
-
 
 def widened_residuals(residuals: np.ndarray, num_parameters: int, num_samples: int) -> np.ndarray:
     """The residuals that a bootstrap draws from: around 0, and as wide as the points' noise, of which the fit has taken a part.

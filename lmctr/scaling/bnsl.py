@@ -19,8 +19,6 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import OptimizeResult, basinhopping, least_squares
 
-__all__ = ["bnsl", "fit_bnsl", "num_parameters"]
-
 _HUGE = 1e6  # stands for a residual that is not finite: a step there is refused
 _SMALL_SLOPE = 1e-3
 

@@ -22,17 +22,6 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
 from .flops import StageFlops, astro_flops
 
-__all__ = [
-    "CompressionPlan",
-    "CompressionPoint",
-    "compression_ratio",
-    "epoch_flops",
-    "padded_samples",
-    "plan_compression",
-    "row_bytes",
-    "sample_histogram",
-]
-
 SIZE_OF_INT = 4
 _CHUNK = 4096
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["check_changes", "check_numbers", "equal_lists"]
-
 
 def equal_lists(**lists: ArrayLike) -> list[np.ndarray]:
     """Two lists by their names as float64 arrays (P,). ValueError: lengths that differ, or no lists."""

@@ -24,8 +24,6 @@ from lmctr.utils.outside import checked
 from .metrics import ServerMetrics
 from .rerank import rerank_answer, rerank_request
 
-__all__ = ["create_app"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from lmctr.utils.options import check_counts, option
 
-__all__ = ["ServeOptions"]
-
 
 @dataclass
 class ServeOptions:

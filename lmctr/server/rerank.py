@@ -12,8 +12,6 @@ from lmctr.utils.files import parse_json
 from lmctr.utils.outside import checked
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["rerank_answer", "rerank_request"]
-
 # "model" and the bounds of texts are sent by clients of other servers; here the model is the one that is served.
 _KEYS = ("id", "query", "documents", "top_n", "return_documents", "model", "max_tokens_per_doc", "deadline_ms")
 

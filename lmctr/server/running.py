@@ -19,8 +19,6 @@ from lmctr.utils.measure import usable_device
 
 from .options import ServeOptions
 
-__all__ = ["serve"]
-
 _MOST_WORKERS = 4  # by default; the interpreter lets one thread at a time run between the operations of torch
 logger = logging.getLogger("lmctr.server")
 

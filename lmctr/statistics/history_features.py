@@ -11,8 +11,6 @@ from .reader import EventRows, sample_statistics
 from .states import Prior
 from .table import STATISTIC_SETS, resolve_statistics, statistic
 
-__all__ = ["HISTORY_FEATURES", "HistoryFeatures", "history_features"]
-
 HISTORY_FEATURES = STATISTIC_SETS["basic"]
 """The eleven features, in column order; a log has those of them that its catalogue can give."""
 

@@ -22,8 +22,6 @@ from .scan import DAY
 from .states import finish, key_states, number_key, number_of, suffix, sums_needed
 from .table import ITEM, category_values
 
-__all__ = ["ItemStatistics"]
-
 FORMAT_VERSION = 1
 _METADATA = b"lmctr.item_statistics"
 

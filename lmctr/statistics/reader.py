@@ -31,8 +31,6 @@ from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states, number_key, number_of, taste
 from .table import Statistic, category_values, context_values, item_numbers, resolve_statistics, statistic
 
-__all__ = ["EventRows", "StatisticsReader", "sample_statistics"]
-
 _KEYS = ("names", "prior", "value_prior", "strength", "numbers", "mean", "scale")
 STRENGTH = 3.0
 """Imaginary events that smooth the statistics of models; chosen among 1, 3 and 10 on the validation part of MovieLens latest-small."""

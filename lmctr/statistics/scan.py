@@ -9,8 +9,6 @@ import numpy as np
 
 from lmctr.utils.ragged import offsets_from_lengths
 
-__all__ = ["DAY", "KeyedRows", "scan"]
-
 DAY = 86_400.0
 
 

@@ -18,8 +18,6 @@ import numpy as np
 from .scan import KeyedRows
 from .table import Statistic
 
-__all__ = ["SESSION_GAP", "Prior", "base_of", "finish", "key_states", "sums_needed"]
-
 SESSION_GAP = 1800.0
 """Seconds without an event of the user that end a session."""
 FADING_STRENGTH = 1.0

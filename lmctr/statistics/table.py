@@ -23,15 +23,6 @@ import pyarrow.compute as pc
 
 from lmctr.utils.suggest import did_you_mean
 
-__all__ = [
-    "STATISTIC_SETS",
-    "Statistic",
-    "category_columns",
-    "category_values",
-    "resolve_statistics",
-    "statistic",
-]
-
 USER_EVENTS, USER_DAYS = (2, 6, 20, 60), (1, 30)
 ITEM_EVENTS, ITEM_DAYS = (5, 20), (30, 365)
 """Half-lives of the fading means."""

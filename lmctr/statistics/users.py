@@ -19,8 +19,6 @@ from .scan import DAY
 from .states import SESSION_GAP, Prior, base_of, finish, number_key, suffix, sums_needed, taste
 from .table import ITEM, Statistic
 
-__all__ = ["UserStatistics"]
-
 
 class UserStatistics:
     """The state of one user: exactly what the reader counts of the user's events in a log, but event by event.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from lmctr.utils.options import check_counts, given, option
 
-__all__ = ["ReportOptions", "SearchOptions"]
-
 
 @dataclass
 class ReportOptions:

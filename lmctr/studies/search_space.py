@@ -19,8 +19,6 @@ from lmctr.runs.find import GROUPS
 from lmctr.utils.files import check_file, read_yaml
 from lmctr.utils.values import Values, read_values, show
 
-__all__ = ["Parameter", "read_space"]
-
 _ELSEWHERE = {
     "training.seed": "all trials have the recipe's seed, and the comparison those of --seeds",
     "training.data_seed": "all trials have the recipe's seed, and the comparison those of --seeds",

@@ -12,8 +12,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lmctr.analysis.effective_rank import RANK_KINDS, measure_effective_rank
 
-__all__ = ["BasisUsageCallback", "EffectiveRankCallback"]
-
 
 class EffectiveRankCallback(TrainerCallback):
     """Measures the effective rank of every stage after each evaluation; with given batches also before the first step.

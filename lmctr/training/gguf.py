@@ -12,8 +12,6 @@ from pathlib import Path
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-__all__ = ["backbone_of_gguf"]
-
 
 def backbone_of_gguf(file: Path) -> Path:
     """Folder with configuration, float32 weights in safetensors and tokenizer of a GGUF file.

@@ -15,8 +15,6 @@ from lmctr.models.common.table_bank import table_banks
 from lmctr.models.common.tabular import UNKNOWN
 from lmctr.training.sharded import whole_row_states
 
-__all__ = ["bank_rows", "carry_optimizer", "carry_weights", "table_rows"]
-
 
 def table_rows(
     before: torch.nn.Module, after: torch.nn.Module, sources: Sequence[np.ndarray]

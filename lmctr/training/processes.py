@@ -15,8 +15,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-__all__ = ["FirstProcess", "FirstProcessError", "end_with_parent", "leave_process_group"]
-
 _SECONDS_TO_READ = 5  # those who failed of themselves read nothing
 _numbers = count()
 

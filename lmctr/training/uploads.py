@@ -13,8 +13,6 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
 from transformers.utils import PushInProgress
 
-__all__ = ["CheckpointUploads"]
-
 _MODEL_FILES = (
     *("config.json", "generation_config.json"),
     "model*.safetensors*",

@@ -13,23 +13,6 @@ from typing import Any
 
 import yaml
 
-__all__ = [
-    "check_file",
-    "is_running",
-    "json_text",
-    "local_paths_cut",
-    "named_place",
-    "parse_json",
-    "parse_yaml",
-    "read_json",
-    "read_yaml",
-    "remove_left",
-    "replacing",
-    "sync",
-    "write_json",
-    "write_text",
-]
-
 _YAML_DEPTH, _YAML_VALUES = 50, 200_000  # an alias counts as often as what it stands for is met
 
 

@@ -13,8 +13,6 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-__all__ = ["HubError", "ask_hub"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from lmctr.utils.files import read_json, write_json
 from lmctr.utils.integrity import MANIFEST, checksums, read_sealed, sealed
 from lmctr.utils.lock import LOCK
 
-__all__ = ["REMOTE_FILE", "upload_modified_files"]
-
 REMOTE_FILE = "lmctr_remote.py"
 """The file of a pushed model that the `auto_map` of its configurations names."""
 

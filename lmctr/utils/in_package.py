@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["stays_in_package"]
-
 
 def stays_in_package(cls: type, auto_class: Any = None) -> None:
     """For `register_for_auto_class`: transformers calls it after loading by `trust_remote_code`, and would copy the class's file beside what is

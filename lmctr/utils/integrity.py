@@ -18,8 +18,6 @@ from typing import Any
 from lmctr.utils.files import read_json, sync, write_json
 from lmctr.utils.lock import LOCK, owned
 
-__all__ = ["MANIFEST", "check_files", "checksums", "read_sealed", "resealing", "sealed", "sha256_of"]
-
 MANIFEST = "lmctr_manifest.json"
 """The file of checksums of a folder with a model."""
 

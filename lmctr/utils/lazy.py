@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["lazy_names", "load_target", "moved_names"]
-
 
 def load_target(target: str) -> Any:
     """What "module:name" names."""

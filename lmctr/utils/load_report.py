@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["held_load_report", "print_load_report"]
-
 
 @contextmanager
 def held_load_report() -> Iterator[list[logging.LogRecord]]:

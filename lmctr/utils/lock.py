@@ -17,8 +17,6 @@ try:
 except ImportError:  # Windows: the heartbeat alone says who is there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["LOCK", "owned"]
-
 LOCK = ".lmctr.lock"
 HEARTBEAT = 10.0  # seconds between two signs of life
 STALE = 60.0  # seconds without one after which a holder on another machine counts as gone

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["machine", "machine_line", "peak_memory", "release_memory", "usable_device", "versions"]
-
 
 def machine(
     device: str = "cpu", packages: Iterable[str] = ("torch", "transformers"), with_platform: bool = False

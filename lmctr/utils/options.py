@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field, fields
 from typing import Any
 
-__all__ = ["check_counts", "given", "option", "options_of"]
-
 
 def option(
     says: str,

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_text", "checked", "entries"]
-
 _DEPTH = 16
 _LARGEST = 2**64
 

@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-__all__ = ["read_parquet", "row_groups"]
-
 _LEAST, _FACTOR = 256 << 20, 64
 """What a file may take in memory: this many bytes, or this many times its size."""
 

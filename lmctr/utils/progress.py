@@ -17,8 +17,6 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["Work", "clock", "is_silenced", "over", "say", "showing", "step", "without_bars_of"]
-
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 PATIENCE = 2.0  # seconds before anything is shown

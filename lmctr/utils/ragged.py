@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Ragged", "blocks", "offsets_from_lengths", "ragged_arange", "ragged_searchsorted"]
-
 _BLOCK = 1 << 20
 
 

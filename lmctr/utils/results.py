@@ -9,8 +9,6 @@ from typing import Any
 
 from lmctr.utils.files import write_text
 
-__all__ = ["check_output", "write_result"]
-
 
 def check_output(path: str | Path | None) -> None:
     """Raise `ValueError` unless results can be written under this name, so that a long measurement is not lost."""

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_SECONDS", "check_list", "plain_id", "whole_seconds"]
-
 MAX_SECONDS = 253_402_300_799  # 9999-12-31 23:59:59 UTC, the last time that ISO dates can write
 """Times beyond it are taken for milliseconds (or finer) that were passed as seconds."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")

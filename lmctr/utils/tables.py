@@ -15,8 +15,6 @@ from typing import Any
 from lmctr.utils.files import check_file, write_text
 from lmctr.utils.suggest import did_you_mean
 
-__all__ = ["markdown_table", "read_cells", "read_csv", "spread_cells", "text_table", "write_csv"]
-
 Table = Sequence[Sequence[str]]
 
 

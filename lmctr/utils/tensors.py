@@ -10,8 +10,6 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-__all__ = ["as_readable_as_its_folder", "save_tensors"]
-
 
 def save_tensors(
     tensors: Mapping[str, torch.Tensor] | Mapping[str, np.ndarray],

@@ -20,19 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapte
 
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = [
-    "Values",
-    "Wording",
-    "dataclass_values",
-    "describe",
-    "inner_values",
-    "read_values",
-    "show",
-    "type_error_of",
-    "type_in_yaml",
-    "without_numpy",
-]
-
 Kind = TypeVar("Kind", bound="Values")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
 _BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}

@@ -14,8 +14,6 @@ from lmctr.utils.ragged import ragged_arange
 
 from .rows import RowCollator, RowDataset, StoreBatches, as_tensor
 
-__all__ = ["ImpressionCollator", "ImpressionDataset", "ImpressionView"]
-
 
 class ImpressionView(StoreBatches):
     """Impressions of a store as a retrieval model takes them; see [`StoreBatches`] for the arguments."""

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["RequestCollator"]
-
 _KEPT = ("text", "item")  # of behaviours and targets also where they are None
 
 

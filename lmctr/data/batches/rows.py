@@ -18,8 +18,6 @@ from lmctr.data.logs.splits import Splits
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.ragged import blocks
 
-__all__ = ["Batches", "EventStatistics", "LogBatches", "RowCollator", "RowDataset", "StoreBatches"]
-
 ROLES = ("candidates", "histories")  # what the values of a sample's log are read as
 
 

@@ -24,8 +24,6 @@ from lmctr.utils.ragged import blocks
 
 from .rows import ROLES, EventStatistics, LogBatches, RowCollator, RowDataset
 
-__all__ = ["SequenceCollator", "SequenceDataset", "SequenceView", "sumi_rows"]
-
 
 def sumi_rows(
     log: InteractionLog,

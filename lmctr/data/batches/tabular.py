@@ -12,8 +12,6 @@ from lmctr.models.common.base import IGNORED_LABEL
 
 from .rows import RowCollator, RowDataset, StoreBatches, values_at
 
-__all__ = ["TabularCollator", "TabularDataset", "TabularView"]
-
 
 class TabularView(StoreBatches):
     """Samples of a store as a tabular model takes them; see [`StoreBatches`] for the arguments."""

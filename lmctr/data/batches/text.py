@@ -17,8 +17,6 @@ from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
 if TYPE_CHECKING:
     from lmctr.data.logs.retrieval import Retrieval
 
-__all__ = ["TextCollator", "TextDataset", "TextView"]
-
 _CHUNK = 8192  # rows planned at once; bounds the memory of `lengths`
 
 

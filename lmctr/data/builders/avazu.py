@@ -11,8 +11,6 @@ from lmctr.data.tables.source import SplitRule, TableSource
 
 from .files import ALL_PARTS, find_files, require_files, split_pieces
 
-__all__ = ["load_avazu"]
-
 CATEGORICAL = (
     "C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id",
     "device_ip", "device_model", "device_type", "device_conn_type", "C14", "C15", "C16", "C17", "C18", "C19", "C20", "C21",

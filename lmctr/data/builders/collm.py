@@ -28,8 +28,6 @@ from .files import Published
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["load_collm_ml1m"]
-
 INFO = DatasetInfo(
     name="collm-ml-1m",
     url="https://github.com/zyang1580/CoLLM (collm-datasets/ml-1m.zip)",

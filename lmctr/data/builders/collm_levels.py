@@ -9,8 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["NAMES", "levels_without_the_user"]
-
 NAMES = ("film_level", "film_rows", "liked_level", "liked_level_10", "liked_rows", "co_liked", "co_liked_10")
 _RECENT = 10
 _LEVEL_PRIOR, _PAIR_PRIOR = 5.0, 20.0  # imaginary rows

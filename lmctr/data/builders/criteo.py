@@ -12,8 +12,6 @@ from lmctr.data.tables.source import SplitRule, TableSource
 
 from .files import ALL_PARTS, check_variant, find_variant, split_pieces
 
-__all__ = ["load_criteo"]
-
 NUMERIC = tuple(f"I{number}" for number in range(1, 14))
 CATEGORICAL = tuple(f"C{number}" for number in range(1, 27))
 _KAGGLE = DatasetInfo(

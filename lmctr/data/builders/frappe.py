@@ -25,8 +25,6 @@ from lmctr.data.tables.source import SplitRule, TableSource, table_piece
 
 from .files import Published
 
-__all__ = ["load_frappe", "load_frappe_log"]
-
 INFO = DatasetInfo(
     name="frappe-x1",
     url="https://github.com/irecsys/CARSKit (context-aware_data_sets/Mobile_Frappe.zip) and "

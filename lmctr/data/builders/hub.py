@@ -20,8 +20,6 @@ from lmctr.data.tables.load import table_source
 from lmctr.data.tables.source import TableSource
 from lmctr.utils.progress import Work, without_bars_of
 
-__all__ = ["log_from_hub", "table_from_hub"]
-
 _PREFIX = "hf://"
 
 

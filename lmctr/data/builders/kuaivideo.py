@@ -13,8 +13,6 @@ from lmctr.data.tables.source import TableSource
 
 from .files import TRAIN_AND_TEST, absent, find_files, require_files, split_pieces, validation_share
 
-__all__ = ["item_visual_vectors", "load_kuaivideo"]
-
 INFO = DatasetInfo(
     name="kuaivideo-x1",
     url="https://huggingface.co/datasets/reczoo/KuaiVideo_x1",

@@ -18,8 +18,6 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
 from .movielens import load_movielens
 
-__all__ = ["load_movielens_table", "movielens_table"]
-
 _COUNTS = ("user_count", "item_count")
 _RESERVED = {"user_id", "item_id", "label", "time", "liked_items", "other_items", "liked_times", "other_times"}
 _MOST_CODES = 256  # distinct whole numbers, up to which a column of them counts as a category

@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["earlier_reception"]
-
 # Words by number of earlier ratings and by their share of positive ones; the upper ends are exclusive.
 FAME = ((4, "rare"), (12, "known"), (40, "popular"), (np.inf, "famous"))
 LIKING = ((0.40, "hated"), (0.52, "disliked"), (0.62, "mixed"), (0.72, "liked"), (0.82, "praised"), (np.inf, "loved"))

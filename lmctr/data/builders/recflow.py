@@ -33,8 +33,6 @@ from lmctr.utils.suggest import did_you_mean
 
 from .files import absent
 
-__all__ = ["load_recflow"]
-
 PRIORITIES = {
     "realshow": 5, "rerank_pos": 4, "rank_pos": 4, "rerank_neg": 3, "rank_neg": 3, "coarse_neg": 2, "prerank_neg": 1
 }  # fmt: skip

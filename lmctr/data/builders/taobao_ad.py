@@ -14,8 +14,6 @@ from lmctr.data.tables.source import SplitRule, TableSource, file_piece
 from .files import TRAIN_AND_TEST, find_variant, split_pieces, validation_share
 from .taobao_ad_join import PREPARED, prepare_taobao_ad
 
-__all__ = ["load_taobao_ad"]
-
 USER = (
     "cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level", "occupation",
     "new_user_class_level",

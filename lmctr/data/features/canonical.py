@@ -23,16 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "VALUE_TYPES",
-    "canonical_text",
-    "canonical_words",
-    "fits",
-    "neutral_text",
-    "neutral_words",
-    "types_that_fit",
-]
-
 VALUE_TYPES = ("text", "integer", "number")
 
 SPACE = " \t\n\v\f\r"

@@ -24,22 +24,6 @@ from .canonical import canonical_words, neutral_words
 from .fields import Field
 from .vocabulary import hash_strings
 
-__all__ = [
-    "Rows",
-    "count_labels",
-    "cross_codes",
-    "crossed_words",
-    "group_codes",
-    "label_columns_of",
-    "list_entries",
-    "numbers",
-    "parse_time",
-    "text_codes",
-    "value_lists",
-    "weights_of",
-]
-
-
 CROSSED = "\x1f"  # between the two values of a cross: the unit separator of ASCII
 NO_LABEL = -100.0  # what models take for an entry that is left out
 

@@ -19,8 +19,6 @@ from .fit import FittedState
 from .transform import coded_values
 from .vocabulary import CountAccumulator, Vocabulary
 
-__all__ = ["extend_state", "id_sources"]
-
 
 def extend_state(
     fields: Sequence[Field], labels: Sequence[str], state: FittedState, stream: Iterable[Rows]

@@ -22,8 +22,6 @@ from .fit import FittedState
 from .transform import MAX_EXAMPLES, TabularArrays
 from .vocabulary import hash_string
 
-__all__ = ["FewRows"]
-
 _PLAIN = (str, int, np.integer, np.bool_, type(None))
 
 

@@ -14,8 +14,6 @@ from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
 from .canonical import VALUE_TYPES
 
-__all__ = ["EXTRACTS", "Field", "override_fields", "parse_fields"]
-
 SMALLEST_RATE = 1e-6  # before its log-odds
 PADDING_ID, OOV_ID, FIRST_ID = 0, 1, 2
 TYPES = ("categorical", "numeric", "sequence", "multi_value")

@@ -20,8 +20,6 @@ from .fields import FIRST_ID
 from .fit import FittedState
 from .vocabulary import Vocabulary
 
-__all__ = ["NUMBERS_FILE", "SIDE_FILES", "VOCABULARY_FILE", "read_state", "write_state"]
-
 VOCABULARY_FILE = "tabular_vocabularies.parquet"
 NUMBERS_FILE = "tabular_numbers.safetensors"
 SIDE_FILES = (VOCABULARY_FILE, NUMBERS_FILE)

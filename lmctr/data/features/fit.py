@@ -17,8 +17,6 @@ from .columns import Rows, count_labels, cross_codes, crossed_words, list_entrie
 from .fields import Field
 from .vocabulary import CountAccumulator, Vocabulary
 
-__all__ = ["FittedState", "Fitter"]
-
 
 @dataclass
 class FittedState:

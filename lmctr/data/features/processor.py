@@ -52,8 +52,6 @@ from .settings import FittedExtractor, sequence_tables
 from .times import time_kind
 from .transform import TabularArrays, concatenate, transform_rows
 
-__all__ = ["SPECIAL", "TabularFeatureProcessor", "checked_labels"]
-
 _MOST_PARTS = 8  # sets of shared columns that readers are kept for
 _LIMITS = ("min_count", "max_size", "max_idle", "max_unknown")
 SPECIAL = ("label", "extra_labels", "group", "time", "time_format", "weight", "reading")

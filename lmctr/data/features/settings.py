@@ -20,8 +20,6 @@ from .fields import Field
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["FittedExtractor", "sequence_tables"]
-
 _IGNORED = ("feature_extractor_type", "processor_class", "transformers_version", "auto_map")
 _HUB_KEYS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 

@@ -12,8 +12,6 @@ from lmctr.utils.rows import MAX_SECONDS
 
 from .columns import Rows, numbers, parse_time
 
-__all__ = ["TIME_UNITS", "seconds_of", "time_kind"]
-
 TIME_UNITS = {unit: count for unit, count in PER_SECOND.items() if unit != "s"}
 """What `time_format` names for numbers that are no seconds, and how many make one."""
 

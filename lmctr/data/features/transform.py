@@ -25,8 +25,6 @@ from .fit import FittedState
 from .times import seconds_of
 from .vocabulary import hash_strings
 
-__all__ = ["TabularArrays", "concatenate", "transform_rows"]
-
 MAX_EXAMPLES = 20  # of unknown values of a field
 
 

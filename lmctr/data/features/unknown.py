@@ -15,8 +15,6 @@ from typing import Any
 
 from .transform import MAX_EXAMPLES, add_counts
 
-__all__ = ["KeptShares", "UnknownValues", "check_unknown", "merged_examples", "share_unknown", "shares_of"]
-
 MAX_UNKNOWN = 0.95
 _USELESS = 0.9  # of validation's values unknown: the field told nothing there, and tells nothing more if the rest is unknown too
 FEWEST = 100  # values from which on a share says something

@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 
 from .fields import FIRST_ID, OOV_ID
 
-__all__ = ["CountAccumulator", "Vocabulary", "hash_string", "hash_strings"]
-
 _K1, _K2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _64_BITS = (1 << 64) - 1

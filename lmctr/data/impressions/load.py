@@ -49,8 +49,6 @@ from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
 
-__all__ = ["impressions_from_schema"]
-
 _BLOCK = 4096
 _RULES = ("time", "random")
 _RARELY = 0.02  # share of impressions in which a field of ads may be expected to differ

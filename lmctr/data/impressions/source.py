@@ -15,8 +15,6 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 
-__all__ = ["STAGES", "ImpressionBlock", "ImpressionSource"]
-
 STAGES = ("matching", "pre-ranking", "ranking", "mix-ranking")
 """Stages of a cascade: an ad's stage is the last one that it was judged in. Sources may name their own."""
 _OF_IMPRESSIONS = ("split", "groups", "times", "weight")

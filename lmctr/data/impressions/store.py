@@ -29,8 +29,6 @@ from lmctr.utils.ragged import offsets_from_lengths
 
 from .source import ImpressionBlock, ImpressionSource
 
-__all__ = ["ImpressionStore", "count_block"]
-
 STORE_FILE = "impressions.json"
 FORMAT_VERSION = 1
 USER_INPUTS = ("user_input_ids", "user_numeric_values", "user_sequence_ids")

@@ -11,8 +11,6 @@ from lmctr.data.leaks import Finding, duplicate_rows, row_hashes, settle, times_
 
 from .store import AD_INPUTS, USER_INPUTS, ImpressionStore
 
-__all__ = ["impression_findings", "validate_impressions"]
-
 _SURE = 0.98  # share of pairs of ads that one field puts in the right order
 _IMPRESSIONS = 1000
 _TWICE = 0.01  # share of ads that may be alike in all fields and their rank

@@ -15,8 +15,6 @@ from lmctr.utils.ragged import offsets_from_lengths, ragged_searchsorted
 from . import columns
 from .log import InteractionLog, align_users
 
-__all__ = ["Queried", "with_queries"]
-
 _FILLERS = {"weight": 1, "feedback_values": np.nan, "part": -1}  # of what a query does not say; else 0
 
 

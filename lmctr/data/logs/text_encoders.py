@@ -18,8 +18,6 @@ from safetensors.numpy import load_file
 from lmctr.utils.progress import step
 from lmctr.utils.tensors import save_tensors
 
-__all__ = ["MissingExtraError", "TextRetriever", "Vectors", "cached_vectors"]
-
 Vectors = np.ndarray | sp.csr_matrix
 """(I, D) vectors, L2-normalised: float32 array, or sparse rows for TF-IDF."""
 

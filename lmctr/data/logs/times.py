@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from . import columns
 from .schema import TimeSpec
 
-__all__ = ["FORMATS", "formats_of_texts", "iso_times", "seconds_of", "unit_of"]
-
 UNITS = tuple(columns.PER_SECOND)
 FORMATS = tuple(
     f"{date}{hours}"

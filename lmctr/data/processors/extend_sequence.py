@@ -12,8 +12,6 @@ from lmctr.data.logs.log import InteractionLog
 
 from .sequence import FIRST_ID, OOV, SequenceProcessor, codes_of, distinct, item_counts, strings_of
 
-__all__ = ["extend_sequence_processor", "sequence_sources"]
-
 
 def extend_sequence_processor(
     processor: SequenceProcessor,

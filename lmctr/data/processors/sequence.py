@@ -36,8 +36,6 @@ from .given_statistics import GivenStatistics
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["OOV", "PADDING", "SequenceProcessor"]
-
 PADDING, OOV, FIRST_ID = 0, 1, 2
 _ABSENT, _KNOWN = "absent", "in_vocabulary"  # columns of both files, and of the items'
 ITEMS_FILE, FEATURES_FILE = "sequence_items.parquet", "sequence_features.parquet"

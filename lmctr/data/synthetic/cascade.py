@@ -41,8 +41,6 @@ from lmctr.utils.suggest import unknown_key_message
 
 from .generator import Settings
 
-__all__ = ["SCENARIOS", "SyntheticCascade", "synthetic_cascade"]
-
 SCENARIOS: dict[str, dict[str, Any]] = {
     "feed": {"world": 0, "decay": 1.0, "main_share": 0.25, "value": 1.0, "requests_per_second": 20_000.0},
     "search": {"world": 1, "decay": 2.0, "main_share": 0.4, "value": 4.0, "requests_per_second": 2_000.0},

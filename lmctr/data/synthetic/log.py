@@ -27,8 +27,6 @@ from lmctr.data.logs.log import InteractionLog
 
 from .generator import TOPICS, LogGenerator, SyntheticTruth, auc, sigmoid, steps
 
-__all__ = ["SyntheticLog", "best_reader_auc", "synthetic_log"]
-
 
 @dataclass
 class SyntheticLog(LogGenerator):

@@ -26,8 +26,6 @@ from lmctr.data.logs.log import InteractionLog
 
 from .generator import LogGenerator, SyntheticTruth, sigmoid, steps
 
-__all__ = ["BEHAVIORS", "SCENARIOS", "SyntheticSequenceLog", "synthetic_sequence_log"]
-
 BEHAVIORS = ("unknown", "full-play", "like")
 SCENARIOS = ("home", "search", "radio", "feed", "playlist", "album", "artist", "car")
 

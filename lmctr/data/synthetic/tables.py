@@ -35,8 +35,6 @@ from lmctr.data.tables.source import Piece, TableSource
 
 from .generator import Settings, auc, sigmoid
 
-__all__ = ["TRUE_PROBABILITY", "SyntheticTable", "synthetic_table"]
-
 TRUE_PROBABILITY = "true_probability"
 """Column of the true probabilities; it is no field, and is made when it is asked for by name."""
 _BLOCK = 1 << 16

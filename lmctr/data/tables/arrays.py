@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from lmctr.data.features.canonical import neutral_text
 
-__all__ = ["array_of"]
-
 _ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 

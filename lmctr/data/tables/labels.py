@@ -18,8 +18,6 @@ from lmctr.utils.values import Values, read_values
 
 from .source import Piece
 
-__all__ = ["label_spec", "told_by"]
-
 
 class _Given(Values):
     label: Label

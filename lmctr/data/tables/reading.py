@@ -37,8 +37,6 @@ from lmctr.utils.files import parse_json
 
 from .arrays import array_of
 
-__all__ = ["BLOCK_SIZE", "MISSING_WORDS", "block_size_for", "names_in_file", "stream_file"]
-
 BLOCK_SIZE = 8 << 20
 """Bytes of text read at a time by default."""
 # Fitting and transforming hold at most about this many times a block: text, columns, ids, two blocks at a time.

@@ -15,8 +15,6 @@ from lmctr.data.logs.splits import PARTS
 
 from .source import TableSource, watched
 
-__all__ = ["TabularStore"]
-
 STORE_FILE = "store.json"
 FORMAT_VERSION = 1
 INPUTS = ("input_ids", "numeric_values", "sequence_ids", "sequence_times", "sequence_weights")

@@ -19,8 +19,6 @@ from lmctr.data.leaks import (
 from .source import TableSource
 from .store import INPUTS, TabularStore
 
-__all__ = ["table_findings", "validate_table"]
-
 _SAMPLE = 200_000  # rows of a part that single fields are ranked on
 _MOST = 5_000_000  # rows up to which whole columns are gone through
 

@@ -7,8 +7,6 @@ from html import escape
 
 import numpy as np
 
-__all__ = ["bars", "heat_map", "note"]
-
 _COLOUR, _LESS = "#1f4e9c", "#b35900"
 _CELL = "padding:2px 8px;border:0;vertical-align:middle"
 

@@ -19,8 +19,6 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.recipe import load_recipe
 from lmctr.utils.files import read_json
 
-__all__ = ["EXAMPLES_FILE", "Examples", "card_example", "kept_examples", "run_examples"]
-
 EXAMPLES_FILE = "demo_examples.json"
 CANDIDATES = 10
 BEHAVIORS = 100

@@ -15,8 +15,6 @@ from lmctr.runs.answers.served import ServedModel
 
 from .drawing import bars, heat_map, note
 
-__all__ = ["explanation"]
-
 _MOST = 20  # bars of a picture
 _MOST_FIELDS = 60
 

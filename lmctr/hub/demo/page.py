@@ -19,8 +19,6 @@ from .drawing import bars, note
 from .examples import Examples
 from .explain import explanation
 
-__all__ = ["build_page", "plain_theme", "scored_html"]
-
 _ERROR = "#c1272d"
 _FIELDS = {  # what a kind of request is typed into: key, label; None is what remains of the request
     "text": (

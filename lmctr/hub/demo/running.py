@@ -23,8 +23,6 @@ from lmctr.utils.files import write_json
 from .examples import EXAMPLES_FILE, Examples, card_example, kept_examples, run_examples
 from .page import build_page, plain_theme
 
-__all__ = ["demo", "open_page", "write_space"]
-
 _APP = '''"""The page of a CTR model; `lmctr demo model` shows it on your own machine."""
 
 import os

@@ -14,8 +14,6 @@ from lmctr.models.common.sequence import SequenceInputs
 from .modeling_astro import ASTROCache, ASTROModel
 from .partition import Slots
 
-__all__ = ["event_identity", "update_cache"]
-
 
 def event_identity(inputs: SequenceInputs, slots: Slots) -> torch.Tensor:
     """(K, B, S, 4 + Fi) int64: all that the model reads of the event in each slot; -1 in unused slots."""

@@ -19,17 +19,6 @@ from lmctr.models.common.relative_bias import add_bias, pair_bias
 from .configuration_astro import ASTROConfig
 from .partition import PairContext
 
-__all__ = [
-    "ALL",
-    "AdaptiveLayer",
-    "BlockLinear",
-    "BlockNorm",
-    "FusionLayer",
-    "GatingFusion",
-    "RelativeBias",
-    "Temperature",
-]
-
 ALL = slice(None)
 
 

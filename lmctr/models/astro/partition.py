@@ -27,8 +27,6 @@ from lmctr.models.common.sequence import time_bucket
 
 from .strategies import SAME, Strategy
 
-__all__ = ["PairContext", "Slots", "block_starts", "candidate_pairs", "history_pairs", "matching_events", "take_slots"]
-
 
 class Slots(NamedTuple):
     """The events that the blocks hold, (K, B, S) each; unused slots are not `valid`.

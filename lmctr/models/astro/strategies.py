@@ -8,8 +8,6 @@ from typing import Any
 
 from lmctr.utils.suggest import did_you_mean, unknown_key_message
 
-__all__ = ["Strategy", "default_strategies", "parse_strategies"]
-
 SAME = "same"
 _KEYS = ("name", "behaviors", "scenarios", "window_seconds", "window_days")
 

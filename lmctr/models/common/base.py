@@ -22,21 +22,6 @@ from lmctr.utils.in_package import stays_in_package
 from lmctr.utils.integrity import resealing
 from lmctr.utils.tensors import as_readable_as_its_folder
 
-__all__ = [
-    "IGNORED_LABEL",
-    "CTRPreTrainedModel",
-    "WithHeadMixin",
-    "check_weights",
-    "count_items",
-    "ctr_loss",
-    "evaluation_copy",
-    "evaluation_mode",
-    "plain_model",
-    "row_weights",
-    "task_loss",
-    "weights_version",
-]
-
 IGNORED_LABEL = -100
 """A row with this label counts nowhere: the collators use it for filler rows in distributed batches."""
 

@@ -12,8 +12,6 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-__all__ = ["BoostedTrees", "FieldTrees", "TreesBeside", "ValueRates"]
-
 
 class BoostedTrees(nn.Module):
     """A forest per task: log-odds of columns of numbers. Nothing in it is trained by gradients.

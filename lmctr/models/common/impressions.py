@@ -24,16 +24,6 @@ from .outputs import CTROutput, or_tuple
 from .ranking_losses import ARFLoss, list_softmax_loss, pairwise_logistic_loss, pointwise_loss
 from .table_bank import TableBank
 
-__all__ = [
-    "ImpressionEmbedding",
-    "ImpressionInputs",
-    "ImpressionLoss",
-    "PackedRows",
-    "RetrievalForCTRMixin",
-    "RetrievalModelMixin",
-    "RetrievalPreTrainedModel",
-]
-
 
 class PackedRows(NamedTuple):
     """Where the rows of a tensor without padding stand: the places (R,) int64 in a flat tensor of this shape."""

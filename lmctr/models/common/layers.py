@@ -12,8 +12,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .products import Linear
 
-__all__ = ["MLP", "DenseLayer", "NormalWeight", "RowNorm", "attend", "in_blocks", "split_heads"]
-
 
 class NormalWeight(nn.Module):
     """A weight of a shape of its own; new ones are drawn from N(mean, std).

@@ -12,8 +12,6 @@ from transformers import initialization as init
 
 from lmctr.models.common.boosted_trees import TreesBeside
 
-__all__ = ["LinearPath", "StatisticsSkip"]
-
 
 class StatisticsSkip(TreesBeside):
     """Adds a linear map of statistics (.., Fs) to a network's logits (.., T), and mixes them with boosted trees where there are some.

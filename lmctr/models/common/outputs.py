@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from transformers.utils import ModelOutput
 
-__all__ = ["CTROutput", "TabularModelOutput", "or_tuple"]
-
 
 def or_tuple(forward: Callable[..., ModelOutput]) -> Callable[..., Any]:
     """A forward that also takes `return_dict`: False gives a tuple of what the output holds."""

@@ -16,8 +16,6 @@ from torch import nn
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.flop_counter import register_flop_formula
 
-__all__ = ["Linear", "linear", "prefers_onednn", "product", "use_products"]
-
 _LEAST_WORK = 1 << 21  # multiplications of a product below which its call costs more than it saves
 _LEAST_SIDE = 128  # of a weight, below which its gradient, a sum over many rows, is faster by MKL
 

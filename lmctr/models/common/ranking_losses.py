@@ -25,14 +25,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 
-__all__ = [
-    "ARFLoss",
-    "list_softmax_loss",
-    "neural_sort",
-    "pairwise_logistic_loss",
-    "pointwise_loss",
-]
-
 MAX_PAIRS = 1 << 22
 """Default of `max_pairs`: 16 MiB for each (b, n, n) tensor in float32, of which ARF holds several in a chunk; larger chunks were slower on a CPU."""
 

@@ -13,8 +13,6 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 
-__all__ = ["add_bias", "causal_parts", "distance_bucket", "pair_bias", "pair_rows"]
-
 CPU_PART, PART = 64, 512
 """Queries of a history whose attention is computed at once, on a CPU, whose caches hold no more, and elsewhere."""
 

@@ -23,17 +23,6 @@ from lmctr.utils.tensors import save_tensors
 
 from .layers import RowNorm
 
-__all__ = [
-    "FoldedMLP",
-    "FoundationLayer",
-    "FoundationMLP",
-    "HeLinear",
-    "SplitMLP",
-    "SplitTowers",
-    "fold_mlp",
-    "split_mlp",
-]
-
 _FORMAT = "lmctr split MLP 1"
 
 

@@ -22,22 +22,6 @@ from .linear_path import LinearPath, StatisticsSkip
 from .outputs import CTROutput, or_tuple
 from .table_bank import TableBank
 
-__all__ = [
-    "CachedHistoryMixin",
-    "CandidateContext",
-    "ItemEmbedding",
-    "SequenceForCTRMixin",
-    "SequenceInputs",
-    "SequenceModelMixin",
-    "SequencePreTrainedModel",
-    "feature_tables",
-    "final_network",
-    "sequence_inputs",
-    "sequence_logits",
-    "time_bucket",
-    "visible_events",
-]
-
 
 class SequenceInputs(NamedTuple):
     """Inputs of a sequence model in one shape, defaults filled in; see [`sequence_inputs`]."""

@@ -21,8 +21,6 @@ from torch.distributed.tensor import DTensor, Shard
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
-__all__ = ["TableBank", "sharded_tables", "table_banks"]
-
 SLICE = 65_536  # rows that are drawn or sent at once
 _mesh: ContextVar[DeviceMesh | None] = ContextVar("mesh of new tables", default=None)
 

@@ -19,17 +19,6 @@ from .linear_path import LinearPath, StatisticsSkip
 from .outputs import CTROutput, TabularModelOutput, or_tuple
 from .tasks import TaskHead, check_chain
 
-__all__ = [
-    "Encoded",
-    "LogitHead",
-    "SumHead",
-    "TabularForCTRMixin",
-    "TabularInputs",
-    "TabularModelMixin",
-    "TabularPreTrainedModel",
-    "Trace",
-]
-
 UNKNOWN = 1  # id of what a vocabulary does not hold, in every categorical field
 
 

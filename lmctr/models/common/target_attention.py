@@ -28,8 +28,6 @@ from .configuration import SequenceCTRConfig
 from .layers import split_heads
 from .sequence import ItemEmbedding, SequenceInputs, time_bucket, visible_events
 
-__all__ = ["SearchedHistory", "TwinAttention", "TwinAttentionConfig", "TwinEncoder"]
-
 
 class TwinAttentionConfig(SequenceCTRConfig):
     r"""Configuration of the families with TWIN's two-stage attention; see [`SequenceCTRConfig`] for the keys of the data.

@@ -14,8 +14,6 @@ from transformers import initialization as init
 from .configuration import TabularCTRConfig
 from .layers import MLP
 
-__all__ = ["TaskHead", "chained_logits", "check_chain"]
-
 
 class Experts(nn.Module):
     """n MLPs on one input: (B, W) to (B, n, E)."""

@@ -18,17 +18,6 @@ from .layers import in_blocks
 from .products import Linear
 from .tabular import Encoded, TabularForCTRMixin, TabularInputs, TabularModelMixin, Trace
 
-__all__ = [
-    "ROWS",
-    "TokenForCTRMixin",
-    "TokenHead",
-    "TokenModelMixin",
-    "Tokenizer",
-    "TokenwiseLinear",
-    "TokenwiseRMSNorm",
-    "block_transpose",
-]
-
 ROWS = 256  # held at a time on the CPU
 
 

@@ -27,18 +27,6 @@ from .sink_signals import (
     value_buckets,
 )
 
-__all__ = [
-    "AssemblySettings",
-    "Candidates",
-    "EventTable",
-    "Pieces",
-    "Plan",
-    "RowError",
-    "Samples",
-    "assemble",
-    "make_plan",
-]
-
 
 class RowError(ValueError):
     """A row that cannot be built. `row` is its number in the batch, `reason` the message without it."""

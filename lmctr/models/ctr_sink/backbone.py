@@ -15,15 +15,6 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...utils.load_report import held_load_report, print_load_report
 
-__all__ = [
-    "backbone_config",
-    "first_position",
-    "load_backbone",
-    "max_positions",
-    "new_backbone",
-    "position_ids_from_mask",
-]
-
 
 def _constructor_options(config: PreTrainedConfig) -> dict:
     """Leave out the pooler where the type has one: CTR-Sink averages tokens, and unused weights break DDP."""

@@ -26,8 +26,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from .configuration_ctr_sink import BackboneSpec
 from .sink_attention import SinkContext
 
-__all__ = ["call_backbone", "hook_sink_bias"]
-
 
 class _Carried(NamedTuple):
     """Relative positions of DeBERTa-v2 with what travels beside them: the sinks to a layer, their bias to its attention."""

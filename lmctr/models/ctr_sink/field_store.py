@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["FieldStore"]
-
 
 class FieldStore:
     """Vectors of text fields by their tokens; without gradients. Threads may share it.

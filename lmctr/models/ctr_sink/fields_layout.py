@@ -25,8 +25,6 @@ from .configuration_ctr_sink import CTRSinkConfig
 from .head import LayoutHead, projection
 from .split_layout import encode_in_place, run_layers
 
-__all__ = ["FieldsHead", "FieldsOutput", "forward_fields"]
-
 
 @dataclass
 class FieldsOutput(BaseModelOutput):

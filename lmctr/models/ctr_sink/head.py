@@ -9,8 +9,6 @@ from torch import nn
 from .configuration_ctr_sink import CTRSinkConfig
 from .statistics_tower import StatisticsTower
 
-__all__ = ["LayoutHead", "projection"]
-
 
 def projection(hidden_size: int, size: int) -> nn.Sequential:
     """H -> H/2 -> `size`."""

@@ -11,8 +11,6 @@ from lmctr.utils.ragged import Ragged, offsets_from_lengths
 
 from .prompt import Prompt
 
-__all__ = ["TokenCache", "drop_special", "encode_prompt", "piece_blanks", "special_layout", "tokenize"]
-
 
 def tokenize(
     tokenizer: PreTrainedTokenizerBase, texts: list[str], split_special_tokens: bool = True

@@ -15,8 +15,6 @@ from lmctr.utils.outside import check_text
 from lmctr.utils.resources import find_resource
 from lmctr.utils.suggest import unknown_key_message
 
-__all__ = ["FeedbackText", "ItemTemplate", "Prompt"]
-
 _TARGET_FIELD, _VALUE_FIELD = "{item}", "{value}"
 # Tokens of an item template: doubled brackets and braces are literal, then the four signs, then plain text.
 _TEMPLATE_TOKENS = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{[^{}]*\}|[\[\]{}]|[^\[\]{}]+")

@@ -12,17 +12,6 @@ from lmctr.utils.suggest import unknown_key_message
 
 from .assembly import RowError
 
-__all__ = [
-    "behavior_statistic",
-    "check_behavior",
-    "check_times",
-    "feedback_code",
-    "graded_value",
-    "similarity_of",
-    "target_statistics",
-    "target_text",
-]
-
 BEHAVIOR_KEYS = ("text", "time", "feedback", "group", "value", "similarity", "item", "label", "statistics")
 TARGET_KEYS = ("text", "item", "statistics")
 _LARGEST = float(np.finfo(np.float32).max)

@@ -19,8 +19,6 @@ from transformers import AutoConfig, PreTrainedConfig
 from .configuration_ctr_sink import BACKBONES, CTRSinkConfig
 from .modeling_ctr_sink import CTRSinkForCTR
 
-__all__ = ["from_research_checkpoint"]
-
 _FIELDS = ("positive", "negative", "title", "genres")
 _SIGNALS = {"temporal": "recency", "similarity": "similarity", "random": "random", "none": "none"}
 _SCALAR_TYPES = [np._core.multiarray.scalar, np.dtype, *{type(np.dtype(kind)) for kind in ("f4", "f8", "i8")}]

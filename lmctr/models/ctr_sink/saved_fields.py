@@ -17,8 +17,6 @@ from lmctr.utils.tensors import save_tensors
 
 from .split_layout import field_encoder, lower_parameters
 
-__all__ = ["FIELD_VECTORS", "fill_store", "load_field_vectors", "save_field_vectors", "stored_tensors"]
-
 FIELD_VECTORS = "field_vectors.safetensors"
 _FORMAT = "lmctr.field_vectors.1"
 

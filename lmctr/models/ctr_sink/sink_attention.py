@@ -11,19 +11,6 @@ from torch import nn
 
 from .configuration_ctr_sink import CTRSinkConfig
 
-__all__ = [
-    "SinkBias",
-    "SinkBiasLayer",
-    "SinkCache",
-    "SinkContext",
-    "SinkEmbedding",
-    "SinkProjection",
-    "SinkTable",
-    "add_bias_to_mask",
-    "locate_sinks",
-    "prefix_mask",
-]
-
 
 class SinkContext(NamedTuple):
     """Where the sinks of a batch are. Travels to the attention layers as a keyword of the call, never as state.

@@ -8,19 +8,6 @@ import numpy as np
 
 from lmctr.utils.ragged import Ragged, ragged_arange
 
-__all__ = [
-    "ELAPSED_HORIZON",
-    "elapsed_buckets",
-    "fit_statistic_bounds",
-    "fit_value_levels",
-    "ordinal_buckets",
-    "random_buckets",
-    "recency_buckets",
-    "similarity_buckets",
-    "statistic_buckets",
-    "value_buckets",
-]
-
 ELAPSED_HORIZON = 3650 * 86400  # seconds; longer spans share the last bucket
 ORDINAL_HORIZON = 10**7  # behaviours, likewise
 

@@ -41,18 +41,6 @@ from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
 from .field_store import FieldStore
 from .head import LayoutHead, projection
 
-__all__ = [
-    "FieldCache",
-    "Fields",
-    "SplitHead",
-    "SplitOutput",
-    "cut_fields",
-    "encode_in_place",
-    "mean_over",
-    "run_layers",
-]
-
-
 _CHUNK = 512  # fields that are encoded for a store at once
 _GAP = "field_ids: the elements of each row must be numbered 0, 1, ... without a gap; padding is -1"
 _SHARED = "field_ids: a sink shares its element with other tokens; a sink is an element of its own"

@@ -14,8 +14,6 @@ from lmctr.models.common.linear_path import StatisticsSkip
 
 from .configuration_ctr_sink import CTRSinkConfig
 
-__all__ = ["StatisticsTower", "check_statistics"]
-
 
 def check_statistics(statistics: torch.Tensor | None, config: CTRSinkConfig, rows: int) -> None:
     """Raise `ValueError` unless statistics are given exactly where the configuration has them, (B, Fs)."""

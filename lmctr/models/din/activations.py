@@ -13,8 +13,6 @@ from transformers import initialization as init
 
 from .configuration_din import DINConfig
 
-__all__ = ["Dice", "PReLU", "activation"]
-
 BLOCK_VALUES = 2**16
 """Values that are worked on at once on a CPU."""
 

@@ -12,8 +12,6 @@ from lmctr.models.common.layers import NormalWeight
 
 from .configuration_fat import FATConfig
 
-__all__ = ["Hypernetwork", "StoredMatrices", "build_projection"]
-
 NUM_KINDS = 3
 
 

@@ -15,8 +15,6 @@ from lmctr.models.common.embeddings import DerivedBuffers, FieldProjection, line
 
 from .configuration_fat import FATConfig
 
-__all__ = ["FieldTokens", "MonotonicEncoding", "SequenceAttention", "numeric_encoder"]
-
 
 class MonotonicEncoding(nn.Module):
     """A monotonic network per numeric field (`numeric_encoding="monotonic_mlp"`), all fields in one product.

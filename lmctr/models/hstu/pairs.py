@@ -13,8 +13,6 @@ from lmctr.models.common.relative_bias import causal_parts, distance_bucket, pai
 
 from .configuration_hstu import HSTUConfig
 
-__all__ = ["CandidatePairs", "HistoryPairs", "position_edges", "time_buckets"]
-
 KEPT_TOKENS = 512
 """Without gradients, up to this many tokens of a history the layers share one search of the rows of their bias tables; beyond, each
 searches again for some queries at a time, so that memory grows linearly in the length."""

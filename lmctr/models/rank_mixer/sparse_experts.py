@@ -12,8 +12,6 @@ from lmctr.models.common.tokens import TokenwiseLinear
 
 from .configuration_rank_mixer import RankMixerConfig
 
-__all__ = ["RouterPenalty", "SparseExperts"]
-
 # Factor by which lambda moves after a training step. With 1.2 the share swings around its target, and experts that an
 # overshoot closes for all rows stay closed: ReLU gives them no gradient.
 _STEP = 1.05

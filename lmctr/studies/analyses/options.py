@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from lmctr.utils.options import given, option
 
-__all__ = ["AttentionOptions", "BehaviorsOptions", "BoundOptions", "FieldsOptions", "RankOptions"]
-
 _RUN = "run folder; or another folder that from_pretrained loads or a Hub id (user/name[@revision]), with --data.name and what else its data need"
 _FAT = "run folder, another folder that from_pretrained loads, or a Hub id (user/name[@revision])"
 _NO_PLOTS = "write numbers only; matplotlib is not needed"

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from lmctr.utils.options import given, option
 
-__all__ = ["GridOptions", "GridReportOptions", "GridRunOptions", "RunnerOptions"]
-
 
 @dataclass(kw_only=True)
 class RunnerOptions:
