@@ -55,15 +55,16 @@ def check_classes(labels: np.ndarray, part: str, rows: str) -> None:
 def boosted_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     """Learning rate 0.05, leaves of at least 0.5 % of the rows (between 20 and 100). From 1,000 rows on, up to 500 trees, stopped early on a
     random tenth of the rows, which `seed` draws; below, or with fewer than 20 rows of a class, 50 trees."""
+    return _trees(_can_stop_early(labels), seed, min_samples_leaf=min(100, max(20, len(labels) // 200)))
+
+
+def _trees(stops_early: bool, seed: int, few: int = 50, **options: Any) -> BoostedTreesClassifier:
+    """Up to 500 trees that stop early, or `few` of them."""
     from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
 
-    stops_early = _can_stop_early(labels)
+    count = 500 if stops_early else few
     return BoostedTreesClassifier(
-        learning_rate=0.05,
-        max_iter=500 if stops_early else 50,
-        min_samples_leaf=min(100, max(20, len(labels) // 200)),
-        early_stopping=stops_early,
-        random_state=seed,
+        learning_rate=0.05, max_iter=count, early_stopping=stops_early, random_state=seed, **options
     )
 
 
@@ -91,19 +92,10 @@ def statistic_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
 
     Chosen on the validation part of MovieLens latest-small among 100 to 600 trees, 8 to 31 leaves, leaves of 20 to 200 rows.
     """
-    from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
-
-    num_rows, many = len(labels), _can_stop_early(labels, 100_000)
-    return BoostedTreesClassifier(
-        learning_rate=0.05,
-        max_iter=500 if many else 150 if num_rows >= 1000 else 50,
-        max_leaf_nodes=15,
-        min_samples_leaf=50 if num_rows >= 10_000 else 20,
-        l2_regularization=5.0,
-        max_features=0.3,
-        early_stopping=many,
-        random_state=seed,
-    )
+    num_rows = len(labels)
+    options = {"max_leaf_nodes": 15, "l2_regularization": 5.0, "max_features": 0.3}
+    options["min_samples_leaf"] = 50 if num_rows >= 10_000 else 20
+    return _trees(_can_stop_early(labels, 100_000), seed, 150 if num_rows >= 1000 else 50, **options)
 
 
 def field_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
@@ -113,19 +105,8 @@ def field_trees(labels: np.ndarray, seed: int) -> BoostedTreesClassifier:
     Chosen on the validation parts of four public tables (model_cards/tabular_families.md) among 8 to 31 leaves, a third to all columns, and with
     the rates of values as columns; of ten more, rates helped those with fields of more values than `TREE_BINS`, and no other.
     """
-    from lmctr.evaluation.weighted_trees import BoostedTreesClassifier
-
-    stops_early = _can_stop_early(labels)
-    return BoostedTreesClassifier(
-        learning_rate=0.05,
-        max_iter=500 if stops_early else 50,
-        max_leaf_nodes=15,
-        l2_regularization=5.0,
-        max_features=0.5,
-        early_stopping=stops_early,
-        n_iter_no_change=20,
-        random_state=seed,
-    )
+    options = {"max_leaf_nodes": 15, "l2_regularization": 5.0, "max_features": 0.5, "n_iter_no_change": 20}
+    return _trees(_can_stop_early(labels), seed, **options)
 
 
 def fitted_probabilities(

@@ -12,6 +12,7 @@ from lmctr.evaluation.comparison import differing_keys
 from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
 from lmctr.runs.folder import RunFolder, open_run
+from lmctr.utils.tables import markdown_table
 
 METRICS = {  # key: (title, metric type in the card's metadata)
     "revenue_ratio": ("R/R*", "revenue_ratio"),
@@ -98,8 +99,7 @@ def results_table(runs: list[dict[str, Any]]) -> str:
     if not rows:
         return ""
     titles = ["split", "", *(METRICS[key][0] for key in metrics), "impressions" if _is_ranking(runs) else "samples"]
-    lines = [titles, ["---"] * 2 + ["---:"] * (len(titles) - 2), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table([titles, *rows], left=(0, 1))
 
 
 def _is_ranking(runs: list[dict[str, Any]]) -> bool:

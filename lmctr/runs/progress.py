@@ -46,24 +46,15 @@ class ProgressLines(TrainerCallback):
         if work is not None:
             work.__exit__(*(error or (None,)))
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         self.began, self.first_step = time.monotonic(), state.global_step
-        return control
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if state.is_world_process_zero:
             self._count("training", "steps", state.max_steps, state.global_step)
-        return control
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         self._end("training")
-        return control
 
     def on_prediction_step(
         self,
@@ -72,18 +63,14 @@ class ProgressLines(TrainerCallback):
         control: TrainerControl,
         eval_dataloader: Any = None,
         **kwargs,
-    ) -> TrainerControl:
+    ) -> None:
         if state.is_world_process_zero:
             total = len(eval_dataloader) if hasattr(eval_dataloader, "__len__") else None
             done = self.works["measuring"].done if "measuring" in self.works else 0
             self._count("measuring", "batches", total, done + 1)
-        return control
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         self._end("measuring")
-        return control
 
     on_predict = on_evaluate
 
@@ -94,10 +81,10 @@ class ProgressLines(TrainerCallback):
         control: TrainerControl,
         logs: dict[str, float] | None = None,
         **kwargs,
-    ) -> TrainerControl:
+    ) -> None:
         logs = logs or {}
         if not state.is_world_process_zero:
-            return control
+            return
         stage = f"stage {self.stage()} " if self.stage() is not None and args.stage1_epochs else ""
         place = f"{stage}epoch {state.epoch or 0:.2f} step {state.global_step}/{state.max_steps}"
         if "loss" in logs:
@@ -115,4 +102,3 @@ class ProgressLines(TrainerCallback):
             )
         elif "eval_revenue_ratio" in logs:
             self.say(f"{place}  validation R/R* {logs['eval_revenue_ratio']:.4f}  NDCG {logs['eval_ndcg']:.4f}")
-        return control

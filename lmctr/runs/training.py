@@ -154,13 +154,10 @@ class _FirstStep(TrainerCallback):
     def __init__(self, folder: RunFolder):
         self.path = folder.first_step
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> TrainerControl:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if state.is_world_process_zero and not self.path.exists():
             self.path.parent.mkdir(exist_ok=True)
             self.path.touch()
-        return control
 
 
 class Training:

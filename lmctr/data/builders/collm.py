@@ -110,13 +110,9 @@ def load_collm_ml1m(path: str | os.PathLike | None = None, *, labels_seen: str =
     """
     if labels_seen not in SEEN:
         raise ValueError(f"labels_seen: got {labels_seen!r}, accepted: {', '.join(map(repr, SEEN))}.")
-    folder, called = FILES.folder(path)
-    frames = {}
-    for part, name in NAMES.items():
-        every = sorted(folder.rglob(name), key=lambda file: (len(file.parts), file))
-        if not every:
-            raise FILES.absent(folder, called, name)
-        frames[part] = _read(every[0])
+    folder, _ = FILES.folder(path)
+    files = FILES.below(path, NAMES.values())
+    frames = {part: _read(files[name]) for part, name in NAMES.items()}
     joined = {
         key: np.concatenate([frame[key] for frame in frames.values()]) for key in ("uid", "iid", "label", "timestamp")
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,17 @@ class Published:
             )
         folder = Path(path).expanduser()
         return folder, f"{folder} (from {given})"
+
+    def below(self, path: str | os.PathLike | None, names: Iterable[str]) -> dict[str, Path]:
+        """The files by name, wherever they lie below the folder; the least deep where there are several."""
+        folder, called = self.folder(path)
+        found = {}
+        for name in names:
+            every = sorted(folder.rglob(name), key=lambda file: (len(file.parts), file))
+            if not every:
+                raise self.absent(folder, called, name)
+            found[name] = every[0]
+        return found
 
     def absent(self, folder: Path, name: str, wanted: str) -> FileNotFoundError:
         """The error for a folder, with its name in messages, without the `wanted` files."""

@@ -71,7 +71,7 @@ def load_frappe(
         FileNotFoundError: a file is absent; the message says where it is published.
         ValueError: damaged files, or published rows that do not come from this log.
     """
-    parts, info = _parts(_find(path), num_negatives, negative_seed)
+    parts, info = _parts(FILES.below(path, (LOG, *HELD_OUT)), num_negatives, negative_seed)
     pieces = []
     for part, rows in parts.items():
         table = {"user": rows.user, "item": rows.item, "label": rows.label}
@@ -102,7 +102,7 @@ def load_frappe_log(
     Raises:
         FileNotFoundError, ValueError: as [`load_frappe`].
     """
-    files = _find(path, META)
+    files = FILES.below(path, (LOG, *HELD_OUT, META))
     parts, info = _parts(files, num_negatives, negative_seed)
     train = parts["train"]
     launches = int((train.label == 1).sum())
@@ -126,18 +126,6 @@ def load_frappe_log(
         info=replace(info, notes=f"{info.notes} Times say a drawn order only."),
         source=str(files[LOG]),
     )
-
-
-def _find(path: str | os.PathLike | None, *more: str) -> dict[str, Path]:
-    """The files by name, the least deep where there are several."""
-    folder, called = FILES.folder(path)
-    found = {}
-    for name in (LOG, *HELD_OUT, *more):
-        every = sorted(folder.rglob(name), key=lambda file: (len(file.parts), file))
-        if not every:
-            raise FILES.absent(folder, called, name)
-        found[name] = every[0]
-    return found
 
 
 def _parts(files: dict[str, Path], num_negatives: int, seed: int) -> tuple[dict[str, _Rows], DatasetInfo]:

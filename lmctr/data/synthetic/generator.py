@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from scipy.stats import rankdata
 
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.logs.splits import split_log
@@ -310,9 +311,7 @@ def auc(labels: np.ndarray, scores: np.ndarray, events: np.ndarray | None = None
     """Exact AUC, ties counted half; nan when only one class is there."""
     if events is not None:
         labels, scores = labels[events], scores[events]
-    _, codes, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[codes]
-    positives = labels == 1
+    ranks, positives = rankdata(scores), labels == 1
     pairs = positives.sum() * (~positives).sum()
     if not pairs:
         return float("nan")

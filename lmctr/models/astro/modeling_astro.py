@@ -97,7 +97,6 @@ class ASTROModel(SequenceModelMixin, ASTROPreTrainedModel):
         self.layers = nn.ModuleList([AdaptiveLayer(config) for _ in range(config.num_hidden_layers)])
         self.norm = BlockNorm(config.num_blocks, config.hidden_size)
         self.fusion = GatingFusion(config) if config.use_gating_fusion else None
-        self.gradient_checkpointing = False
         self.post_init()
 
     # ---- stage 1 ----------------------------------------------------------------------------------------------------

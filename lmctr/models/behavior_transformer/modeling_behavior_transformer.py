@@ -133,7 +133,6 @@ class BehaviorTransformerModel(CachedHistoryMixin, BehaviorTransformerPreTrained
         self.context = CandidateContext(config, dim)
         width = dim + self.context.out_size
         self.mlp = MLP(width, config.head_hidden_sizes, config.hidden_act, config.dropout)
-        self.gradient_checkpointing = False
         self.post_init()
 
     def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[torch.Tensor | None, ...]:

@@ -128,7 +128,6 @@ class DINModel(SequenceModelMixin, DINPreTrainedModel):
         self.context = CandidateContext(config, dim)
         sizes = [2 * fields * dim + self.context.out_size, *config.head_hidden_sizes]
         self.layers = nn.ModuleList([HeadLayer(config, below, above) for below, above in pairwise(sizes)])
-        self.gradient_checkpointing = False
         self.post_init()
 
     def interests(

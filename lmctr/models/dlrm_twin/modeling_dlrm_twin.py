@@ -71,7 +71,6 @@ class DLRMTwinModel(SequenceModelMixin, DLRMTwinPreTrainedModel):
         count = config.num_statistics + 2 * config.num_behaviors * config.use_history_statistics
         self.statistics = MLP(count, [*config.statistics_hidden_sizes, dim], config.hidden_act, config.dropout)
         self.mlp = MLP(3 * dim + self.context.out_size, config.head_hidden_sizes, config.hidden_act, config.dropout)
-        self.gradient_checkpointing = False
         self.post_init()
 
     def run(

@@ -193,7 +193,6 @@ class HSTUModel(CachedHistoryMixin, HSTUPreTrainedModel):
         width = dim + self.context.out_size
         self.mlp = MLP(width, config.head_hidden_sizes, config.hidden_act, config.dropout)
         self.is_paired = config.time_of == "next"
-        self.gradient_checkpointing = False
         self.post_init()
 
     def embed_history(self, inputs: SequenceInputs, known: int) -> tuple[torch.Tensor, HistoryPairs]:

@@ -56,7 +56,6 @@ class TWINModel(SequenceModelMixin, TWINPreTrainedModel):
         self.context = CandidateContext(config, config.hidden_size)
         width = 2 * config.hidden_size + self.context.out_size
         self.mlp = MLP(width, config.head_hidden_sizes, config.hidden_act, config.dropout)
-        self.gradient_checkpointing = False
         self.post_init()
 
     def run(
