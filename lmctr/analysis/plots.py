@@ -1,4 +1,8 @@
-"""Pictures of attention. The only module of lmctr that imports matplotlib (`pip install 'lmctr[plots]'`)."""
+"""Pictures of attention, and what the modules of pictures share, which alone import matplotlib (`pip install 'lmctr[plots]'`).
+
+Each `plot_...` writes an image file, whose suffix decides the format (`.png`, `.pdf`, `.svg`) and whose folder is made, and returns its
+path; without matplotlib it raises `MissingExtraError`.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +51,9 @@ def plot_attention_map(
 
     Args:
         attention: the result of [`attention_map`].
-        path: image file; the suffix decides the format (`.png`, `.pdf`, `.svg`). Folders are made.
+        path: image file.
         title: default: layer and head.
         max_labels: most labels per axis; sinks closer to a labelled one than 1 / max_labels of the text have no label.
-
-    Returns:
-        `path`.
-
-    Raises:
-        MissingExtraError: matplotlib is missing.
     """
     require_matplotlib()
     from matplotlib import rc_context
@@ -125,11 +123,8 @@ def plot_layer_curves(
         bias_layers: name of a run -> its layers with sink bias.
         title: over both panels.
 
-    Returns:
-        `path`.
-
     Raises:
-        ValueError: no runs. MissingExtraError: matplotlib is missing.
+        ValueError: no runs.
     """
     colours = run_colours(runs)
     from matplotlib import rc_context

@@ -18,11 +18,11 @@ def plot_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], pat
 
     Args:
         runs: name of each run -> steps (N,) and values (N,).
-        path: image file; the suffix decides the format. Folders are made.
+        path: image file.
         title: what the values are.
 
     Raises:
-        ValueError: no runs. MissingExtraError: matplotlib is missing.
+        ValueError: no runs.
     """
     colours = run_colours(runs)
     from matplotlib.ticker import MaxNLocator
@@ -46,10 +46,10 @@ def plot_calibration(runs: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray
 
     Args:
         runs: name of each run -> what [`calibration_curve`] gives.
-        path: image file; the suffix decides the format. Folders are made.
+        path: image file.
 
     Raises:
-        ValueError: no runs. MissingExtraError: matplotlib is missing.
+        ValueError: no runs.
     """
     colours = run_colours(runs)
     figure = new_figure(4.6, 4.6)
@@ -84,10 +84,10 @@ def plot_slices(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: s
 
     Args:
         rows: those of `slice_metrics`: `slice`, `value` and `NAME_auc` (None where not defined). names: of the predictions.
-        path: image file; the suffix decides the format. Folders are made.
+        path: image file.
 
     Raises:
-        ValueError: no names. MissingExtraError: matplotlib is missing.
+        ValueError: no names.
     """
     colours = run_colours(dict.fromkeys(names))
     figure = new_figure(6.4, 0.9 + 0.26 * len(rows))

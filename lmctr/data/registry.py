@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmctr.utils.files import read_yaml
-from lmctr.utils.suggest import did_you_mean, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, refuse_unknown
 
 if TYPE_CHECKING:
     from lmctr.data.impressions.source import ImpressionSource
@@ -90,9 +90,7 @@ class Loader:
 
     def __call__(self, **options: Any) -> Any:
         """The data. Raises `ValueError` for an unknown option, with the nearest known one."""
-        for key in options:
-            if key not in self.options:
-                raise ValueError(unknown_key_message(key, self.options, self.where))
+        refuse_unknown(options, self.options, self.where)
         return self.function(**self.fixed, **options)
 
 

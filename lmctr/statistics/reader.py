@@ -25,7 +25,7 @@ from scipy.special import logit
 
 from lmctr.utils.progress import step
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 
 from .scan import DAY, KeyedRows
 from .states import Prior, finish, key_states, number_key, number_of, taste
@@ -209,9 +209,7 @@ class StatisticsReader:
         Raises:
             ValueError: unknown or missing keys, unknown statistics, numbers that do not fit.
         """
-        for key in values:
-            if key not in _KEYS:
-                raise ValueError(unknown_key_message(key, _KEYS, "statistics_reader"))
+        refuse_unknown(values, _KEYS, "statistics_reader")
         missing = [key for key in _KEYS if key not in values]
         if missing:
             raise ValueError(f"statistics_reader lacks {', '.join(missing)}; fit the processor again")

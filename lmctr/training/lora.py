@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from lmctr.models.common.configuration import own_keys
 from lmctr.utils.files import read_json, write_json
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 
 __all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter", "save_base_config"]
 
@@ -43,9 +43,7 @@ def check_lora(settings: Mapping[str, Any], config_class: type[PreTrainedConfig]
         raise ValueError(
             f"training.lora adapts a language model, and {config_class.model_type} has none; leave it out, or train the family ctr_sink"
         )
-    for key in settings:
-        if key not in DEFAULTS:
-            raise ValueError(unknown_key_message(key, DEFAULTS, "training.lora"))
+    refuse_unknown(settings, DEFAULTS, "training.lora")
     values = {**DEFAULTS, **settings}
     for key, least in (("r", 1), ("alpha", 1)):
         if isinstance(values[key], bool) or not isinstance(values[key], int) or values[key] < least:

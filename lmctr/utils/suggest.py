@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -38,6 +38,13 @@ def unknown_key_message(key: str, known: Iterable[str], where: str) -> str:
     names = sorted(str(name) for name in known)
     hint = did_you_mean(key, names, "did you mean")
     return f"unknown key {str(key)!r} in {where};{hint} known keys: {', '.join(names) if names else '(none)'}"
+
+
+def refuse_unknown(keys: Iterable[str], known: Collection[str], where: str) -> None:
+    """Raises `ValueError`, see [`unknown_key_message`], for the first key that is not known."""
+    for key in keys:
+        if key not in known:
+            raise ValueError(unknown_key_message(key, known, where))
 
 
 def _fold(name: str) -> str:

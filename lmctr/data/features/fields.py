@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logit
 
-from lmctr.utils.suggest import did_you_mean, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, refuse_unknown, unknown_key_message
 
 from .canonical import VALUE_TYPES
 
@@ -159,9 +159,7 @@ class Field:
         if kind not in TYPES:
             hint = did_you_mean(str(kind), TYPES)
             raise ValueError(f"field {name!r}: type {kind!r}; accepted: {', '.join(TYPES)}.{hint}")
-        for key in values:
-            if key not in _KEYS[kind]:
-                raise ValueError(unknown_key_message(key, _KEYS[kind], f"the {kind} field {name!r}"))
+        refuse_unknown(values, _KEYS[kind], f"the {kind} field {name!r}")
         field = cls(**{key: value for key, value in values.items() if value is not None})
         field._check()
         return field

@@ -30,7 +30,7 @@ from lmctr.statistics import StatisticsReader
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_list, plain_id, whole_seconds
-from lmctr.utils.suggest import did_you_mean, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, refuse_unknown, unknown_key_message
 
 from .given_statistics import GivenStatistics
 
@@ -704,9 +704,7 @@ def _entry(user: Mapping[str, Any], name: str, row: int) -> Any:
 def _check_keys(entry: Any, known: Sequence[str], needed: Sequence[str], where: str) -> None:
     if not isinstance(entry, Mapping):
         raise ValueError(f"{where}: expected a dict with {', '.join(known)}, got {type(entry).__name__}.")
-    for key in entry:
-        if key not in known:
-            raise ValueError(unknown_key_message(key, known, where))
+    refuse_unknown(entry, known, where)
     for key in needed:
         if entry.get(key) is None:
             raise ValueError(f"{where}: no {key!r}; it has {sorted(own for own in entry if entry[own] is not None)}.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmctr.utils.suggest import did_you_mean, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, refuse_unknown
 
 SAME = "same"
 _KEYS = ("name", "behaviors", "scenarios", "window_seconds", "window_days")
@@ -57,9 +57,7 @@ def parse_strategies(
         where = f"strategies[{place}]"
         if not isinstance(entry, Mapping):
             raise ValueError(f"{where}: expected a dict with {', '.join(_KEYS)}; got {entry!r}")
-        for key in entry:
-            if key not in _KEYS:
-                raise ValueError(unknown_key_message(key, _KEYS, where))
+        refuse_unknown(entry, _KEYS, where)
         name = entry.get("name")
         if not isinstance(name, str) or not name:
             raise ValueError(f"{where}: name={name!r}; give each strategy a name")

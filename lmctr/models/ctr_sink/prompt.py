@@ -13,7 +13,7 @@ import pyarrow as pa
 from lmctr.utils.files import read_yaml
 from lmctr.utils.outside import check_text
 from lmctr.utils.resources import find_resource
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown, unknown_key_message
 
 _TARGET_FIELD, _VALUE_FIELD = "{item}", "{value}"
 # Tokens of an item template: doubled brackets and braces are literal, then the four signs, then plain text.
@@ -284,9 +284,7 @@ def _feedback_from(entries: Any, where: str) -> tuple[FeedbackText, ...]:
         place = f"feedback entry {number} of {where}"
         if not isinstance(entry, Mapping):
             raise ValueError(f"{place} must hold {', '.join(known)}, got {entry!r}")
-        for key in entry:
-            if key not in known:
-                raise ValueError(unknown_key_message(key, known, place))
+        refuse_unknown(entry, known, place)
         for key in known:
             if not isinstance(entry.get(key), str):
                 raise ValueError(f"{place}: {key} must be a text, got {entry.get(key)!r}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import refuse_unknown
 
 from .assembly import RowError
 
@@ -73,9 +73,7 @@ def check_behavior(entry: Any, row: int, number: int) -> None:
     where = f"histories[{row}][{number}]"
     if not isinstance(entry, Mapping):
         raise ValueError(f"{where} must hold 'text' and 'time', got {entry!r}")
-    for key in entry:
-        if key not in BEHAVIOR_KEYS:
-            raise ValueError(unknown_key_message(key, BEHAVIOR_KEYS, where))
+    refuse_unknown(entry, BEHAVIOR_KEYS, where)
     for key in ("text", "time"):
         if key not in entry:
             raise ValueError(f"{where} has no {key!r}; a behaviour needs 'text' and 'time'")
@@ -87,9 +85,7 @@ def target_text(target: Any, row: int) -> str | None:
     """Text of a target given as `{"text": ...}` or as a text."""
     text = target
     if isinstance(target, Mapping):
-        for key in target:
-            if key not in TARGET_KEYS:
-                raise ValueError(unknown_key_message(key, TARGET_KEYS, f"targets[{row}]"))
+        refuse_unknown(target, TARGET_KEYS, f"targets[{row}]")
         if "text" not in target:
             raise ValueError(f"targets[{row}] has no 'text'")
         text = target["text"]
