@@ -30,7 +30,8 @@ def remote_files(folder: RunFolder) -> dict[str, bytes]:
     row = next((row for row in families() if row.model_type == folder.model_type), None)
     if row is None or not _is_ours(row):
         return changed_config(folder)
-    changed = {"config.json": folder.shared_config, _processor_file(folder): folder.processor}
+    processor = next(name for name in PROCESSOR_FILES if (folder.path / name).is_file())
+    changed = {"config.json": folder.shared_config, processor: folder.processor}
     maps = _auto_maps(row)
     files = {name: _json({**values, "auto_map": maps[name]}) for name, values in changed.items()}
     return {**files, REMOTE_FILE: _source(row)}
@@ -59,10 +60,6 @@ def _is_ours(row: Family) -> bool:
 
 def _json(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n"
-
-
-def _processor_file(folder: RunFolder) -> str:
-    return next(name for name in PROCESSOR_FILES if (folder.path / name).is_file())
 
 
 def _auto_maps(row: Family) -> dict[str, dict[str, str]]:

@@ -6,7 +6,7 @@ These checks read names, links, and headers; they come before any file is loaded
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,17 +76,13 @@ def check_size(folder: Path, config: PreTrainedConfig, held: Mapping[str, int]) 
     try:
         with _limited_modules(2_000 + 50 * len(held)), no_init_weights(), torch.device("meta"):
             model = AutoModelForCTR.from_config(config)
-        described = _num_values([*model.parameters(), *model.buffers()])
+        described = sum(tensor.numel() for tensor in {*model.parameters(), *model.buffers()})
     except Exception as error:  # whatever a wrong configuration leads to, the user needs the file's name
         raise ValueError(f"{file} does not describe a model that can be built: {error}") from error
     if described > most:
         raise ValueError(
             f"{file} describes a model of {described:,} values, the weight files hold {sum(held.values()):,}; they do not belong together"
         )
-
-
-def _num_values(tensors: Iterable[torch.Tensor]) -> int:
-    return sum({id(tensor): tensor.numel() for tensor in tensors}.values())
 
 
 @contextmanager

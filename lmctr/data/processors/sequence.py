@@ -369,10 +369,10 @@ class SequenceProcessor(FittedExtractor):
         rows, told = zip(*read)
         width = max(max(len(row["history_items"]) for row in rows), 1)
         count = max(len(row["candidate_items"]) for row in rows)
-        batch = {
-            name: np.stack([_pad(row[name], width if name.startswith("history") else count) for row in rows])
-            for name in rows[0]
-        }
+        batch = {}
+        for name in rows[0]:
+            size = width if name.startswith("history") else count
+            batch[name] = np.stack([np.pad(row[name], (0, size - len(row[name]))) for row in rows])
         for side in ("history", "candidate"):
             places = batch[f"{side}_items"]
             if self.item_feature_names:
@@ -718,7 +718,3 @@ def _code(value: Any, names: Sequence[str], what: str, where: str) -> int:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < len(names):
         return int(value)
     raise ValueError(f"{where}: unknown {what} {value!r}. Known: {', '.join(names)}, or their codes from 0.")
-
-
-def _pad(values: np.ndarray, width: int) -> np.ndarray:
-    return np.pad(values, (0, width - len(values)))

@@ -77,7 +77,7 @@ def _label_findings(
     findings = list(found)
     if len(store) <= _MOST:
         told = {finding.name for finding in found}
-        bins = {name for name in codes if _is_binned(store, name)}
+        bins = codes.keys() & store.processor.state.bounds.keys()
         numbers |= {name: codes[name].astype(np.float64) for name in bins}
         numbers = {name: values for name, values in numbers.items() if name not in told}
         categories = {name: values for name, values in codes.items() if name not in bins | told}
@@ -94,10 +94,6 @@ def _columns(store: TabularStore) -> tuple[dict[str, np.ndarray], dict[str, np.n
     codes = {name: np.asarray(store.input_ids[:, place]) for place, name in enumerate(kinds["id"])}
     numbers = {name: np.asarray(store.numeric_values[:, place]) for place, name in enumerate(kinds["value"])}
     return codes, numbers
-
-
-def _is_binned(store: TabularStore, name: str) -> bool:
-    return name in store.processor.state.bounds
 
 
 def _random_split(source: TableSource) -> list[Finding]:

@@ -16,7 +16,7 @@ from lmctr.utils.tables import markdown_table, text_table
 
 def run(options: FlopsOptions) -> None:
     """Count, print, and write where `options.output` asks for it."""
-    rows = count_models(options)
+    rows = [count_model(open_model(name, options.overrides), options, name) for name in options.models]
     table = flops_table(rows)
     print(text_table(table))
     if options.modules:
@@ -25,15 +25,6 @@ def run(options: FlopsOptions) -> None:
             parts = [[f"  {name}", flops_text(value)] for name, value in row["modules"].items()]
             print(text_table(parts or [["  no matrix products", ""]]))
     write_result(options.output, {"models": rows, "command": options.command}, markdown_table(table))
-
-
-def count_models(options: FlopsOptions) -> list[dict[str, Any]]:
-    """A row of results for each of `options.models`, see `count_model`.
-
-    Raises:
-        FileNotFoundError, ValueError: nothing of a name, what is there cannot be read, a request that cannot be.
-    """
-    return [count_model(open_model(name, options.overrides), options, name) for name in options.models]
 
 
 def count_model(model: Any, request: RequestOptions, name: str = "") -> dict[str, Any]:
