@@ -16,13 +16,14 @@ such that honest data stay below them: a check that cannot tell says nothing.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata, spearmanr
+
+from lmctr.utils.suggest import did_you_mean
 
 CHECKS = ("field", "encoding", "duplicates", "random_split", "time_unit", "future", "processor")
 
@@ -64,8 +65,7 @@ def settle(findings: Sequence[Finding], allow: Mapping[str, str] | None, where: 
     for key, reason in allow.items():
         check = str(key).partition(":")[0]
         if check not in CHECKS:
-            near = difflib.get_close_matches(check, CHECKS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(check, CHECKS)
             raise ValueError(f"allow_leaks: unknown check {check!r}; accepted: {', '.join(CHECKS)}.{hint}")
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"allow_leaks: {key} is {reason!r}; accepted: a text that says why this is no leak.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -138,26 +138,19 @@ def push_run(
     folder = report.folder
     card = {"repo_id": repo_id, "licence": licence, "seed_runs": seed_runs}
     changed = remote_files(folder)
-    vocabularies = shared_vocabularies(folder)
     if coarse_statistics is None:
         told = told_events(folder)
     else:
         changed, told = changed | coarse_table(folder, coarse_statistics), 0
     kept = tuple(name for name in folder.kept_files() if name != CARD_FILE)
     files = [*folder.upload_files(), *map(Path, changed.keys() & {REMOTE_FILE}), Path(CARD_FILE)]
+    names = tuple(path.as_posix() for path in files)
+    result = PushResult(repo_id, names, report.lines, True, kept, shared_vocabularies(folder), told)
     if dry_run:
         build_card(run_dir, **card)  # a card that cannot be built fails here too
         path = folder.path / CARD_FILE
         edited = path.is_file() and not overwrite_card and is_edited(path)
-        return PushResult(
-            repo_id,
-            _names(files),
-            report.lines,
-            card_written=not edited,
-            kept=kept,
-            vocabularies=vocabularies,
-            told_events=told,
-        )
+        return replace(result, card_written=not edited)
     _, card_written = write_card(run_dir, overwrite=overwrite_card, **card)
 
     api = HfApi(token=token)
@@ -172,9 +165,7 @@ def push_run(
         ask_hub(what, lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
     # A model.safetensors left beside new shards would be loaded in their place.
     there = ask_hub(what, lambda: api.list_repo_files(repo_id, revision=revision))
-    stale = tuple(
-        sorted(name for name in there if (is_shared(name) or name == REMOTE_FILE) and name not in _names(files))
-    )
+    stale = tuple(sorted(name for name in there if (is_shared(name) or name == REMOTE_FILE) and name not in names))
     contents: dict[str, bytes | Path] = {path.as_posix(): folder.path / path for path in files} | changed
     if not card_written:
         card_text = (folder.path / CARD_FILE).read_text(encoding="utf-8")
@@ -194,22 +185,7 @@ def push_run(
                 revision=revision,
             ),
         )
-    return PushResult(
-        repo_id,
-        _names(files),
-        report.lines,
-        card_written,
-        kept,
-        vocabularies,
-        told,
-        stale,
-        url=commit.commit_url,
-        commit=commit.oid,
-    )
-
-
-def _names(files: list[Path]) -> tuple[str, ...]:
-    return tuple(path.as_posix() for path in files)
+    return replace(result, card_written=card_written, deleted=stale, url=commit.commit_url, commit=commit.oid)
 
 
 def _check_repo_id(repo_id: str) -> None:

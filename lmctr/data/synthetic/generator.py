@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from scipy.stats import rankdata
 
+from lmctr.data.leaks import rank_auc
 from lmctr.data.logs.log import DatasetInfo, InteractionLog
 from lmctr.data.logs.splits import split_log
 from lmctr.utils.ragged import offsets_from_lengths
@@ -311,8 +311,4 @@ def auc(labels: np.ndarray, scores: np.ndarray, events: np.ndarray | None = None
     """Exact AUC, ties counted half; nan when only one class is there."""
     if events is not None:
         labels, scores = labels[events], scores[events]
-    ranks, positives = rankdata(scores), labels == 1
-    pairs = positives.sum() * (~positives).sum()
-    if not pairs:
-        return float("nan")
-    return float((ranks[positives].sum() - positives.sum() * (positives.sum() + 1) / 2) / pairs)
+    return rank_auc(scores, labels)
