@@ -1,8 +1,4 @@
-"""Pictures of attention, and what the modules of pictures share, which alone import matplotlib (`pip install 'lmctr[plots]'`).
-
-Each `plot_...` writes an image file, whose suffix decides the format (`.png`, `.pdf`, `.svg`) and whose folder is made, and returns its
-path; without matplotlib it raises `MissingExtraError`.
-"""
+"""Pictures of attention. The only module of lmctr that imports matplotlib (`pip install 'lmctr[plots]'`)."""
 
 from __future__ import annotations
 
@@ -22,6 +18,18 @@ from .attention import AttentionMap, SinkAttention
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+__all__ = [
+    "new_figure",
+    "new_panels",
+    "new_square",
+    "plain_axes",
+    "plot_attention_map",
+    "plot_layer_curves",
+    "require_matplotlib",
+    "run_colours",
+    "save_figure",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +59,15 @@ def plot_attention_map(
 
     Args:
         attention: the result of [`attention_map`].
-        path: image file.
+        path: image file; the suffix decides the format (`.png`, `.pdf`, `.svg`). Folders are made.
         title: default: layer and head.
         max_labels: most labels per axis; sinks closer to a labelled one than 1 / max_labels of the text have no label.
+
+    Returns:
+        `path`.
+
+    Raises:
+        MissingExtraError: matplotlib is missing.
     """
     require_matplotlib()
     from matplotlib import rc_context
@@ -123,8 +137,11 @@ def plot_layer_curves(
         bias_layers: name of a run -> its layers with sink bias.
         title: over both panels.
 
+    Returns:
+        `path`.
+
     Raises:
-        ValueError: no runs.
+        ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
     colours = run_colours(runs)
     from matplotlib import rc_context

@@ -10,6 +10,8 @@ import numpy as np
 
 from lmctr.analysis.plots import new_figure, plain_axes, run_colours, save_figure
 
+__all__ = ["plot_calibration", "plot_curves", "plot_slices"]
+
 _Z = 1.959964  # of a 95 % interval
 
 
@@ -18,11 +20,11 @@ def plot_curves(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], pat
 
     Args:
         runs: name of each run -> steps (N,) and values (N,).
-        path: image file.
+        path: image file; the suffix decides the format. Folders are made.
         title: what the values are.
 
     Raises:
-        ValueError: no runs.
+        ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
     colours = run_colours(runs)
     from matplotlib.ticker import MaxNLocator
@@ -46,10 +48,10 @@ def plot_calibration(runs: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray
 
     Args:
         runs: name of each run -> what [`calibration_curve`] gives.
-        path: image file.
+        path: image file; the suffix decides the format. Folders are made.
 
     Raises:
-        ValueError: no runs.
+        ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
     colours = run_colours(runs)
     figure = new_figure(4.6, 4.6)
@@ -84,10 +86,10 @@ def plot_slices(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: s
 
     Args:
         rows: those of `slice_metrics`: `slice`, `value` and `NAME_auc` (None where not defined). names: of the predictions.
-        path: image file.
+        path: image file; the suffix decides the format. Folders are made.
 
     Raises:
-        ValueError: no names.
+        ValueError: no names. MissingExtraError: matplotlib is missing.
     """
     colours = run_colours(dict.fromkeys(names))
     figure = new_figure(6.4, 0.9 + 0.26 * len(rows))

@@ -13,6 +13,8 @@ from .plots import new_figure, new_panels, plain_axes, save_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue", "plot_surface"]
+
 _LAW, _POINT, _HELD, _BASE = "#1f4e9c", "#333333", "#c1272d", "#0b6e4f"
 
 
@@ -34,12 +36,12 @@ def plot_law(
 
     Args:
         x, y: (P,) all points, y the metric. curve_x, curve_y: (M,) the law of all points.
-        path: image file.
+        path: image file; the suffix decides the format. Folders are made.
         band: lower and upper ends (M,) of its band. held_out: curve (M,), (M,) of the law fitted without the largest sizes, dashed.
         complement: draw 1 - metric, which is what was fitted. x_name, y_name: of the axes.
 
     Raises:
-        ValueError: no points.
+        ValueError: no points. MissingExtraError: matplotlib is missing.
     """
 
     def shown(values: Sequence[float]) -> np.ndarray:
@@ -102,7 +104,7 @@ def plot_designs(
         front: cost and gain of the Pareto front. best: cost and gain of the choice. minimal_roi: slope of the line through (0, 0).
 
     Raises:
-        ValueError: no candidates.
+        ValueError: no candidates. MissingExtraError: matplotlib is missing.
     """
     axes = _axes("cost", cost, "designs")
     axes.plot(cost, gain, ".", color=_POINT, alpha=0.35, markersize=5, label="designs")
@@ -133,7 +135,7 @@ def plot_machine_cost(
     """Measured machine cost by FLOPs in log axes, as an image file. Arguments: (P,) each; `path` as in the other pictures.
 
     Raises:
-        ValueError: no points.
+        ValueError: no points. MissingExtraError: matplotlib is missing.
     """
     axes = _axes("flops", flops, "points", 4.2)
     order = np.argsort(flops)
@@ -157,7 +159,7 @@ def plot_revenue(
         metrics: name -> (P,). revenue: (P,). lines: name -> slope, intercept, R^2, in the order of the panels. path: image file.
 
     Raises:
-        ValueError: no metrics.
+        ValueError: no metrics. MissingExtraError: matplotlib is missing.
     """
     if not lines:
         raise ValueError("lines: there are no metrics to draw")

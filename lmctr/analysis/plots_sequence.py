@@ -11,6 +11,8 @@ import numpy as np
 from .behavior_attention import BehaviorAttention
 from .plots import new_figure, save_figure
 
+__all__ = ["plot_behavior_attention", "plot_compression"]
+
 _SIZE_COLOUR, _FLOPS_COLOUR = "#0b6e4f", "#c1272d"
 
 
@@ -18,8 +20,14 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
     """Size and training FLOPs of SUMI rows over N_c (Climber, Fig. 4): formulas as dashed lines, measured values as points.
 
     Args:
-        plan: `CompressionPlan.to_dict()`. path: image file.
+        plan: `CompressionPlan.to_dict()`. path: image file; the suffix decides the format. Folders are made.
         title: default: the number of samples.
+
+    Returns:
+        `path`.
+
+    Raises:
+        MissingExtraError: matplotlib is missing.
     """
     points = sorted(plan["points"], key=lambda point: point["num_candidates"])
     degrees = [point["num_candidates"] for point in points]
@@ -54,8 +62,11 @@ def plot_behavior_attention(
         measured: model name to what [`behavior_attention`] found; the models know the same behaviour types.
         path: image file. title: over the picture.
 
+    Returns:
+        `path`.
+
     Raises:
-        ValueError: no model, or models with different behaviour types.
+        ValueError: no model, or models with different behaviour types. MissingExtraError: matplotlib is missing.
     """
     kinds = {found.behavior_names for found in measured.values()}
     if len(kinds) != 1:

@@ -11,6 +11,8 @@ from .effective_rank import EffectiveRanks
 from .field_interactions import FieldInteractions
 from .plots import new_figure, new_panels, new_square, plain_axes, run_colours, save_figure
 
+__all__ = ["plot_field_interactions", "plot_rank_curves", "plot_rank_distributions"]
+
 _BEFORE, _AFTER = "#0b6e4f", "#1f4e9c"
 
 
@@ -28,13 +30,13 @@ def plot_rank_curves(
 
     Args:
         runs: name of each run -> the result of [`measure_effective_rank`].
-        path: image file.
+        path: image file; the suffix decides the format. Folders are made.
         kind: `"stable"` or `"entropy"`.
         normalized: divided by min(T, D) of the stage.
         title: default: the kind of rank.
 
     Raises:
-        ValueError: no runs.
+        ValueError: no runs. MissingExtraError: matplotlib is missing.
     """
     colours = run_colours(runs)
     longest = max(len(ranks.stages) for ranks in runs.values())
@@ -72,12 +74,12 @@ def plot_rank_distributions(
 
     Args:
         ranks: the result of [`measure_effective_rank`]; at least two stages.
-        path: image file.
+        path: image file; the suffix decides the format. Folders are made.
         kind: `"stable"` or `"entropy"`.
         title: over all panels.
 
     Raises:
-        ValueError: fewer than two stages.
+        ValueError: fewer than two stages. MissingExtraError: matplotlib is missing.
     """
     if len(ranks.stages) < 2:
         raise ValueError(f"ranks: {len(ranks.stages)} stages give no pair of one and the next")
@@ -113,13 +115,13 @@ def plot_field_interactions(
 
     Args:
         interactions: the result of [`field_interactions`].
-        path: image file.
+        path: image file; the suffix decides the format. Folders are made.
         layer: 0 = first, -1 = last; `None`: mean over the layers.
         scaled: min-max scaled to 0..1, as in the paper; else the raw weights.
         title: default: the layer.
 
     Raises:
-        ValueError: no such layer.
+        ValueError: no such layer. MissingExtraError: matplotlib is missing.
     """
     matrix, names = interactions.matrix(layer, scaled), interactions.field_names
     count = len(names)
