@@ -20,7 +20,7 @@ from lmctr.data.array_store import ArrayStore
 from lmctr.data.features.columns import label_columns_of
 from lmctr.data.features.processor import TabularFeatureProcessor
 from lmctr.data.features.times import seconds_of
-from lmctr.data.guess import guess_files
+from lmctr.data.guess import NotToldError, guess_files
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
 from lmctr.data.impressions.validation import impression_findings
@@ -198,10 +198,10 @@ def _loader(options: DataOptions) -> tuple[Loader, dict[str, Any], dict[str, Any
         return loader, values, {}
     try:
         guess = guess_files(options.name, kind=options.kind)
-    except ValueError as error:
-        if "state it: --" in str(error):
-            raise ValueError(f"{error} These are options of `lmctr init`, which writes a schema to inspect.") from None
-        raise
+    except NotToldError as error:
+        end = "" if str(error).endswith(".") else "."
+        told = f"{' and '.join(error.options)} with `lmctr init`, which writes a schema to inspect."
+        raise ValueError(f"{error}{end} Give {told}") from None
     if not guess.is_table:
         loader = find(options.name, "log")
     return loader, guess.options(), {"guessed": guess.lines()}

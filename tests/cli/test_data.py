@@ -37,12 +37,21 @@ def test_a_file_is_shown_as_it_would_be_trained_on(label, tmp_path, capsys):
     assert "age_bin" in printed
 
 
-def test_what_to_state_is_said_of_the_verb_that_takes_it(tmp_path, capsys):
-    (tmp_path / "rows.csv").write_text("age,city\n" + "".join(f"{row % 40 + 20},c{row % 6}\n" for row in range(300)))
-    assert main(["data", "inspect", str(tmp_path / "rows.csv"), "--quiet"]) == 2
+@pytest.mark.parametrize(
+    ("row", "more", "options"),
+    [
+        ("{age},c{place}", [], "--label"),
+        ("{time},c{place},{age},{age}", ["--kind", "log"], "--user and --item"),
+        ("{age},c{place}", ["--kind", "log"], "--time"),
+    ],
+)
+def test_what_to_state_is_said_of_the_verb_that_takes_it(row, more, options, tmp_path, capsys):
+    rows = [row.format(age=place % 40 + 20, place=place % 6, time=1_700_000_000 + place) for place in range(300)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,d"[: len(row.split(",")) * 2 - 1], *rows]) + "\n")
+    assert main(["data", "inspect", str(tmp_path / "rows.csv"), *more, "--quiet"]) == 2
     error = capsys.readouterr().err
-    assert "state it: --label COLUMN" in error
-    assert error.rstrip().endswith("These are options of `lmctr init`, which writes a schema to inspect.")
+    assert f"{options.replace(' and ', ' COLUMN ')} COLUMN" in error
+    assert error.rstrip().endswith(f"Give {options} with `lmctr init`, which writes a schema to inspect.")
 
 
 def test_prepare_then_inspect(tmp_path, capsys):

@@ -1,6 +1,6 @@
 """What the columns of a file probably are: of a log or of a table, guessed from names and values, with the reason for every guess."""
 
-from .found import Ask, Guess, LogGuess, NoLogError
+from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .log import guess_log
 from .sample import FileSample, sample_file
 from .table import guess_files, guess_table
@@ -11,6 +11,7 @@ __all__ = [
     "Guess",
     "LogGuess",
     "NoLogError",
+    "NotToldError",
     "guess_files",
     "guess_log",
     "guess_table",

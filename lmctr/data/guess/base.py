@@ -16,7 +16,7 @@ from lmctr.data.logs.table import POSITIVE_WORDS, follows
 from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
 from lmctr.utils.suggest import unknown_key_message
 
-from .found import Ask, Guess, LogGuess, NoLogError
+from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .sample import FileSample
 
 __all__ = ["Guesser", "told_after"]
@@ -117,9 +117,10 @@ class Guesser:
         pairs = [f"{name!r} ({self._held(name)})" for name in pairs]
         stated = ", COLUMN=VALUE or 'COLUMN>=NUMBER'" if is_label else ""
         wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
-        return (ValueError if is_label else NoLogError)(
+        return (NotToldError if is_label else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; the columns are "
-            f"{', '.join(name or repr(name) for name in self.left)}{taken}{objects}.{'' if is_label else self._otherwise()}"
+            f"{', '.join(name or repr(name) for name in self.left)}{taken}{objects}.{'' if is_label else self._otherwise()}",
+            f"--{role}",
         )
 
     def _otherwise(self) -> str:

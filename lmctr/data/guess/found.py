@@ -8,7 +8,7 @@ from typing import Any
 
 from .sample import FileSample
 
-__all__ = ["Ask", "Guess", "LogGuess", "NoLogError"]
+__all__ = ["Ask", "Guess", "LogGuess", "NoLogError", "NotToldError"]
 
 Ask = Callable[[str, Sequence[str], str], str]
 """Asked where a guess is not sure: a question, the accepted answers, the guess; returns the answer."""
@@ -79,5 +79,13 @@ class LogGuess:
         return lines
 
 
-class NoLogError(ValueError):
+class NotToldError(ValueError):
+    """What no column tells, and the user may state: `options` are the options of `lmctr init` and `lmctr train FILE` that do."""
+
+    def __init__(self, message: str, *options: str):
+        super().__init__(message)
+        self.options = options
+
+
+class NoLogError(NotToldError):
     """A file without a user, an item or a time: perhaps a table, no log."""

@@ -19,7 +19,7 @@ from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
 
 from .base import Guesser, told_after
-from .found import Ask, LogGuess, NoLogError
+from .found import Ask, LogGuess, NoLogError, NotToldError
 from .sample import ROLES, FileSample, is_called_label
 
 __all__ = ["guess_log"]
@@ -80,7 +80,9 @@ class _LogGuesser(Guesser):
         unsure = {guess.role for guess in self.found.guesses if not guess.sure}
         if {"item", "user"} <= unsure and (self.found.items, self.found.users) == (None, None):
             raise NoLogError(
-                f"{self.events.path}: no column is called like a user, and none like an item; state them: --user COLUMN --item COLUMN.{self._otherwise()}"
+                f"{self.events.path}: no column is called like a user, and none like an item; state them: --user COLUMN --item COLUMN.{self._otherwise()}",
+                "--user",
+                "--item",
             )
         self._reactions()
         keys = ("user", "item", "time", "label", "feedback", "feedback_values", "weight", "extra_labels")
@@ -240,9 +242,10 @@ class _LogGuesser(Guesser):
         if self.ask is not None:
             chosen = self.ask(f"which value of {name} counts as a click?", words, chosen or words[0])
         if chosen is None:
-            raise ValueError(
+            raise NotToldError(
                 f"{self.events.path}: column {name!r} tells what happened ({', '.join(words)}), none of which is known to be a click; "
-                f"state it: --label {name}={words[0]}"
+                f"state it: --label {name}={words[0]}",
+                "--label",
             )
         self._take("feedback", name, f"{len(words)} kinds: {', '.join(words)}")
         self.columns |= {"feedback": name, "label": {"column": name, "equals": chosen}}
