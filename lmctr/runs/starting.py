@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -77,22 +78,29 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
         say(_checked(folder / "schema.yaml"))
     for family in starts:
         recipe = starting_recipe(family, guess, {"name": "schema.yaml"})
-        _write(folder / f"{family}.yaml", _RECIPE_HEAD.format(family=family, folder=folder), recipe)
+        _write(folder / f"{family}.yaml", _RECIPE_HEAD.format(family=family, train=_train(folder, family)), recipe)
     say(f"wrote {', '.join(str(folder / name) for name in names)}")
     say("\nnext:")
+    schema_file, sample_file = (shlex.quote(str(folder / name)) for name in ("schema.yaml", "sample.parquet"))
     if is_large and not is_table:
+        say(f"  lmctr data sample {schema_file} --share {LARGE / 3 / guess.events.rows:.2g} --output {sample_file}")
         say(
-            f"  lmctr data sample {folder}/schema.yaml --share {LARGE / 3 / guess.events.rows:.2g} --output {folder}/sample.parquet"
+            f"      (about {guess.events.rows:,} events are many for a first try; add --data.path {sample_file} to the lines below)"
         )
-        say(
-            f"      (about {guess.events.rows:,} events are many for a first try; add --data.path {folder}/sample.parquet to the lines below)"
-        )
-    say(f"  lmctr data inspect {folder}/schema.yaml")
+    say(f"  lmctr data inspect {schema_file}")
     for family in starts:
-        say(f"  lmctr train {folder}/{family}.yaml")
-    say("  lmctr evaluate runs/din --compare runs/deepfm" if not is_table else _OTHER_FAMILY.format(folder=folder))
-    say(f"  lmctr predict runs/{starts[-1] if is_table else 'din'} --input impressions.csv --output scores.csv")
+        say(f"  {_train(folder, family)}")
+    *others, last = starts
+    if others:
+        say(f"  lmctr evaluate runs/{last} --compare runs/{others[-1]}")
+    elif is_table:
+        say(f"  {_train(folder, last)} --model.family dcnv2 --output-dir runs/dcnv2")
+    say(f"  lmctr predict runs/{last} --input impressions.csv --output scores.csv")
     return 0
+
+
+def _train(folder: Path, family: str) -> str:
+    return f"lmctr train {shlex.quote(str(folder / f'{family}.yaml'))}"
 
 
 @step("looking at the columns")
@@ -168,9 +176,8 @@ def _checked(schema: Path) -> str:
 _SCHEMA_HEAD = (
     "# Which column of {events} is what: guessed by `lmctr init`, to be mended here. Keys: lmctr.data.{room}.\n#\n"
 )
-_OTHER_FAMILY = "  lmctr train {folder}/deepfm.yaml --model.family dcnv2 --output-dir runs/dcnv2"
 _RECIPE_HEAD = (
-    "# {family} on the log of schema.yaml: short enough for a first try on two cores.\n#\n#   lmctr train {folder}/{family}.yaml\n#\n"
+    "# {family} on the data of schema.yaml: short enough for a first try on two cores.\n#\n#   {train}\n#\n"
     "# Every key: lmctr train --list-keys {family}\n\n"
 )
 

@@ -11,6 +11,7 @@ import yaml
 
 import lmctr
 from lmctr.cli.main import main
+from lmctr.runs import starting
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.starting import recipe_for_file
 
@@ -43,6 +44,27 @@ def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys):
     assert set(one["baselines"]) == {"field_counting", "field_gradient_boosting"}
     assert main(["predict", "runs/one", "--input", "clicks.csv", "--output", "scores.csv"]) == 0
     assert len((clicks / "scores.csv").read_text().splitlines()) == ROWS + 1
+
+
+def test_the_next_commands_are_those_of_the_recipes_that_were_written(clicks, capsys, monkeypatch):
+    def told(*arguments):
+        assert main(["init", *arguments, "--yes"]) == 0
+        return [line.strip() for line in capsys.readouterr().out.partition("next:")[2].splitlines() if line.strip()]
+
+    assert told("clicks.csv", "--output", "my clicks")[1:] == [
+        "lmctr train 'my clicks/deepfm.yaml'",
+        "lmctr train 'my clicks/deepfm.yaml' --model.family dcnv2 --output-dir runs/dcnv2",
+        "lmctr predict runs/deepfm --input impressions.csv --output scores.csv",
+    ]
+    log = {"user": np.arange(ROWS) % 90, "item": np.arange(ROWS) % 70, "ts": 1_700_000_000 + np.arange(ROWS)}
+    pd.DataFrame(log | {"click": np.arange(ROWS) // 7 % 2}).to_csv("log.csv", index=False)
+    monkeypatch.setattr(starting, "FAMILIES", ("wukong", "hstu"))
+    assert told("log.csv")[1:] == [
+        "lmctr train log/wukong.yaml",
+        "lmctr train log/hstu.yaml",
+        "lmctr evaluate runs/hstu --compare runs/wukong",
+        "lmctr predict runs/hstu --input impressions.csv --output scores.csv",
+    ]
 
 
 @pytest.mark.parametrize(("rows", "size"), [(300, 32), (700, 32), (1400, 64), (4000, 128), (5200, 256), (9000, 256)])
