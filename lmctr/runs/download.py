@@ -38,8 +38,8 @@ def hub_name(name: str | Path, revision: str | None = None) -> HubName | None:
     """What a name means on the Hub, or None where it is read as a folder.
 
     Args:
-        name: "user/name", "user/name@revision", or either behind "hf://". What is there as a file or folder is never looked for on the
-            Hub, unless "hf://" says so.
+        name: "user/name", "user/name@revision", or either behind "hf://". What is there as a file or folder, or would stand in a folder
+            that is there, is never looked for on the Hub, unless "hf://" says so.
         revision: asked for beside the name.
 
     Raises:
@@ -49,7 +49,8 @@ def hub_name(name: str | Path, revision: str | None = None) -> HubName | None:
     _refuse_address(text)
     is_meant = text.startswith(_PREFIX)
     repo_id, at, asked = text.removeprefix(_PREFIX).partition("@")
-    if not is_meant and (not isinstance(name, str) or Path(name).exists() or not _is_repo_id(repo_id)):
+    is_here = not isinstance(name, str) or Path(text).exists() or not _is_repo_id(repo_id)
+    if not is_meant and (is_here or (Path(text).parent.is_dir() and not Path(repo_id).exists())):
         found = None
     elif not _is_repo_id(repo_id):
         raise ValueError(f"{text!r}: expected hf://user/name or hf://user/name@revision")

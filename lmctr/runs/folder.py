@@ -39,6 +39,7 @@ from lmctr.training.checkpoints import list_checkpoints
 from lmctr.utils.files import local_paths_cut, parse_json, read_json, read_yaml, remove_left, write_json
 from lmctr.utils.integrity import MANIFEST, check_files, checksums, read_sealed, sealed
 from lmctr.utils.lock import LOCK, owned
+from lmctr.utils.suggest import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -378,13 +379,13 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
     """
     run = RunFolder(Path(path))
     if not run.path.is_dir():
-        more = (
-            ""
-            if state == "model"
-            else ", with its metrics, scores and checkpoints; a model of the Hub comes without them"
-        )
+        more = "; a model of the Hub is named USER/NAME, or hf://USER/NAME where there is a folder USER here"
+        if state != "model":
+            more = ", with its metrics, scores and checkpoints; a model of the Hub comes without them"
+        near = [entry.name for entry in run.path.parent.glob("*") if entry.is_dir()]
         raise FileNotFoundError(
-            f"run folder {str(path)!r} does not exist; give the folder that `lmctr train` wrote{more}"
+            f"run folder {str(path)!r} {'is a file' if run.path.exists() else 'does not exist'}; give the folder that `lmctr train` "
+            f"wrote{more}.{did_you_mean(run.path.name, near)}"
         )
     if state == "model":
         check_links(run.path)

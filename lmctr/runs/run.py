@@ -116,8 +116,8 @@ def load(path_or_hub_id: str | Path, *, revision: str | None = None, token: str 
     """A run folder, any folder that `from_pretrained` loads, or a model on the Hugging Face Hub.
 
     Args:
-        path_or_hub_id: a folder, or "user/name" or "user/name@revision"; what is there as a folder is never looked for on the Hub, unless
-            the name begins with "hf://".
+        path_or_hub_id: a folder, or "user/name" or "user/name@revision"; what is there as a folder, or would stand in one, is never looked
+            for on the Hub, unless the name begins with "hf://".
         revision: branch, tag or commit on the Hub; default: that of the name, or "main".
         token: access token; default: the one of `hf auth login` or `HF_TOKEN`.
 

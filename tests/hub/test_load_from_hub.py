@@ -236,6 +236,23 @@ def test_names_that_say_too_much_or_too_little(name, revision, said, tmp_path, m
         load(name, revision=revision)
 
 
+@pytest.mark.parametrize(
+    "name", ["runs/dim", "runs/dim@v1", "/nowhere/dim", "./dim", "~/dim", "some/runs/dim", "dim", "runs/file"]
+)
+def test_a_place_on_this_machine_is_not_asked_of_the_hub(name, tmp_path, monkeypatch):
+    """Nothing listens there: whoever asks the Hub gets a HubError."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/din").mkdir(parents=True)
+    (tmp_path / "runs/file").touch()
+    with pytest.raises(FileNotFoundError) as told:
+        load(name)
+    assert f"run folder {str(Path(name))!r} {'is a file' if 'file' in name else 'does not exist'};" in str(told.value)
+    assert ("Did you mean 'din'?" in str(told.value)) == (name == "runs/dim")
+    assert hub_name("user/dim") == HubName("user/dim")
+    assert hub_name("hf://runs/dim") == HubName("runs/dim")
+
+
 def test_without_a_connection_earlier_downloads_are_used(hub, tmp_path):
     (first,) = tried(hub.url, tmp_path, {"path_or_hub_id": "tester/tiny"})
     nowhere = "http://127.0.0.1:9"
