@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from guess_logs import ROWS, clicks, write
+from guess_logs import ROWS, clicks, table, write
 
 from lmctr.data import load_tabular
 from lmctr.data.features.columns import label_columns_of
@@ -256,6 +256,38 @@ def test_columns_that_number_the_rows_are_left_out(tmp_path):
     TabularStore.build(table_source(tmp_path / "e.csv", **guess.options()))
 
 
+def test_the_index_that_pandas_wrote_is_left_out_and_said_to_be(tmp_path):
+    mixed = np.random.default_rng(0).permutation(ROWS).tolist()
+    guess = guess_table(write(tmp_path / "e.csv", {"": mixed, **clicks()}))
+    assert "has no name, as an index that pandas wrote" in "".join(guess.lines())
+    items = write(
+        tmp_path / "i.csv", {"": range(30), "item_id": range(30), "kind": [place % 4 for place in range(30)]}
+    )
+    events = write(tmp_path / "log.csv", {"": mixed, **table()})
+    log = guess_log(events, items)
+    assert log.schema["catalogue"]["columns"] == {"kind": {"column": "kind", "type": "integer"}}
+    assert [entry.role for entry in log.guesses if not entry.column] == ["left out", "items left out"]
+    source = table_source(tmp_path / "e.csv", "clicked")
+    assert "" not in {field["name"] for field in source.fields}
+    assert source.info.notes == "Column 1, which has no name and numbers the rows, is left out."
+    TabularStore.build(source)
+
+
+@pytest.mark.parametrize(
+    ("columns", "place"),
+    [
+        (lambda: {"": [row % 9 for row in range(ROWS)], **clicks()}, 1),
+        (lambda: {"": [f"row{row}" for row in range(ROWS)], **clicks()}, 1),
+        (lambda: {"clicked": clicks()["clicked"], " ": list(range(ROWS)), "slot": clicks()["slot"]}, 2),
+    ],
+)
+def test_another_column_without_a_name_is_named_by_its_place(columns, place, tmp_path):
+    path = tmp_path / "e.csv"
+    write(path, columns())
+    with pytest.raises(ValueError, match=rf"{path}: column {place} has no name; write one into the line of names"):
+        table_source(path, "clicked")
+
+
 def test_what_people_write_as_text_is_said(tmp_path):
     guess = guess_table(
         write(
@@ -305,7 +337,7 @@ def test_columns_of_two_values_are_named_where_no_label_is_found(tmp_path):
     columns |= {"mal": [0, 0, 1, 0] * (ROWS // 4), "price": clicks()["price"]}
     says = (
         r"\(0 and 1, .* are clicks; of two values: 'storno' \(0, 1\), 'art' \('gut', 'übel'\), 'mal' \(0, 1\)\); state it: "
-        r"--label COLUMN, COLUMN=VALUE or 'COLUMN>=NUMBER'; the columns are storno, art, '', mal, price\."
+        r"--label COLUMN, COLUMN=VALUE or 'COLUMN>=NUMBER'; the columns are storno, art, mal, price\."
     )
     with pytest.raises(ValueError, match=says):
         guess_table(write(tmp_path / "e.csv", columns))

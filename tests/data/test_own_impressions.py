@@ -46,6 +46,17 @@ def schema(folder, table, name="ads.csv", **changes):
     return folder / "schema.yaml"
 
 
+def test_the_index_that_pandas_wrote_is_left_out_and_said_to_be(tmp_path):
+    table = rows()
+    table.to_csv(tmp_path / "ads.csv")
+    source = load_impressions(schema(tmp_path, None))
+    assert [field["name"] for field in (*source.user_fields, *source.ad_fields)] == ["user", "hour", "ad", "bid"]
+    assert source.info.notes == "Column 1, which has no name and numbers the rows, is left out."
+    table.rename(columns={"bid": ""}).to_csv(tmp_path / "ads.csv", index=False)
+    with pytest.raises(ValueError, match=r"ads.csv: column 6 has no name; write one into the line of names"):
+        load_impressions(schema(tmp_path, None))
+
+
 def test_the_blocks_are_what_loops_gather(tmp_path):
     table = rows()
     source = load_impressions(schema(tmp_path, table))

@@ -31,6 +31,7 @@ _BOUNDS = {
 _NAME = 24  # signs of a part of a list that need not come again, such as an author's name
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _OF_OBJECTS = "give their entries columns of their own"
+_NAMELESS = "has no name, as an index that pandas wrote; give it one to read it"
 _OF_REQUESTS = {"history", "candidates", "target", "ads"}
 
 
@@ -76,10 +77,12 @@ class Guesser:
         except ValueError:
             raise ValueError(f"--label {name}{sign}{value}: expected a number after {sign}, got {value!r}") from None
 
-    def _leave_out_objects(self) -> None:
+    def _say_what_samples_lack(self) -> None:
         for start, sample in (("", self.events), ("items ", self.found.items), ("users ", self.found.users)):
-            for name in () if sample is None else sample.objects:
-                self._say(f"{start}left out", name, f"holds objects; {_OF_OBJECTS}")
+            whys = {} if sample is None else dict.fromkeys(sample.objects, f"holds objects; {_OF_OBJECTS}")
+            whys |= {} if sample is None else dict.fromkeys(sample.nameless, _NAMELESS)
+            for name, why in whys.items():
+                self._say(f"{start}left out", name, why)
 
     def _say(self, role: str, column: str, why: str, sure: bool = True) -> None:
         self.found.guesses.append(Guess(role, column, why, sure))
@@ -119,7 +122,7 @@ class Guesser:
         wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
         return (NotToldError if is_label else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; the columns are "
-            f"{', '.join(name or repr(name) for name in self.left)}{taken}{objects}.{'' if is_label else self._otherwise()}",
+            f"{', '.join(self.left)}{taken}{objects}.{'' if is_label else self._otherwise()}",
             f"--{role}",
         )
 

@@ -73,7 +73,7 @@ def guess_log(
 
 class _LogGuesser(Guesser):
     def run(self) -> LogGuess:
-        self._leave_out_objects()
+        self._say_what_samples_lack()
         self.columns["time"] = self._time()
         self.columns["item"] = self._key("item")
         self.columns["user"] = self._key("user")

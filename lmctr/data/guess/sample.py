@@ -53,6 +53,7 @@ class FileSample:
         path: the file. reading: keys of the schema besides the path (`delimiter`, `decimal`, `na_values`). rows: of the whole file, about.
         table: the sample, in which a missing value is null. whole: whether the sample is the file.
         objects: columns of objects with entries of their own (JSON lines, Parquet); the table lacks them.
+        nameless: columns without a name, such as the index that pandas writes; the table lacks them too.
         of_words: columns whose header says that they hold several words (RecBole's files).
     """
 
@@ -62,6 +63,7 @@ class FileSample:
     rows: int
     whole: bool
     objects: tuple[str, ...] = ()
+    nameless: tuple[str, ...] = ()
     of_words: Sequence[str] = ()
 
     @cached_property
@@ -125,7 +127,8 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     ):
         raise ValueError(f"{path}: columns {table.column_names[:5]} ...{hint}")
     objects = tuple(field.name for field in table.schema if _holds_objects(field.type))
-    table = table.drop_columns(list(objects))
+    nameless = tuple(name for name in table.column_names if not name.strip())
+    table = table.drop_columns([*objects, *(name for name in nameless if name not in objects)])
     reading = {} if delimiter in (None, ",") else {"delimiter": delimiter}
     decimal, missing, cleaned = ".", set(), {}
     for name in table.column_names:
@@ -152,7 +155,7 @@ def sample_file(path: str | os.PathLike) -> FileSample:
     table = pa.table(cleaned)
     words = list_columns(path) if kind == "tsv" else ()
     rows = table.num_rows if whole else _rows_of(path, kind, table)
-    return FileSample(path, reading, table, rows, whole, objects, words)
+    return FileSample(path, reading, table, rows, whole, objects, nameless, words)
 
 
 def _values_as_names(table: pa.Table) -> set[str]:

@@ -85,7 +85,7 @@ class _TableGuesser(Guesser):
     missing = "drop"
 
     def run(self) -> LogGuess:
-        self._leave_out_objects()
+        self._say_what_samples_lack()
         schema = self.found.schema = {"events": {"path": str(self.events.path), **self.events.reading}}
         schema["label"] = self._label()
         self._moment(schema)
@@ -168,9 +168,7 @@ class _TableGuesser(Guesser):
         """The fields of a column; none: it is left out. Numbers are read as they are and by bins, whole ones that may name things as codes too."""
         values, distinct = self.events.values(name), self.events.distinct.get(name)
         kind, left_out, doubt = values.type, None, ""
-        if not name.strip():
-            left_out = "has no name: give it one to read it"
-        elif not len(values) or (distinct is not None and distinct < 2):
+        if not len(values) or (distinct is not None and distinct < 2):
             left_out = "one value only" if len(values) else "empty"
         elif pa.types.is_nested(kind):
             why, fields = "lists", [{"name": name, "type": "sequence"}]

@@ -44,7 +44,7 @@ from lmctr.data.logs.splits import check_fractions, time_cut
 from lmctr.data.logs.times import seconds_of
 from lmctr.data.reading import read_table
 from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, short_for
-from lmctr.data.tables.load import TableSplit, default_fields
+from lmctr.data.tables.load import TableSplit, default_fields, with_note, without_row_numbers
 from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
@@ -120,7 +120,10 @@ def impressions_from_schema(
     shares = check_fractions(fractions or keys.split.fractions or (0.8, 0.1, 0.1))
     seed = next((one for one in (seed, keys.split.seed) if one is not None), 0)
     reading = {key: getattr(keys, key) for key in ("format", "delimiter", "names", "decimal", "na_values")}
-    table = _sorted(read_table(file, **reading, progress=True), keys.columns, str(file))
+    table, note = read_table(file, **reading, progress=True), None
+    if keys.user_fields is None or keys.ad_fields is None:
+        table, note = without_row_numbers(table, str(file))
+    table = _sorted(table, keys.columns, str(file))
     users, ads = _fields(table, keys, where)
     reader = _Reader(table, keys.columns, users, ads, (rule, shares, seed))
     about = json.dumps(keys.model_dump(mode="json"), sort_keys=True) + f"{rule} {shares} {seed}"
@@ -130,7 +133,7 @@ def impressions_from_schema(
         tuple(users),
         tuple(ads),
         lambda: hashlib.sha256(f"{about} {file_fingerprint(file)}".encode()).hexdigest(),
-        info=info,
+        info=with_note(info, note),
     )
 
 

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import model_validator
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
@@ -147,11 +148,15 @@ def table_source(
     pieces = [told_by(piece, specs) for piece in pieces]
     label, *extra = [spec.column for spec in specs] or [None]
     special = {name for name in (label, *extra, group, time, weight) if name is not None}
+    note = None
     if fields is None:
-        fields = default_fields(next(pieces[0].read(None)).table.schema, special)
+        where = str(data) if isinstance(data, (str, os.PathLike)) else "the table"
+        block, note = without_row_numbers(next(pieces[0].read(None)).table, where)
+        fields = default_fields(block.schema, special)
     fields = tuple(field.to_dict() for field in parse_fields(fields))
     if info is None:
         info = DatasetInfo(Path(data).name if isinstance(data, (str, os.PathLike)) else "table")
+    info = with_note(info, note)
     if info.label_rule is None and any(spec.rule or spec.missing == "drop" for spec in specs):
         info = replace(info, label_rule="; ".join(spec.describe() for spec in specs))
     return TableSource(
@@ -189,6 +194,27 @@ def _label_specs(
     specs = [label_spec(label) for label in labels]
     checked_labels(specs[0].column, [spec.column for spec in specs[1:]])
     return specs
+
+
+def without_row_numbers(block: pa.Table, where: str) -> tuple[pa.Table, str | None]:
+    """Rows without a first column of whole numbers, none of them twice, that has no name: the index that pandas writes; and what to say of it.
+
+    Raises:
+        ValueError: another column without a name.
+    """
+    place = next((place for place, name in enumerate(block.column_names) if not name.strip()), None)
+    if place is None:
+        return block, None
+    if place or not pa.types.is_integer(block[0].type) or pc.count_distinct(block[0]).as_py() < block.num_rows:
+        raise ValueError(
+            f"{where}: column {place + 1} has no name; write one into the line of names, or list the fields to read."
+        )
+    return block.drop_columns(block.column_names[:1]), "Column 1, which has no name and numbers the rows, is left out."
+
+
+def with_note(info: DatasetInfo, note: str | None) -> DatasetInfo:
+    """The information with a note more."""
+    return replace(info, notes=" ".join(filter(None, (info.notes, note))) or None)
 
 
 def default_fields(schema: pa.Schema, special: Collection[str] = ()) -> list[dict[str, Any]]:
