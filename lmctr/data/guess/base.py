@@ -29,6 +29,8 @@ _BOUNDS = {
     "at_most": "of {:g} or less",
 }
 _NAME = 24  # signs of a part of a list that need not come again, such as an author's name
+_ALWAYS = 0.99  # share of the signs that stand between blanks where all do
+_FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _OF_OBJECTS = "give their entries columns of their own"
 _NAMELESS = "has no name, as an index that pandas wrote; give it one to read it"
@@ -250,15 +252,19 @@ class Guesser:
 
     @staticmethod
     def _separator(values: pa.Array, plain: str) -> str | None:
-        """The sign that parts lists; prose that holds the sign is none: its parts are long, and do not come again."""
+        """What parts lists, a sign with its blanks; prose that holds the sign is none: its parts are long, and do not come again."""
         for sign in ("|", ";", ","):
             share = pc.mean(pc.match_substring(values, sign).cast(pa.int8())).as_py()
-            if (
-                share > (0.05 if plain in _LISTS else 0.2)
-                and (sign == "|" or plain in _LISTS)
-                and _are_names(pc.list_flatten(pc.split_pattern(values, sign)))
-            ):
-                return sign
+            if share <= (0.05 if plain in _LISTS else 0.2):
+                continue
+            counted = {
+                text: pc.sum(pc.count_substring(values, text)).as_py() for text in (f" {sign} ", f"{sign} ", sign)
+            }
+            whole = next(text for text, count in counted.items() if count >= _ALWAYS * counted[sign])
+            lists = pc.split_pattern(values, whole)
+            by_name = sign == "|" or plain in _LISTS
+            if _are_names(pc.list_flatten(lists)) if by_name else _are_lists(pc.unique(values), whole):
+                return whole
         return None
 
 
@@ -269,6 +275,32 @@ def _are_names(parts: pa.Array) -> bool:
     times = counts.field("counts").to_numpy(zero_copy_only=False)
     signs = sizes * times
     return bool(signs[(times > 1) | (sizes <= _NAME)].sum() >= 0.5 * signs.sum())
+
+
+def _are_lists(texts: pa.Array, separator: str) -> bool:
+    """Whether distinct texts are made of a few short parts in all kinds of ways: more or fewer of them, most of them first of several somewhere,
+    and more texts than parts. Prose, names, addresses and dates lack one of these; numbers and JSON are told by their signs."""
+    lists = pc.split_pattern(texts, separator)
+    sizes = pc.list_value_length(lists).to_numpy()
+    codes = pc.dictionary_encode(pc.list_flatten(lists))
+    words, of_text = codes.dictionary, codes.indices.to_numpy()
+    is_first = np.zeros(len(of_text), bool)
+    is_first[np.cumsum(sizes) - sizes] = True
+    times, leads = np.bincount(of_text), np.zeros(len(words), bool)
+    leads[of_text[is_first][sizes > 1]] = True
+    if (sizes > 1).sum() < max(_FEWEST_LISTS, 1.5 * len(words)) or np.bincount(sizes).max() > 0.9 * len(sizes):
+        return False
+    lengths = pc.utf8_length(words).to_numpy()
+    digits = pc.match_substring_regex(words, r"^-?[\d.]+$").to_numpy(zero_copy_only=False)[of_text]
+    thousands = pc.match_substring_regex(words, r"^\d{3}(\.\d+)?$").to_numpy(zero_copy_only=False)[of_text[~is_first]]
+    objects = pc.match_substring_regex(texts, r"^\s*[\[{]").to_numpy(zero_copy_only=False)
+    return bool(
+        times[times == 1].sum() <= 0.1 * len(of_text)
+        and (lengths * times).sum() <= _NAME * len(of_text)
+        and leads[of_text[~is_first]].mean() >= 0.6
+        and (digits.mean() < 0.5 or ((sizes > 2).mean() >= 0.1 and thousands.mean() < 0.9))
+        and objects.mean() < 0.01
+    )
 
 
 def told_after(values: pa.Array, clicks: np.ndarray, bound: float) -> str | None:
