@@ -110,9 +110,9 @@ def test_python_of_a_page_compiles(page):
 
 
 def test_lines_of_prose_are_short():
-    """At most 160 characters, in pages and cards; tables and code as they are, and the template of cards, whose lines are expressions."""
+    """At most 160 characters, in pages, cards and the changelog; tables and code as they are, and the template of cards, whose lines are expressions."""
     cards = [path for path in (ROOT / "model_cards").glob("*.md") if path.name != "template.md"]
-    for page in [*PAGES, *cards]:
+    for page in [*PAGES, *cards, ROOT / "CHANGELOG.md"]:
         prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
         found = [line for line in prose.splitlines() if len(line) > 160 and not line.startswith("|")]
         assert found == [], place_of(page)
