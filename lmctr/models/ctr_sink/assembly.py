@@ -383,7 +383,8 @@ def assemble(
     row_start = token_offsets[first]
     longest = int(plan.length.max(initial=0))
     if pad_to_multiple_of:
-        longest = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
+        rounded = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
+        longest = min(rounded, settings.max_length or rounded)  # the backbone may have no positions for more
     columns = np.arange(longest)
     left = settings.padding_side == "left"
     real = columns >= longest - plan.length[:, None] if left else columns < plan.length[:, None]

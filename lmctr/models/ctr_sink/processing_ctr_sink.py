@@ -534,7 +534,7 @@ class CTRSinkProcessor(ProcessorMixin):
             target: (B,) item row of the target. time: (B,) int64 seconds of the target.
             candidates: (offsets (B + 1,), event (C,), similarity (C,)) when `needs_similarity`: the behaviours to choose
                 from, or for the order "recent" at least the latest K.
-            pad_to_multiple_of: pad the rows to a multiple of this many tokens.
+            pad_to_multiple_of: pad the rows to a multiple of this many tokens, and never beyond `max_length`.
 
         Returns:
             The four keys of `__call__` as numpy arrays, and `num_dropped` (B,) int64: behaviours dropped by truncation.
@@ -655,7 +655,7 @@ class CTRSinkProcessor(ProcessorMixin):
                 the order of the reader's names, None or NaN where one is not known.
             times: per row the target's time in seconds. All behaviours must be strictly earlier.
             return_tensors: `"pt"` or `"np"`.
-            pad_to_multiple_of: pad the rows to a multiple of this many tokens.
+            pad_to_multiple_of: pad the rows to a multiple of this many tokens, and never beyond `max_length`.
             return_num_dropped: add `num_dropped` (B,), the behaviours that truncation dropped.
 
         Returns:
