@@ -448,6 +448,8 @@ class Training:
             outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             if self.is_first:
                 self.folder.unseal()  # until the last file of the run is written
+            if trainer.args.lora is not None and parts:
+                self._merge(trainer)
             if trainer.args.chooses_share and parts and plain_model(trainer.model).config.boosted_trees:
                 found["boosting_share"] = choose_share(trainer, view.dataset("validation"))
                 self.say(f"boosting_share auto: {found['boosting_share']:g}, by the log loss on validation")
@@ -480,6 +482,17 @@ class Training:
             ],
             "losses": _thinned([entry for entry in state.log_history if "loss" in entry]),
         }
+
+    def _merge(self, trainer: CTRTrainer) -> None:
+        """Keep the adapters in a folder of their own and add them to the weights, so that what is measured is the model that is saved: in
+        half precision the sum of two products differs from the product with the sum."""
+        from lmctr.training.lora import merge_lora, save_adapter
+
+        model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+        if self.is_first:
+            save_adapter(model, self.folder.path / "adapter")
+        model = merge_lora(model)
+        trainer.model = trainer.model_wrapped = trainer.accelerator.prepare_model(model, evaluation_mode=True)
 
     @property
     def _metric(self) -> str:
@@ -631,21 +644,15 @@ class Training:
         write_text(self.folder.path / METRICS, text)
 
     def _save_model(self, trainer: Any, samples: Any) -> None:
-        """Write model and processor where `from_pretrained` reads them; adapters are merged into the weights.
+        """Write model and processor where `from_pretrained` reads them.
 
         A few rows of `samples` and the model's logits for them stay beside it, for `lmctr push` to compare with.
         """
-        if self.args.lora is None:
-            trainer.save_model(str(self.folder.path))
+        trainer.save_model(str(self.folder.path))
         if not self.is_first:
             return
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        if self.args.lora is not None:
-            from lmctr.training.lora import merge_lora, save_adapter
-
-            save_adapter(model, self.folder.path / "adapter")
-            model = merge_lora(model)
-            model.save_pretrained(self.folder.path)
+        # without the wrapper of mixed precision: who loads the folder computes in the precision of its weights
+        model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         self.view.save_beside(self.folder.path, trainer.processing_class)
         if trainer.holds_whole_model:
             model.save_beside(self.folder.path)

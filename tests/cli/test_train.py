@@ -14,8 +14,9 @@ from lmctr.cli.main import main
 from lmctr.data.logs.splits import split_log
 from lmctr.evaluation.baselines import gradient_boosting_baseline
 from lmctr.evaluation.evaluator import evaluate_predictions, evaluate_probabilities
-from lmctr.runs import train
+from lmctr.runs import load, train
 from lmctr.runs.folder import RunFolder
+from lmctr.runs.reference import compare_with_reference
 from lmctr.runs.training import Training
 from lmctr.training.checkpoints import MARKER, list_checkpoints
 
@@ -399,13 +400,20 @@ def test_retrieved_histories(recipe_file, tmp_path):
     np.testing.assert_allclose([answer["logit"] for answer in answers], table["logit"].to_numpy(), atol=1e-4)
 
 
-def test_lora_run_leaves_a_plain_model(recipe_file, tmp_path):
+@pytest.mark.parametrize(("lora", "half"), [(True, False), (True, True), (False, True)])
+def test_a_run_is_the_plain_model_that_was_measured(lora, half, recipe_file, tmp_path):
+    """Also where adapters and weights apart would round otherwise than their sum; its reference rows are of the weights' precision."""
     folder = tmp_path / "run"
     words = ["train", str(recipe_file), "--output_dir", str(folder), "--data.baselines", "false"]
-    words += ["--training.lora", "{r: 4}", "--training.stage1_epochs", "0", "--training.stage2_epochs", "1"]
+    words += ["--training.stage1_epochs", "0", "--training.stage2_epochs", "1", "--training.learning_rate", "0.01"]
+    words += [
+        *(["--training.lora", "{r: 4}"] * lora),
+        *(["--training.bf16", "true", "--training.use_cpu", "true"] * half),
+    ]
     assert main(words) == 0
     assert not any("lora" in name for name in load_file(folder / "model.safetensors"))
     assert not (folder / "adapter_config.json").exists()
+    assert compare_with_reference(folder, load(folder).model)[1] == 0.0
     assert main(["evaluate", str(folder), "--output", str(tmp_path / "m.json")]) == 0
     expected = read(folder, "metrics.json")["split metrics"]["test"]
-    assert read(tmp_path, "m.json")["metrics"]["log_loss"] == pytest.approx(expected["log_loss"], abs=1e-6)
+    assert read(tmp_path, "m.json")["metrics"]["log_loss"] == pytest.approx(expected["log_loss"], abs=1e-9)
