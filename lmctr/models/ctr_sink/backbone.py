@@ -88,6 +88,8 @@ def load_backbone(
         ImportError: `quantization_config` asks for a package that is not installed.
     """
     config = backbone_config(name_or_path, text_config_values, hub)
+    if _holds_adapter(name_or_path, hub):  # transformers would put it into the layers, or ask for a newer PEFT
+        raise ValueError(_adapter(name_or_path))
     held = getattr(config, "quantization_config", None)
     if held is not None and quantization_config is None:
         method = held.get("quant_method") if isinstance(held, Mapping) else held.quant_method
@@ -120,8 +122,6 @@ def load_backbone(
             f"backbone: the weights of {name_or_path!r} do not fit its configuration ({error}); leave out the "
             "text_config_values that change a shape"
         ) from error
-    if getattr(model, "_hf_peft_config_loaded", False):  # transformers puts it into the layers
-        raise ValueError(_adapter(name_or_path))
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
         shown = ", ".join(missing[:5])
