@@ -23,7 +23,7 @@ from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
 from lmctr.runs.loading import load_run
 from lmctr.runs.options import EvaluateOptions
 from lmctr.runs.progress import ProgressLines
-from lmctr.runs.recipe import Recipe, load_recipe
+from lmctr.runs.recipe import Recipe, load_recipe, refuse_other_overrides
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.precision import has_bf16_units
 from lmctr.training.trainer import CTRTrainer
@@ -147,6 +147,7 @@ def recipe_of(
     Args:
         name: what errors call the folder.
     """
+    refuse_other_overrides(overrides)
     if folder.started or not (folder.path / "config.json").is_file():
         path = open_run(folder.path).path / RECIPE
         check_overrides(overrides, free_data_keys(folder))

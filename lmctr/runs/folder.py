@@ -32,7 +32,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lmctr.models.families import ITEM_STATISTICS, side_files
+from lmctr import __version__
+from lmctr.models.families import ITEM_STATISTICS, families, side_files
 from lmctr.runs.recipe import compare_recipes
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
@@ -275,6 +276,7 @@ class RunFolder:
         config = read_json(self.path / "config.json")
         if not isinstance(config.get("model_type"), str):
             raise ValueError(f"{self.path / 'config.json'} has no model_type; save the model with save_pretrained")
+        check_model_type(config["model_type"], str(self.path / "config.json"))
         return config
 
     @property
@@ -362,6 +364,16 @@ class RunFolder:
         names = (path.name + "/" if path.is_dir() else path.name for path in found)
         whole = {"retriever/"} if self.has_retriever else set()
         return sorted(name for name in names if not is_shared(name) and name not in whole)
+
+
+def check_model_type(model_type: str, where: str) -> None:
+    """Raises `ValueError` that starts with `where` for a type of models that is none of lmctr's, nor registered with it."""
+    known = [family.model_type for family in families()]
+    if model_type not in known:
+        raise ValueError(
+            f"{where}: model_type is {model_type!r}, which is no CTR model of lmctr {__version__}; its models are {', '.join(known)}. A language "
+            "model becomes one by training: it is the `model.backbone` of a recipe (ctr_sink)"
+        )
 
 
 def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = False) -> RunFolder:
@@ -459,8 +471,6 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
     Raises:
         ValueError: no run to go on with, a run that is in the way, one that was begun with another recipe, or other files.
     """
-    if run.path.exists() and not run.path.is_dir():
-        raise ValueError(f"output_dir {run.path} is a file; give a folder")
     if not overwrite and (run.finished or run.begun):
         if not resume and run.finished:
             raise ValueError(

@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoProcessor
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from lmctr import __version__
-from lmctr.auto import AutoModelForCTR, list_models
+from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.configuration import CTRConfig
 from lmctr.models.families import family_of
 from lmctr.runs.folder import RunFolder, open_run
@@ -52,13 +50,7 @@ def load_bare_model(folder: RunFolder) -> torch.nn.Module:
 
 
 def _load_config(folder: RunFolder) -> CTRConfig:
-    # The mapping is lazy: its `get` finds nothing that was not asked for by `[]`.
-    config_class = CONFIG_MAPPING[folder.model_type] if folder.model_type in CONFIG_MAPPING else object  # noqa: SIM401
-    if not issubclass(config_class, CTRConfig):
-        raise ValueError(
-            f"{folder.path / 'config.json'}: model_type is {folder.model_type!r}, which is no CTR model of lmctr "
-            f"{__version__}; its models are {', '.join(list_models())}"
-        )
+    _ = folder.config  # whose errors tell more
     try:
         return AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
     except Exception as error:  # configurations of transformers raise of every kind

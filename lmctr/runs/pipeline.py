@@ -58,10 +58,14 @@ class ClickPredictionPipeline(Pipeline):
 
     def __init__(self, model: Any, processor: Any = None, **kwargs):
         from lmctr.runs.answers import load_item_statistics, load_retriever
-        from lmctr.runs.download import local_folder
+        from lmctr.runs.download import is_hub_id, local_folder
+        from lmctr.runs.folder import check_model_type
         from lmctr.runs.loading import check_processor
 
-        place = model.name_or_path
+        place = getattr(model, "name_or_path", None)
+        if place is None:
+            raise ValueError(f"model: expected a model, a folder or a Hub id, got {type(model).__name__} {model!r}")
+        check_model_type(model.config.model_type, f"model {place}".rstrip())
         if not place and (processor is None or isinstance(processor, str)):
             place = processor
         if processor is None and place is None:
@@ -69,6 +73,8 @@ class ClickPredictionPipeline(Pipeline):
         revision = None if place and Path(place).is_dir() else getattr(model.config, "_commit_hash", None)
         if processor is None or isinstance(processor, (str, Path)):
             own = processor is None or str(processor) == place
+            if not own and not Path(processor).is_dir() and not is_hub_id(processor):
+                raise FileNotFoundError(f"processor: there is no folder {str(processor)!r}; give one, or a Hub id")
             processor = AutoProcessor.from_pretrained(
                 processor or place, revision=(revision if own else None) or "main"
             )

@@ -110,6 +110,18 @@ class Recipe:
         files.write_text(path, text)
 
 
+def refuse_other_overrides(overrides: Any) -> None:
+    """Raises `RecipeError` for overrides that are neither a dict nor the command line's pairs of texts."""
+    pairs = isinstance(overrides, (list, tuple)) and all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+        for pair in overrides
+    )
+    if not pairs and not isinstance(overrides, Mapping):
+        raise RecipeError(
+            f"overrides: expected a dict of dotted keys, such as {{'training.seed': 1}}, got {show(overrides)}"
+        )
+
+
 def load_recipe(
     name: str | Path | Mapping[str, Any],
     overrides: Mapping[str, Any] | Sequence[tuple[str, str]] = (),
@@ -131,6 +143,7 @@ def load_recipe(
     """
     if not isinstance(name, str | Path | Mapping):
         raise RecipeError(f"recipe: expected the groups, a file or a name, got {show(name)}")
+    refuse_other_overrides(overrides)
     in_python, source = isinstance(overrides, Mapping), "recipe" if isinstance(name, Mapping) else str(name)
     if isinstance(name, Mapping):
         groups = _over_base(_plain(name), source, Path("recipe"), _check_groups)
@@ -305,12 +318,10 @@ def _another_file(content: Mapping[str, Any], source: str) -> str | None:
 
 def _apply_override(groups: dict[str, Any], dotted: str, value: Any, dashes: str) -> None:
     path = dotted.split(".")
-    if "" in path:
-        raise RecipeError(f"{dashes}{dotted}: empty key")
-    if len(path) < 2 or path[0] not in GROUPS:
-        raise RecipeError(
-            f"{dashes}{dotted}: give a group and a key, such as training.seed; groups: {', '.join(GROUPS)}"
-        )
+    if "" in path or len(path) < 2 or path[0] not in GROUPS:
+        told = f"{dashes}{dotted}" if dashes else f"overrides: {dotted!r}"
+        empty = "an empty key; " if "" in path else ""
+        raise RecipeError(f"{told}: {empty}give a group and a key, such as training.seed; groups: {', '.join(GROUPS)}")
     target = groups
     for depth, part in enumerate(path[:-1]):
         inner = target.get(part)

@@ -29,7 +29,7 @@ from lmctr.runs.inputs.linear_start import start_linear
 from lmctr.runs.keys import key_reference
 from lmctr.runs.options import TrainOptions
 from lmctr.runs.progress import ProgressLines
-from lmctr.runs.recipe import Recipe, RecipeError, load_recipe
+from lmctr.runs.recipe import Recipe, RecipeError, load_recipe, refuse_other_overrides
 from lmctr.runs.reference import write_reference
 from lmctr.runs.run import Run
 from lmctr.runs.starting import recipe_for_file
@@ -90,6 +90,7 @@ def train(
     >>> run.metrics["test"]["auc"]
     ```
     """
+    refuse_other_overrides(overrides or {})
     called = "recipe" if isinstance(recipe, (Mapping, Recipe)) else repr(str(recipe))
     command = f"lmctr.runs.train({called}{f', overrides={dict(overrides)}' if overrides else ''})"
     with showing(not quiet):
@@ -124,6 +125,10 @@ def train_recipe(
     """[`train`], with the command that `metrics.json` names; `overrides` may be pairs of texts, see `load_recipe`."""
     if resume not in (True, False, "auto"):
         raise ValueError(f"resume is {resume!r}, accepted: 'auto', True, False")
+    if overwrite not in (True, False):  # "no" would delete a run
+        raise ValueError(f"overwrite is {overwrite!r}, accepted: True, False")
+    if output_dir is not None and not isinstance(output_dir, (str, Path)):
+        raise ValueError(f"output_dir is {output_dir!r}, accepted: the path of a folder")
     if isinstance(recipe, Recipe):
         loaded = load_recipe(recipe.resolved(), overrides) if overrides else copy.deepcopy(recipe)
     else:
@@ -223,8 +228,9 @@ class Training:
 
     def run(self) -> Run:
         """All steps, while no other process writes in the folder."""
-        if self.folder.path.exists() and not self.folder.path.is_dir():
-            raise ValueError(f"output_dir {self.folder.path} is a file; give a folder")
+        for path in (self.folder.path, *self.folder.path.parents):
+            if path.exists() and not path.is_dir():
+                raise ValueError(f"output_dir {self.folder.path}: {path} is a file; give a folder")
         try:
             with owned(self.folder.path, "`lmctr train`") if self.is_first else nullcontext():
                 return self._run()

@@ -205,7 +205,7 @@ def test_whole_numbers_are_fine_where_numbers_are_wanted(write):
             "model.backbone is 'some/model' .* not a group of keys; set --model.backbone",
         ),
         (("data.options", "[1"), "--data.options.* not valid YAML"),
-        (("data..x", "1"), "empty key"),
+        (("data..x", "1"), "--data..x: an empty key; give a group and a key, such as training.seed"),
     ],
 )
 def test_bad_overrides(write, override, message):

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 from tiny_backbones import TINY_BERT
+from transformers import AutoModel, BertConfig, BertModel, pipeline
 
 import lmctr
 from lmctr.cli.main import main
@@ -46,6 +47,11 @@ def no_data(monkeypatch):
         (TABLE, {"model.family": "autoint", "model.num_attention_heads": 7}, "model.num_attention_heads is 7, accepted: a divisor"),
         (TABLE, {"training.learning_rte": 1}, "did you mean 'learning_rate'"),
         (TABLE, {"learning_rate": 1}, "learning_rate"),
+        (TABLE, {"": 1}, "overrides: '': an empty key; give a group and a key, such as training.seed"),
+        (TABLE, {"trainin.seed": 1}, "overrides: 'trainin.seed': give a group and a key, such as training.seed; groups: data, model, training"),
+        (TABLE, [("training.seed", 1)], "overrides: expected a dict of dotted keys, such as {'training.seed': 1}, got [('training.seed', 1)] (list)"),
+        (TABLE, "training.seed=1", "overrides: expected a dict of dotted keys, such as {'training.seed': 1}, got 'training.seed=1' (text)"),
+        (TEXT, {"model.backbone.hidden_size": "wide"}, "model.backbone: Validation error for field 'hidden_size': TypeError: Field 'hidden_size' expected int"),
     ],
 )  # fmt: skip
 def test_values_are_checked_before_data_are_read(no_data, tmp_path, recipe, overrides, message):
@@ -70,6 +76,49 @@ def test_a_recipe_without_a_name_needs_a_folder():
         train(TABLE, output_dir="x", resume="maybe")
     with pytest.raises(RecipeError, match=r"overrides: model\.family is 'dien'"):
         train(TABLE, output_dir="x", overrides={"model.family": "dien"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output_dir": 3}, "output_dir is 3, accepted: the path of a folder"),
+        ({"output_dir": "file"}, "output_dir file: file is a file; give a folder"),
+        ({"output_dir": "file/run"}, "output_dir file/run: file is a file; give a folder"),
+        ({"output_dir": "other"}, "output_dir other is not empty and holds no run; give another folder"),
+        ({"output_dir": "other", "overwrite": True}, "output_dir other is not empty and holds no run; give another"),
+        ({"output_dir": "run", "overwrite": "no"}, "overwrite is 'no', accepted: True, False"),
+    ],
+)
+def test_a_place_that_no_run_can_have(no_data, options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/notes.txt").touch()
+    with pytest.raises(ValueError, match=message):
+        train(TABLE, **options)
+    assert {path.name for path in tmp_path.rglob("*")} == {"file", "other", "notes.txt"}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """A folder of another library's model."""
+    folder = tmp_path_factory.mktemp("models") / "bert"
+    BertModel(BertConfig(vocab_size=20, **{k: v for k, v in TINY_BERT.items() if k != "model_type"})).save_pretrained(
+        folder
+    )
+    return folder
+
+
+def test_another_librarys_model_is_told_as_such(bert):
+    with pytest.raises(
+        ValueError, match=r"bert/config.json: model_type is 'bert', which is no CTR model .* `model.backbone`"
+    ):
+        lmctr.runs.load(bert)
+    for model in (str(bert), AutoModel.from_pretrained(bert)):
+        with pytest.raises(ValueError, match=r"^model .*bert: model_type is 'bert', which is no CTR model of lmctr"):
+            pipeline("click-prediction", model=model)
+    with pytest.raises(ValueError, match="model: expected a model, a folder or a Hub id, got int 3"):
+        pipeline("click-prediction", model=3)
 
 
 def test_command_line_asks_for_a_recipe_and_lists_its_keys(capsys):

@@ -68,6 +68,10 @@ def test_what_does_not_belong_together(folder, tabular):
         pipeline("click-prediction", model=folder, processor=other, device="cpu")
     with pytest.raises(ValueError, match="not loaded from a folder or the Hub; give its processor"):
         pipeline("click-prediction", model=tabular[0], device="cpu")
+    with pytest.raises(
+        FileNotFoundError, match="processor: there is no folder 'no/such/place'; give one, or a Hub id"
+    ):
+        pipeline("click-prediction", model=folder, processor="no/such/place", device="cpu")
     pipe = pipeline("click-prediction", model=tabular[0], processor=folder, device="cpu")
     with pytest.raises(ValueError, match="inputs: expected a request or row"):
         pipe("a1")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -50,7 +51,10 @@ def check_backbone(values: Mapping[str, Any]) -> None:
     for key in values:
         if key not in known:
             raise ValueError(unknown_key_message(key, known - {"self", "args", "kwargs"}, "model.backbone"))
-    config = config_class(**{key: value for key, value in values.items() if key != "model_type"})
+    try:
+        config = config_class(**{key: value for key, value in values.items() if key != "model_type"})
+    except StrictDataclassError as error:
+        raise ValueError(f"model.backbone: {' '.join(str(error).split())}") from error
     width, heads = (getattr(config, key, None) for key in ("hidden_size", "num_attention_heads"))
     if width and heads and width % heads:
         try:
