@@ -198,7 +198,7 @@ class FeaturesBenchmark(Benchmark):
 class TabularBenchmark(Benchmark):
     """Train each family on made-up batches (Zipf-like values), the optimisers in turn, and take the step apart: forward, backward,
     optimiser, and the share of it that matrix products take at the speed this machine reaches on large ones. --growth adds a table
-    per family of how the step grows with fields, vocabulary and width."""
+    per family of how the step grows with fields, vocabulary and width, --requests one of how long requests of so many candidates take."""
 
     families: list[str] = option("default: all tabular families", [], metavar="FAMILY")
     arms: list[str] = option(
@@ -209,6 +209,7 @@ class TabularBenchmark(Benchmark):
     steps: int = option("steps of an arm before the next one's turn", 3, small=1)
     rounds: int = option("turns of each arm", 5, small=1)
     growth: bool = option("also the tables of growth (long)", False)
+    requests: list[int] = option("candidates of requests to read and score too", [], metavar="N")
     threads: int | None = option("threads of torch (default: its own choice)", None)
     device: str = option("cpu, cuda, ...", "cpu")
     set: list[str] = option("a configuration key of a family", [], repeated=True, metavar="FAMILY.KEY=VALUE")

@@ -1,10 +1,10 @@
-"""`lmctr benchmark tabular`: training speed of the tabular families, with the step taken apart."""
+"""`lmctr benchmark tabular`: training speed of the tabular families, with the step taken apart, and the time of requests."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,11 +14,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from lmctr.benchmarks.harness import in_turn, machine_text, now, reports, results, say, table
+from lmctr.benchmarks.harness import in_turn, machine_text, now, reports, results, say, speedups, table
 from lmctr.benchmarks.options import TABULAR_ARMS as ARMS
 from lmctr.benchmarks.options import TabularBenchmark
-from lmctr.data.synthetic.tables import rising_sizes, zipf_values
+from lmctr.data import TabularFeatureProcessor
+from lmctr.data.synthetic.tables import rising_sizes, synthetic_table, zipf_values
 from lmctr.models.families import families, family_of
+from lmctr.serving import scorer_for
+from lmctr.serving.registry import Request
 from lmctr.training.optim import GroupedOptimizer, LazyAdamW, use_sparse_gradients
 from lmctr.utils.files import parse_yaml
 
@@ -31,6 +34,8 @@ _GROWTH = {
 }
 _QUICK_GROWTH = {"fields": (6, 12), "vocabulary": (200, 400), "width": (4, 8)}
 _BATCHES = 8
+_TURNS = 20  # requests of a round
+_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ def benchmark_tabular(options: TabularBenchmark) -> dict[str, Any]:
 
     Returns:
         `machine`, `settings`, `families` (by name: parameters, matrix-product FLOP of a step, and by arm the samples/s, milliseconds by
-        phase and the share of matrix products), `growth`: by family and axis what each point takes, or why it cannot be made.
+        phase and the share of matrix products), `growth`: by family and axis what each point takes, or why it cannot be made,
+        `requests`: by family and number of candidates the milliseconds of reading and of the forward pass, as rows and with shared columns.
 
     Raises:
         ValueError: no tabular family of a name in `families`, or a `set` that is not FAMILY.KEY=VALUE.
@@ -77,6 +83,7 @@ def benchmark_tabular(options: TabularBenchmark) -> dict[str, Any]:
         "arms": {arm: ARMS[arm] for arm in options.arms},
         "families": {},
         "growth": {},
+        "requests": {},
     }
     for family, values in chosen.items():
         found = result["families"][family] = _measure_family(family, values, shape, options, peaks)
@@ -89,6 +96,8 @@ def benchmark_tabular(options: TabularBenchmark) -> dict[str, Any]:
             for point in points:
                 rows.append(_grown(family, values, shape, axis, point, options))
                 say(f"{family}, {axis} {point:,}: {rows[-1].get('milliseconds') or rows[-1]['note']}")
+    for family, values in chosen.items() if options.requests else ():
+        result["requests"][family] = _requests(family, values, shape, options)
     return result
 
 
@@ -259,6 +268,67 @@ def _grown(
     }
 
 
+def _requests(family: str, values: Mapping[str, Any], shape: Shape, options: TabularBenchmark) -> list[dict[str, Any]]:
+    """By number of candidates how long a request takes whose rows have half of the columns in common, the user's: as rows, each by itself,
+    and by `lmctr.serving.score`, which reads the user's once. The two in turn, each time a request of other rows."""
+    size = 20 * max(options.requests)
+    source = synthetic_table(
+        size, shape.num_categorical, shape.num_numeric, vocab_size=shape.vocabulary, num_pairs=0, seed=0
+    )
+    processor = TabularFeatureProcessor(source.fields, label=source.label).fit(source)
+    keys = {"embedding_dim": shape.embedding_dim, **processor.model_config_values(), **values}
+    torch.manual_seed(0)
+    known = family_of(family)
+    model = known.load("ForCTR")(known.load("Config")(**keys)).eval().bake().to(options.device)
+    scorer, read = scorer_for(model, processor), []
+    every = [row for rows in source.rows() for row in rows.table.drop_columns([source.label]).to_pylist()]
+    users = list(every[0])[::2]
+
+    def clocked(call: Callable[..., Any], *given: Any) -> Any:
+        began = now(options.device)
+        found = call(*given)
+        read.append(now(options.device) - began)
+        return found
+
+    def as_rows(user: dict[str, Any], candidates: list[dict[str, Any]], rows: list[dict[str, Any]]) -> torch.Tensor:
+        with torch.inference_mode():
+            return model(**clocked(processor, rows).to(options.device)).logits.float().cpu()
+
+    def shared(user: dict[str, Any], candidates: list[dict[str, Any]], rows: list[dict[str, Any]]) -> torch.Tensor:
+        return scorer.score(Request([user], candidates, 0), None)[0]
+
+    def turn(way: Callable[..., torch.Tensor], drawn: Iterator[Any], reading: list[float]) -> None:
+        way(*next(drawn))
+        reading.append(read.pop())
+
+    processor.of_candidates = partial(clocked, processor.of_candidates)
+    found, turns = [], (1 if options.quick else _TURNS) * options.rounds
+    for count in options.requests:
+        requests = []
+        for start in range(0, size - count + 1, count)[: 2 * turns]:
+            user = {name: every[start][name] for name in users}
+            rows = [row | user for row in every[start : start + count]]
+            candidates = [{name: value for name, value in row.items() if name not in user} for row in rows]
+            requests.append((user, candidates, rows))
+        drawn, reading = itertools.cycle(requests), {"rows": [], "shared": []}
+        ways = {
+            "rows": partial(turn, as_rows, drawn, reading["rows"]),
+            "shared": partial(turn, shared, drawn, reading["shared"]),
+        }
+        seconds = in_turn(ways, turns, device=options.device, warm_up=True)
+        difference = float((as_rows(*requests[0]) - shared(*requests[0])).abs().max())
+        if difference > _TOLERANCE:
+            raise ValueError(f"{family}: the logits of the two ways differ by {difference:.2g}; please report this")
+        found.append({"candidates": count, "ratio": speedups(seconds, "rows")["shared"]})
+        for name, whole in seconds.items():
+            parts = list(zip(whole, reading[name][1:]))
+            milliseconds = {"reading": statistics.median(own for _, own in parts)}
+            milliseconds["forward"] = statistics.median(both - own for both, own in parts)
+            found[-1][name] = {part: 1e3 * value for part, value in milliseconds.items()}
+        say(f"{family}, requests of {count:,}: {found[-1]['ratio']:.2f}")
+    return found
+
+
 def as_markdown(result: Mapping[str, Any]) -> str:
     """The result as a document."""
     settings, measured = result["settings"], result["families"]
@@ -297,6 +367,11 @@ A batch touches {next(iter(measured.values()))["touched_rows"]:.1%} of the table
             ]
             head = f"{axis} | batch | step ms | samples/s | parameters"
             blocks.append(table(head, "{point:,} | {batch_size:,} | {cells}", rows, left=()))
+    for family, rows in result["requests"].items():
+        blocks.append(f"## Requests of {family}, milliseconds")
+        head = "candidates | rows: reading | forward | half of the columns shared: reading | forward | times as fast"
+        form = " | ".join(f"{{{name}[{part}]:.2f}}" for name in ("rows", "shared") for part in ("reading", "forward"))
+        blocks.append(table(head, f"{{candidates:,}} | {form} | {{ratio:.2f}}", rows, left=()))
     if result.get("command"):
         blocks.append(f"```\n{result['command']}\n```")
     return "\n\n".join(blocks)

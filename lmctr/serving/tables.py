@@ -21,6 +21,8 @@ __all__ = ["TableScorer"]
 
 ROWS_AT_ONCE = 4096
 """Candidates that run at once: bounds the memory of a request, not its result."""
+_SPLIT_FROM = 256
+"""Candidates from which on a layer split in two is the faster: to pick its columns costs what so few products do not save."""
 
 
 class TableScorer(RowScorer):
@@ -28,7 +30,8 @@ class TableScorer(RowScorer):
 
     The history is one dict, the columns that all candidates share (the user's, the moment's); candidates are dicts of the others, as the
     [`TabularFeatureProcessor`] takes them. The request's time is not read. Shared columns become ids once, shared sequences are pooled
-    once, and layers that read the vectors of all fields side by side (MLPs, the first cross layer) compute the shared fields' part once.
+    once, and of many candidates layers that read the vectors of all fields side by side (MLPs, the first cross layer) compute the shared
+    fields' part once.
     """
 
     reason = (
@@ -110,7 +113,7 @@ class _Split:
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         fields = self.about.fields
         same = fields is not None and states.data_ptr() == fields.data_ptr() and states.numel() == fields.numel()
-        if not same or states.dim() != 2 or len(states) < 2:
+        if not same or states.dim() != 2 or len(states) < _SPLIT_FROM:
             return self.own(states)
         shared = [self.about.shared.get(key) for key in ("input_ids", "numeric_values", "sequence_ids")]
         shared = torch.cat([own for own in shared if own is not None])

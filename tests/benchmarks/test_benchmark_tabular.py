@@ -6,9 +6,20 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from lmctr.benchmarks.tabular import ARMS, PHASES, Shape, make_batches, make_model, make_optimizer
+from lmctr.benchmarks.options import TabularBenchmark
+from lmctr.benchmarks.tabular import (
+    ARMS,
+    PHASES,
+    Shape,
+    as_markdown,
+    benchmark_tabular,
+    make_batches,
+    make_model,
+    make_optimizer,
+)
 from lmctr.cli.main import main
 from lmctr.models.families import families
+from lmctr.serving.row_scorer import RowScorer
 from lmctr.training.optim import GroupedOptimizer
 
 TINY = Shape(batch_size=16, num_categorical=10, num_numeric=5, vocabulary=300, embedding_dim=4)
@@ -67,6 +78,33 @@ def test_growth_and_changes(tmp_path, capsys):
     )
     model = make_model("deepfm", {"hidden_units": [6]}, TINY)
     assert next(layer.out_features for layer in model.modules() if isinstance(layer, torch.nn.Linear)) == 6
+
+
+def test_requests_are_read_and_scored_in_two_ways(tmp_path, monkeypatch):
+    words = [
+        "--families",
+        "deepfm",
+        "--arms",
+        "fused",
+        "--requests",
+        "1",
+        "7",
+        "--output",
+        str(tmp_path / "speed.json"),
+    ]
+    assert run(*words) == 0
+    result = json.loads((tmp_path / "speed.json").read_text())
+    assert [row["candidates"] for row in result["requests"]["deepfm"]] == [1, 7]
+    for row in result["requests"]["deepfm"]:
+        assert row["ratio"] > 0
+        for way in ("rows", "shared"):
+            assert row[way].keys() == {"reading", "forward"}
+            assert min(row[way].values()) > 0
+    assert "## Requests of deepfm" in as_markdown(result)
+    score = RowScorer.score
+    monkeypatch.setattr(RowScorer, "score", lambda *given: (score(*given)[0] + 1, None, 0))
+    with pytest.raises(ValueError, match="the logits of the two ways differ by 1"):
+        benchmark_tabular(TabularBenchmark(families=["deepfm"], arms=["fused"], requests=[2], quick=True))
 
 
 def test_vocabularies_add_up_and_batches_fit_them():

@@ -61,6 +61,11 @@ def processor():
     )
 
 
+@pytest.fixture(autouse=True)
+def few_are_split(monkeypatch):
+    monkeypatch.setattr("lmctr.serving.tables._SPLIT_FROM", 2)
+
+
 def make(processor, family="dnn", **values):
     torch.manual_seed(0)
     (row,) = (one for one in FAMILIES if one.model_type == family)
@@ -125,6 +130,10 @@ def test_what_is_shared_is_computed_once(processor, monkeypatch):
     monkeypatch.setattr("torch.addmm", lambda b, x, w: products.append(x.shape) or addmm(b, x, w))
     score(model, processor, [{**USER, "tags": "x1"}], [{"ad": "a1", "price": 1.0}] * 50, 0)
     assert products[:2] == [(1, 5 * 4), (50, 3 * 4)]
+    products.clear()
+    monkeypatch.setattr("lmctr.serving.tables._SPLIT_FROM", 51)  # too few to be worth it
+    score(model, processor, [{**USER, "tags": "x1"}], [{"ad": "a1", "price": 1.0}] * 50, 0)
+    assert products[0] == (50, 8 * 4)
 
 
 def test_it_follows_the_model(processor):

@@ -1,28 +1,40 @@
-"""A few rows as dicts to the arrays of a tabular model, without the fixed cost of a table's columns.
+"""Rows as dicts to the arrays of a tabular model, without the fixed cost of a table's columns.
 
-A request of one row with 39 fields costs tens of milliseconds where each field becomes an array, and a fraction of one here. What is not a plain
-value (text, number, boolean, list of such) or is no valid one is left to [`lmctr.data.features.transform`], which knows all kinds and words
-the errors; the results are equal.
+A request of 39 fields costs ten milliseconds and more where each field becomes an array of Arrow. Here a value that was read before costs one
+look-up in a dict, and the numbers of all fields are scaled together. What is not a plain value (text, number, boolean, list of such) or is no
+valid one is left to [`lmctr.data.features.transform`], which knows all kinds and words the errors; the results are equal.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+
+from lmctr.data.tables.arrays import array_of
 
 from .canonical import SPACE, canonical_text, neutral_text
-from .columns import parse_time
-from .fields import OOV_ID, PADDING_ID, Field
+from .columns import CROSSED, Rows, parse_time
+from .fields import OOV_ID, Field
 from .fit import FittedState
-from .transform import MAX_EXAMPLES, TabularArrays
+from .transform import MAX_EXAMPLES, TabularArrays, coded_values, word_ids
 from .vocabulary import hash_string
 
-_PLAIN = (str, int, np.integer, np.bool_, type(None))
+_NONE = type(None)
+_PLAIN = (str, int, np.integer, np.bool_, _NONE)
+_MISSING = -1  # in the place of an id
+_KEPT = 1 << 17  # ids of values that are kept, of all fields together: about 25 MB
+_LONGEST = 64  # of such a value
+_AT_ONCE = 500  # that may come to be kept of a field at once
+_MANY = 100  # new values of a field, from which on columns are faster
+_ENTRIES = 20_000  # of lists, beyond which columns are faster
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class _NotPlain(Exception):
@@ -36,148 +48,209 @@ class FewRows:
         fields, state: of the processor.
     """
 
-    most = 32
-    """From about so many rows on, columns are faster."""
+    most = 1024
+    """Of more rows, columns are as fast, and faster where few values come again."""
 
-    def __init__(self, fields: Sequence[Field], state: FittedState) -> None:
+    def __init__(self, fields: Sequence[Field], state: FittedState, words: dict[str, _Words] | None = None) -> None:
         self._fields, self._state = tuple(fields), state
         self._ids, self._values, self._lists = (
-            [f for f in fields if f.kind == kind] for kind in ("id", "value", "list")
+            [field for field in fields if field.kind == kind] for kind in ("id", "value", "list")
         )
         self._longest = max((field.max_length for field in self._lists), default=0)
-        self._applies = not any(field.time_column or field.cross or field.weight_separator for field in fields)
-        self._of = {field.name: self._reader(field) for field in fields if self._applies}
+        self._names = list(dict.fromkeys(part.source_column for field in fields for part in field.parts or (field,)))
+        self._applies = bool(fields) and not any(field.time_column or field.weight_separator for field in fields)
+        self._numbers = _Numbers([field for field in fields if field.type == "numeric"], state)
+        if words is None:
+            own = [field for field in fields if field.type != "numeric"]
+            words = {field.name: _Words(field, state, _KEPT // len(own)) for field in own}
+        self._words = words
+
+    def of(self, fields: Sequence[Field]) -> FewRows:
+        """One for some of the fields, which shares what this one keeps."""
+        return FewRows(fields, self._state, self._words)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> TabularArrays | None:
         """The inputs of some dicts, None where the general way must be taken."""
-        if not self._applies or not 0 < len(rows) <= self.most:
+        if not self._applies or len(rows) > self.most or set(map(type, rows)) != {dict}:
             return None
         try:
             return self._arrays(rows)
         except (_NotPlain, KeyError, TypeError, ValueError, OverflowError):
             return None
 
-    def _arrays(self, rows: Sequence[Mapping[str, Any]]) -> TabularArrays:
-        result, counts, examples, size = {}, {}, {}, len(rows)
-        for key, fields, dtype in (("input_ids", self._ids, np.int32), ("numeric_values", self._values, np.float32)):
-            if fields:
-                columns = [self._column(field, rows, counts, examples) for field in fields]
-                result[key] = np.array(columns, dtype=dtype).T.copy()
-        if self._lists:
-            result["sequence_ids"] = np.zeros((size, len(self._lists), self._longest), dtype=np.int32)
-            for place, field in enumerate(self._lists):
-                for row, ids in enumerate(self._column(field, rows, counts, examples)):
-                    result["sequence_ids"][row, place, : len(ids)] = ids
-        return TabularArrays(result, counts, unknown_examples=examples)
-
-    def _column(
-        self,
-        field: Field,
-        rows: Sequence[Mapping[str, Any]],
-        counts: dict[str, dict[str, int]],
-        examples: dict[str, list[str]],
-    ) -> list[Any]:
-        count = {"values": 0, "missing": 0, "unknown": 0}
-        read, name = self._of[field.name], field.source_column
-        given = [row[name] for row in rows]
-        if field.type == "numeric" and len({isinstance(value, str) for value in given if value is not None}) > 1:
-            raise _NotPlain
-        counts[field.name], found = count, [read(value, count) for value in given]
-        if count["unknown"]:
-            text_of, id_of = self._text_of(field), self._id_of(field)
-            entries = given if field.kind == "id" else [entry for value in given for entry in _entries(value, field)]
-            texts = dict.fromkeys(text for entry in entries if (text := text_of(entry)) is not None)
-            examples[field.name] = [text for text in texts if id_of(text) == OOV_ID][:MAX_EXAMPLES]
-        return found
-
-    def _reader(self, field: Field) -> Callable[[Any, dict[str, int]], Any]:
-        """From a value of a field to what the arrays hold of it."""
-        if field.kind == "list":
-            return self._list_reader(field)
-        if field.type == "numeric":
-            return self._number_reader(field)
-        text_of, id_of, missing = self._text_of(field), self._id_of(field), field.first_id - 1
-
-        def read(value: Any, count: dict[str, int]) -> int:
-            text = text_of(value)
-            count["values"] += 1
-            if text is None:
-                count["missing"] += 1
-                return missing
-            found = id_of(text)
-            count["unknown"] += found == OOV_ID
-            return found
-
-        return read
-
-    def _list_reader(self, field: Field) -> Callable[[Any, dict[str, int]], list[int]]:
-        text_of, id_of = self._text_of(field), self._id_of(field)
-
-        def read(value: Any, count: dict[str, int]) -> list[int]:
-            texts = [text_of(entry) for entry in _entries(value, field)]
-            ids = [PADDING_ID if text is None else id_of(text) for text in texts]
-            count["values"] += len(ids)
-            count["missing"] += ids.count(PADDING_ID)
-            count["unknown"] += ids.count(OOV_ID)
-            ids = [found for found in ids if found != PADDING_ID]
-            return ids[-field.max_length :] if field.keeps_last else ids[: field.max_length]
-
-        return read
-
-    def _id_of(self, field: Field) -> Callable[[str], int]:
-        if field.hash_buckets is not None:
-            buckets, first = field.hash_buckets, field.first_id
-            return lambda text: hash_string(text) % buckets + first
-        return self._state.vocabularies[field.share_with or field.name].id_of
-
-    def _text_of(self, field: Field) -> Callable[[Any], str | None]:
-        kind = self._state.value_types.get(field.name)
-        if field.extract is not None:
-            return lambda value: _part_of_time(value, field)
-        if kind is None:
-            return _old_text
-
-        def text_of(value: Any) -> str | None:
-            if not isinstance(value, _PLAIN) and type(value) is not float:
-                raise _NotPlain
-            text = neutral_text(value)
-            return text if text is None or isinstance(value, (bool, np.bool_)) else canonical_text(text, kind)
-
-        return text_of
-
     def __reduce__(self) -> tuple:
         return FewRows, (self._fields, self._state)
 
-    def _number_reader(self, field: Field) -> Callable[[Any, dict[str, int]], Any]:
-        mean, deviation = self._state.moments.get(field.name, (0.0, 1.0))
-        quantile = field.transform == "quantile"
-        bounds = self._state.bounds[field.name].tolist() if quantile else []
-
-        def read(value: Any, count: dict[str, int]) -> float:
-            number = _number(value)
-            count["values"] += 1
-            is_mean = number != number and field.fill_value is None  # that of curved numbers
-            if number != number:
-                count["missing"] += 1
-                if quantile and field.fill_value is None:
-                    return field.first_id - 1
-                number = mean if field.fill_value is None else field.fill_value
-            if field.before is not None and not is_mean:
-                number = float(field.curved(np.float64(number)))
-            if quantile:
-                return bisect_right(bounds, number) + field.first_id
-            if field.transform == "log1p":
-                number = math.copysign(np.log1p(abs(number)), number)
-            elif field.transform == "standardize":
-                number = (number - mean) / deviation
-            if abs(number) > _LARGEST:
+    def _arrays(self, rows: Sequence[Mapping[str, Any]]) -> TabularArrays:
+        result, counts, examples = {}, {}, {}
+        read = itemgetter(*self._names, self._names[0])  # a tuple even of one name
+        columns = dict(zip(self._names, zip(*map(read, rows))))
+        if self._lists:
+            grid = result["sequence_ids"] = np.zeros((len(rows), len(self._lists), self._longest), dtype=np.int32)
+            for place, field in enumerate(self._lists):
+                entries = [_entries(value, field) for value in columns[field.source_column]]
+                if sum(map(len, entries)) > _ENTRIES:
+                    raise _NotPlain
+                ids = iter(self._words[field.name]([list(chain.from_iterable(entries))], counts, examples))
+                for row, own in enumerate(entries):
+                    known = [one for one in islice(ids, len(own)) if one != _MISSING]
+                    shown = known[-field.max_length :] if field.keeps_last else known[: field.max_length]
+                    grid[row, place, : len(shown)] = shown
+        numbers = self._numbers(columns, counts)
+        if self._ids:
+            ids = []
+            for field in self._ids:
+                if field.type == "numeric":
+                    ids.append(numbers[field.name].tolist())
+                    continue
+                given = [columns[part.source_column] for part in field.parts or (field,)]
+                own, missing = self._words[field.name](given, counts, examples), field.first_id - 1
+                has_missing = counts[field.name]["missing"]
+                ids.append([missing if one == _MISSING else one for one in own] if has_missing else own)
+            result["input_ids"] = np.array(ids, dtype=np.int32).T.copy()
+        if self._values:
+            values = np.stack([numbers[field.name] for field in self._values], 1)
+            if (np.abs(values) > _LARGEST).any():
                 raise _NotPlain
-            return number
+            result["numeric_values"] = values.astype(np.float32)
+        names = [field.name for field in (*self._ids, *self._values, *self._lists)]
+        return TabularArrays(result, {name: counts[name] for name in names}, unknown_examples=examples)
 
-        return read
+
+class _Words:
+    """Ids of the values of a field with words. Of those that it was asked for, the last `most` or fewer are kept."""
+
+    def __init__(self, field: Field, state: FittedState, most: int) -> None:
+        self._field, self._state, self._most = field, state, most
+        self._texts = [_text_of(part, state.value_types.get(part.name)) for part in field.parts or (field,)]
+        if field.hash_buckets is not None:
+            self._id_of = lambda text: hash_string(text) % field.hash_buckets + field.first_id
+        else:
+            self._id_of = state.vocabularies[field.share_with or field.name].id_of
+        # 1, 1.0 and True are one key of a dict; integers and texts are never equal
+        self._kept: list[tuple[set[type], dict[Hashable, int]]] = [
+            (types | {_NONE}, {}) for types in ({str, int}, {float}, {bool})
+        ]
+
+    def __call__(
+        self, given: Sequence[Sequence[Any]], counts: dict[str, dict[str, int]], examples: dict[str, list[str]]
+    ) -> list[int]:
+        """The id of each value, of a cross of two fields from the values of both."""
+        values = given[0] if len(given) == 1 else list(zip(*given))
+        types = set(map(type, chain.from_iterable(given)))
+        kept = next((kept for accepted, kept in self._kept if types <= accepted), None)
+        ids = self._read(values) if kept is None else list(map(kept.get, values))
+        fresh = ids.count(None)
+        if fresh:
+            places = [place for place, known in enumerate(ids) if known is None]
+            if fresh > _MANY:
+                ids = self._through_columns(given)
+                new = {values[place]: ids[place] for place in islice(places, _AT_ONCE)}
+            else:
+                new = dict.fromkeys(values[place] for place in places)
+                new = dict(zip(new, self._read(new)))
+                for place in places:
+                    ids[place] = new[values[place]]
+            if len(kept) + len(new) > self._most:
+                kept.clear()
+            kept.update((value, own) for value, own in new.items() if len(str(value)) <= _LONGEST)
+        unknown, name = ids.count(OOV_ID), self._field.name
+        counts[name] = {"values": len(ids), "missing": ids.count(_MISSING), "unknown": unknown}
+        if unknown:
+            texts = dict.fromkeys(self._text(value) for value, own in zip(values, ids) if own == OOV_ID)
+            examples[name] = list(texts)[:MAX_EXAMPLES]
+        return ids
+
+    def _read(self, values: Iterable[Any]) -> list[int]:
+        texts = map(self._text, values)
+        return [_MISSING if text is None else self._id_of(text) for text in texts]
+
+    def _through_columns(self, given: Sequence[Sequence[Any]]) -> list[int]:
+        """The same of many values, as arrays."""
+        field, columns = self._field, {}
+        for part, values in zip(field.parts or (field,), given):
+            kind = "any" if part.extract is not None and part.time_format is None else "text"
+            columns[part.source_column] = array_of(values, part.source_column, kind)
+        codes, words = coded_values(field, self._state, Rows(pa.table(columns)))
+        return np.append(word_ids(field, self._state, words), _MISSING)[codes].tolist()
+
+    def _text(self, value: Any) -> str | None:
+        if len(self._texts) == 1:
+            return self._texts[0](value)
+        texts = [text_of(part) for text_of, part in zip(self._texts, value)]
+        return None if None in texts else CROSSED.join(texts)
 
 
-_LARGEST = float(np.finfo(np.float32).max)
+def _text_of(field: Field, kind: str | None) -> Callable[[Any], str | None]:
+    """From a value of a field to the text that stands in its vocabulary, None where missing."""
+    if field.extract is not None:
+        return lambda value: _part_of_time(value, field)
+    if kind is None:
+        return _old_text
+
+    def text_of(value: Any) -> str | None:
+        if type(value) is int:
+            return str(value)
+        if not isinstance(value, _PLAIN) and type(value) is not float:
+            raise _NotPlain
+        text = neutral_text(value)
+        return text if text is None or isinstance(value, (bool, np.bool_)) else canonical_text(text, kind)
+
+    return text_of
+
+
+class _Numbers:
+    """Numeric fields of some rows at once."""
+
+    def __init__(self, fields: Sequence[Field], state: FittedState) -> None:
+        self._fields, self._bounds = fields, state.bounds
+        moments = [state.moments.get(field.name, (0.0, 1.0)) for field in fields]
+        self._means, self._deviations = np.array(moments).reshape(-1, 2, 1).transpose(1, 0, 2)
+        self._fills = np.array([[math.nan if field.fill_value is None else field.fill_value] for field in fields])
+        places = {}
+        for place, field in enumerate(fields):
+            places.setdefault(field.before, []).append(place)
+        self._before = [own for key, own in places.items() if key is not None]
+        self._logs = [place for place, field in enumerate(fields) if field.transform == "log1p"]
+        self._scaled = [place for place, field in enumerate(fields) if field.transform == "standardize"]
+
+    def __call__(
+        self, columns: Mapping[str, Sequence[Any]], counts: dict[str, dict[str, int]]
+    ) -> dict[str, np.ndarray]:
+        """By field (N,) float64 what the model reads, of quantile fields ids."""
+        if not self._fields:
+            return {}
+        raw = np.array([_numbers(columns[field.source_column]) for field in self._fields], dtype=np.float64)
+        if np.isinf(raw).any():
+            raise _NotPlain
+        missing = np.isnan(raw)
+        raw = np.where(missing, self._fills, raw)
+        for places in self._before:
+            raw[places] = self._fields[places[0]].curved(raw[places])
+        raw = np.where(np.isnan(raw), self._means, raw)
+        if self._logs:
+            raw[self._logs] = np.sign(raw[self._logs]) * np.log1p(np.abs(raw[self._logs]))
+        if self._scaled:
+            places = self._scaled
+            raw[places] = (raw[places] - self._means[places]) / self._deviations[places]
+        found = {}
+        for field, own, absent, number in zip(self._fields, raw, missing, missing.sum(1).tolist()):
+            counts[field.name] = {"values": len(own), "missing": number, "unknown": 0}
+            if field.transform == "quantile":
+                own = np.searchsorted(self._bounds[field.name], own, side="right") + field.first_id
+                if field.fill_value is None:
+                    own[absent] = field.first_id - 1
+            found[field.name] = own
+        return found
+
+
+def _numbers(given: Sequence[Any]) -> Sequence[float | None]:
+    """The values of a numeric field, None or NaN where missing."""
+    if set(map(type, given)) <= {float, int, _NONE}:
+        return given
+    if len({isinstance(value, str) for value in given if value is not None}) > 1:
+        raise _NotPlain
+    return [_number(value) for value in given]
 
 
 def _entries(value: Any, field: Field) -> Sequence[Any]:
@@ -192,7 +265,6 @@ def _entries(value: Any, field: Field) -> Sequence[Any]:
 
 
 def _number(value: Any) -> float:
-    """A value of a numeric field, NaN where missing."""
     if isinstance(value, str):
         value = value.strip(SPACE)
         if not value.isascii():
@@ -200,10 +272,7 @@ def _number(value: Any) -> float:
         value = float(value) if value else None
     elif isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, type(None))):
         raise _NotPlain
-    number = math.nan if value is None else float(value)
-    if math.isinf(number):
-        raise _NotPlain
-    return number
+    return math.nan if value is None else float(value)
 
 
 def _part_of_time(value: Any, field: Field) -> str | None:

@@ -347,23 +347,23 @@ class TabularFeatureProcessor(FittedExtractor):
         self._require_fitted()
         if isinstance(rows, Mapping) and rows and not any(_is_column(value) for value in rows.values()):
             raise ValueError("rows: got one dict of single values; pass a list of rows ([row]), or a dict of columns.")
-        columns = self.input_columns()
-        if return_labels:
-            if self.label is None:
-                raise ValueError("return_labels=True: this processor has no label column.")
-            columns |= dict.fromkeys(self.label_columns, "number")
-        is_few = isinstance(rows, list) and not return_labels and all(isinstance(row, dict) for row in rows)
-        arrays = self._arrays_of(rows, self.fields, self._few_rows if is_few else None, columns, return_labels)
+        if return_labels and self.label is None:
+            raise ValueError("return_labels=True: this processor has no label column.")
+        arrays = self._arrays_of(rows, self.fields, None if return_labels else self._few_rows, return_labels)
         self.oov_counts, self.unknown_examples = arrays.oov_counts, arrays.unknown_examples
         keys = [key for key in (*self.model_input_names, "labels") if key in arrays]
         return BatchFeature({key: arrays[key] for key in keys}, tensor_type=return_tensors)
 
     def _arrays_of(
-        self, rows: Any, fields: Sequence[Field], few: FewRows | None, columns: Mapping[str, Any], labels: bool = False
+        self, rows: Any, fields: Sequence[Field], few: FewRows | None, labels: bool = False
     ) -> TabularArrays:
         """Some fields of rows to score: by their reader of few rows where it is given and can, else through columns."""
-        arrays = None if few is None else few(rows)
+        arrays = few(rows) if few is not None and isinstance(rows, list) else None
         if arrays is None:
+            read = {name for field in fields for name in self._columns_of(field)}
+            columns = {name: kind for name, kind in self.input_columns().items() if name in read}
+            if labels:
+                columns |= dict.fromkeys(self.label_columns, "number")
             special = self._special(
                 group=None, weight=None, **({} if labels else {"label": None, "extra_labels": None})
             )
@@ -396,42 +396,50 @@ class TabularFeatureProcessor(FittedExtractor):
             both = shared.keys() & candidate.keys()
             if both:
                 raise ValueError(f"candidates[{place}]: the column {min(both)!r} is shared too; give it in one place")
-        key = frozenset(shared) & frozenset(self.input_columns())
-        sides = self._parts.get(key)
-        if sides is None:
-            if len(self._parts) >= _MOST_PARTS:
-                self._parts.clear()
-            ours = [field for field in self.fields if key.issuperset(self._columns_of(field))]
-            sides = self._parts[key] = [
-                (own, FewRows(own, self.state), sorted({name for field in own for name in self._columns_of(field)}))
-                for own in (ours, [field for field in self.fields if field not in ours])
-            ]
-        (ours, *_), (_, _, read) = sides
-        beside = {name: shared[name] for name in read if name in shared}
+        sides, beside, masks = self._parted(shared)
         joined = [{**beside, **candidate} for candidate in candidates] if beside else list(candidates)
         parts = []
-        for where, rows, (fields, few, columns) in zip(("shared", "candidates"), ([dict(shared)], joined), sides):
+        for where, rows, (fields, few) in zip(("shared", "candidates"), ([dict(shared)], joined), sides):
             try:
-                kinds = {name: kind for name, kind in self.input_columns().items() if name in columns}
-                parts.append(self._arrays_of(rows, fields, few, kinds) if fields else TabularArrays({}, {}))
+                parts.append(self._arrays_of(rows, fields, few) if fields else TabularArrays({}, {}))
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from error
         self.oov_counts = parts[0].oov_counts | parts[1].oov_counts
         self.unknown_examples = parts[0].unknown_examples | parts[1].unknown_examples
-        inputs, masks = {}, {}
-        for name, kind in (("input_ids", "id"), ("numeric_values", "value"), ("sequence_ids", "list")):
-            is_shared = np.array([field in ours for field in self.fields if field.kind == kind], dtype=bool)
-            if len(is_shared):
-                inputs[name], masks[name] = _side_by_side(parts, name, is_shared, len(candidates)), is_shared
+        inputs = {name: _side_by_side(parts, name, own, len(candidates)) for name, own in masks.items()}
         for name in ("sequence_times", "sequence_weights"):
             if any(name in part for part in parts):
                 inputs[name] = _side_by_side(parts, name, masks["sequence_ids"], len(candidates))
-        return BatchFeature(inputs, tensor_type="pt"), masks
+        return BatchFeature(inputs, tensor_type="pt"), dict(masks)
+
+    def _parted(self, shared: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], dict[str, np.ndarray]]:
+        """For some shared columns: the fields that read nothing else and the others, each with their reader; what the others read
+        of them; and by input which of its fields are shared."""
+        key = self._input_names.intersection(shared)
+        found = self._parts.get(key)
+        if found is None:
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.clear()
+            ours = [field for field in self.fields if key.issuperset(self._columns_of(field))]
+            rest = [field for field in self.fields if field not in ours]
+            kinds = (("input_ids", "id"), ("numeric_values", "value"), ("sequence_ids", "list"))
+            masks = {name: [field in ours for field in self.fields if field.kind == kind] for name, kind in kinds}
+            found = self._parts[key] = (
+                [(own, self._few_rows.of(own)) for own in (ours, rest)],
+                sorted(key.intersection(name for field in rest for name in self._columns_of(field))),
+                {name: np.array(own) for name, own in masks.items() if own},
+            )
+        sides, read, masks = found
+        return sides, {name: shared[name] for name in read}, masks
 
     @cached_property
     def _parts(self) -> dict[frozenset[str], Any]:
-        """By the shared columns: of the fields that read nothing else, and of the others, fields, their reader and their columns."""
+        """What [`_parted`] keeps, by the shared columns."""
         return {}
+
+    @cached_property
+    def _input_names(self) -> frozenset[str]:
+        return frozenset(self.input_columns())
 
     def _columns_of(self, field: Field) -> list[str]:
         """The columns that a field's values depend on."""

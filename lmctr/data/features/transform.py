@@ -157,9 +157,9 @@ def _ids(field: Field, state: FittedState, rows: Rows, counts: _Counts) -> np.nd
         return ids
     codes, words = coded_values(field, state, rows)
     missing = codes < 0
-    word_ids = _word_ids(field, state, words)
-    counts.examples(field.name, words, word_ids)
-    ids = np.append(word_ids, np.int32(missing_id)).take(codes)
+    ids_of = word_ids(field, state, words)
+    counts.examples(field.name, words, ids_of)
+    ids = np.append(ids_of, np.int32(missing_id)).take(codes)
     counts.add(field.name, missing, (ids == OOV_ID) & ~missing)
     return ids
 
@@ -171,7 +171,8 @@ def coded_values(field: Field, state: FittedState, rows: Rows) -> tuple[np.ndarr
     return cross_codes(field.parts, rows, [state.value_types.get(part.name) for part in field.parts])
 
 
-def _word_ids(field: Field, state: FittedState, words: Any) -> np.ndarray:
+def word_ids(field: Field, state: FittedState, words: pa.Array) -> np.ndarray:
+    """(N,) int32 ids of canonical texts without nulls."""
     if field.hash_buckets is not None:
         return (hash_strings(words) % np.uint64(field.hash_buckets)).astype(np.int32) + field.first_id
     return state.vocabularies[field.share_with or field.name].lookup(words)
@@ -205,9 +206,9 @@ def _lists(
     flat, lengths, weights = list_entries(field, rows)
     weights = np.ones(len(flat)) if weights is None else weights
     codes, words = text_codes(flat, field, rows, state.value_types.get(field.name))
-    word_ids = _word_ids(field, state, words)
-    counts.examples(field.name, words, word_ids)
-    ids = np.append(word_ids, np.int32(0)).take(codes)
+    ids_of = word_ids(field, state, words)
+    counts.examples(field.name, words, ids_of)
+    ids = np.append(ids_of, np.int32(0)).take(codes)
     row_of = np.repeat(np.arange(len(lengths)), lengths)
     counts.add(field.name, codes < 0, ids == OOV_ID, row_of)
     others = {"sequence_weights": weights.astype(np.float32)}
