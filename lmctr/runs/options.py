@@ -61,7 +61,8 @@ class TrainOptions(DataFiles):
     )
     overwrite: bool = option("replace an earlier run in the same folder", False)
     from_run: str | None = option(
-        "a finished run to go on from with newer rows of its table: its vocabularies are extended, its weights and the optimiser's state kept",
+        "a finished run to go on from with newer rows of its table, or with its log up to now (--data.since TIME: trained on from then on): its "
+        "vocabularies are extended (texts: its processor kept), its weights and the optimiser's state kept",
         None,
         metavar="RUN",
         short=("--from",),

@@ -407,7 +407,7 @@ class Training:
                 raise ValueError(
                     "training.from_run is set, but the launcher shards the model (FSDP); launch with recipes/accelerate/ddp.yaml"
                 )
-            self.say(f"going on from {args.from_run}: values of {view.extended}")
+            self.say(f"going on from {args.from_run}{': ' if view.extended else ''}{view.extended}")
             if args.from_optimizer:
                 trainer.start_optimizer = lambda optimizer: self.say(start(optimizer))
         trainer.remove_callback(PrinterCallback)

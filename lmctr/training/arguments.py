@@ -112,9 +112,12 @@ class CTRTrainingArguments(TrainingArguments):
             `load_best_model_at_end` false all steps are taken.
         from_run (`str`, *optional*):
             `lmctr train` goes on from this finished run (`--from RUN`): the run's processor gets ids for the new values of the training part
-            and may give up old ones (`max_idle`, `max_size` of a field), tables are resized, weights are kept.
+            and may give up old ones (`max_idle`, `max_size` of a field), tables are resized, weights are kept. Of a family of texts the
+            processor stays as it is: tokenizer, prompt, scales and bins. Trained on is the training part of the recipe's data; where that is
+            a log up to now, `data.since` says from when on.
         from_optimizer (`bool`, defaults to `True`):
-            With `from_run`, whether the optimiser's state of the run's best checkpoint is kept too. Rates and schedule start anew.
+            With `from_run`, whether the optimiser's state of the run's best checkpoint is kept too. Rates and schedule start anew. With
+            `lora`, or after a run with it, there is none to keep: adapters are merged into the run's model, and new ones are put on that.
         rolling_origin (`int`, *optional*):
             `lmctr train` tries the recipe first at so many earlier cuts of the training part, each a validation part before the next,
             and reports the validation metric after each epoch, its mean over all cuts and the best epoch; with `refit` that epoch is
@@ -130,7 +133,8 @@ class CTRTrainingArguments(TrainingArguments):
             the module must be importable (installed, in the current folder of `python -m lmctr`, or on PYTHONPATH).
         lora (`dict`, *optional*):
             `{r, alpha, dropout}`: adapt the language model by LoRA instead of training it whole; `lmctr train` applies
-            it with [`~lmctr.training.lora.add_lora`] and saves the merged model.
+            it with [`~lmctr.training.lora.add_lora`] and saves the merged model. With `from_run` the adapters that the run folder keeps
+            belong on the earlier run's model.
 
     Raises:
         ValueError: negative stages, no epoch at all, values that contradict each other.
@@ -177,7 +181,7 @@ class CTRTrainingArguments(TrainingArguments):
     refit: bool = _field(False, "Train again on training and validation for the steps that were best on validation.")
 
     from_run: str | None = _field(
-        None, "Finished run to go on from: its vocabularies are extended, its weights and optimiser state kept."
+        None, "Finished run to go on from: its processor is extended or kept, its weights and optimiser state kept."
     )
     from_optimizer: bool = _field(True, "With from_run, whether the optimiser's state is kept too.")
     effective_rank_samples: int | None = _field(

@@ -108,3 +108,17 @@ def test_parts_that_would_be_empty():
         split_log(make(np.arange(5), labels=[-1] * 5))
     with pytest.raises(ValueError, match="split: got 'tst'"):
         split_log(make(np.arange(10)))["tst"]
+
+
+@pytest.mark.parametrize("rule", ["time", "user", "given"])
+def test_events_before_since_are_in_no_part(rule):
+    log = make(np.arange(100))
+    parts = {"parts": np.arange(100) % 3} if rule == "given" else {}
+    splits = split_log(log, rule, (0.5, 0.25, 0.25), since=40, **parts)
+    assert sorted(log.time[np.concatenate([own for _, own in splits.items()])].tolist()) == list(range(40, 100))
+    if rule == "time":
+        assert [len(own) for _, own in splits.items()] == [30, 15, 15]
+    with pytest.raises(
+        ValueError, match="since: got 100, accepted: a unix second up to 99, the time of the newest sample"
+    ):
+        split_log(log, since=100)

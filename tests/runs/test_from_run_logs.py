@@ -1,9 +1,12 @@
 """`lmctr train RECIPE --from RUN` with a later log: items, values of features and users that are new extend the tables of a DIN."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 import lmctr
@@ -11,6 +14,7 @@ from lmctr.cli.main import main
 from lmctr.data import InteractionLog
 from lmctr.data.processors.extend_sequence import extend_sequence_processor, sequence_sources
 from lmctr.data.processors.sequence import SequenceProcessor
+from lmctr.runs.recipe import load_recipe
 
 RECIPE = {
     "data": {
@@ -116,8 +120,6 @@ def test_it_evaluates_and_predicts_by_itself(second):
 
 
 def test_the_command_line_says_what_it_does(first, days, tmp_path, capsys):
-    import yaml
-
     (tmp_path / "day.yaml").write_text(yaml.safe_dump({**RECIPE, "data": {**RECIPE["data"], "name": days[1]}}))
     words = ["train", str(tmp_path / "day.yaml"), "--from", str(first.path), "--output-dir", str(tmp_path / "run")]
     assert main([*words, "--training.max_steps", "2"]) == 0
@@ -201,9 +203,9 @@ def test_ids_of_another_kind_are_named():
         extend_sequence_processor(processor, make_log(1), np.arange(0))
 
 
-def test_histories_that_begin_anew_are_told(first, days, tmp_path, capsys):
-    """The later log holds none of the earlier events; one with both does."""
-    told = "histories and statistics begin with these data, which all come after those of the earlier run"
+@pytest.fixture(scope="module")
+def both(days, tmp_path_factory):
+    """The log of both days."""
     logs = [lmctr.data.load_log(day) for day in days]
     columns = [
         [
@@ -219,11 +221,49 @@ def test_histories_that_begin_anew_are_told(first, days, tmp_path, capsys):
     catalogue, users = (
         pa.Table.from_pylist(list({tuple(row.items()): row for row in a + b}.values())) for a, b in zip(*tables)
     )
-    both = InteractionLog.from_columns(
+    log = InteractionLog.from_columns(
         np.array(user), np.array(item), np.array(time), label, catalogue=catalogue, users=users
-    ).save(tmp_path / "both")
-    for name, begins in ((days[1], True), (str(both), False)):
+    )
+    return str(log.save(tmp_path_factory.mktemp("both") / "log"))
+
+
+def test_histories_that_begin_anew_are_told(first, days, both, tmp_path, capsys):
+    """The later log holds none of the earlier events; one with both does, of which some were trained on."""
+    told = "histories and statistics begin with these data, which all come after those of the earlier run"
+    for name, begins in ((days[1], True), (both, False)):
         recipe = {**RECIPE, "data": {**RECIPE["data"], "name": name}}
         overrides = {**STILL, "training.from_run": str(first.path)}
         lmctr.runs.train(recipe, output_dir=tmp_path / f"run{begins}", overrides=overrides)
-        assert (told in capsys.readouterr().out) == begins
+        said = capsys.readouterr().out
+        assert (told in said) == begins
+        last = json.loads((first.path / "data.json").read_text())["split"]["times"]["train"][1]
+        assert (
+            f"of 1,920 training samples are no newer than those that it was trained on: with data.since {last + 1} "
+            in said
+        ) != begins
+
+
+@pytest.mark.parametrize("since", ["1970-04-12", "1970-04-12T02:00:00+02:00", "8726400"])
+def test_older_events_stand_in_histories_only(first, both, tmp_path, since, capsys):
+    (tmp_path / "day.yaml").write_text(yaml.safe_dump({**RECIPE, "data": {**RECIPE["data"], "name": both}}))
+    words = ["train", str(tmp_path / "day.yaml"), "--from", str(first.path), "--output-dir", str(tmp_path / "run")]
+    assert main([*words, "--data.since", since, "--training.max_steps", "2"]) == 0
+    assert "no newer than those" not in capsys.readouterr().out
+    run = lmctr.runs.load(tmp_path / "run")
+    assert run.recipe.data["since"] == 101 * 86_400
+    data = json.loads((run.path / "data.json").read_text())
+    assert data["counts"]["samples"] == {"train": 960, "validation": 120, "test": 120}
+    assert min(first for first, _ in data["split"]["times"].values()) >= 101 * 86_400
+    log = lmctr.data.load_log(both)
+    begins = log.history_bounds(np.flatnonzero(log.time >= 101 * 86_400))[0]
+    assert (log.time[begins] < 101 * 86_400).mean() > 0.5
+    everything = run.evaluate("test", overrides={"data.since": None})
+    assert everything["num_samples"] == 240
+
+
+def test_a_time_that_is_none_is_refused(both):
+    recipe = {**RECIPE, "data": {**RECIPE["data"], "name": both, "since": "yesterday"}}
+    with pytest.raises(
+        ValueError, match=r"data\.since is 'yesterday', accepted: unix seconds, or an ISO time such as 2024-03-01"
+    ):
+        load_recipe(recipe)

@@ -81,6 +81,7 @@ def split_log(
     *,
     boundaries: Sequence[int] | None = None,
     parts: np.ndarray | Sequence | None = None,
+    since: int | None = None,
 ) -> Splits:
     """Parts the samples (events with a label) of `log`.
 
@@ -92,9 +93,10 @@ def split_log(
         seed: for the rule "user" only.
         boundaries: two times in unix seconds, for the rule "given".
         parts: (E,) "train" / "validation" / "test" / "" or 0 / 1 / 2 / -1 of each event in the log's order, for the rule "given".
+        since: events before this unix second are no samples, though they stand in histories; None: all with a label are.
 
     Raises:
-        ValueError: unknown rule, bad fractions, or a part that was asked for and is empty.
+        ValueError: unknown rule, bad fractions, no sample since then, or a part that was asked for and is empty.
     """
     if rule not in RULES:
         raise ValueError(f"split rule: got {rule!r}, accepted: {', '.join(map(repr, RULES))}.")
@@ -103,6 +105,13 @@ def split_log(
     samples = log.sample_events()
     if not len(samples):
         raise ValueError(f"log {log.info.name!r}: no event has a label, so there is nothing to split.")
+    if since is not None:
+        newest = int(log.time[samples].max())
+        samples = samples[log.time[samples] >= since]
+        if not len(samples):
+            raise ValueError(
+                f"since: got {since}, accepted: a unix second up to {newest}, the time of the newest sample of {log.info.name!r}."
+            )
     if rule == "given":
         return _given(log, samples, boundaries, parts)
     shares = check_fractions(fractions)

@@ -271,7 +271,7 @@ class InputKind(ABC):
             ValueError: a kind of input, or data, whose processors cannot be extended.
         """
         raise ValueError(
-            f"training.from_run extends the vocabularies of tables, and of logs for families of sequences; {self.data['name']!r} is read "
+            f"training.from_run goes on with tables, and with logs for families of sequences and of texts; {self.data['name']!r} is read "
             "as another kind of data"
         )
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
-from lmctr.runs.folder import open_run
+from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.training.growth import carry_optimizer, carry_weights
 
 
 class GoingOn:
-    """What kinds of input share whose processors can be extended; they give `rows_before`.
+    """What kinds of input share whose runs can go on; those whose tables grow give `rows_before`.
 
     Attributes:
-        extended: what became of the vocabularies, in words.
+        extended: what became of the earlier run's processor, in words.
     """
 
     extended: str = ""
@@ -27,11 +28,45 @@ class GoingOn:
     def say_extended(self, report: Mapping[str, Mapping[str, int]]) -> None:
         """Keep the report of an extension in words."""
         words = (f"{name} {own['size']:,} (+{own['added']:,} -{own['evicted']:,})" for name, own in report.items())
-        self.extended = ", ".join(words)
+        self.extended = "values of " + ", ".join(words)
+
+    def refuse_changes(self, values: Iterable[tuple[str, Any, Any]], hints: Mapping[str, str] | None = None) -> None:
+        """Raises `ValueError` for the first key whose own value is not that of the earlier run, in (key, own, earlier) triples; `hints` say by
+        key how to keep it."""
+        for key, *both in values:
+            own, found = (list(one) if isinstance(one, tuple) else one for one in both)
+            if own != found:
+                raise ValueError(
+                    f"{key} is {own!r} here and {found!r} in {self.before}; keep it{(hints or {}).get(key, '')}, or train anew"
+                )
+
+    def say_times(self, time: np.ndarray, train: np.ndarray) -> None:
+        """Say what of a log with the (E,) times of its events the earlier run has not seen, or has been trained on already.
+
+        Args:
+            train: (S,) the samples of training.
+        """
+        folder = RunFolder(self.before)
+        times = (folder.data() or {}).get("split", {}).get("times", {})
+        if not times:
+            return
+        if time.min() > max(last for _, last in times.values()):
+            self.extended += (
+                "; histories and statistics begin with these data, which all come after those of the earlier run: to keep them, give "
+                "both in one file"
+            )
+        trained = ("train", "validation") if "before_refit" in folder.metrics() else ("train",)
+        last = max(times[part][1] for part in trained if part in times)
+        if known := int((time[train] <= last).sum()):
+            self.extended += (
+                f"; {known:,} of {len(train):,} training samples are no newer than those that it was trained on: with data.since {last + 1} "
+                "they stand in histories and statistics only"
+            )
 
     def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:
-        """By the name of each table's weight, the row that each of its rows was in the earlier model, -1 for new ones."""
-        raise NotImplementedError(f"{type(self).__name__} has no rows_before")
+        """By the name of each table's weight, the row that each of its rows was in the earlier model, -1 for new ones; none where no table
+        grows."""
+        return {}
 
     def follow(self, model: Any, earlier: Any, processor: Any) -> None:
         """Let what else of the model knows ids go with those that moved."""
@@ -55,7 +90,13 @@ class GoingOn:
         if "before_refit" not in metrics:
             file = folder.checkpoints / f"checkpoint-{metrics['best_step']}" / "optimizer.pt"
 
+        adapted = folder.recipe()["training"].get("lora") is not None
+
         def start(optimizer: Any) -> str:
+            if adapted or dict(model.named_parameters()).keys() - dict(old.named_parameters()).keys():
+                return (
+                    "LoRA: adapters are merged at the end of a run and new in the next, so the optimiser starts anew"
+                )
             if not file.is_file():
                 return f"no optimiser state in {file.parent}: it starts anew"
             without = carry_optimizer(file, optimizer, old, model, rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from datetime import date, datetime, timezone
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -88,11 +89,30 @@ class LogDataKeys(DataKeys):
         description="Rule that cuts the log into parts: by time, by users, or as the data set itself gives them.",
     )
     fractions: list[float] = DataKeys.model_fields["fractions"]
+    since: int | None = Field(
+        None,
+        description="Events before this time (unix seconds, or an ISO time such as 2024-03-01) stand in histories and statistics only: no part "
+        "has them; null: all are samples. With training.from_run, where the newer ones begin.",
+    )
     statistics: str | list[str] = Field(
         [],
         description="Rates, counts and times of a sample's user and item that the model reads, and what a log tells of its moment: sets "
         "(`basic`, `full`, `repeats` where users come back to items, `context`) and names.",
     )
+
+    @field_validator("since", mode="before")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        if not isinstance(value, (str, date)):
+            return value
+        try:
+            moment = datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
+        except ValueError:
+            raise ValueError(
+                f"data.since is {value!r}, accepted: unix seconds, or an ISO time such as 2024-03-01 or 2024-03-01T12:00:00+00:00 (UTC where "
+                "it names no zone)"
+            ) from None
+        return math.ceil((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp())
 
 
 class TextDataKeys(LogDataKeys):

@@ -44,7 +44,7 @@ class LogInput(InputKind):
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
-        keys = super().baseline_data_keys(data)
+        keys = (*super().baseline_data_keys(data), "since")
         return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
     def load(self, scratch: Path | None = None) -> None:
@@ -53,7 +53,8 @@ class LogInput(InputKind):
 
     def _split(self) -> None:
         data = self.data
-        whole = split_log(self.log, rule=data["split"], fractions=tuple(data["fractions"]), seed=data["seed"])
+        cut = {key: data[key] for key in ("fractions", "seed", "since")}
+        whole = split_log(self.log, rule=data["split"], **cut)
         self.whole_train = whole.train
         self.splits = dataclasses.replace(whole, **{part: self.limited(own, part) for part, own in whole.items()})
 
@@ -192,6 +193,7 @@ class LogInput(InputKind):
         )
         return {
             "info": log.info.to_dict(),
+            "feedback_names": list(log.feedback_names),
             "counts": {
                 "users": int(log.num_users),
                 "items": int(log.num_items),

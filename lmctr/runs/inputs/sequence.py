@@ -19,7 +19,6 @@ from lmctr.data.batches.sequence import SequenceCollator, SequenceDataset, Seque
 from lmctr.data.processors.extend_sequence import extend_sequence_processor, sequence_sources
 from lmctr.data.processors.given_statistics import GivenStatistics
 from lmctr.data.processors.sequence import ITEMS_FILE, SequenceProcessor
-from lmctr.runs.folder import DATA
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext, count_cost
 from lmctr.runs.inputs.going_on import GoingOn
@@ -27,7 +26,6 @@ from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, SequenceDataKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_columns, log_fingerprint
 from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.training.growth import bank_rows
-from lmctr.utils.files import read_json
 from lmctr.utils.suggest import unknown_key_message
 from lmctr.utils.values import Values
 
@@ -57,7 +55,7 @@ class SequenceInput(GoingOn, LogInput):
     """Histories of events and candidates, for families of `SequenceCTRConfig`."""
 
     data_keys: ClassVar = SequenceDataKeys
-    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "eval_candidates_per_row", "baselines")
+    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "since", "eval_candidates_per_row", "baselines")
 
     view: SequenceView
 
@@ -147,32 +145,19 @@ class SequenceInput(GoingOn, LogInput):
             )
         data, earlier = self.data, SequenceProcessor.from_pretrained(self.before)
         names = resolve_statistics(data["statistics"], self.log) if data["statistics"] else ()
-        for key, own, found in (
-            ("tasks", self.tasks, earlier.tasks),
-            ("item_features", data["item_features"], earlier.item_feature_names),
-            ("user_features", data["user_features"], earlier.user_feature_names),
-            ("max_history_length", data["max_history_length"], earlier.max_history_length),
-            ("statistics", names, earlier.statistics),
-        ):
-            own, found = (list(one) if isinstance(one, (tuple, list)) else one for one in (own, found))
-            if own != found:
-                files = (
-                    f" (--{key[:4]}s FILE, where columns are guessed)"
-                    if key in ("item_features", "user_features")
-                    else ""
-                )
-                raise ValueError(
-                    f"data.{key} is {own} here and {found} in {self.before}; keep it{files}, or train anew"
-                )
+        given = (
+            ("data.tasks", self.tasks, earlier.tasks),
+            ("data.item_features", data["item_features"], earlier.item_feature_names),
+            ("data.user_features", data["user_features"], earlier.user_feature_names),
+            ("data.max_history_length", data["max_history_length"], earlier.max_history_length),
+            ("data.statistics", names, earlier.statistics),
+        )
+        files = {f"data.{side}_features": f" (--{side}s FILE, where columns are guessed)" for side in ("item", "user")}
+        self.refuse_changes(given, files)
         limits = {"min_count": data["min_count"], "max_idle": data["max_idle"]}
         processor, report = extend_sequence_processor(earlier, self.log, self.splits.train, **limits)
         self.say_extended(report)
-        times = read_json(self.before / DATA)["split"]["times"] if (self.before / DATA).is_file() else {}
-        if times and self.log.time.min() > max(last for _, last in times.values()):
-            self.extended += (
-                "; histories and statistics begin with these data, which all come after those of the earlier run: to keep them, give "
-                "both in one file"
-            )
+        self.say_times(self.log.time, self.splits.train)
         return processor
 
     def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:

@@ -215,7 +215,7 @@ class TabularInput(GoingOn, StoredInput):
     def go_on_from(self, run: str) -> None:
         if _is_log(self.data):
             raise ValueError(
-                f"training.from_run goes on from day to day with tables, and with logs for families of sequences; {self.data['name']!r} is "
+                f"training.from_run goes on from day to day with tables, and with logs for families of sequences and of texts; {self.data['name']!r} is "
                 "an interaction log, which this family reads as a table; train a data file from the first day on with --kind table, its rows by themselves"
             )
         super().go_on_from(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,8 +19,10 @@ from lmctr.models.ctr_sink.modeling_ctr_sink import CTRSinkForCTR
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.models.ctr_sink.prompt import ItemTemplate, Prompt
 from lmctr.models.ctr_sink.sink_signals import fit_statistic_bounds, fit_value_levels
+from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs import config_keys
 from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
+from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint
 from lmctr.runs.inputs.text_build import (
@@ -29,7 +32,7 @@ from lmctr.runs.inputs.text_build import (
     scratch_text_config,
 )
 from lmctr.runs.loading import check_tokenizer_files
-from lmctr.statistics import StatisticsReader
+from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
 from lmctr.utils.values import Values
 
@@ -46,6 +49,10 @@ _SET_BY_DATA = {
     "processor_fingerprint": "prompt",
 }
 
+# Model keys that are not the configuration's and say what the weights are; and those of the configuration that only say how to train.
+_OF_WEIGHTS = ("backbone", "tokenizer", "sink_token", "text_config_values")
+_FREE = ("sink_bias_dropout", "statistics_dropout", "items_ahead")
+
 _MUCH_UNKNOWN = 0.02  # share of tokens; emoji and rare signs stay below
 
 
@@ -54,11 +61,11 @@ def _is_causal(model_type: str) -> bool:
     return spec is None or spec.is_causal
 
 
-class TextInput(LogInput):
+class TextInput(GoingOn, LogInput):
     """Histories and targets as text, for families whose backbone is a language model."""
 
     data_keys: ClassVar = TextDataKeys
-    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "retrieval")
+    free_data_keys: ClassVar = (*COMMON_DATA_KEYS, "since", "retrieval")
     reads_descriptions: ClassVar = True
     has_stages: ClassVar = True
 
@@ -129,10 +136,27 @@ class TextInput(LogInput):
         return lines
 
     def make_processor(self) -> CTRSinkProcessor:
-        """The processor of the recipe; texts are cut to what the backbone has positions for."""
-        data, model, tokenizer = self.data, self.model_group, self._tokenizer()
+        """The processor of the recipe, or that of the earlier run, as it was."""
+        if self.before is not None:
+            return self._continued()
+        tokenizer, reader = self._tokenizer(), self.statistics_reader()
+        return self._processor(
+            tokenizer,
+            build_text_config(self.model_group, tokenizer),
+            value_levels=self._value_levels(),
+            statistics_reader=reader,
+            statistic_bounds=self._statistic_bounds(reader),
+            feedback_labels=self.feedback_labels() if self.data["statistics"] else None,
+        )
+
+    def _processor(self, tokenizer: PreTrainedTokenizerBase, text_config: Any, **fitted: Any) -> CTRSinkProcessor:
+        """The recipe's processor; texts are cut to what the backbone has positions for.
+
+        Args:
+            fitted: what does not stand in the recipe.
+        """
+        data, model = self.data, self.model_group
         max_length = data["max_length"]
-        text_config = build_text_config(model, tokenizer)
         positions = max_positions(text_config)
         if positions is not None:
             # In other layouts each text has positions of its own, and max_length counts the whole row.
@@ -143,15 +167,11 @@ class TextInput(LogInput):
                 )
             if max_length is None and tokenizer.model_max_length > positions:
                 max_length = positions
-        reader = self.statistics_reader()
         processor = CTRSinkProcessor(
             tokenizer,
             sink_order=data["order"],
             max_length=max_length,
-            value_levels=self._value_levels(),
-            statistics_reader=reader,
-            statistic_bounds=self._statistic_bounds(reader),
-            feedback_labels=self.feedback_labels() if data["statistics"] else None,
+            **fitted,
             **{key: data[key] for key in ("prompt", "num_behaviors", "feedback", "trailing_sink")},
             **{key: model[key] for key in ("sink_kind", "sink_signal", "num_sink_buckets", "sink_token", "layout")},
         )
@@ -163,6 +183,59 @@ class TextInput(LogInput):
                 "were made larger for it"
             )
         return processor
+
+    def _continued(self) -> CTRSinkProcessor:
+        """The earlier run's processor, which knows items by their texts: tokenizer, levels, bins and scales stay as they were fitted.
+
+        Raises:
+            ValueError: a run of other data, or of other settings than the recipe's.
+        """
+        folder, data = RunFolder(self.before), self.data
+        if folder.model_type != self.model_group["family"]:
+            raise ValueError(
+                f"training.from_run: {self.before} holds a model of the type {folder.model_type}, the recipe makes one of the type "
+                f"{self.model_group['family']}; give a run of that family"
+            )
+        recipe, earlier, before = folder.recipe(), self._config_before(), self.load_processor(self.before)
+        config = self._config(earlier.text_config, {"sink_order": data["order"], "feedback": data["feedback"]})
+        kept = [key for key in self.model_group if key not in (*TextModelKeys.model_fields, *_FREE)]
+        names = resolve_statistics(data["statistics"], self.log) if data["statistics"] else ()
+        reader, retrieval = before.statistics_reader, recipe["data"].get("retrieval") or {}
+        self.refuse_changes(
+            [
+                *((f"model.{key}", self.model_group[key], recipe["model"].get(key)) for key in _OF_WEIGHTS),
+                *((f"model.{key}", getattr(config, key), getattr(earlier, key)) for key in kept),
+                ("data.statistics", names, () if reader is None else reader.names),
+            ]
+        )
+        fitted = ("value_levels", "statistics_reader", "statistic_bounds", "feedback_labels", "sink_token_id")
+        same = {name: getattr(before, name) for name in fitted}
+        own, found = (
+            one.to_dict() for one in (self._processor(before.tokenizer, earlier.text_config, **same), before)
+        )
+        prompts = own["prompt"].keys() | found["prompt"].keys()
+        self.refuse_changes(
+            [
+                *((f"data.prompt.{key}", own["prompt"].get(key), found["prompt"].get(key)) for key in sorted(prompts)),
+                *((f"data.{'order' if key == 'sink_order' else key}", own[key], found[key]) for key in found),
+            ]
+        )
+        if before.needs_similarity:
+            encoder = (data["retrieval"] or {}).get("encoder")
+            self.refuse_changes([("data.retrieval.encoder", encoder, retrieval.get("encoder"))])
+        self._value_levels()  # graded feedback that is read must be there
+        codes = (folder.data() or {}).get("feedback_names", [])[: len(self.log.feedback_names)]
+        if before.needs_feedback and codes != list(self.log.feedback_names)[: len(codes)]:
+            raise ValueError(
+                f"{self.log.info.name!r} has the kinds of feedback {', '.join(self.log.feedback_names)}, those of {self.before} were "
+                f"{', '.join(codes)}; name them in that order (feedback.names of the schema), new ones at the end"
+            )
+        self.extended = "texts, sinks and statistics are read as they were"
+        self.say_times(self.log.time, self.splits.train)
+        return before
+
+    def _config_before(self) -> CTRSinkConfig:
+        return CTRSinkConfig.from_pretrained(self.before)
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         """The recipe's tokenizer: the backbone's own, a named one, or one trained on the training part."""
@@ -262,7 +335,7 @@ class TextInput(LogInput):
             folder: of the run's retriever. With `writes`, results are cached there, and the retriever is saved beside them, so that
                 predictions from raw texts use the same vectors; without, the retriever that it holds is used.
 
-        TF-IDF learns from the training part's items only.
+        TF-IDF learns from the training part's items only; a run that goes on keeps what the earlier one learned.
         """
         if not processor.needs_similarity:
             return None
@@ -272,11 +345,14 @@ class TextInput(LogInput):
                 "data.retrieval is missing: the order or a sink signal of this recipe needs similarities; "
                 "set it, for example {encoder: tfidf, k: 50}"
             )
-        kept = folder is not None and not writes and folder.is_dir()
+        if self.before is not None and writes:  # similarities keep their meaning
+            kept = RunFolder(self.before).retriever
+        else:
+            kept = folder if folder is not None and not writes and folder.is_dir() else None
         result = build_retrieval(
             self.log,
             events,
-            encoder=TextRetriever.from_pretrained(folder) if kept else resolve_backbone(wanted["encoder"]),
+            encoder=TextRetriever.from_pretrained(kept) if kept else resolve_backbone(wanted["encoder"]),
             k=max(wanted["k"], processor.num_behaviors),
             cache_dir=folder if writes else None,
             train_events=self.splits.train,
@@ -332,8 +408,7 @@ class TextInput(LogInput):
 
     def model(self, processor: Any) -> CTRSinkForCTR:
         model, backbone = self.model_group, self.model_group["backbone"]
-        values = {key: value for key, value in model.items() if key not in TextModelKeys.model_fields}
-        values |= {
+        values = {
             "sink_order": self.data["order"],
             "feedback": self.data["feedback"],
             "max_sinks": processor.max_sinks,
@@ -345,18 +420,29 @@ class TextInput(LogInput):
             values["num_target_fields"] = processor.num_target_fields
         reader = processor.statistics_reader
         values["num_statistics"] = 0 if reader is None else len(reader.names)
-        if isinstance(backbone, str):
+        if self.before is not None:  # its weights come from the earlier run
+            text_config = self._config_before().text_config
+        elif isinstance(backbone, str):
             return CTRSinkForCTR.from_backbone(
                 resolve_backbone(backbone),
                 text_config_values=model["text_config_values"],
                 attn_implementation=model["attn_implementation"],
+                **self._config_keys(),
                 **values,
             )
-        text_config = scratch_text_config(backbone, processor.tokenizer, processor.sink_token_id)
-        config = CTRSinkConfig(text_config=text_config, **values)
+        else:
+            text_config = scratch_text_config(backbone, processor.tokenizer, processor.sink_token_id)
+        config = self._config(text_config, values)
         if model["attn_implementation"] is not None:
             config._attn_implementation = model["attn_implementation"]
         return CTRSinkForCTR(config)
+
+    def _config_keys(self) -> dict[str, Any]:
+        """What the recipe says of the configuration itself."""
+        return {key: value for key, value in self.model_group.items() if key not in TextModelKeys.model_fields}
+
+    def _config(self, text_config: Any, values: Mapping[str, Any]) -> CTRSinkConfig:
+        return CTRSinkConfig(text_config=copy.deepcopy(text_config), **self._config_keys(), **values)
 
     def describe_model(self, model: Any) -> str:
         return f"{type(plain_model(model)).__name__} on {model.config.text_config.model_type}"
