@@ -5,6 +5,7 @@ Paper: https://arxiv.org/abs/2508.03668 (KDD 2026). Input texts are made by `CTR
 Shapes: B batch, N tokens, P elements (layout "split"), F fields (layout "fields"), H hidden size, A heads, S signals per sink.
 """
 
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ from .sink_attention import (
     SinkEmbedding,
     SinkProjection,
     SinkTable,
-    add_bias_to_mask,
     locate_sinks,
     prefix_mask,
 )
+from .sink_mask import biased_mask
 from .split_layout import SplitHead, SplitOutput, check_split, forward_split, lower_parameters, mean_over, run_layers
 from .statistics_tower import check_statistics
 
@@ -129,13 +130,12 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         if sinks is None:
             return None
         hidden_states = args[0] if args else kwargs["hidden_states"]
-        bias = self.sink_bias(hidden_states, sinks, module.sink_layer)
+        bias = partial(self.sink_bias, hidden_states, sinks, module.sink_layer)
+        add = partial(biased_mask, bias, is_causal=self.is_causal, sinks=sinks, length=hidden_states.shape[1])
         place = module.mask_place
         if "attention_mask" not in kwargs and len(args) > place:
-            mask = add_bias_to_mask(bias, args[place], self.is_causal)
-            return (*args[:place], mask, *args[place + 1 :]), kwargs
-        mask = add_bias_to_mask(bias, kwargs.get("attention_mask"), self.is_causal)
-        return args, {**kwargs, "attention_mask": mask}
+            return (*args[:place], add(args[place]), *args[place + 1 :]), kwargs
+        return args, {**kwargs, "attention_mask": add(kwargs.get("attention_mask"))}
 
     @property
     def max_positions(self) -> int | None:

@@ -139,8 +139,10 @@ class SinkBiasLayer(nn.Module):
         # backbone's attention (0 in Qwen), which averages most of the noise away; here a whole entry of B is missing.
         self.dropout = nn.Dropout(config.sink_bias_dropout)
 
-    def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, slot: int = 0) -> torch.Tensor:
-        """Hidden states (B, N, H) that enter the attention; returns s * scatter(B), (B, N, N).
+    def forward(
+        self, hidden_states: torch.Tensor, sinks: SinkContext, slot: int = 0, scattered: bool = True
+    ) -> torch.Tensor:
+        """Hidden states (B, N, H) that enter the attention; returns s * scatter(B), (B, N, N), or s * B, (B, M, M), where it is not `scattered`.
 
         With a cache of P earlier positions the columns begin with theirs: (1, N, P + N). `slot` is the layer's place there.
         """
@@ -167,7 +169,7 @@ class SinkBiasLayer(nn.Module):
         bias = scores.softmax(-1).mean(1).to(hidden_states.dtype)
         bias = self.dropout(bias) * self.scale.to(hidden_states.dtype)
         bias = bias * (sinks.valid[:, :, None] & seen.valid[:, None, :])
-        return scatter_sinks(bias, sinks, seen, length)
+        return scatter_sinks(bias, sinks, seen, length) if scattered else bias
 
 
 def scatter_sinks(bias: torch.Tensor, sinks: SinkContext, seen: SinkContext, length: int) -> torch.Tensor:
@@ -190,9 +192,11 @@ class SinkBias(nn.Module):
         self.slots = {layer: slot for slot, layer in enumerate(config.resolved_sink_bias_layers)}
         self.layers = nn.ModuleList([SinkBiasLayer(config, is_causal) for _ in self.slots])
 
-    def forward(self, hidden_states: torch.Tensor, sinks: SinkContext, layer_idx: int) -> torch.Tensor:
+    def forward(
+        self, hidden_states: torch.Tensor, sinks: SinkContext, layer_idx: int, scattered: bool = True
+    ) -> torch.Tensor:
         slot = self.slots[layer_idx]
-        return self.layers[slot](hidden_states, sinks, slot)
+        return self.layers[slot](hidden_states, sinks, slot, scattered)
 
 
 def prefix_mask(attention_mask: torch.Tensor, target_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

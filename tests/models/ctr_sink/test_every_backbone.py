@@ -12,6 +12,7 @@ from test_equations import reference_bias
 from tiny_models import DECODERS, ENCODERS, batch_of, pad, rows, sink_config, text_config
 
 from lmctr import CTRSinkConfig, CTRSinkForCTR
+from lmctr.models.ctr_sink import sink_mask
 from lmctr.models.ctr_sink.configuration_ctr_sink import BACKBONES
 from lmctr.training.lora import add_lora, merge_lora
 
@@ -129,6 +130,29 @@ def test_training_with_recomputed_layers_in_halves_and_saved(backbone, tmp_path)
     again = CTRSinkForCTR.from_pretrained(tmp_path)
     torch.testing.assert_close(score(again, batch), score(model, batch), atol=1e-6, rtol=0)
     assert torch.isfinite(score(model.bfloat16(), batch)).all()
+
+
+@every_type
+@pytest.mark.parametrize("side", ["left", "right", None])
+def test_sinks_apart_from_the_fused_attention_have_the_same_gradients(backbone, side, monkeypatch):
+    """Without attention dropout the rows of sinks are computed beside the others; eager attention takes the whole mask."""
+    apart, attend = [], sink_mask._attend
+    monkeypatch.setattr(sink_mask, "_attend", lambda *args, **kwargs: apart.append(1) or attend(*args, **kwargs))
+
+    def gradients(implementation, least_width=64, **text):
+        model = model_of(backbone, implementation, sink_bias_layers=[0, 2], sink_bias_scale_init=2.5, text=text)
+        monkeypatch.setattr(sink_mask, "_LEAST_HEAD_DIM", least_width)
+        batch = pad(rows()[:1]) if side is None else batch_of(model.config, side, extra=2)
+        apart.clear()
+        model.train()(**batch, labels=LABELS[: len(batch["input_ids"])]).loss.backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, len(apart)
+
+    (found, times), (whole, never), (expected, _) = gradients(None), gradients(None, least_width=0), gradients("eager")
+    assert times == (0 if backbone in ("deberta-v2", "gemma2", "mpnet") else 2)  # these have no fused attention
+    assert never == 0
+    assert {"model.sink_bias.layers.1.key.weight", "model.sink_embedding.projection.weight"} <= expected.keys()
+    for other in (found, whole):
+        torch.testing.assert_close(other, expected, atol=1e-5, rtol=1e-3)
 
 
 @every_type
