@@ -134,6 +134,8 @@ def _text(config: Any, shape: RequestShape, requests: int, generator: torch.Gene
         inputs["field_ids"] = fields.expand(rows, length).contiguous()
         if has_sinks:
             inputs["sink_buckets"][:, fields >= config.num_history_fields] = -1
+    if config.num_statistics:
+        inputs["statistics"] = torch.randn(rows, config.num_statistics, generator=generator)
     return inputs
 
 

@@ -70,6 +70,7 @@ def test_every_family(family):
         {"sink_signal": ["recency", "elapsed"]},
         {"layout": "split"},
         {"layout": "split", "sink_kind": "none", "sink_signal": "none"},
+        {"num_statistics": 3},
     ],
 )
 def test_kinds_of_texts(values):
