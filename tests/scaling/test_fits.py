@@ -177,8 +177,10 @@ def test_held_out_sizes():
     assert result.fit.x.max() < x[-3]
     assert result.mean_error < 0.3 * result.constant_error
     assert result.mean_error == pytest.approx(np.abs(result.predicted - y[-3:]).mean())
-    with pytest.raises(ValueError, match="num_held_out must be between 1 and 13"):
-        extrapolation_error(x, y, num_held_out=14)
+    with pytest.raises(
+        ValueError, match=r"num_held_out must be between 1 and 10 \(of 14 sizes; a law needs 4 of them\), got 11"
+    ):
+        extrapolation_error(x, y, num_held_out=11)
 
 
 def test_round_trip_and_csv(tmp_path):
