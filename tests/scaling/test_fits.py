@@ -206,6 +206,7 @@ def test_round_trip_and_csv(tmp_path):
         ([1, 2, -3, 4], [4, 3, 2, 1], {}, "x must be positive"),
         ([1, 2, 3, 4], [4, 3, np.nan, 1], {}, "y must be positive and finite, got nan at point 2"),
         ([1, 2, 3, 4], [0.9, 0.95, 1.0, 0.8], {"complement": True}, "1 - y must be positive"),
+        (["a", 2, 3, 4], [4, 3, 2, 1], {}, "x and y must be lists of numbers of equal length: could not"),
         ([1, 2, 3], [3, 2, 1], {}, "3 distinct values: a power law needs at least 4"),
         ([1, 2, 3, 4], [4, 3, 2, 1], {"law": "power_constant"}, "3 parameters need 5 distinct"),
         ([1, 2, 3, 4, 5], [0.1, 0.2, 0.3, 0.4, 0.5], {}, "y grows with x: pass complement=True"),
