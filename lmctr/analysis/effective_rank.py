@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import nn
 
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, evaluation_mode
@@ -20,11 +21,11 @@ from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, evaluati
 RANK_KINDS = ("stable", "entropy")
 
 
-def effective_rank(matrices: torch.Tensor, kind: str = "stable", normalized: bool = False) -> torch.Tensor:
+def effective_rank(matrices: torch.Tensor | ArrayLike, kind: str = "stable", normalized: bool = False) -> torch.Tensor:
     """Effective rank of each matrix of a batch.
 
     Args:
-        matrices: (..., T, D) float; computed in float64.
+        matrices: (..., T, D) numbers, as a tensor, an array or lists; computed in float64.
         kind: `"stable"`: ||X||_F^2 / ||X||_2^2 (the paper's Eq. 1); `"entropy"`: exp(H(sigma / sum sigma)) with H the
             Shannon entropy (Roy and Vetterli 2007; what the authors' plots use). Both lie between 1 and rank(X).
         normalized: divide by min(T, D), the largest rank the shape allows.
@@ -37,6 +38,7 @@ def effective_rank(matrices: torch.Tensor, kind: str = "stable", normalized: boo
     """
     if kind not in RANK_KINDS:
         raise ValueError(f"kind: {kind!r} is not known; use {' or '.join(map(repr, RANK_KINDS))}")
+    matrices = torch.as_tensor(matrices)
     if matrices.dim() < 2:
         raise ValueError(f"matrices: shape {tuple(matrices.shape)} is not (..., T, D)")
     if not torch.isfinite(matrices).all():

@@ -35,6 +35,7 @@ __all__ = [
     "check_group",
     "compare_groups",
     "differing_keys",
+    "dotted_keys",
     "mean_and_spread",
     "metric_cells",
     "read_predictions",
@@ -189,16 +190,19 @@ def check_group(runs: Sequence[RunPredictions]) -> None:
 
 def differing_keys(left: dict[str, Any] | None, right: dict[str, Any] | None) -> list[str]:
     """Dotted keys that two recipes differ in, other than the seed and the name of the run."""
-    left, right = _flat(left or {}), _flat(right or {})
+    left, right = dotted_keys(left or {}), dotted_keys(right or {})
     ignored = {"training.seed", "training.data_seed", "training.output_dir", "training.run_name"}
     return sorted(key for key in (left.keys() | right.keys()) - ignored if left.get(key) != right.get(key))
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def dotted_keys(value: Any, prefix: str = "") -> dict[str, Any]:
+    """The values of a recipe by dotted keys."""
     if not isinstance(value, dict):
         return {prefix: value}
     return {
-        k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
+        k: v
+        for key, inner in value.items()
+        for k, v in dotted_keys(inner, f"{prefix}.{key}" if prefix else key).items()
     }
 
 

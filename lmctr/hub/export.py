@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import logging
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
@@ -37,6 +41,7 @@ _SIZES = ((3, 13, 4), (1, 7, 1), (2, 2, 3), (5, 24, 2), (8, 16, 6))
 
 def run_export(options: ExportOptions) -> int:
     """`lmctr export RUN --format onnx`: write the graph, and say how far it is from the model. Returns the exit code."""
+    transformers.utils.logging.disable_progress_bar()
     folder = open_run(local_folder(options.run), "model")
     model, processor = load_folder(folder)
     target = Path(options.output or place_beside(options.run, folder.path, f"export-{options.format}"))
@@ -135,7 +140,10 @@ def _write(
         if format == "torch":
             torch.export.save(program, file)
         else:
-            graph = torch.onnx.export(program, input_names=names, output_names=["logits"], dynamo=True, verbose=False)
+            with _quiet_exporter():
+                graph = torch.onnx.export(
+                    program, input_names=names, output_names=["logits"], dynamo=True, verbose=False
+                )
             _name_axes(graph, axes)
             graph.save(str(file))
     with Work("comparing the graph with the model"):
@@ -214,6 +222,22 @@ def _trace(
     # With gradients on, families score all candidates in one piece, whatever their number.
     with torch.enable_grad():
         return torch.export.export(module, (), inputs, dynamic_shapes=shapes, strict=False)
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Inside, torch's exporter says errors only: of packages that no model here needs, and of itself, no user can act on its warnings."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels):
+                logger.setLevel(level)
 
 
 def _name_axes(graph: Any, axes: dict[str, tuple]) -> None:

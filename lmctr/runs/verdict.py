@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_LEVEL = 0.0005  # what three decimals cannot tell from nothing
+
 
 def strongest_baseline(baselines: Mapping[str, Any], part: str = "validation", key: str = "auc") -> str | None:
     """The name of the baseline with the highest AUC, or another metric, on a part; None where none was measured by it."""
@@ -32,12 +34,17 @@ def verdict(
     called = name.replace("_", " ")
     best = strongest_baseline(baselines, "test", key)
     ahead = baselines[best]["test"][key] - test[key]
-    other = f"; on test {best.replace('_', ' ')} is {ahead:.3f} above the model" if best != name and ahead > 0 else ""
-    if gap >= 0:
+    behind = best != name and ahead >= _LEVEL
+    other = f"; on test {best.replace('_', ' ')} is {ahead:.3f} above the model" if behind else ""
+    if gap > -_LEVEL:
         where = " on validation" if other else ""
         losses = [own.get("log_loss") for own in (test, baselines[name]["test"])]
         if None not in losses and losses[0] > losses[1]:
             other += f"; its log loss is higher, {losses[0]:.4f} against {losses[1]:.4f}"
+        if gap < _LEVEL:
+            return f"level with {called}, the strongest baseline{where}: {unit} {test[key]:.4f}, it {test[key] - gap:.4f}{other}"
+        if gap < _LEVEL:
+            return f"level with {called}, the strongest baseline{where}: {unit} {test[key]:.4f}, it {test[key] - gap:.4f}{other}"
         return f"above {called}, the strongest baseline{where}, by {gap:.3f} {unit}{other}"
     return f"below {called} by {-gap:.3f} {unit}{other}: try {_next_thing(result, data if has_log else {}, can_have_trees, key, unit)}"
 

@@ -46,6 +46,9 @@ class CostCurve:
         self.y = np.bincount(place, np.log(cost)) / np.bincount(place)
         self.measured, self.extrapolate = dict(measured or {}), extrapolate
 
+    def __repr__(self) -> str:
+        return f"CostCurve({len(self.x)} sizes from {self.low:g} to {self.high:g} FLOPs, {len(self.measured)} measured, extrapolate={self.extrapolate})"
+
     @property
     def low(self) -> float:
         """The smallest measured FLOPs."""

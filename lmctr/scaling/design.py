@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TypeVar
 
 import numpy as np
@@ -27,10 +28,12 @@ def mlp_flops(sizes: Sequence[int]) -> int:
     7602688
 
     Raises:
-        ValueError: fewer than two sizes, or one below 1.
+        ValueError: fewer than two sizes, or one that is no whole number from 1.
     """
-    if len(sizes) < 2 or min(sizes) < 1:
-        raise ValueError(f"sizes must be the input's width and at least one layer's, all from 1; got {list(sizes)}")
+    if len(sizes) < 2 or not all(isinstance(size, Integral) and size >= 1 for size in sizes):
+        raise ValueError(
+            f"sizes must be whole numbers from 1, the input's width and at least one layer's; got {list(sizes)}"
+        )
     return 2 * sum(below * above for below, above in itertools.pairwise(sizes))
 
 

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 LAWS = ("auto", "power", "power_constant", "bnsl")
+_LEAST_SIZES = 4
 _ROUNDING = 1e-20  # mean squared residuals below this are rounding: no law is better than another there
 
 
@@ -267,9 +268,10 @@ def extrapolation_error(x: ArrayLike, y: ArrayLike, num_held_out: int = 2, **opt
     complement = bool(options.get("complement", False))
     x, y, _ = _check_points(x, y, complement)
     sizes = np.unique(x)
-    if isinstance(num_held_out, bool) or not 1 <= num_held_out < len(sizes):
+    if isinstance(num_held_out, bool) or not 1 <= num_held_out <= len(sizes) - _LEAST_SIZES:
         raise ValueError(
-            f"num_held_out must be between 1 and {len(sizes) - 1} (of {len(sizes)} sizes), got {num_held_out}"
+            f"num_held_out must be between 1 and {len(sizes) - _LEAST_SIZES} (of {len(sizes)} sizes; a law needs {_LEAST_SIZES} of them), "
+            f"got {num_held_out}"
         )
     held = x >= sizes[-num_held_out]
     fit = fit_scaling_law(x[~held], y[~held], **options)
@@ -378,8 +380,8 @@ def _allowed(
     law: str, breaks: int | None, sizes: int, max_breaks: int, allow_overfit: bool
 ) -> Sequence[tuple[str, int]]:
     """Laws to try; ValueError or a warning where the points are too few."""
-    if sizes < 4:
-        raise ValueError(f"x has {sizes} distinct values: a power law needs at least 4")
+    if sizes < _LEAST_SIZES:
+        raise ValueError(f"x has {sizes} distinct values: a power law needs at least {_LEAST_SIZES}")
     if law == "power":
         return [("power", 0)]
     most, wanted = (sizes - 2 - 3) // 3, breaks or 0

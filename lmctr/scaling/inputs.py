@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class RequestShape:
     def __post_init__(self):
         for name in ("candidates", "length"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
@@ -134,6 +135,8 @@ def _text(config: Any, shape: RequestShape, requests: int, generator: torch.Gene
         inputs["field_ids"] = fields.expand(rows, length).contiguous()
         if has_sinks:
             inputs["sink_buckets"][:, fields >= config.num_history_fields] = -1
+    if config.num_statistics:
+        inputs["statistics"] = torch.randn(rows, config.num_statistics, generator=generator)
     return inputs
 
 

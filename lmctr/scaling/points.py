@@ -8,7 +8,10 @@ from numpy.typing import ArrayLike
 
 def equal_lists(**lists: ArrayLike) -> list[np.ndarray]:
     """Two lists by their names as float64 arrays (P,). ValueError: lengths that differ, or no lists."""
-    first, second = arrays = [np.asarray(values, dtype=np.float64) for values in lists.values()]
+    try:
+        first, second = arrays = [np.asarray(values, dtype=np.float64) for values in lists.values()]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{' and '.join(lists)} must be lists of numbers of equal length: {error}") from error
     if first.ndim != 1 or first.shape != second.shape:
         raise ValueError(
             f"{' and '.join(lists)} must be lists of equal length, got shapes {first.shape} and {second.shape}"

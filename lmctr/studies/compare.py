@@ -14,6 +14,7 @@ from lmctr.evaluation.comparison import (
     check_group,
     compare_groups,
     differing_keys,
+    dotted_keys,
     mean_and_spread,
     metric_cells,
     read_predictions,
@@ -28,13 +29,14 @@ _NOT_COMPARED = {"data.path", "data.options.path"}  # where the data lay; the sa
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Groups of runs by name (one, or the runs and those to compare with), the tests between them, and what their recipes
-    differ in (None where a run keeps no recipe)."""
+    """Groups of runs by name (one, or the runs and those to compare with), the tests between them, what their recipes differ in (None where a
+    run keeps no recipe), and which of these keys only one of them has, because their families differ."""
 
     split: str
     groups: dict[str, list[RunPredictions]]
     tests: list[SeedTest]
     recipe_differences: list[str] | None
+    unshared: frozenset[str] = frozenset()
 
     def text(self) -> str:
         """Plain text for a terminal."""
@@ -70,7 +72,9 @@ class Comparison:
         lines = [f"{self.split} split: {self._runs[0].count_samples()}"]
         if len(self.groups) == 2 and self.recipe_differences:
             first, second = self.groups
-            lines.append(f"the recipes of {first} and {second} differ in: {', '.join(self.recipe_differences)}")
+            shared = [key for key in self.recipe_differences if key not in self.unshared]
+            own = f", and {len(self.unshared)} keys that only one of the families has" * bool(self.unshared)
+            lines.append(f"the recipes of {first} and {second} differ in: {', '.join(shared)}{own}")
         return lines
 
     @property
@@ -144,12 +148,15 @@ def compare_runs(
                 raise ValueError(
                     f"{other.path} is no other seed of {group[0].path}: their recipes differ in {', '.join(differing)}"
                 )
-    tests, differences = [], None
+    tests, differences, unshared = [], None, frozenset[str]()
     if others:
         first, second = groups.values()
         tests = compare_groups(first, second, num_resamples)
         differences = _recipe_differences(first[0], second[0])
-    return Comparison(split, groups, tests, differences)
+        if "model.family" in (differences or ()):
+            own, other = (dotted_keys(read_yaml(group[0].path / "recipe.yaml")) for group in (first, second))
+            unshared = frozenset(differences) & (own.keys() ^ other.keys())
+    return Comparison(split, groups, tests, differences, unshared)
 
 
 def write_comparison(comparison: Comparison, path: str | Path, command: str) -> None:

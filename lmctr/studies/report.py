@@ -32,7 +32,7 @@ from lmctr.utils.progress import step
 _MAIN = ("revenue_ratio", "auc")
 _RESULTS_NOTE = (
     "Mean ± sample standard deviation over seeds. AUC is exact (ties count half), gAUC the impression-weighted mean of the AUC per user, "
-    "NE the log loss over that of the mean rate, ECE has 10 uniform bins. What was chosen was chosen on validation."
+    "UAUC their plain mean, NE the log loss over that of the mean rate, ECE has 10 uniform bins. What was chosen was chosen on validation."
 )
 
 
@@ -129,12 +129,12 @@ def build_report(
         _data(groups),
         _settings(groups, command),
     ]
-    info = dataset_info(found[0].folder.data())
+    datasets = dict.fromkeys(dataset_info(run.folder.data()).get("name", "a CTR log") for run in found)
     families = dict.fromkeys(family_of(run.recipe["model"].get("family", "ctr_sink")).title for run in found)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     return template.render(
-        title=f"{', '.join(families)} on {info.get('name', 'a CTR log')}",
+        title=f"{', '.join(families)} on {', '.join(datasets)}",
         subtitle=f"{len(found)} run{'s' * (len(found) > 1)}: {', '.join(run.name for run in found)}",
         verdicts=[f"{run.name}: {run.metrics['verdict']}" for run in found if run.metrics.get("verdict")],
         sections=[section for section in sections if section is not None],
@@ -171,19 +171,23 @@ def _results(groups: list[list[ReportedRun]]) -> PageSection:
             lines += [[run.name, str(run.metrics["seed"]), *_cells([one], keys)] for run, one in zip(group, values)]
             if len(group) > 1:
                 lines.append([f"mean of {_group_name(group)}", f"{len(group)} seeds", *_cells(values, keys)])
-        for name in groups[0][0].metrics["baselines"]:
-            rows = {}
+        for name in dict.fromkeys(name for group in groups for run in group for name in run.metrics["baselines"]):
+            rows: dict[tuple[str, ...], list[str]] = {}  # runs of one log share theirs, unless they were refitted
             for group in groups:
                 measured = [run.metrics["baselines"].get(name, {}).get(part) for run in group]
                 if all(measured):
-                    rows[_group_name(group)] = _cells(measured, keys)
-            several = len({tuple(cells) for cells in rows.values()}) > 1  # of runs that were refitted, and not
-            for group_name, cells in list(rows.items()) if several else list(rows.items())[:1]:
-                lines.append([f"baseline: {name.replace('_', ' ')}{f' of {group_name}' * several}", "", *cells])
+                    rows.setdefault(tuple(_cells(measured, keys)), []).append(_group_name(group))
+            for cells, names in rows.items():
+                of = f" of {', '.join(names)}" * (len(rows) > 1)
+                lines.append([f"baseline: {name.replace('_', ' ')}{of}", "", *cells])
         section.tables.append(Table(part, lines))
-    best = groups[0][0].metrics.get("best_auc")
-    if best is not None:
-        section.notes.append(f"The data are generated; the best reachable test AUC is {best:.4f}.")
+    bests: dict[float | None, list[str]] = {}
+    for group in groups:
+        bests.setdefault(group[0].metrics.get("best_auc"), []).append(_group_name(group))
+    for best, names in bests.items():
+        if best is not None:
+            of = f" of {', '.join(names)}" * (len(bests) > 1)
+            section.notes.append(f"The data{of} are generated; the best reachable test AUC is {best:.4f}.")
     return section
 
 

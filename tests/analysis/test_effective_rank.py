@@ -52,6 +52,12 @@ def test_edges(kind):
     assert math.isclose(effective_rank(random_matrix(3, 6, 8), kind), 3.0)
 
 
+def test_arrays_and_lists_are_read_as_tensors():
+    rows = [[3.0, 0.0], [0.0, 4.0]]
+    for matrix in (rows, np.array(rows), torch.tensor(rows)):
+        assert effective_rank(matrix).item() == pytest.approx(25 / 16)
+
+
 def test_input_that_is_not_accepted():
     with pytest.raises(ValueError, match="'spectral' is not known"):
         effective_rank(torch.eye(2), "spectral")

@@ -58,6 +58,19 @@ def groups(tmp_path):
     )
 
 
+def test_keys_of_one_family_alone_are_counted(tmp_path, capsys):
+    din = {"data": {"statistics": ["full"]}, "model": {"family": "din", "use_dice": True, "use_softmax": False}}
+    dnn = {"data": {"statistics": ["basic"]}, "model": {"family": "dnn", "embedding_dim": 8}}
+    runs = [write_run(tmp_path / name, 0, 1.0, recipe=recipe) for name, recipe in (("din", din), ("dnn", dnn))]
+    output = tmp_path / "comparison.json"
+    assert main(["evaluate", runs[0], "--compare", runs[1], "--resamples", "100", "--output", str(output)]) == 0
+    assert (
+        "differ in: data.statistics, model.family, and 3 keys that only one of the families has\n"
+        in capsys.readouterr().out
+    )
+    assert "model.use_dice" in read(tmp_path, output.name)["recipe_differences"]
+
+
 def test_mean_spread_and_tests_over_seeds(groups, tmp_path, capsys):
     first, second = groups
     output = tmp_path / "comparison.json"

@@ -14,6 +14,7 @@ from sequence_runs import MODELS, OPTIONS, event_request, recipe_of, sequence_lo
 from transformers import AutoProcessor
 
 import lmctr
+from lmctr.analysis.behavior_attention import behavior_attention
 from lmctr.cli.main import main
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.models.families import families
@@ -371,6 +372,19 @@ def test_attention_by_behaviour(trained, tmp_path, capsys):
     )  # each block holds one behaviour type
     assert (tmp_path / "behaviors_comparison.png").stat().st_size > 1000
     assert "attention, whole model" in capsys.readouterr().out
+
+
+def test_runs_of_other_behaviour_types_have_a_picture_each(trained, tmp_path, monkeypatch):
+    def renamed(model, *given):
+        found = behavior_attention(model, *given)
+        names = tuple(f"{name} of mine" for name in found.behavior_names)
+        return dataclasses.replace(found, behavior_names=names) if model.config.model_type == "twin" else found
+
+    monkeypatch.setattr("lmctr.studies.analyses.behaviors.behavior_attention", renamed)
+    runs = [str(trained("astro")), str(trained("twin"))]
+    assert main(["analyze", "behaviors", *runs, "--num-samples", "20", "--output", str(tmp_path)]) == 0
+    pictures = sorted(path.stem for path in tmp_path.glob("*.png"))
+    assert pictures == ["behaviors_comparison_astro-label", "behaviors_comparison_twin-label"]
 
 
 def test_attention_of_other_families_is_refused(tmp_path, capsys):

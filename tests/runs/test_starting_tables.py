@@ -38,6 +38,7 @@ def test_from_a_file_of_clicks_to_a_scored_file(clicks, capsys):
     assert sorted(path.name for path in (clicks / "clicks").iterdir()) == ["deepfm.yaml", "schema.yaml"]
     few = ["--training.epochs", "2", "--training.use_cpu", "true"]
     assert main(["train", "clicks/deepfm.yaml", "--output-dir", "runs/one", *few]) == 0
+    assert "samples per step, 2 epochs, " in capsys.readouterr().out
     assert main(["train", "clicks.csv", "--model", "deepfm", "--output-dir", "runs/two", *few]) == 0
     one, two = (json.loads((clicks / f"runs/{name}/metrics.json").read_text()) for name in ("one", "two"))
     assert one["split metrics"] == two["split metrics"]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 from collections import defaultdict
 
 import numpy as np
@@ -123,13 +124,17 @@ def run(tmp_path_factory):
     return lmctr.runs.train(recipe, output_dir=folder / "run")
 
 
-def test_saved_cast_shown_and_exported(run, tmp_path):
+def test_saved_cast_shown_and_exported(run, tmp_path, caplog, recwarn):
     again = lmctr.AutoModelForCTR.from_pretrained(run.path)
     rates, before = (own.trees_beside().rates.table for own in (again, run.model))
     assert torch.equal(rates, before)
     assert torch.equal(again.half().trees_beside().rates.table, before)
     assert "on the numbers and ids of the fields and the rates of item; their share" in str(build_card(run.path))
-    assert main(["export", str(run.path), "--format", "onnx", "--output", str(tmp_path)]) == 0
+    caplog.clear()
+    recwarn.clear()
+    assert main(["export", str(run.path), "--format", "onnx", "--output", str(tmp_path), "--quiet"]) == 0
+    logged = [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING]
+    assert logged + [str(entry.message) for entry in recwarn] == []
     parity = json.loads((tmp_path / "parity.json").read_text())
     assert parity["largest_difference"] < 1e-4 < parity["largest_logit"]
 

@@ -11,6 +11,7 @@ def test_a_power_law_is_interpolated_exactly():
     curve = CostCurve(flops[[2, 0, 1]], (5e-3 * flops**0.7)[[2, 0, 1]])
     for x in (1e6, 1.7e6, 3e6, 1e7, 2e7):
         assert curve(x) == pytest.approx(5e-3 * x**0.7)
+    assert repr(curve) == "CostCurve(3 sizes from 1e+06 to 2e+07 FLOPs, 0 measured, extrapolate=False)"
     assert (curve.low, curve.high) == (pytest.approx(1e6), pytest.approx(2e7))
 
 

@@ -20,6 +20,9 @@ def test_flops_of_the_paper():
     assert f"{mlp_flops([10128, 1024, 512, 512, 512, 1]) / 1e6:.1f}" == "22.8"  # the text says 22.9M
     with pytest.raises(ValueError, match="sizes must be"):
         mlp_flops([10])
+    for sizes in ([3.5, 1], "312-16"):
+        with pytest.raises(ValueError, match="whole numbers from 1"):
+            mlp_flops(sizes)
 
 
 def test_the_grid_of_appendix_b1():

@@ -177,8 +177,10 @@ def test_held_out_sizes():
     assert result.fit.x.max() < x[-3]
     assert result.mean_error < 0.3 * result.constant_error
     assert result.mean_error == pytest.approx(np.abs(result.predicted - y[-3:]).mean())
-    with pytest.raises(ValueError, match="num_held_out must be between 1 and 13"):
-        extrapolation_error(x, y, num_held_out=14)
+    with pytest.raises(
+        ValueError, match=r"num_held_out must be between 1 and 10 \(of 14 sizes; a law needs 4 of them\), got 11"
+    ):
+        extrapolation_error(x, y, num_held_out=11)
 
 
 def test_round_trip_and_csv(tmp_path):
@@ -204,6 +206,7 @@ def test_round_trip_and_csv(tmp_path):
         ([1, 2, -3, 4], [4, 3, 2, 1], {}, "x must be positive"),
         ([1, 2, 3, 4], [4, 3, np.nan, 1], {}, "y must be positive and finite, got nan at point 2"),
         ([1, 2, 3, 4], [0.9, 0.95, 1.0, 0.8], {"complement": True}, "1 - y must be positive"),
+        (["a", 2, 3, 4], [4, 3, 2, 1], {}, "x and y must be lists of numbers of equal length: could not"),
         ([1, 2, 3], [3, 2, 1], {}, "3 distinct values: a power law needs at least 4"),
         ([1, 2, 3, 4], [4, 3, 2, 1], {"law": "power_constant"}, "3 parameters need 5 distinct"),
         ([1, 2, 3, 4, 5], [0.1, 0.2, 0.3, 0.4, 0.5], {}, "y grows with x: pass complement=True"),

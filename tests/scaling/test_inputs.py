@@ -1,5 +1,6 @@
 """Random inputs of fixed size for every family of the library."""
 
+import numpy as np
 import pytest
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -70,6 +71,7 @@ def test_every_family(family):
         {"sink_signal": ["recency", "elapsed"]},
         {"layout": "split"},
         {"layout": "split", "sink_kind": "none", "sink_signal": "none"},
+        {"num_statistics": 3},
     ],
 )
 def test_kinds_of_texts(values):
@@ -100,6 +102,10 @@ def test_default_shapes():
     assert request_shape(config_of("astro")) == RequestShape(1, 20)
     assert request_shape(config_of("hstu", max_history_length=33)) == RequestShape(1, 33)
     assert request_shape(config_of("hstu"), candidates=9, length=5) == RequestShape(9, 5)
+
+
+def test_numbers_of_numpy():
+    assert RequestShape(np.int64(3), 7) == RequestShape(3, 7)
 
 
 def test_bad_input():

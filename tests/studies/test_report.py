@@ -190,6 +190,23 @@ def test_slices_stand_as_they_were_measured(runs, tmp_path):
         assert len(list(csv.DictReader(file))) == 2
 
 
+def test_runs_of_several_data_sets_and_baselines(runs, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(runs / "slow-0", other)
+    data, metrics = (json.loads((other / name).read_text()) for name in ("data.json", "metrics.json"))
+    data["info"]["name"] = "shop"
+    metrics["best_auc"] = 0.9
+    metrics["baselines"] = {"counting": metrics["baselines"]["field_counting"]}
+    (other / "lmctr_manifest.json").unlink()
+    (other / "data.json").write_text(json.dumps(data))
+    (other / "metrics.json").write_text(json.dumps(metrics))
+    page = page_of(runs / "fast-0", other, "--output", tmp_path / "page.html", "--no-plots")
+    assert "DNN on synthetic-table, shop" in page.text
+    assert "The data of other are generated; the best reachable test AUC is 0.9000." in page.text
+    names = [line[0] for line in page.table("", "seed")[0]]
+    assert names.count("baseline: field counting") == names.count("baseline: counting") == 1
+
+
 def test_runs_that_cannot_be_tested_say_why(runs, tmp_path):
     page = page_of(runs / "fast-0", runs / "slow-1", "--output", tmp_path / "page.html", "--no-plots")
     assert "not tested: the runs have the seeds 0, those to compare with 1" in page.text

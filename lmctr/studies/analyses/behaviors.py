@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from lmctr.utils.tables import text_table
 
 
 class _Behaviors(Measure):
-    """Runs of sequence families that know the same behaviour types; results are [`BehaviorAttention`]."""
+    """Runs of sequence families; those that know the same behaviour types share a picture. Results are [`BehaviorAttention`]."""
 
     name, input = "behaviors", "sequence"
 
@@ -54,8 +55,13 @@ class _Behaviors(Measure):
                     rows.append({"run": name, "layer": layer, "block": block, "behavior": behavior, **plain})
         return rows
 
-    def plots(self, results: dict[str, BehaviorAttention], stem: Path) -> list[Path]:
-        return [plot_behavior_attention(results, f"{stem}.png")]
+    def plots(self, results: dict[str, BehaviorAttention], stem: Path) -> Iterator[Path]:
+        groups: dict[tuple[str, ...], dict[str, BehaviorAttention]] = {}
+        for name, found in results.items():
+            groups.setdefault(found.behavior_names, {})[name] = found
+        for group in groups.values():
+            end = "" if len(groups) == 1 else "_" + next(iter(group)).replace("/", "_")
+            yield plot_behavior_attention(group, f"{stem}{end}.png")
 
 
 analyze_behaviors = _Behaviors.analyze
