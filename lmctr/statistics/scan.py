@@ -5,7 +5,10 @@ R: rows, K: signals summed together.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
+from scipy.linalg.lapack import dtbtrs
 
 from lmctr.utils.ragged import offsets_from_lengths
 
@@ -13,23 +16,18 @@ DAY = 86_400.0
 
 
 def scan(keep: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(K, R) running sums y[r] = keep[r] * y[r - 1] + values[r], by doubling: log2(longest run) passes over the rows.
+    """(K, R) running sums y[r] = keep[r] * y[r - 1] + values[r]: forward substitution in a matrix of two diagonals.
 
-    Only products and sums of what lies at most a run apart are formed, so factors between 0 and 1 can underflow to the 0 that they
-    mean, but nothing overflows, however long the time.
+    Factors between 0 and 1 can underflow to the 0 that they mean, but nothing overflows, however long the time.
 
     Args:
-        keep: (R,) factors in [0, 1]; 0 begins a new run. values: (K, R).
+        keep: (R,) factors in [0, 1]; 0 begins a new run. values: (K, R) finite; float64 ones are overwritten.
     """
-    keep, result = keep.astype(np.float64), np.array(values, dtype=np.float64)
-    starts = np.flatnonzero(np.r_[True, keep[1:] == 0, True])
-    longest = int(np.diff(starts).max()) if len(keep) else 0
-    step = 1
-    while step < longest:
-        result[:, step:] += keep[step:] * result[:, :-step]
-        keep[step:] = keep[step:] * keep[:-step]
-        step *= 2
-    return result
+    if not values.size:
+        return np.zeros(values.shape)
+    diagonals = np.ones((2, len(keep)), order="F")
+    diagonals[1, :-1] = -keep[1:].astype(np.float64)
+    return dtbtrs(diagonals, np.ascontiguousarray(values, dtype=np.float64).T, uplo="L", diag="U", overwrite_b=True)[0].T
 
 
 class KeyedRows:
@@ -44,7 +42,7 @@ class KeyedRows:
 
     def __init__(self, key: np.ndarray, time: np.ndarray, real: np.ndarray | None = None) -> None:
         sorted_already = (key[1:] > key[:-1]) | (key[1:] == key[:-1]) & (time[1:] >= time[:-1])
-        self.order = np.arange(len(key)) if sorted_already.all() else np.lexsort((time, key))
+        self.order = np.arange(len(key)) if sorted_already.all() else _order(key, time)
         self.asked = np.arange(len(key))
         key, self.time = key[self.order], time[self.order]
         self.real = np.ones(len(key), dtype=bool) if real is None else real[self.order]
@@ -55,14 +53,22 @@ class KeyedRows:
         self.end = np.maximum.accumulate(np.where(new_second, self.row, 0))
         self.seen = self.end > self.start
 
-    def unsorted(self, values: np.ndarray) -> np.ndarray:
-        """Values (.., R) of the sorted rows, for the rows that are asked for."""
+    @cached_property
+    def _place(self) -> np.ndarray:
+        """Where each row stands among the sorted ones."""
         place = np.empty_like(self.order)
         place[self.order] = np.arange(len(self.order))
-        return values[..., place[self.asked]]
+        return place
 
-    def _before(self, running: np.ndarray, keep: np.ndarray | float = 1.0) -> np.ndarray:
-        return self.unsorted(np.where(self.seen, running[..., self.end - 1] * keep, 0.0))
+    def unsorted(self, values: np.ndarray) -> np.ndarray:
+        """Values (.., R) of the sorted rows, for the rows that are asked for."""
+        return values[..., self._place[self.asked]]
+
+    def _before(self, running: np.ndarray, keep: np.ndarray | None = None) -> np.ndarray:
+        """Running sums (K, R) up to the second before each row that is asked for, times its `keep` (R,)."""
+        place = self._place[self.asked]
+        found = running[..., self.end[place] - 1]
+        return np.where(self.seen[place], found if keep is None else found * keep[place], 0.0)
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """(K, R) sums of `values` (K, R) over the earlier rows."""
@@ -118,3 +124,11 @@ class KeyedRows:
         first = np.maximum(last - length, count[self.start])
         with np.errstate(invalid="ignore"):
             return self.unsorted((total[last] - total[first]) / (last - first))
+
+
+def _order(key: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """The rows by key, then time, equal ones as they come."""
+    first, span = int(time.min()), int(time.max()) - int(time.min()) + 1
+    if (int(key.max()) + 1) * span < 2**63:
+        return np.argsort(key.astype(np.int64) * span + (time - first), kind="stable")
+    return np.lexsort((time, key))
