@@ -190,6 +190,15 @@ def test_values_that_are_one_key_of_a_dict_keep_their_own_ids():
         assert ids.tolist() == processor.lookup("c", expected).tolist()
 
 
+@pytest.mark.parametrize("large", [10**15, -(2**53), np.int64(10**16), 2**53 + 1])
+def test_large_numbers_among_floats_are_read_as_in_a_table(processor, large):
+    for other in ({"list": [large, 0.5]}, {"list": [large, 0]}, {"number": large}):
+        rows = plain(3)
+        rows[0] |= other
+        rows[1] |= {"list": [0.5]} if "list" in other else {"number": 0.5}
+        check(lambda rows=rows: processor(rows), processor)
+
+
 def test_few_values_are_kept_and_no_long_ones():
     fields = [{"name": "c", "type": "categorical"}, {"name": "s", "type": "sequence", "share_with": "c"}]
     processor = TabularFeatureProcessor(fields, label=None).fit({"c": ["a", "b"], "s": [["a"], ["b"]]})

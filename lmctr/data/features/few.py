@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lmctr.data.tables.arrays import array_of
 
-from .canonical import SPACE, canonical_text, neutral_text
+from .canonical import EXACT, SPACE, canonical_text, neutral_text
 from .columns import CROSSED, Rows, parse_time
 from .fields import OOV_ID, Field
 from .fit import FittedState
@@ -139,6 +139,8 @@ class _Words:
         values = given[0] if len(given) == 1 else list(zip(*given))
         types = set(map(type, chain.from_iterable(given)))
         kept = next((kept for accepted, kept in self._kept if types <= accepted), None)
+        if kept is None and any(map(_may_blur, given)):
+            raise _NotPlain
         ids = self._read(values) if kept is None else list(map(kept.get, values))
         fresh = ids.count(None)
         if fresh:
@@ -179,6 +181,12 @@ class _Words:
             return self._texts[0](value)
         texts = [text_of(part) for text_of, part in zip(self._texts, value)]
         return None if None in texts else CROSSED.join(texts)
+
+
+def _may_blur(values: Sequence[Any]) -> bool:
+    """Whether whole numbers stand among floats that Arrow makes floats of, and that are too large to keep their text then."""
+    has_float = any(isinstance(value, float) for value in values)
+    return has_float and any(isinstance(value, (int, np.integer)) and abs(value) >= EXACT for value in values)
 
 
 def _text_of(field: Field, kind: str | None) -> Callable[[Any], str | None]:
