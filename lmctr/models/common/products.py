@@ -1,8 +1,8 @@
 """Linear layers in float32 on processors whose BLAS leaves half of the speed unused.
 
-torch multiplies float32 matrices on CPUs by MKL, which takes 256 bits at a time on processors of other makers, also where they have 512:
-on such a one a product of (4096, 624) and (624, 400) ran at 96 GFLOP/s, by oneDNN, which torch ships too, at 216. The choice follows from
-the processor and the shapes alone, so that a run's numbers do not depend on what else the machine does.
+torch multiplies float32 matrices on CPUs by MKL, which takes 256 bits at a time on processors of other makers, also where they have 512;
+oneDNN, which torch ships too, takes all. The choice follows from the processor and the shapes alone, so that a run's numbers do not depend on
+what else the machine does.
 """
 
 import functools
