@@ -267,6 +267,32 @@ def test_views_that_cannot_be_built(tokenizers, log, known):
         TextView(log, CTRSinkProcessor(tokenizers["bert"], prompt={"base": "generic/en", "item": "{brand}"}))
 
 
+@pytest.mark.parametrize(
+    "options", [{"feedback": "inline"}, {"feedback": "groups"}, {"feedback": "sink", "sink_signal": "feedback"}]
+)
+def test_kinds_of_feedback_follow_their_names(tokenizers, known, options):
+    """A file that lacks a kind numbers the others anew."""
+    kinds = [
+        {"name": name, "word": f"{name} ", "header": f"{name}: "} for name in ("disliked", "negative", "positive")
+    ]
+    prompt = {"base": "movielens/en", "feedback": kinds}
+    values = {name: getattr(known, name) for name in known.__dataclass_fields__}
+    whole = {
+        "feedback": np.array([0, 2, 3], np.int8)[known.feedback],
+        "feedback_names": ("unknown", "disliked", "negative", "positive"),
+    }
+    processor, events = CTRSinkProcessor(tokenizers["bert"], prompt=prompt, **options), known.sample_events()
+    found = TextView(known, processor).batch(events)
+    expected = TextView(type(known)(**values | whole), processor).batch(events)
+    for key, value in expected.items():
+        assert torch.equal(found[key], value)
+    shifted = type(known)(**values | {"feedback_names": ("unknown", "bought", "disliked")})
+    with pytest.raises(
+        ValueError, match="has the names unknown, bought, disliked, the prompt describes only unknown, disliked"
+    ):
+        TextView(shifted, processor)
+
+
 def test_errors_of_a_row_name_its_event(tokenizers, log):
     groups = TextView(log, CTRSinkProcessor(tokenizers["bert"], feedback="groups"))
     events = log.sample_events()

@@ -322,8 +322,11 @@ def test_runs_of_other_families_are_refused(first, logs, tmp_path):
         lmctr.runs.train(other, output_dir=tmp_path / "other")
 
 
-def test_kinds_of_feedback_keep_their_codes(tmp_path):
-    names = {"first": ["unknown", "skipped", "chosen"], "other": ["unknown", "chosen", "skipped"]}
+@pytest.mark.parametrize("described", [False, True])
+def test_kinds_of_feedback_keep_their_codes(described, tmp_path):
+    """By their names where the prompt has them; else another order is refused, in evaluations too."""
+    one, other = ("skipped", "chosen") if described else ("seen", "bought")
+    names = {"first": ["unknown", one, other], "other": ["unknown", other, one]}
     logs = {
         key: str(make_log(ALL_DAYS if key == "other" else FIRST_DAYS, own).save(tmp_path / key))
         for key, own in names.items()
@@ -332,9 +335,28 @@ def test_kinds_of_feedback_keep_their_codes(tmp_path):
     recipe["model"] = {**RECIPE["model"], "sink_signal": ["feedback"]}
     recipe["training"] = {**RECIPE["training"], "max_steps": 1, "stage1_epochs": 0}
     first = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
-    words = "the kinds of feedback unknown, chosen, skipped, those of .*run were unknown, skipped, chosen; name them in that"
+    own = {"model.sink_signal": ["feedback"]}
+    if described:
+        log, swapped = load_log(logs["first"]), tmp_path / "swapped"
+        values = {name: getattr(log, name) for name in log.__dataclass_fields__}
+        values |= {"feedback": np.array([0, 2, 1], np.int8)[log.feedback], "feedback_names": ("unknown", other, one)}
+        InteractionLog(**values).save(swapped)
+        expected = first.metrics["test"]["log_loss"]
+        found = lmctr.runs.evaluate(first.path, overrides={"data.name": str(swapped)})
+        assert found["log_loss"] == pytest.approx(expected, abs=1e-7)
+        assert first.processor.feedback_labels == [-1, 0, 1]
+        anew = lmctr.runs.train(
+            {**recipe, "data": {**recipe["data"], "name": str(swapped)}}, output_dir=tmp_path / "anew"
+        )
+        assert anew.processor.feedback_labels == [-1, 0, 1]
+        assert_same_weights(weights(first), weights(anew))
+        assert later(first, tmp_path / "later", logs["other"], {**own, **STILL}).metrics
+        return
+    words = "the kinds of feedback unknown, bought, seen, those of .*run were unknown, seen, bought; name them in that"
     with pytest.raises(ValueError, match=words):
-        later(first, tmp_path / "later", logs["other"], {"model.sink_signal": ["feedback"]})
+        later(first, tmp_path / "later", logs["other"], own)
+    with pytest.raises(ValueError, match=words):
+        lmctr.runs.evaluate(first.path, overrides={"data.name": logs["other"]})
 
 
 # ---- backbones, adapters, retrieval -------------------------------------------------------------------------------

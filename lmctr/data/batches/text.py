@@ -20,6 +20,28 @@ if TYPE_CHECKING:
 _CHUNK = 8192  # rows planned at once; bounds the memory of `lengths`
 
 
+def feedback_codes(names: Sequence[str], prompt: Any) -> np.ndarray:
+    """(C,) int8 the prompt's code of each of a log's kinds of feedback: by name where the prompt has them all, else by order.
+
+    Args:
+        names: of the log's codes; code 0 is the unknown feedback. prompt: has `feedback_names`.
+
+    Raises:
+        ValueError: more kinds than the prompt describes, or a name that both have and that stands elsewhere.
+    """
+    described = prompt.feedback_names
+    places = [described.index(name) if name in described else None for name in ("unknown", *names[1:])]
+    if None not in places:
+        return np.array(places, dtype=np.int8)
+    moved = [place is not None and place != code for code, place in enumerate(places)]
+    if len(names) > len(described) or any(moved):
+        raise ValueError(
+            f"the log's feedback has the names {', '.join(names)}, the prompt describes only {', '.join(described)}; add an entry of that "
+            "name to the prompt's `feedback` for each, or, where none of its names is the log's, in the log's order"
+        )
+    return np.arange(len(names), dtype=np.int8)
+
+
 class TextView(LogBatches):
     """Samples of a log as a text processor writes them.
 
@@ -35,7 +57,7 @@ class TextView(LogBatches):
         samples: events whose statistics will be asked for, where the processor has a `statistics_reader`; default: all samples.
 
     Raises:
-        ValueError: a catalogue that lacks a column of the prompt, more feedback codes than the prompt describes, a missing or
+        ValueError: a catalogue that lacks a column of the prompt, feedback that the prompt does not describe, a missing or
             unsuited retrieval.
     """
 
@@ -63,13 +85,9 @@ class TextView(LogBatches):
             self.pieces = processor.encode_items(texts)
         feedback = None
         if processor.needs_feedback:
-            described = processor.prompt.feedback_names
-            if len(log.feedback_names) > len(described):
-                raise ValueError(
-                    f"the log's feedback has the names {', '.join(log.feedback_names)}, the prompt describes only "
-                    f"{', '.join(described)}; add an entry to the prompt's `feedback` for each code"
-                )
-            feedback = log.feedback
+            codes, feedback = feedback_codes(log.feedback_names, processor.prompt), log.feedback
+            if (codes != np.arange(len(codes))).any():  # else without a copy
+                feedback = codes[feedback]
         statistics = behavior_statistics(log, processor.statistics_reader, processor.sink_statistics)
         self.events = processor.event_table(log.item, log.time, feedback, log.feedback_values, statistics)
         self.statistics = None

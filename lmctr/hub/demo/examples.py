@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from lmctr.data.batches.text import feedback_codes
 from lmctr.data.logs.columns import is_text
 from lmctr.data.logs.log import InteractionLog
 from lmctr.hub.examples import example_rows
@@ -136,10 +137,12 @@ def _texts(
     shown = processor.item_texts(log.catalogue.take(items))
     of_behaviors = processor.item_texts if processor.prompt.behavior_item is None else processor.behavior_texts
     history = _events(log, events, processor.needs_values)
-    for entry, text, event in zip(history, of_behaviors(log.catalogue.take(log.item[events])), events):
+    if processor.needs_feedback:
+        codes = feedback_codes(log.feedback_names, processor.prompt)[log.feedback[events]]
+        for entry, code in zip(history, codes):
+            entry["feedback"] = processor.prompt.feedback_names[code]
+    for entry, text in zip(history, of_behaviors(log.catalogue.take(log.item[events]))):
         entry["text"] = text
-        if processor.needs_feedback:
-            entry["feedback"] = processor.prompt.feedback_names[log.feedback[event]]
     candidates = [{"text": text} for text in shown]
     if processor.statistics_reader is not None:
         ids = log.catalogue["item_id"]

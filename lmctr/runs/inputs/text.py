@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lmctr.data.batches.text import TextCollator, TextDataset, TextView, behavior_statistics
+from lmctr.data.batches.text import TextCollator, TextDataset, TextView, behavior_statistics, feedback_codes
 from lmctr.data.logs.retrieval import Retrieval, TextRetriever, build_retrieval
 from lmctr.models.common.base import plain_model
 from lmctr.models.ctr_sink.backbone import max_positions
@@ -146,7 +146,7 @@ class TextInput(GoingOn, LogInput):
             value_levels=self._value_levels(),
             statistics_reader=reader,
             statistic_bounds=self._statistic_bounds(reader),
-            feedback_labels=self.feedback_labels() if self.data["statistics"] else None,
+            feedback_labels=self._labels_of_feedback() if self.data["statistics"] else None,
         )
 
     def _processor(self, tokenizer: PreTrainedTokenizerBase, text_config: Any, **fitted: Any) -> CTRSinkProcessor:
@@ -224,15 +224,35 @@ class TextInput(GoingOn, LogInput):
             encoder = (data["retrieval"] or {}).get("encoder")
             self.refuse_changes([("data.retrieval.encoder", encoder, retrieval.get("encoder"))])
         self._value_levels()  # graded feedback that is read must be there
-        codes = (folder.data() or {}).get("feedback_names", [])[: len(self.log.feedback_names)]
-        if before.needs_feedback and codes != list(self.log.feedback_names)[: len(codes)]:
-            raise ValueError(
-                f"{self.log.info.name!r} has the kinds of feedback {', '.join(self.log.feedback_names)}, those of {self.before} were "
-                f"{', '.join(codes)}; name them in that order (feedback.names of the schema), new ones at the end"
-            )
+        self._check_feedback(before, self.before)
         self.extended = "texts, sinks and statistics are read as they were"
         self.say_times(self.log.time, self.splits.train)
         return before
+
+    def _labels_of_feedback(self) -> list[int] | None:
+        """[`LogInput.feedback_labels`] by the prompt's codes; None where it does not describe the log's."""
+        labels = self.feedback_labels()
+        try:
+            codes = feedback_codes(self.log.feedback_names, Prompt.load(self.data["prompt"]))
+        except ValueError:  # refused where they are read
+            return None
+        if labels is None:
+            return None
+        found = dict(zip(codes.tolist(), labels))
+        return [found.get(code, -1) for code in range(max(found) + 1)]
+
+    def _check_feedback(self, processor: CTRSinkProcessor, folder: Path) -> None:
+        """Raises `ValueError` where kinds of feedback, which the prompt knows by their order only, stand in another than in a run's data."""
+        if not processor.needs_feedback:
+            return
+        own = list(self.log.feedback_names)
+        named = set(own[1:]) <= set(processor.prompt.feedback_names)
+        codes = (RunFolder(folder).data() or {}).get("feedback_names", [])[: len(own)]
+        if not named and codes != own[: len(codes)]:
+            raise ValueError(
+                f"{self.log.info.name!r} has the kinds of feedback {', '.join(own)}, those of {folder} were {', '.join(codes)}; name them in "
+                "that order (feedback.names of the schema), new ones at the end"
+            )
 
     def _config_before(self) -> CTRSinkConfig:
         return CTRSinkConfig.from_pretrained(self.before)
@@ -324,6 +344,8 @@ class TextInput(GoingOn, LogInput):
         retrieval = self.retrieve(processor, events, folder, run.writes)
         if run.writes and run.is_first:
             run.wait()
+        if run.folder is not None:
+            self._check_feedback(processor, run.folder)
         self.view = TextView(self.log, processor, retrieval, samples=events)
 
     def retrieve(
