@@ -340,6 +340,12 @@ def _apply_override(groups: dict[str, Any], dotted: str, value: Any, dashes: str
 # ---- keys ---------------------------------------------------------------------------------------------------------
 
 
+def _kinds_with(key: str) -> list[str]:
+    """The kinds of input whose data group has a key."""
+    kinds = {family.input: family.model_type for family in families()}
+    return sorted(kind for kind, family in kinds.items() if key in input_class(family).data_keys.model_fields)
+
+
 class _RecipeWording(Wording):
     """Keys are named with their group, and a value that came from elsewhere is told as such."""
 
@@ -354,6 +360,8 @@ class _RecipeWording(Wording):
         place = ".".join(map(str, (self.group, *path[:-1])))
         group, _, meant = OTHER_WORDS.get(str(path[-1]), "").partition(".")
         message = unknown_key_message(str(path[-1]), known, f"{place} ({self.said_by(f'{place}.{path[-1]}')})")
+        if place == "data" and (kinds := _kinds_with(str(path[-1]))):
+            return message.replace(";", f"; families of the kind {' or '.join(kinds)} have it, this one has not;", 1)
         return f"{message.split(';')[0]}; did you mean {meant!r}?" if group == place and meant in known else message
 
     def mapping(self, path: Sequence[str | int], known: Iterable[str], value: Any) -> str:

@@ -261,9 +261,23 @@ def test_older_events_stand_in_histories_only(first, both, tmp_path, since, caps
     assert everything["num_samples"] == 240
 
 
-def test_a_time_that_is_none_is_refused(both):
-    recipe = {**RECIPE, "data": {**RECIPE["data"], "name": both, "since": "yesterday"}}
-    with pytest.raises(
-        ValueError, match=r"data\.since is 'yesterday', accepted: unix seconds, or an ISO time such as 2024-03-01"
-    ):
+@pytest.mark.parametrize(
+    ("since", "words"),
+    [
+        ("yesterday", r"is 'yesterday', accepted: unix seconds, or an ISO time such as 2024-03-01"),
+        (20240301, "is 20240301, accepted: unix seconds, or an ISO time; did you mean 2024-03-01[?]"),
+        (1_709_251_200_000, "is 1709251200000, accepted: unix seconds, or an ISO time; did you mean 1709251200[?]"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(since, words, both):
+    recipe = {**RECIPE, "data": {**RECIPE["data"], "name": both, "since": since}}
+    with pytest.raises(ValueError, match=f"data.since {words}"):
         load_recipe(recipe)
+
+
+def test_since_is_told_to_be_of_other_families_than_those_of_tables():
+    words = (
+        "unknown key 'since' in data .*: families of the kind sequence or text have it, this one has not; known keys: "
+    )
+    with pytest.raises(ValueError, match=words.replace(".*:", ".*;")):
+        load_recipe({"data": {"name": "x.yaml", "since": 5}, "model": {"family": "deepfm"}, "training": {}})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import date, datetime, timezone
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from lmctr.utils.values import Values
+
+_LATEST = 10**11  # unix seconds; from here on they are milliseconds
 
 
 class DataKeys(Values):
@@ -103,6 +106,13 @@ class LogDataKeys(DataKeys):
     @field_validator("since", mode="before")
     @classmethod
     def _seconds(cls, value: Any) -> Any:
+        if type(value) is int:  # of a day in 1970, or in the year 5138 and later
+            day = re.fullmatch(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", str(value))
+            meant = "-".join(day.groups()) if day else value // 1000 if value >= _LATEST else None
+            if meant is not None:
+                raise ValueError(
+                    f"data.since is {value}, accepted: unix seconds, or an ISO time; did you mean {meant}?"
+                )
         if not isinstance(value, (str, date)):
             return value
         try:
