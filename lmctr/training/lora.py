@@ -16,7 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
@@ -28,6 +31,7 @@ from lmctr.utils.suggest import refuse_unknown
 __all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter", "save_base_config"]
 
 CONFIG_FILE = "ctr_config.json"
+_WEIGHTS = "base_weights"
 
 DEFAULTS = {"r": 32, "alpha": 64, "dropout": 0.1}
 """Those of the published configurations of CTR-Sink's authors; the paper (arXiv 2508.03668) trains all weights."""
@@ -130,8 +134,31 @@ def save_adapter(model: PeftModel, folder: str | Path) -> None:
 
 
 def save_base_config(model: PeftModel, folder: str | Path) -> None:
-    """Write the configuration that the base of saved adapters must have beside them."""
-    write_json(Path(folder) / CONFIG_FILE, model.get_base_model().config.to_diff_dict())
+    """Write the configuration that the base of saved adapters must have beside them, and some of its weights, by which it is known again."""
+    base = model.get_base_model()
+    adapted = [name for name, module in base.named_modules() if isinstance(module, LoraLayer)]
+    write_json(Path(folder) / CONFIG_FILE, base.config.to_diff_dict() | {_WEIGHTS: _sample(base, adapted[-1])})
+
+
+def _sample(model: nn.Module, layer: str) -> dict[str, Any]:
+    """The first weights of a layer, none of a quantised or an absent one."""
+    module = dict(model.named_modules()).get(layer)
+    weight = getattr(getattr(module, "base_layer", module), "weight", torch.empty(0)).detach()
+    values = weight.flatten()[:32].double().tolist() if weight.is_floating_point() else []
+    return {
+        "layer": layer,
+        "shape": list(weight.shape),
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "values": values,
+    }
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether weights are equal but for the rounding of the coarser type; also where one is not known, or of another shape, which PEFT tells."""
+    if not (one["values"] and other["values"]) or one["shape"] != other["shape"]:
+        return True
+    rounding = max(torch.finfo(getattr(torch, own["dtype"])).eps for own in (one, other))
+    return np.allclose(one["values"], other["values"], rtol=rounding, atol=1e-7)
 
 
 def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = False) -> PeftModel:
@@ -144,7 +171,7 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
         is_trainable: whether to go on training; else the model is in evaluation mode.
 
     Raises:
-        ValueError: no adapters there, adapters of a model with other configuration values, or weights that do not fit.
+        ValueError: no adapters there, adapters of a model with other configuration values or other weights, or weights that do not fit.
     """
     folder = Path(folder)
     for name in ("adapter_config.json", "adapter_model.safetensors", CONFIG_FILE):
@@ -152,13 +179,20 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
             raise ValueError(f"folder: {folder} has no {name}; give a folder that save_adapter wrote")
     if isinstance(model, PeftModel):
         raise ValueError("model: it has adapters already; give a plain model")
-    saved = type(model.config).from_dict(read_json(folder / CONFIG_FILE))
+    values = read_json(folder / CONFIG_FILE)
+    weights = values.pop(_WEIGHTS, None)  # none of adapters from before they were kept
+    saved = type(model.config).from_dict(values)
     for key in sorted({*own_keys(model.config)} - {"text_config"}):
         if getattr(saved, key) != getattr(model.config, key):
             raise ValueError(
                 f"model: {key}={getattr(model.config, key)!r}, but the adapters in {folder} were trained with "
                 f"{getattr(saved, key)!r}; build the base with that value"
             )
+    if weights is not None and not _same(weights, _sample(model, weights["layer"])):
+        raise ValueError(
+            f"model: its weights are not those that the adapters in {folder} were trained on ({weights['layer']} differs); give that base: of a "
+            "run with training.from_run the model of that earlier run, else the backbone"
+        )
     try:
         loaded = PeftModel.from_pretrained(model, str(folder), is_trainable=is_trainable)
     except (RuntimeError, ValueError) as error:

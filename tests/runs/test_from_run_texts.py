@@ -394,6 +394,12 @@ def test_adapters_start_anew_on_the_merged_model(logs, tmp_path, before, capsys)
     by_hand = merge_lora(load_adapter(lmctr.runs.load(first.path).model, moved.path / "adapter")).state_dict()
     for name, value in weights(moved).items():
         torch.testing.assert_close(by_hand[name], value, atol=1e-6, rtol=1e-5)
+    with pytest.raises(
+        ValueError,
+        match=r"model: its weights are not those that the adapters in .* \(model.language_model.*; give that base",
+    ):
+        load_adapter(lmctr.runs.load(moved.path).model, moved.path / "adapter")
+    load_adapter(lmctr.runs.load(first.path).model.bfloat16(), moved.path / "adapter")
 
 
 def test_a_run_with_adapters_is_trained_on_whole(logs, tmp_path, capsys):
