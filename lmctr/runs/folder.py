@@ -449,6 +449,12 @@ def rewriting(path: str | Path) -> Iterator[None]:
     yield
 
 
+def _of_data(run: RunFolder) -> str:
+    """The data of a run, in words."""
+    name = ((run.recipe() or {}).get("data") or {}).get("name")
+    return "" if name is None else f" (its data: {name})"
+
+
 # The product of these and the processes must stay, which the checkpoint tells.
 _BY_LAUNCH = (
     "training.per_device_train_batch_size",
@@ -474,11 +480,11 @@ def claim(run: RunFolder, recipe: Mapping[str, Any], resume: bool | str, overwri
     if not overwrite and (run.finished or run.begun):
         if not resume and run.finished:
             raise ValueError(
-                f"{run.path} holds a finished run; give another --output-dir, or --overwrite to train it again"
+                f"{run.path} holds a finished run; give another --output-dir, or --overwrite to train it again{_of_data(run)}"
             )
         if not resume:
             raise ValueError(
-                f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again"
+                f"{run.path} holds a run that did not finish; --resume continues it, --overwrite starts it again{_of_data(run)}"
             )
         differences = compare_recipes(read_yaml(run.path / RECIPE) or {}, recipe, apart_from=_BY_LAUNCH)
         if differences:

@@ -18,6 +18,7 @@ from lmctr.data.logs.splits import split_log
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of
 from lmctr.runs.find import GROUPS
+from lmctr.runs.folder import RunFolder
 from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
 from lmctr.utils.files import write_text
 from lmctr.utils.progress import step
@@ -92,15 +93,24 @@ def init(options: InitOptions, say: Callable[[str], None] = print) -> int:
         say(f"  {_train(folder, family)}")
     *others, last = starts
     if others:
-        say(f"  lmctr evaluate runs/{last} --compare runs/{others[-1]}")
+        say(f"  lmctr evaluate {_run(folder, last)} --compare {_run(folder, others[-1])}")
     elif is_table:
-        say(f"  {_train(folder, last)} --model.family dcnv2 --output-dir runs/dcnv2")
-    say(f"  lmctr predict runs/{last} --input impressions.csv --output scores.csv")
+        beside = _train(folder, last).partition(" --output-dir")[0]
+        say(f"  {beside} --model.family dcnv2 --output-dir {_run(folder, 'dcnv2')}")
+    say(f"  lmctr predict {_run(folder, last)} --input impressions.csv --output scores.csv")
     return 0
 
 
+def _run(folder: Path, family: str) -> str:
+    """The run folder of a recipe of `folder`: runs/<family>, or, where that holds a run of other data, one with the folder's name too."""
+    own, recipe = str(folder / "schema.yaml"), RunFolder(Path("runs", family)).recipe()
+    is_free = recipe is None or recipe.get("data", {}).get("name") == own
+    return f"runs/{family}" if is_free else shlex.quote(f"runs/{folder.name}_{family}")
+
+
 def _train(folder: Path, family: str) -> str:
-    return f"lmctr train {shlex.quote(str(folder / f'{family}.yaml'))}"
+    run = _run(folder, family)
+    return f"lmctr train {shlex.quote(str(folder / f'{family}.yaml'))}{'' if run == f'runs/{family}' else f' --output-dir {run}'}"
 
 
 @step("looking at the columns")

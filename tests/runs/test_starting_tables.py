@@ -68,6 +68,29 @@ def test_the_next_commands_are_those_of_the_recipes_that_were_written(clicks, ca
     ]
 
 
+def test_a_second_file_does_not_meet_the_runs_of_the_first(clicks, capsys):
+    shutil.copy("clicks.csv", "other.csv")
+    for file in ("clicks.csv", "other.csv"):
+        assert main(["init", file, "--yes"]) == 0
+    few = ["--training.epochs", "1", "--training.use_cpu", "true", "--data.baselines", "false"]
+    assert main(["train", "clicks/deepfm.yaml", *few]) == 0
+    assert main(["train", "other/deepfm.yaml", *few]) == 2
+    assert "or --overwrite to train it again (its data: clicks/schema.yaml)" in capsys.readouterr().err
+
+    def told(file):
+        assert main(["init", file, "--yes", "--overwrite"]) == 0
+        return [line.strip() for line in capsys.readouterr().out.partition("next:")[2].splitlines() if line.strip()][
+            1:
+        ]
+
+    assert told("clicks.csv")[0] == "lmctr train clicks/deepfm.yaml"
+    assert told("other.csv") == [
+        "lmctr train other/deepfm.yaml --output-dir runs/other_deepfm",
+        "lmctr train other/deepfm.yaml --model.family dcnv2 --output-dir runs/dcnv2",
+        "lmctr predict runs/other_deepfm --input impressions.csv --output scores.csv",
+    ]
+
+
 @pytest.mark.parametrize(("rows", "size"), [(300, 32), (700, 32), (1400, 64), (4000, 128), (5200, 256), (9000, 256)])
 def test_small_tables_are_read_in_small_batches(rows, size, clicks):
     head, *lines = (clicks / "clicks.csv").read_text().splitlines()
