@@ -214,7 +214,9 @@ def test_samples_that_it_was_trained_on_are_told(first, logs, tmp_path, capsys):
     words = (
         f"{(log.time <= last).sum():,} of {int(0.8 * log.num_events):,} training samples are no newer than those that "
     )
-    assert words + f"it was trained on: with data.since {last + 1} they stand in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert words + f"it was trained on: with data.since {last + 1} they stand in" in said
+    assert "no newer either" not in said
 
 
 class Killed(TrainerCallback):
@@ -257,8 +259,12 @@ def test_refit_takes_both_parts_of_the_newer_samples(first, logs, tmp_path, caps
     assert_same_processor(first, run)
     capsys.readouterr()
     third = later(run, tmp_path / "third", logs[1])  # the same samples: all of them were trained on, validation too
-    times = json.loads((run.path / "data.json").read_text())["split"]["times"]
-    assert f"with data.since {times['validation'][1] + 1} they" in capsys.readouterr().out
+    times, said = json.loads((run.path / "data.json").read_text())["split"]["times"], capsys.readouterr().out
+    assert f"with data.since {times['validation'][1] + 1} they" in said
+    count = samples["validation"]
+    assert (
+        f"; {count} of {count} validation samples are no newer either: it may have been trained on them, and" in said
+    )
     assert_same_processor(first, third)
 
 

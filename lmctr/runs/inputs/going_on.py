@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmctr.data.logs.splits import Splits
 from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_folder
 from lmctr.training.growth import carry_optimizer, carry_weights
@@ -40,12 +41,8 @@ class GoingOn:
                     f"{key} is {own!r} here and {found!r} in {self.before}; keep it{(hints or {}).get(key, '')}, or train anew"
                 )
 
-    def say_times(self, time: np.ndarray, train: np.ndarray) -> None:
-        """Say what of a log with the (E,) times of its events the earlier run has not seen, or has been trained on already.
-
-        Args:
-            train: (S,) the samples of training.
-        """
+    def say_times(self, time: np.ndarray, splits: Splits) -> None:
+        """Say what of a log with the (E,) times of its events the earlier run has not seen, or has been trained on already."""
         folder = RunFolder(self.before)
         times = (folder.data() or {}).get("split", {}).get("times", {})
         if not times:
@@ -57,11 +54,17 @@ class GoingOn:
             )
         trained = ("train", "validation") if "before_refit" in folder.metrics() else ("train",)
         last = max(times[part][1] for part in trained if part in times)
-        if known := int((time[train] <= last).sum()):
+        known = {part: int((time[samples] <= last).sum()) for part, samples in splits.items()}
+        if known["train"]:
             self.extended += (
-                f"; {known:,} of {len(train):,} training samples are no newer than those that it was trained on: with data.since {last + 1} "
+                f"; {known['train']:,} of {len(splits.train):,} training samples are no newer than those that it was trained on: with data.since {last + 1} "
                 "they stand in histories and statistics only"
             )
+        measured = [
+            f"{known[part]:,} of {len(splits[part]):,} {part}" for part in ("validation", "test") if known[part]
+        ]
+        if measured and splits.rule == "time":
+            self.extended += f"; {' and '.join(measured)} samples are no newer either: it may have been trained on them, and their metrics be too good"
 
     def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:
         """By the name of each table's weight, the row that each of its rows was in the earlier model, -1 for new ones; none where no table

@@ -157,7 +157,7 @@ class SequenceInput(GoingOn, LogInput):
         limits = {"min_count": data["min_count"], "max_idle": data["max_idle"]}
         processor, report = extend_sequence_processor(earlier, self.log, self.splits.train, **limits)
         self.say_extended(report)
-        self.say_times(self.log.time, self.splits.train)
+        self.say_times(self.log.time, self.splits)
         return processor
 
     def rows_before(self, old: Any, model: Any, earlier: Any, processor: Any) -> dict[str, torch.Tensor]:

@@ -226,7 +226,7 @@ class TextInput(GoingOn, LogInput):
         self._value_levels()  # graded feedback that is read must be there
         self._check_feedback(before, self.before)
         self.extended = "texts, sinks and statistics are read as they were"
-        self.say_times(self.log.time, self.splits.train)
+        self.say_times(self.log.time, self.splits)
         return before
 
     def _labels_of_feedback(self) -> list[int] | None:
