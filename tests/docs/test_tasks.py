@@ -61,6 +61,17 @@ def test_a_graph_without_lmctr_as_written(tmp_path, monkeypatch):
     assert (scope["inputs"]["input_ids"] > 1).sum() == 2
 
 
+def test_the_page_of_other_trainers_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ["--data.max_train_samples", "64", "--data.max_eval_samples", "64", "--training.stage1_epochs", "0"]
+    short += ["--training.stage2_epochs", "1", "--training.boosting_share", "0", "--data.baselines", "false"]
+    assert main(["train", "ctr_sink/quickstart", "--output-dir", "runs/quickstart", *short]) == 0
+    (code,) = re.findall(r"```python\n(.*?)```", (PAGES / "trainers.md").read_text(), flags=re.S)
+    exec(code, scope := {})
+    assert len(scope["statistics"]) > 10
+    assert (tmp_path / "out").is_dir()
+
+
 def test_the_page_of_retrieval_as_written(tmp_path, monkeypatch):
     page = (PAGES / "retrieve.md").read_text()
     monkeypatch.chdir(tmp_path)
