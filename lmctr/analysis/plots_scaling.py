@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_designs", "plot_law", "plot_machine_cost", "plot_revenue", "plot_surface"]
 
+_MANY = 100  # designs, above which they are drawn small and pale
 _LAW, _POINT, _HELD, _BASE = "#1f4e9c", "#333333", "#c1272d", "#0b6e4f"
 
 
@@ -107,7 +108,8 @@ def plot_designs(
         ValueError: no candidates. MissingExtraError: matplotlib is missing.
     """
     axes = _axes("cost", cost, "designs")
-    axes.plot(cost, gain, ".", color=_POINT, alpha=0.35, markersize=5, label="designs")
+    size, alpha = (5, 0.35) if len(cost) > _MANY else (11, 0.9)
+    axes.plot(cost, gain, ".", color=_POINT, alpha=alpha, markersize=size, label="designs")
     if len(front[0]):
         axes.step(*front, where="post", color=_LAW, linewidth=1.4, label="Pareto front")
     low, high = axes.get_xlim(), axes.get_ylim()

@@ -32,6 +32,8 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
     points = sorted(plan["points"], key=lambda point: point["num_candidates"])
     degrees = [point["num_candidates"] for point in points]
     figure = new_figure(6.4, 4)
+    from matplotlib.ticker import MaxNLocator
+
     left = figure.subplots()
     right = left.twinx()
     sides = (
@@ -45,6 +47,7 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
         axes.axvline(best["num_candidates"], color=colour, alpha=0.3)
         axes.set_ylabel(f"{label} (best N_c = {best['num_candidates']})", color=colour)
         axes.set_ylim(bottom=0)
+    left.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     left.set_xlabel("N_c, candidates per row")
     left.legend(loc="upper center")
     left.set_title(title or f"{plan['num_samples']:,} samples")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import select
 
 import yaml
@@ -38,6 +40,13 @@ def is_for_users(error: Exception) -> bool:
 
 def told(error: Exception) -> str:
     """What the user reads of such an error."""
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+        path = re.sub(
+            r"\.\d+\.tmp$", "", str(error.filename)
+        )  # what is written beside the file before it takes its place
+        if os.path.exists(path) and not os.access(path, os.R_OK):
+            return f"{path}: may not be read ({error.strerror})"
+        return f"{path}: may not be written ({error.strerror}); name another place by --output, or --output-dir where a run is trained"
     hint = "; is the disk full? Free some and give the same command again (train: with --resume)"
     return f"{error}{hint if any(part in str(error) for part in _NOT_WRITTEN) else ''}"
 

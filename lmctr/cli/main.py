@@ -61,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 141
     except KeyboardInterrupt:
-        more = {"train": "with --resume goes on", "grid": "goes on", "search": "goes on"}.get(argv[0])
+        more = {"train": "with --resume goes on", "grid": "goes on", "search": "goes on"}
+        more = more.get(argv[0], "goes on" if argv[:2] == ["scaling", "ladder"] else None)
         if os.environ.get("RANK", "0") == "0":  # of a launch all are interrupted
             print("interrupted" if more is None else f"interrupted; the same command {more}", file=sys.stderr)
         return 130

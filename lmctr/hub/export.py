@@ -20,7 +20,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from lmctr.hub.examples import example_batch
-from lmctr.hub.export_inputs import input_shapes, random_inputs
+from lmctr.hub.export_inputs import input_shapes, names_of, random_inputs
 from lmctr.hub.options import EXPORT_FILES, ExportOptions
 from lmctr.models.common.base import CTRPreTrainedModel
 from lmctr.models.common.boosted_trees import BoostedTrees, ValueRates
@@ -74,7 +74,7 @@ def export_model(
     Args:
         model: stays as it is. Without adapters (`lmctr.training.lora.merge_lora`), not quantised. Text: any layout, but `"split"` with sliding windows.
         processor: the processor saved with the model.
-        path: folder; gets `model.onnx` or `model.pt2`, the processor's files, `export.json` (inputs with types and axes, output) and
+        path: folder; gets `model.onnx` or `model.pt2`, the processor's files, `export.json` (inputs with types, axes and the names of their columns, output) and
             `parity.json` (the largest difference to the model's logits over random requests, and who ran the graph).
         format: "onnx" (needs the packages onnx and onnxscript) or "torch" (`torch.export.load` reads it).
         example: a batch of the processor to compare on as well.
@@ -152,6 +152,9 @@ def _write(
     types = {name: str(batches[0][name].dtype).removeprefix("torch.") for name in names}
     # The inputs' names stay a plain list: programs that serve graphs of earlier versions read it.
     details = {name: {"dtype": types[name], "axes": list(axes[name])} for name in names}
+    for name, detail in details.items():
+        if columns := names_of(processor, name):
+            detail["columns"] = columns
     write_json(folder / "parity.json", parity)
     write_json(
         folder / "export.json", {"inputs": names, "output": "logits", "max_length": limit, "input_details": details}

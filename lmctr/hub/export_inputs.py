@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from lmctr.models.common.configuration import CTRConfig
@@ -79,6 +81,22 @@ def _impressions(config: CTRConfig) -> Axes:
             "ad_mask": ads,
         }
     )
+
+
+def names_of(processor: Any, name: str) -> list[str]:
+    """What the columns of an input are called, in order; none where it has no columns, or its processor does not say."""
+    side, _, own = name.partition("_")
+    if side in ("user", "ad") and hasattr(processor, side):  # of impressions
+        return names_of(getattr(processor, side), own)
+    kind = {"input_ids": "id", "numeric_values": "value", "sequence_ids": "list"}.get(name)
+    if kind is not None:
+        return [field.name for field in getattr(processor, "fields", ()) if getattr(field, "kind", None) == kind]
+    if name == "statistics":
+        reader = getattr(processor, "statistics_reader", None)
+        return list(getattr(processor, "statistics", ()) if reader is None else reader.names)
+    return list(
+        getattr(processor, f"{'user' if name == 'user_features' else 'item'}_feature_names", ())
+    ) * name.endswith("_features")
 
 
 def random_inputs(

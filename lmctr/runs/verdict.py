@@ -62,4 +62,4 @@ def _next_thing(result: Mapping[str, Any], data: Mapping[str, Any], can_have_tre
         return f"more epochs: validation {unit} still rose at the end"
     if len(found) > 1 and found[0] == max(found):
         return f"a lower training.learning_rate or fewer epochs: validation {unit} fell from its first measurement on"
-    return "lmctr grid over training.learning_rate and the model's width"
+    return "lmctr search over training.learning_rate and the model's width"

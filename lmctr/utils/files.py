@@ -151,7 +151,8 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise ValueError(f"{where}{line}: not valid YAML: {problem:.500}") from error
+        hint = "; YAML takes blanks, no tabs, to indent and behind a colon" if "'\\t'" in problem else ""
+        raise ValueError(f"{where}{line}: not valid YAML: {problem:.500}{hint}") from error
     except RecursionError:
         raise ValueError(f"{where}: not valid YAML: nested too deep") from None
     except (ValueError, OverflowError) as error:  # a scalar that is no value of its kind

@@ -166,7 +166,7 @@ class Work:
         self.bar.refresh()
 
     def _words(self, passed: float) -> str:
-        if self.done == self.first:
+        if self.done == self.first or not self.unit:
             return f"{clock(passed)} passed"
         if self.total is None:
             return f"{_amount(self.done, self.unit)}, {clock(passed)} passed"
@@ -190,7 +190,7 @@ def over(
     """The items themselves; counted when the next one is asked for, each as `count` says (default: 1). values: see [`Work`]."""
     if total is None and hasattr(items, "__len__"):
         total = len(items)
-    with Work(what, total, unit, **values) as work:
+    with Work(what, total, "" if total == 1 else unit, **values) as work:  # of one thing only the time tells something
         for item in items:
             yield item
             work.update(1 if count is None else count(item))

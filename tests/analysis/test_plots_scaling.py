@@ -45,6 +45,11 @@ def test_designs(figures, tmp_path):
     roi = axes.lines[2]
     assert roi.get_ydata() == pytest.approx(1.5 * roi.get_xdata())
     assert (axes.lines[3].get_xdata()[0], axes.lines[3].get_ydata()[0]) == (2, 3)
+    many = list(range(1, 1001))
+    plot_designs(many, many, tmp_path / "b.png")
+    few, lot = axes.lines[0], figures[1].axes[0].lines[0]
+    assert few.get_markersize() > 2 * lot.get_markersize()
+    assert few.get_alpha() > 2 * lot.get_alpha()  # of a thousand, those that overlap look darker
 
 
 def test_machine_cost_and_revenue(figures, tmp_path):

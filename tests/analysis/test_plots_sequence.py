@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from sequence_rows import sequence_log, sequence_view
 
 from lmctr import ASTROConfig
+from lmctr.analysis import plots_sequence
 from lmctr.analysis.behavior_attention import BehaviorAttention
 from lmctr.analysis.plots_sequence import plot_behavior_attention, plot_compression
 from lmctr.scaling.compression import plan_compression
@@ -29,6 +30,15 @@ def test_plan(tmp_path, monkeypatch):
     for (x, y), name in zip(drawn, ("ratio", "measured_ratio", "flops", "measured_flops"), strict=True):
         assert x == [1, 2, 5]
         assert y == [by_degree[degree][name] for degree in x]
+
+
+def test_ticks_of_candidates_are_whole(tmp_path, monkeypatch):
+    point = {"ratio": 1.0, "measured_ratio": 1.0, "flops": 1.0, "measured_flops": 1.0}
+    plan = {"points": [{"num_candidates": 2, **point}, {"num_candidates": 3, **point}], "num_samples": 9}
+    kept = []
+    monkeypatch.setattr(plots_sequence, "save_figure", lambda figure, path: kept.append(figure) or path)
+    plot_compression(plan, tmp_path / "plan.png")
+    assert [tick for tick in kept[0].axes[0].get_xticks() if tick % 1] == []
 
 
 def measured(names=("play", "like"), like=0.3):

@@ -212,7 +212,7 @@ def test_one_class_when_a_run_is_measured(shop, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("data:\n\tname: x", "bad.yaml, line 2: not valid YAML"),
+        ("data:\n\tname: x", "start any token; YAML takes blanks, no tabs, to indent"),
         ("data: {name: x}\ndata: {name: y}", "bad.yaml, line 2: not valid YAML: key 'data' is given twice"),
         ("- data", "bad.yaml: a recipe is a mapping with the groups data, model, training, got ['data'] (list)"),
         ("", "bad.yaml: data.name is missing; accepted: text"),

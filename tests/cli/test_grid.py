@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -322,6 +323,19 @@ def test_in_python(finished, tmp_path):
     assert printed == [report.markdown()] == [(tmp_path / "out" / "small.md").read_text()]
     assert run_grid(GridRunOptions(str(path), output_dir=str(runs))) == 0
     assert all(find_spec(module) for module in PRELOADED)
+
+
+def test_a_script_without_a_guard_is_told(tmp_path):
+    write_grid(tmp_path, seeds=[0], points=[{"name": "plain"}])
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from lmctr.studies.grids.options import GridRunOptions\nfrom lmctr.studies.grids.run import run_grid\n"
+        "print(run_grid(GridRunOptions('grid.yaml', output_dir='runs')))\n"
+    )
+    ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ran.stderr.endswith('put its work under `if __name__ == "__main__":`\n')
+    assert "failed: plain seed 0: exit code 1 before its first line" in ran.stdout
+    assert ran.stdout.endswith("\n1\n")
 
 
 def test_a_second_grid_run_is_kept_out(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -463,6 +464,7 @@ def test_flops_of_saved_models(saved, tmp_path, capsys):
     assert (small["dense_parameters"], small["embedding_parameters"]) == (20 * 8 + 8 + 8 + 1 + 2 * 3 * 4, 18 * 4)
     line = next(line.split() for line in text.splitlines() if "large" in line)
     assert line[1:6] == ["dnn", "5", "50", "283.14k", "1.42M"]
+    assert re.search(r"FLOPs/request +dense params +embedding params\n", text)
     assert "FLOPs per request\n" in text
 
 

@@ -25,6 +25,8 @@ from lmctr.data.tables.load import table_source
 from lmctr.data.tables.store import TabularStore
 from lmctr.runs.find import is_data_file
 
+FAR = list(range(4_000_000_000, 4_000_000_000 + ROWS))  # 2096
+
 
 @pytest.mark.parametrize(
     ("name", "delimiter"),
@@ -310,6 +312,12 @@ def test_questions_where_it_is_not_sure(tmp_path):
         ({"ts": None}, {}, r"no column looks like the time .*--time COLUMN"),
         ({}, {"user": "usr"}, r"--user: unknown key 'usr'.*did you mean 'user_id'"),
         ({}, {"time": "click"}, "--time click: holds no times"),
+        (
+            {"ts": FAR},
+            {"time": "ts"},
+            r"--time ts: holds no times .*\(4000000000, .*from 1990 to today such as 1700000000",
+        ),
+        ({"ts": FAR}, {}, r"e.csv: ts holds no times .*from 1990 to today.*--time COLUMN.*--model deepfm"),
     ],
 )
 def test_errors(tmp_path, columns, given, says):
@@ -511,6 +519,11 @@ def test_what_is_no_log_is_a_table(tmp_path):
     guess = guess_files(tmp_path / "g.csv")
     assert guess.is_table
     assert re.search(r"table +no column looks like the time .*\(not sure\)", "\n".join(guess.lines()))
+    write(tmp_path / "far.csv", table(ts=FAR))
+    guess = guess_files(tmp_path / "far.csv")
+    assert re.search(
+        r"no time +ts +holds no times.*from 1990.*parted at random  \(not sure\)", "\n".join(guess.lines())
+    )
     file = write(tmp_path / "f.csv", table(ts=None))
     with pytest.raises(NoLogError, match=r"--model deepfm, without --item"):
         guess_log(file, given={"user": "user_id", "item": "item_id"})

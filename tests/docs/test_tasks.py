@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import warm
 
+import lmctr
 from lmctr.cli.main import main
 from lmctr.serving import SplitRetrievalModel
 
@@ -35,11 +36,40 @@ def test_the_export_page_as_written(tmp_path, monkeypatch):
     (command,) = re.findall(r"```bash\n(.*?)\n```", PAGE)
     assert main(["train", recipe, "--output_dir", "runs/din", *SHORT]) == 0
     assert main(shlex.split(command)[1:]) == 0
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    code, _ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
     exec(code, scope := {})
     assert scope["logits"].shape == (1, 2)
     assert np.isfinite(scope["logits"]).all()
     assert scope["time"] > 1_700_007_200
+
+
+def test_a_graph_without_lmctr_as_written(tmp_path, monkeypatch):
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    short = ["--data.options.num_rows", "2000", "--data.baselines", "false", "--training.epochs", "1"]
+    assert (
+        main(["train", "deepfm/synthetic", "--output-dir", "runs/deepfm", *short, "--training.use_cpu", "true"]) == 0
+    )
+    assert main(["export", "runs/deepfm", "--format", "onnx", "--output", "exported"]) == 0
+    _, code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    assert "lmctr" not in code
+    exec(code, scope := {})
+    run = lmctr.runs.load("runs/deepfm")
+    row = dict.fromkeys(field.source_column for field in run.processor.fields) | scope["row"]
+    np.testing.assert_allclose(scope["logits"], run.predict([row]), atol=1e-5)
+    assert (scope["inputs"]["input_ids"] > 1).sum() == 2
+
+
+def test_the_page_of_other_trainers_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ["--data.max_train_samples", "64", "--data.max_eval_samples", "64", "--training.stage1_epochs", "0"]
+    short += ["--training.stage2_epochs", "1", "--training.boosting_share", "0", "--data.baselines", "false"]
+    assert main(["train", "ctr_sink/quickstart", "--output-dir", "runs/quickstart", *short]) == 0
+    (code,) = re.findall(r"```python\n(.*?)```", (PAGES / "trainers.md").read_text(), flags=re.S)
+    exec(code, scope := {})
+    assert len(scope["statistics"]) > 10
+    assert (tmp_path / "out").is_dir()
 
 
 def test_the_page_of_retrieval_as_written(tmp_path, monkeypatch):

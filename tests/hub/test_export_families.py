@@ -122,9 +122,17 @@ def test_runs_whose_examples_stand_beside_random_requests(tmp_path, capsys):
     for run in (impressions, text, events):
         assert main(["export", str(run), "--format", "torch", "--output", str(run / "graph")]) == 0, run
         assert (run / "graph" / "model.pt2").is_file()
+    read = {run: json.loads((run / "graph" / "export.json").read_text()) for run in (impressions, text, events)}
+    columns = {run: {key: value.get("columns") for key, value in read[run]["input_details"].items()} for run in read}
+    sides = lmctr.runs.load(str(impressions)).processor
+    assert columns[impressions]["user_input_ids"] == [field.name for field in sides.user.fields if field.kind == "id"]
+    assert columns[impressions]["ad_input_ids"] == [field.name for field in sides.ad.fields if field.kind == "id"]
+    assert columns[impressions]["ad_mask"] is None
+    assert set(columns[text].values()) == {None}
     processor = AutoProcessor.from_pretrained(events / "graph")
     counted = RequestStatistics(processor, ItemStatistics.load(events / "graph" / "item_statistics.parquet"))
     history = event_request(3)["history"]
+    assert columns[events]["statistics"] == list(processor.statistics_reader.names)
     counted.extend(history)
     statistics = [[candidate["statistics"] for candidate in counted.fill([100, 101], 10**4)]]
     batch = processor([history], [[100, 101]], times=[10**4], statistics=statistics, return_tensors="pt")

@@ -8,6 +8,7 @@ import yaml
 from safetensors import SafetensorError
 from test_same_folder import TABLE, files_of
 
+from lmctr.cli import scaling as scaling_verb
 from lmctr.cli import train as train_verb
 from lmctr.cli.main import main
 
@@ -61,6 +62,38 @@ def test_a_full_disk_loses_nothing(disk, tmp_path, monkeypatch, capsys, shares):
         resize(100 << 20)
         assert main(WORDS) == 0
         assert files_of(folder / "run") == wanted, share
+
+
+def test_a_place_without_the_right_to_it_is_named(tmp_path, monkeypatch, capsys):
+    def told_of(path):
+        def run(args):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(train_verb, "run", run)
+        assert main(["train", str(tmp_path / "x.yaml")]) == 2
+        return capsys.readouterr().err
+
+    assert told_of(tmp_path / "p.csv.41.tmp") == (
+        f"error: {tmp_path / 'p.csv'}: may not be written (Permission denied); name another place by --output, or --output-dir where a "
+        "run is trained\n"
+    )
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may read everything
+    assert told_of(tmp_path) == f"error: {tmp_path}: may not be read (Permission denied)\n"
+
+
+@pytest.mark.parametrize(("words", "goes_on"), [
+    ("train x.yaml", "; the same command with --resume goes on"),
+    ("scaling ladder x.yaml", "; the same command goes on"),
+    ("scaling flops x", ""),
+])  # fmt: skip
+def test_what_goes_on_after_ctrl_c_says_so(words, goes_on, monkeypatch, capsys):
+    def run(args):
+        raise KeyboardInterrupt
+
+    for verb in (train_verb, scaling_verb):
+        monkeypatch.setattr(verb, "run", run)
+    assert main(words.split()) == 130
+    assert capsys.readouterr().err == f"interrupted{goes_on}\n"
 
 
 @pytest.mark.parametrize("error", [

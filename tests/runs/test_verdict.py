@@ -61,8 +61,8 @@ def test_a_baseline_that_leads_on_test_alone_is_named():
         ({"statistics": "basic"}, (0.6, 0.7), "data.statistics: full"),
         ({"statistics": ["full"]}, (0.6, 0.7), "more epochs"),
         ({"statistics": "full"}, (0.7, 0.6), "a lower training.learning_rate or fewer epochs"),
-        ({}, (0.6, 0.7, 0.65), "lmctr grid over"),
-        ({}, (), "lmctr grid over"),
+        ({}, (0.6, 0.7, 0.65), "lmctr search over"),
+        ({}, (), "lmctr search over"),
     ],
 )
 def test_what_to_try_next(data, evaluations, expected):

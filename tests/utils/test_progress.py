@@ -49,6 +49,12 @@ def counted(seconds=0.5, steps=10):
         time.sleep(seconds / steps)
 
 
+def test_one_thing_is_not_counted(soon, monkeypatch):
+    with progress.showing():
+        text = written(monkeypatch, False, lambda: counted(steps=1))
+    assert re.fullmatch(r"(counting: 0:0\d passed\n)+counting: done in 0:0\d\n", text)
+
+
 def test_lines_where_there_is_no_terminal(soon, monkeypatch):
     with progress.showing():
         text = written(monkeypatch, False, counted)

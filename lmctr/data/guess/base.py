@@ -34,6 +34,7 @@ _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _BY_CHANCE = 20  # rows that chance would put where there are none
 _OF_OBJECTS = "give their entries columns of their own"
 _NAMELESS = "has no name, as an index that pandas wrote; give it one to read it"
+_TIMES = "unix times from 1990 to today such as 1700000000, in s, ms, us or ns; ISO times such as 2024-03-01T12:00:00; dates such as 01.03.2024"
 _OF_REQUESTS = {"history", "candidates", "target", "ads"}
 
 
@@ -159,6 +160,10 @@ class Guesser:
             return None
         other = f"; {formats[1]} fits too, and spans more" if len(formats) > 1 else ""
         return f"times such as {texts[0].as_py()}, by {formats[0]}{other}", {"format": formats[0]}
+
+    def _no_times(self, name: str) -> str:
+        """What a column holds that `_time_of` found to be no times, and what are."""
+        return f"holds no times that can be told ({self._held(name)}); accepted are {_TIMES}"
 
     def _is_called_code(self, name: str, values: pa.Array) -> bool:
         """Whether a column's name says that it holds ids, and its values may be some: no fractions."""

@@ -127,17 +127,20 @@ class _LogGuesser(Guesser):
         kinds = {name: self._time_of(name) for name in order}
         if "time" in self.given and kinds[self.given["time"]] is None:
             raise ValueError(
-                f"--time {self.given['time']}: holds no times that can be told; write `unit` or `format` into a schema"
+                f"--time {self.given['time']}: {self._no_times(self.given['time'])}; others need `unit` or `format` in a schema"
             )
         good = [name for name in order if kinds[name] is not None]
         if not good:
+            if called := [name for name in self.left if name in self.events.called("time")]:
+                told = f"{self.events.path}: {called[0]} {self._no_times(called[0])}. State another column: --time COLUMN.{self._otherwise()}"
+                raise NoLogError(told, "--time")
             raise self._absent("time", "unix seconds, milliseconds, ISO times")
         good.sort(key=self._describes_id)  # stable; when an item was released is no time of an event
         sure = good[0] in self.events.called("time") or len(good) == 1
         column = self._take("time", good[0], kinds[good[0]][0], sure)
         if kinds[column] is None:
             raise ValueError(
-                f"{self.events.path}, column {column!r}: holds no times that can be told; write `unit` or `format` into a schema"
+                f"{self.events.path}, column {column!r}: {self._no_times(column)}; others need `unit` or `format` in a schema"
             )
         return {"column": column, **kinds[column][1]} if kinds[column][1] else column
 

@@ -147,7 +147,7 @@ class _TableGuesser(Guesser):
         for name in [wanted] if wanted else [name for name in self.events.named("time") if name in self.left]:
             why, keys = self._time_of(name) or (None, {})
             if why is None and wanted:
-                raise ValueError(f"--time {name}: holds no times that can be told; write `time` into a table's schema")
+                raise ValueError(f"--time {name}: {self._no_times(name)}; others need `time` in a table's schema")
             if why is None or not (wanted or name in self.events.called("time") or self._is_in_order(name)):
                 continue
             self.left.remove(name)
@@ -156,6 +156,9 @@ class _TableGuesser(Guesser):
             if keys:  # a format of texts, or a unit of numbers
                 (schema["time_format"],) = keys.values()
             return
+        for name in self.left:
+            if name in self.events.called("time") and self._time_of(name) is None:
+                self._say("no time", name, f"{self._no_times(name)}; the rows are parted at random", sure=False)
 
     def _is_in_order(self, name: str) -> bool:
         """Whether the rows stand in the order of the column, as those of events do, and those of people not in that of their birth dates."""

@@ -64,12 +64,18 @@ class GridRunner:
     """One `lmctr grid run`.
 
     Args:
-        grid: the checked grid, with the chosen points.
+        grid: the checked grid, with the chosen points. A script that trains it has its work under `if __name__ == "__main__":`.
         options: how the runs are trained.
         say: prints a line; default: those of progress by [`~lmctr.utils.progress.say`].
     """
 
     def __init__(self, grid: Grid, options: RunnerOptions, say: Callable[[str], None] | None = None):
+        if getattr(
+            multiprocessing.current_process(), "_inheriting", False
+        ):  # a run's process reads the script that began it
+            raise RuntimeError(
+                'the runs are processes that read this script again: put its work under `if __name__ == "__main__":`'
+            )
         if options.max_minutes is not None and options.max_minutes <= 0:
             raise ValueError(f"--max-minutes must be greater than 0, got {options.max_minutes:g}")
         self.grid, self.options = grid, options
@@ -283,6 +289,8 @@ def _last_error(log: Path, code: int) -> str:
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"ended by {signal.Signals(-code).name}"
+    if not log.exists():
+        return f"exit code {code} before its first line; what it said stands above"
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     begun = max((number for number, line in enumerate(lines) if line.startswith("$ lmctr ")), default=-1)
     lines = lines[begun + 1 :]
