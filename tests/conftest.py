@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 
 import pytest
 
@@ -13,6 +14,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # What tests write need not outlive the machine: a run syncs some seventy files, for milliseconds each. A wrong handle is an error still.
 os.fsync = lambda handle: os.fstat(handle) and None
+
+# Until all is imported and collected, next to nothing is garbage.
+gc.disable()
 
 
 def pytest_addoption(parser):
@@ -29,10 +33,31 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
-def pytest_collection_finish():
-    """Collections of garbage, one or more in each training, need not go through all that was imported and collected: half a second each."""
-    gc.collect()
+_seen = 0  # modules when objects were last left out of collections
+
+
+def _freeze():
+    global _seen
     gc.freeze()
+    _seen = len(sys.modules)
+
+
+def pytest_collection_finish():
+    """Collections of garbage, one or more in each training, need not go through all that was imported and collected: half a second each.
+
+    Nor need there be one for each 700 objects: graphs of torch are made of millions, none of them garbage.
+    """
+    _freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """As above for what the tests imported on their way."""
+    if len(sys.modules) > _seen + 50:
+        gc.collect()
+        _freeze()
 
 
 def pytest_collection_modifyitems(config, items):
