@@ -11,11 +11,12 @@ import runpy
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 import weakref
-from multiprocessing import forkserver
+from multiprocessing import forkserver, reduction
 
 from lmctr.studies.grids.run import PRELOADED
 
@@ -43,10 +44,12 @@ def _become(words, environment, folder, files, own_group):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    for number, file in zip((1, 2), files, strict=True):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, file in files.items():
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if isinstance(file, str) else file
         os.dup2(descriptor, number)
         os.close(descriptor)
+        if number == 0:
+            sys.stdin = open(0, closefd=False)
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [path for path in paths if path not in sys.path]
     if "HF_ENDPOINT" in environment:
@@ -102,6 +105,16 @@ def _serve(context):
             os.environ["PYTHONPATH"] = before
 
 
+def _started(words, environment, files, folder=None, own_group=False):
+    context = multiprocessing.get_context("forkserver")
+    _serve(context)
+    environment = dict(os.environ if environment is None else environment)
+    given = ([str(word) for word in words], environment, str(folder or os.getcwd()), files, own_group)
+    process = context.Process(target=_become, args=given)
+    process.start()
+    return process
+
+
 class Command:
     """A command that was started, with what of `subprocess` the tests use; `out` and `err` (`stdout`, `stderr`) are its output so far."""
 
@@ -111,12 +124,7 @@ class Command:
         self.files = [os.path.join(place, name) for name in ("out", "err")]
         for file in self.files:
             open(file, "w").close()
-        context = multiprocessing.get_context("forkserver")
-        _serve(context)
-        environment = dict(os.environ if environment is None else environment)
-        given = ([str(word) for word in words], environment, str(folder or os.getcwd()), self.files, own_group)
-        self.process = context.Process(target=_become, args=given)
-        self.process.start()
+        self.process = _started(words, environment, dict(zip((1, 2), self.files)), folder, own_group)
         self.pid = self.process.pid
 
     def __repr__(self):
@@ -193,3 +201,73 @@ def launch(*words, processes=2, environment=None, **options):
         Command(words, environment={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **options)
         for rank in range(processes)
     ]
+
+
+class _Passed:
+    """The number of an open file, in the process that is started."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        return _received, (reduction.DupFd(self.number),)
+
+
+def _received(passed):
+    return passed.detach()
+
+
+class Popen:
+    """What `subprocess.Popen` gives for a Python program whose errors go to a file, with pipes of text."""
+
+    def __init__(self, command, stdin=None, stdout=None, stderr=None, text=True, env=None):
+        assert command[0] == sys.executable
+        assert text
+        self.stdin = self.stdout = None
+        files, inner = {2: _Passed(stderr.fileno())}, []
+        for number, wanted, mode in ((0, stdin, "w"), (1, stdout, "r")):
+            if wanted == subprocess.PIPE:
+                ends = os.pipe() if number else os.pipe()[::-1]  # the outer one first
+                setattr(self, ("stdin", "stdout")[number], open(ends[0], mode))
+                files[number] = _Passed(ends[1])
+                inner.append(ends[1])
+        self._process = _started(command[1:], env, files)
+        for number in inner:
+            os.close(number)
+        self.pid, self.kill, self.terminate = self._process.pid, self._process.kill, self._process.terminate
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def poll(self):
+        return self.returncode
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("", timeout)
+        return self.returncode
+
+    def communicate(self, input=None):
+        if self.stdin is not None:
+            with self.stdin:
+                self.stdin.write(input or "")
+        with self.stdout:
+            out = self.stdout.read()
+        self.wait()
+        return out, None
+
+
+class Subprocess:
+    """Stands for the module `subprocess` in a module that starts Python programs."""
+
+    PIPE, Popen = subprocess.PIPE, Popen
+
+    @staticmethod
+    def run(command, input="", capture_output=True, text=True, check=False, env=None):
+        with tempfile.TemporaryFile("w+") as errors:
+            process = Popen(command, subprocess.PIPE, subprocess.PIPE, errors, text, env)
+            out, _ = process.communicate(input)
+            errors.seek(0)
+            return subprocess.CompletedProcess(command, process.returncode, out, errors.read())
