@@ -4,19 +4,25 @@
 those of a process of its own. What start-up itself does is tested with real interpreters.
 """
 
+import atexit
+import contextlib
+import functools
 import importlib
-import multiprocessing
+import json
+import multiprocessing.connection
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
-from multiprocessing import forkserver, reduction
+from multiprocessing import forkserver, popen_forkserver, reduction
+from pathlib import Path
 
 from lmctr.studies.grids.run import PRELOADED
 
@@ -49,7 +55,7 @@ def _become(words, environment, folder, files, own_group):
         os.dup2(descriptor, number)
         os.close(descriptor)
         if number == 0:
-            sys.stdin = open(0, closefd=False)
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [path for path in paths if path not in sys.path]
     if "HF_ENDPOINT" in environment:
@@ -105,16 +111,6 @@ def _serve(context):
             os.environ["PYTHONPATH"] = before
 
 
-def _started(words, environment, files, folder=None, own_group=False):
-    context = multiprocessing.get_context("forkserver")
-    _serve(context)
-    environment = dict(os.environ if environment is None else environment)
-    given = ([str(word) for word in words], environment, str(folder or os.getcwd()), files, own_group)
-    process = context.Process(target=_become, args=given)
-    process.start()
-    return process
-
-
 class Command:
     """A command that was started, with what of `subprocess` the tests use; `out` and `err` (`stdout`, `stderr`) are its output so far."""
 
@@ -124,7 +120,13 @@ class Command:
         self.files = [os.path.join(place, name) for name in ("out", "err")]
         for file in self.files:
             open(file, "w").close()
-        self.process = _started(words, environment, dict(zip((1, 2), self.files)), folder, own_group)
+        context = multiprocessing.get_context("forkserver")
+        _serve(context)
+        environment = dict(os.environ if environment is None else environment)
+        files = dict(zip((1, 2), self.files, strict=True))
+        given = ([str(word) for word in words], environment, str(folder or os.getcwd()), files, own_group)
+        self.process = context.Process(target=_become, args=given)
+        self.process.start()
         self.pid = self.process.pid
 
     def __repr__(self):
@@ -203,8 +205,67 @@ def launch(*words, processes=2, environment=None, **options):
     ]
 
 
+CLIENT = """
+import json, os, signal, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(sys.argv[1])
+    asked = json.dumps([sys.argv[2:], dict(os.environ), os.getcwd()]).encode()
+    socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
+    server.sendall(asked)
+    code = int.from_bytes(server.recv(8), "big", signed=True)
+if code < 0:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@functools.cache
+def python():
+    """Path of a program that does what `sys.executable` does, for what others start: what it is given runs in a fork, which ends with it."""
+    _serve(multiprocessing.get_context("forkserver"))
+    place = tempfile.TemporaryDirectory()
+    atexit.register(place.cleanup)
+    folder = Path(place.name)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(folder / "socket"))
+    listening.listen()
+    (folder / "client.py").write_text(CLIENT)
+    words = map(shlex.quote, (sys.executable, "-IS", str(folder / "client.py"), str(folder / "socket")))
+    (folder / "python").write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
+    (folder / "python").chmod(0o755)
+
+    def accept():
+        while True:
+            threading.Thread(target=_answer, args=(listening.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return str(folder / "python")
+
+
+def _answer(client):
+    """Starts what a client asks for, and tells it the exit code; a client that has gone is not waited for."""
+    with client, client.makefile("rb") as asking:
+        head, files, *_ = socket.recv_fds(client, 8, 3)
+        words, environment, folder = json.loads(asking.read(int.from_bytes(head, "big")))
+        words = [word for number, word in enumerate(words) if number or word != "-u"]
+        passed = {number: _Passed(file) for number, file in enumerate(files)}
+        process = multiprocessing.get_context("forkserver").Process(
+            target=_become, args=(words, environment, folder, passed, False)
+        )
+        started = popen_forkserver.Popen(
+            process
+        )  # not by `start`, after which other threads may ask for its exit code
+        for file in files:
+            os.close(file)
+        if started.sentinel not in multiprocessing.connection.wait([started.sentinel, client]):
+            started.kill()
+        with contextlib.suppress(BrokenPipeError):
+            client.sendall(started.wait().to_bytes(8, "big", signed=True))
+
+
 class _Passed:
-    """The number of an open file, in the process that is started."""
+    """An open file, whose number it is in the process that is started."""
 
     def __init__(self, number):
         self.number = number
@@ -215,59 +276,3 @@ class _Passed:
 
 def _received(passed):
     return passed.detach()
-
-
-class Popen:
-    """What `subprocess.Popen` gives for a Python program whose errors go to a file, with pipes of text."""
-
-    def __init__(self, command, stdin=None, stdout=None, stderr=None, text=True, env=None):
-        assert command[0] == sys.executable
-        assert text
-        self.stdin = self.stdout = None
-        files, inner = {2: _Passed(stderr.fileno())}, []
-        for number, wanted, mode in ((0, stdin, "w"), (1, stdout, "r")):
-            if wanted == subprocess.PIPE:
-                ends = os.pipe() if number else os.pipe()[::-1]  # the outer one first
-                setattr(self, ("stdin", "stdout")[number], open(ends[0], mode))
-                files[number] = _Passed(ends[1])
-                inner.append(ends[1])
-        self._process = _started(command[1:], env, files)
-        for number in inner:
-            os.close(number)
-        self.pid, self.kill, self.terminate = self._process.pid, self._process.kill, self._process.terminate
-
-    @property
-    def returncode(self):
-        return self._process.exitcode
-
-    def poll(self):
-        return self.returncode
-
-    def wait(self, timeout=None):
-        self._process.join(timeout)
-        if self.returncode is None:
-            raise subprocess.TimeoutExpired("", timeout)
-        return self.returncode
-
-    def communicate(self, input=None):
-        if self.stdin is not None:
-            with self.stdin:
-                self.stdin.write(input or "")
-        with self.stdout:
-            out = self.stdout.read()
-        self.wait()
-        return out, None
-
-
-class Subprocess:
-    """Stands for the module `subprocess` in a module that starts Python programs."""
-
-    PIPE, Popen = subprocess.PIPE, Popen
-
-    @staticmethod
-    def run(command, input="", capture_output=True, text=True, check=False, env=None):
-        with tempfile.TemporaryFile("w+") as errors:
-            process = Popen(command, subprocess.PIPE, subprocess.PIPE, errors, text, env)
-            out, _ = process.communicate(input)
-            errors.seek(0)
-            return subprocess.CompletedProcess(command, process.returncode, out, errors.read())
