@@ -16,6 +16,7 @@ import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -276,3 +277,48 @@ class _Passed:
 
 def _received(passed):
     return passed.detach()
+
+
+FRESH = """
+import json, os, sys, traceback
+sys.path.pop(0)  # the working folder
+import pandas, pyarrow.dataset, scipy.stats, sklearn.ensemble, torch, transformers.trainer, transformers.models.auto.modeling_auto
+for line in sys.stdin:
+    code, environment, files = json.loads(line)
+    if not (child := os.fork()):
+        for number, file in enumerate(files, 1):
+            os.dup2(os.open(file, os.O_WRONLY), number)
+        os.environ.clear()
+        os.environ.update(environment)
+        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        sys.path[:0] = ["", *(path for path in paths if path not in sys.path)]
+        sys.argv, status = ["-c"], 0
+        try:
+            exec(code, {"__name__": "__main__"})
+        except SystemExit as ended:
+            status = ended.code or 0
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@functools.cache
+def _fresh():
+    server = subprocess.Popen([sys.executable, "-c", FRESH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(server.communicate)
+    return server
+
+
+def fresh(code, environment=None):
+    """`python -c CODE` by a fork of a process that has imported torch and transformers, and nothing of lmctr."""
+    server = _fresh()
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        asked = [code, dict(os.environ if environment is None else environment), [out.name, err.name]]
+        server.stdin.write(json.dumps(asked) + "\n")
+        server.stdin.flush()
+        return subprocess.CompletedProcess(code, int(server.stdout.readline()), out.read(), err.read())
