@@ -1,6 +1,7 @@
 """Makes the helper modules of this folder importable from the tests in its subfolders, and keeps threads few."""
 
 import gc
+import logging
 import os
 import sys
 
@@ -50,6 +51,8 @@ def pytest_collection_finish():
     _freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
+    # pytest listens to every logger; torch writes down each step of a trace, with the stack at it, where somebody listens to this one.
+    logging.getLogger("torch.__trace").addHandler = lambda handler: None
 
 
 @pytest.hookimpl(trylast=True)
