@@ -1,5 +1,7 @@
 """Makes the helper modules of this folder importable from the tests in its subfolders, and keeps threads few."""
 
+import copy
+import functools
 import gc
 import logging
 import os
@@ -51,8 +53,20 @@ def pytest_collection_finish():
     _freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
+    _remember()
     # pytest listens to every logger; torch writes down each step of a trace, with the stack at it, where somebody listens to this one.
     logging.getLogger("torch.__trace").addHandler = lambda handler: None
+
+
+def _remember():
+    """What is found out time and again in a process of many trainings: packages that are not there, and what the same recipes hold."""
+    packages = sys.modules.get("accelerate.utils.imports")
+    if packages is not None:  # at each step
+        packages._is_package_available = functools.cache(packages._is_package_available)
+    files = sys.modules.get("lmctr.utils.files")
+    if files is not None:
+        parse = functools.lru_cache(1000)(files.parse_yaml)
+        files.parse_yaml = lambda text, where: copy.deepcopy(parse(text, where))
 
 
 @pytest.hookimpl(trylast=True)
