@@ -7,13 +7,12 @@ needs the Auto classes imports `lmctr.auto` itself. The public names are importe
 """
 
 import sys
-from importlib import import_module
 from pathlib import PurePath
 from typing import Any
 
 from lmctr import _moved
 from lmctr.models.families import add_installed, public_classes
-from lmctr.utils.lazy import load_target
+from lmctr.utils.lazy import imported, load_target
 
 __version__ = "0.1.0"
 
@@ -56,8 +55,8 @@ def __getattr__(name: str) -> Any:
     places = _NAMES | public_classes()
     if name not in places and name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module("lmctr.auto")
-    value = load_target(places[name]) if name in places else import_module(f"{__name__}.{name}")
+    imported("lmctr.auto")
+    value = load_target(places[name]) if name in places else imported(f"{__name__}.{name}")
     globals()[name] = value
     return value
 
@@ -82,4 +81,4 @@ add_installed()
 if "lmctr.auto" in sys.modules:  # imported by one of them
     load_target("lmctr.auto:register_all")()
 if not _is_command_line():
-    import_module("lmctr.runs.pipeline")  # and by it lmctr.auto
+    imported("lmctr.runs.pipeline")  # and by it lmctr.auto

@@ -1,7 +1,11 @@
 """Makes the helper modules of this folder importable from the tests in its subfolders, and keeps threads few."""
 
+import copy
+import functools
 import gc
+import logging
 import os
+import sys
 
 import pytest
 
@@ -13,6 +17,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # What tests write need not outlive the machine: a run syncs some seventy files, for milliseconds each. A wrong handle is an error still.
 os.fsync = lambda handle: os.fstat(handle) and None
+
+# Until all is imported and collected, next to nothing is garbage.
+gc.disable()
 
 
 def pytest_addoption(parser):
@@ -29,10 +36,45 @@ def pytest_xdist_make_scheduler(config, log):
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
-def pytest_collection_finish():
-    """Collections of garbage, one or more in each training, need not go through all that was imported and collected: half a second each."""
-    gc.collect()
+_seen = 0  # modules when objects were last left out of collections
+
+
+def _freeze():
+    global _seen
     gc.freeze()
+    _seen = len(sys.modules)
+
+
+def pytest_collection_finish():
+    """Collections of garbage, one or more in each training, need not go through all that was imported and collected: half a second each.
+
+    Nor need there be one for each 700 objects: graphs of torch are made of millions, none of them garbage.
+    """
+    _freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
+    _remember()
+    # pytest listens to every logger; torch writes down each step of a trace, with the stack at it, where somebody listens to this one.
+    logging.getLogger("torch.__trace").addHandler = lambda handler: None
+
+
+def _remember():
+    """What is found out time and again in a process of many trainings: packages that are not there, and what the same recipes hold."""
+    packages = sys.modules.get("accelerate.utils.imports")
+    if packages is not None:  # at each step
+        packages._is_package_available = functools.cache(packages._is_package_available)
+    files = sys.modules.get("lmctr.utils.files")
+    if files is not None:
+        parse = functools.lru_cache(1000)(files.parse_yaml)
+        files.parse_yaml = lambda text, where: copy.deepcopy(parse(text, where))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """As above for what the tests imported on their way."""
+    if len(sys.modules) > _seen + 50:
+        gc.collect()
+        _freeze()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -174,6 +174,8 @@ class CTRModelTesterMixin:
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
         for _ in range(100):
             loss = model(**batch).loss
+            if loss.item() < 0.02:  # well below what is asked for
+                break
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

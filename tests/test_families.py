@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoProcessor, PreTrainedConfig
@@ -253,12 +254,15 @@ def test_a_family_of_an_installed_package(tmp_path):
         "print([str(one.message) for one in told if 'broken' in str(one.message)])\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    done = warm.fresh(code, environment)
+    assert done.returncode == 0, done.stderr
     first, second = done.stdout.strip().splitlines()
     assert first == "MineForCTR True"
     assert "the model family 'broken' (no_such_module:FAMILY) is left out: No module named 'no_such_module'" in second
-    keys = [sys.executable, "-W", "ignore", "-m", "lmctr", "train", "--list-keys", "mine"]
-    done = subprocess.run(keys, capture_output=True, text=True, env=environment, check=True)
+    words = ["lmctr", "train", "--list-keys", "mine"]
+    code = f"import sys; sys.argv = {words}; from lmctr.__main__ import main; assert 'lmctr.auto' not in sys.modules; sys.exit(main())"
+    done = warm.fresh(code, environment)
+    assert done.returncode == 0, done.stderr
     assert "hidden_units" in done.stdout
 
 
@@ -295,29 +299,26 @@ def test_no_other_file_lists_families():
     assert list(found) in ([], ["models/families.py"])
 
 
-def python(code):
-    """What a fresh interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip()
-
-
 def test_a_bare_import_registers_the_families(tmp_path):
     lmctr.DeepFMForCTR(lmctr.DeepFMConfig(vocab_sizes=[5, 5], hidden_units=[4])).save_pretrained(tmp_path)
     code = (
         "import lmctr; from transformers import AutoConfig, AutoModel; "
         f"print(type(AutoConfig.from_pretrained({str(tmp_path)!r})).__name__, type(AutoModel.from_pretrained({str(tmp_path)!r})).__name__)"
     )
-    assert python(code) == "DeepFMConfig DeepFMModel"
+    done = warm.fresh(code)
+    assert done.stdout.strip() == "DeepFMConfig DeepFMModel", done.stderr
 
 
-@pytest.mark.parametrize("use", ["lmctr.DINConfig", "lmctr.runs"])
-def test_any_use_registers_the_families_where_the_import_did_not(use):
+def test_any_use_registers_the_families_where_the_import_did_not():
     code = (
-        "import sys; sys.argv = ['lmctr']; import lmctr; assert 'torch' not in sys.modules; "
-        f"{use}; from transformers import AutoConfig; print(type(AutoConfig.for_model('din')).__name__)"
+        "import os, sys; sys.argv = ['lmctr']; import lmctr; assert 'torch' not in sys.modules\n"
+        "import transformers.image_processing_utils, transformers.models.auto.modeling_auto\n"  # once for both
+        "from transformers import AutoConfig; assert 'lmctr.auto' not in sys.modules\n"
+        "if not (child := os.fork()):\n    lmctr.DINConfig\nelse:\n    os.waitpid(child, 0); lmctr.runs\n"
+        "print(type(AutoConfig.for_model('din')).__name__, flush=True)"
     )
-    assert python(code) == "DINConfig"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["DINConfig"] * 2, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The walls of the package: who may import whom, what stands where. docs/architecture.md draws them."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -55,10 +56,15 @@ def place_of(path):
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
 def imports_of(path, with_types=True):
     """(line, module) of every import in a file, relative ones resolved."""
     package = ["lmctr", *path.relative_to(ROOT).parent.parts]
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     skipped = set()
     if not with_types:
         for node in ast.walk(tree):
@@ -94,7 +100,7 @@ def unit_of_file(path):
 def test_extras_are_imported_when_they_are_used():
     found = []
     for path in FILES:
-        body = ast.parse(path.read_text()).body
+        body = tree_of(path).body
         for node in [*body, *(inner for outer in body if isinstance(outer, ast.Try) for inner in outer.body)]:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
@@ -182,7 +188,7 @@ def test_no_circles_among_files():
 def test_a_public_class_is_defined_once():
     places = defaultdict(list)
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(place_of(path))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
@@ -199,7 +205,7 @@ def test_files_are_short():
 def statements(path):
     """(line number, text) of the lines of a file's functions and methods, without signatures, docstrings, blank lines and comments."""
     lines, wanted = path.read_text().splitlines(), set()
-    for node in ast.walk(ast.parse("\n".join(lines))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             body = node.body[ast.get_docstring(node) is not None :]
             wanted.update(line for part in body for line in range(part.lineno, part.end_lineno + 1))
@@ -333,7 +339,7 @@ def rows_read(tree, tables):
 
 def test_only_the_table_bank_reads_rows_of_a_table():
     """So that a table whose rows lie on several processes is a table like any other."""
-    trees = {path: ast.parse(path.read_text()) for path in FILES}
+    trees = {path: tree_of(path) for path in FILES}
     tables = table_names(trees.values())
     assert {"table", "items", "bank"} <= tables
     bank = ROOT / "models" / "common" / "table_bank.py"

@@ -1,10 +1,10 @@
 """Import paths of 0.1.0 that users may have."""
 
 import importlib
-import subprocess
 import sys
 
 import pytest
+import warm
 
 import lmctr
 from lmctr import _moved
@@ -163,7 +163,7 @@ def test_names_out_of_an_old_module_are_the_same():
         "print(old is new, lmctr.data.sequence_processor.SequenceProcessor is lmctr.SequenceProcessor, "
         "[name for name in sys.modules if name.startswith('lmctr.cli.views')], 'lmctr.runs.inputs.text_build' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.fresh(code)
     assert done.stdout.split("\n")[0] == "True True ['lmctr.cli.views', 'lmctr.cli.views.text_build'] True", (
         done.stderr
     )
@@ -181,5 +181,5 @@ def test_the_package_itself_uses_no_old_path():
         "names = [module.name for module in pkgutil.walk_packages(lmctr.__path__, 'lmctr.')]\n"
         "print(all(map(importlib.import_module, names)), len(names) > 100)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.fresh(code)
     assert done.stdout.strip() == "True True", done.stderr[-2000:]

@@ -4,18 +4,26 @@
 those of a process of its own. What start-up itself does is tested with real interpreters.
 """
 
+import atexit
+import contextlib
+import functools
 import importlib
-import multiprocessing
+import json
+import multiprocessing.connection
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
-from multiprocessing import forkserver
+from multiprocessing import forkserver, popen_forkserver, reduction
+from pathlib import Path
 
 from lmctr.studies.grids.run import PRELOADED
 
@@ -43,10 +51,12 @@ def _become(words, environment, folder, files, own_group):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    for number, file in zip((1, 2), files, strict=True):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, file in files.items():
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if isinstance(file, str) else file
         os.dup2(descriptor, number)
         os.close(descriptor)
+        if number == 0:
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = [path for path in paths if path not in sys.path]
     if "HF_ENDPOINT" in environment:
@@ -114,7 +124,8 @@ class Command:
         context = multiprocessing.get_context("forkserver")
         _serve(context)
         environment = dict(os.environ if environment is None else environment)
-        given = ([str(word) for word in words], environment, str(folder or os.getcwd()), self.files, own_group)
+        files = dict(zip((1, 2), self.files, strict=True))
+        given = ([str(word) for word in words], environment, str(folder or os.getcwd()), files, own_group)
         self.process = context.Process(target=_become, args=given)
         self.process.start()
         self.pid = self.process.pid
@@ -193,3 +204,121 @@ def launch(*words, processes=2, environment=None, **options):
         Command(words, environment={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **options)
         for rank in range(processes)
     ]
+
+
+CLIENT = """
+import json, os, signal, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(sys.argv[1])
+    asked = json.dumps([sys.argv[2:], dict(os.environ), os.getcwd()]).encode()
+    socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
+    server.sendall(asked)
+    code = int.from_bytes(server.recv(8), "big", signed=True)
+if code < 0:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@functools.cache
+def python():
+    """Path of a program that does what `sys.executable` does, for what others start: what it is given runs in a fork, which ends with it."""
+    _serve(multiprocessing.get_context("forkserver"))
+    place = tempfile.TemporaryDirectory()
+    atexit.register(place.cleanup)
+    folder = Path(place.name)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(folder / "socket"))
+    listening.listen()
+    (folder / "client.py").write_text(CLIENT)
+    words = map(shlex.quote, (sys.executable, "-IS", str(folder / "client.py"), str(folder / "socket")))
+    (folder / "python").write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
+    (folder / "python").chmod(0o755)
+
+    def accept():
+        while True:
+            threading.Thread(target=_answer, args=(listening.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return str(folder / "python")
+
+
+def _answer(client):
+    """Starts what a client asks for, and tells it the exit code; a client that has gone is not waited for."""
+    with client, client.makefile("rb") as asking:
+        head, files, *_ = socket.recv_fds(client, 8, 3)
+        words, environment, folder = json.loads(asking.read(int.from_bytes(head, "big")))
+        words = [word for number, word in enumerate(words) if number or word != "-u"]
+        passed = {number: _Passed(file) for number, file in enumerate(files)}
+        process = multiprocessing.get_context("forkserver").Process(
+            target=_become, args=(words, environment, folder, passed, False)
+        )
+        started = popen_forkserver.Popen(
+            process
+        )  # not by `start`, after which other threads may ask for its exit code
+        for file in files:
+            os.close(file)
+        if started.sentinel not in multiprocessing.connection.wait([started.sentinel, client]):
+            started.kill()
+        with contextlib.suppress(BrokenPipeError):
+            client.sendall(started.wait().to_bytes(8, "big", signed=True))
+
+
+class _Passed:
+    """An open file, whose number it is in the process that is started."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        return _received, (reduction.DupFd(self.number),)
+
+
+def _received(passed):
+    return passed.detach()
+
+
+FRESH = """
+import json, os, sys, traceback
+sys.path.pop(0)  # the working folder
+import pandas, pyarrow.dataset, scipy.stats, sklearn.ensemble, torch, transformers.trainer, transformers.models.auto.modeling_auto
+for line in sys.stdin:
+    code, environment, files = json.loads(line)
+    if not (child := os.fork()):
+        for number, file in enumerate(files, 1):
+            os.dup2(os.open(file, os.O_WRONLY), number)
+        os.environ.clear()
+        os.environ.update(environment)
+        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        sys.path[:0] = ["", *(path for path in paths if path not in sys.path)]
+        sys.argv, status = ["-c"], 0
+        try:
+            exec(code, {"__name__": "__main__"})
+        except SystemExit as ended:
+            status = ended.code or 0
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@functools.cache
+def _fresh():
+    server = subprocess.Popen([sys.executable, "-c", FRESH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(server.communicate)
+    return server
+
+
+def fresh(code, environment=None):
+    """`python -c CODE` by a fork of a process that has imported torch and transformers, and nothing of lmctr."""
+    server = _fresh()
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        asked = [code, dict(os.environ if environment is None else environment), [out.name, err.name]]
+        server.stdin.write(json.dumps(asked) + "\n")
+        server.stdin.flush()
+        return subprocess.CompletedProcess(code, int(server.stdout.readline()), out.read(), err.read())

@@ -10,6 +10,7 @@ from lmctr.cli.main import main
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_processes")
 def test_features_are_measured(tmp_path, capsys):
     argv = ["benchmark", "features", "--rows", "3000", "--categorical", "3", "--numeric", "2", "--vocab-size", "200"]
     argv += ["--repeats", "1", "--batch-size", "512", "--output", str(tmp_path / "out.json")]

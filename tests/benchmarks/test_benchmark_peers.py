@@ -127,6 +127,7 @@ def test_own_recipes_are_accepted(family):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_processes")
 def test_own_arms_train_in_turns(tmp_path, capsys):
     out = tmp_path / "peers.json"
     words = [
@@ -153,6 +154,7 @@ def test_own_arms_train_in_turns(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_processes")
 def test_own_arms_from_csv_files(tmp_path, capsys):
     """Trained on the files as on the table that they were written from, but for the numbers' scale."""
     out = tmp_path / "peers.json"

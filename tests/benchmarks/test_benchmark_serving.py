@@ -11,6 +11,7 @@ from lmctr.benchmarks.options import ServingBenchmark
 from lmctr.cli.main import main
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_the_command_measures_a_server(tmp_path, capsys):
     output = tmp_path / "serving.json"
     assert main(["benchmark", "serving", "--quick", "--threads", "1", "--output", str(output)]) == 0

@@ -111,6 +111,7 @@ def test_the_peak_is_that_of_the_measured_process():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_processes")
 def test_the_command_prints_and_writes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(benchmark_train, "MEMORY_ARMS", ("padded", "on"))  # each takes a process of its own
     output = tmp_path / "out" / "train.json"

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -41,13 +40,13 @@ def lmctr_process():
 def lmctr_launch():
     """Runs `lmctr ...` as the two processes of a launch on CPUs, and returns what was printed.
 
-    The launchers themselves take ten seconds of imports; `launcher` names one that shall run.
+    `launcher`: the one that shall run, instead of the processes themselves with the environment that it gives to them.
     """
 
     def start(*words, launcher=None):
         if launcher is not None:
-            words = [sys.executable, *launcher, "-m", "lmctr", *map(str, words)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            words = [warm.python(), *launcher, "-m", "lmctr", *map(str, words)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": warm.python()}
             done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
             assert done.returncode == 0, done.stderr[-3000:]
             return done.stdout

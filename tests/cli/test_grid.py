@@ -5,8 +5,11 @@ import json
 import os
 import shutil
 import signal
+<<<<<<< HEAD
 import subprocess
 import sys
+=======
+>>>>>>> suite
 import time
 from importlib.util import find_spec
 
@@ -350,7 +353,7 @@ def test_a_second_grid_run_is_kept_out(tmp_path, capsys):
 @pytest.mark.slow
 def test_the_launcher_starts_a_process_of_its_own(tmp_path):
     path, runs = write_grid(tmp_path, seeds=[1]), tmp_path / "runs"
-    words = ["grid", "run", str(path), "--output_dir", str(runs), "--only", "plain", "--launcher", sys.executable]
+    words = ["grid", "run", str(path), "--output_dir", str(runs), "--only", "plain", "--launcher", warm.python()]
     assert main(words) == 0
     assert states(path, runs)["plain seed 1"] == DONE
 

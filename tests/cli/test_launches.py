@@ -67,10 +67,10 @@ def test_a_launch_stopped_inside_an_epoch_ends_as_if_it_had_not(recipe_file, tmp
     assert ends[0] == ends[1]
 
 
-def launched(recipe_file, folder, config, *words):
+def launched(python, recipe_file, folder, config, *words):
     """`accelerate launch` itself with a shipped configuration, on two CPU processes."""
     launcher = [
-        sys.executable,
+        python,
         "-m",
         "accelerate.commands.accelerate_cli",
         "launch",
@@ -79,7 +79,7 @@ def launched(recipe_file, folder, config, *words):
     ]
     launcher += ["--num-processes", "2", "--mixed-precision", "no", "--main-process-port", "0"]
     words = ["-m", "lmctr", "train", recipe_file, "--output-dir", folder, "--data.baselines", "false", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python}  # of the processes that it starts
     return subprocess.run(
         [*map(str, launcher), *map(str, words)], env=environment, capture_output=True, text=True, timeout=240
     )
@@ -87,11 +87,11 @@ def launched(recipe_file, folder, config, *words):
 
 @pytest.mark.slow
 def test_the_shipped_data_parallel_configuration_trains(recipe_file, tmp_path):
-    """Two processes, of half of the batch each, end with the weights of one."""
+    """Two processes, of half of the batch each, end with the weights of one; all are interpreters that have imported nothing yet."""
     still = ["--model.backbone.hidden_dropout_prob", "0.0", "--model.backbone.attention_probs_dropout_prob", "0.0"]
     still += ["--model.sink_bias_dropout", "0.0", "--data.max_train_samples", "96", "--data.max_eval_samples", "32"]
     half = ["--training.per_device_train_batch_size", "16"]
-    done = launched(recipe_file, tmp_path / "two", "accelerate/ddp.yaml", *still, *half)
+    done = launched(sys.executable, recipe_file, tmp_path / "two", "accelerate/ddp.yaml", *still, *half)
     assert done.returncode == 0, done.stderr[-3000:]
     assert read(tmp_path / "two", "metrics.json")["num_processes"] == 2
     alone = ["train", recipe_file, "--output-dir", tmp_path / "one", "--data.baselines", "false", *still, "--quiet"]
@@ -103,7 +103,7 @@ def test_the_shipped_data_parallel_configuration_trains(recipe_file, tmp_path):
 
 @pytest.mark.slow
 def test_the_shipped_sharding_configuration_is_refused_on_cpus(recipe_file, tmp_path):
-    done = launched(recipe_file, tmp_path / "run", "accelerate/fsdp2.yaml")
+    done = launched(warm.python(), recipe_file, tmp_path / "run", "accelerate/fsdp2.yaml")
     assert done.returncode != 0
     assert "error: the launcher asks for FSDP, but the training is on the CPU" in done.stderr
     assert "recipes/accelerate/cpu2.yaml" in done.stderr

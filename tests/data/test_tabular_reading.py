@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+import warm
 
 from lmctr.data import TableSource, TabularFeatureProcessor, TabularStore, load_tabular, table_source
 from lmctr.data.tables.reading import block_size_for, stream_file
@@ -374,7 +375,7 @@ def test_lines_nested_too_deep_end_no_process(tmp_path, deep):
         "for read in (lambda: read_table(path, ['x']), lambda: list(stream_file(path)), lambda: names_in_file(path)):\n"
         "    try:\n        read()\n    except ValueError as error:\n        print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+    done = warm.run("-c", script, path)
     assert done.stdout.splitlines() == [f"{path}: cannot be read as JSON lines: not valid JSON: nested too deep"] * 3
 
 

@@ -3,11 +3,10 @@
 import importlib.util
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from lmctr.cli.main import VERBS, build_parser, split_overrides
 from lmctr.models.families import families
@@ -32,9 +31,7 @@ def site(tmp_path_factory):
     for package in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("site")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    warm.run("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder, folder=ROOT)
     return folder
 
 

@@ -1,9 +1,20 @@
 """Fixtures: a tiny finished run, and a copy of it to break."""
 
+import functools
 import shutil
 
 import pytest
 from tiny_run import write_run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_registry_of_operators():
+    """Each export to ONNX reads the source of all operators anew: half a second each."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 @pytest.fixture(scope="session")

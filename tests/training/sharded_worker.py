@@ -21,7 +21,7 @@ from lmctr.training.callbacks import StopAt  # noqa: E402
 from lmctr.training.sharded import new_tables, sharded_banks  # noqa: E402
 from lmctr.training.trainer import CTRTrainer  # noqa: E402
 
-ROWS, GLOBAL_BATCH, STEPS = 36, 12, 50
+ROWS, GLOBAL_BATCH, STEPS = 36, 12, 25
 FAMILIES = ("deepfm", "din", "two_tower")
 SMOOTH = "silu"  # at the kink of relu a rounding error would turn a gradient on or off
 
@@ -74,7 +74,7 @@ class Dies(TrainerCallback):
 
 
 def train(family, folder, processes=1, stop=None, dies=None, resume=None, **options):
-    """Train, keep a checkpoint every twenty steps, and leave a finished model in `folder`/final; returns the trainer."""
+    """Train, keep a checkpoint every ten steps, and leave a finished model in `folder`/final; returns the trainer."""
     values = {
         "per_device_train_batch_size": GLOBAL_BATCH // processes,
         "max_steps": STEPS,
@@ -85,7 +85,7 @@ def train(family, folder, processes=1, stop=None, dies=None, resume=None, **opti
         "train_sampling_strategy": "random",
         "eval_strategy": "no",
         "save_strategy": "steps",
-        "save_steps": 20,
+        "save_steps": 10,
         "save_total_limit": None,
         "embedding_optimizer": "lazy_adam",
         "shard_tables": True,

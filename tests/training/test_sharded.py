@@ -25,7 +25,7 @@ TOLERANCE = 1e-6
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
-    """Fifty steps of each family in one process."""
+    """The steps of each family in one process."""
     folder = tmp_path_factory.mktemp("one")
     for family in FAMILIES:
         train(family, folder)
@@ -71,7 +71,7 @@ def test_two_processes_equal_one(one, two):
         assert all(not torch.equal(weights[name], values) for name, values in before.items())
         batch.pop("labels")
         assert loaded.eval()(**batch).logits.isfinite().all()
-        assert not (folder / family / "checkpoint-20" / "model.safetensors").exists()
+        assert not (folder / family / "checkpoint-10" / "model.safetensors").exists()
 
 
 @pytest.mark.slow
@@ -85,10 +85,10 @@ def test_three_processes_equal_one(one, tmp_path):
 @pytest.mark.slow
 def test_checkpoints_go_from_two_processes_to_one_to_three(one, two, tmp_path):
     for family in FAMILIES:
-        shutil.copytree(two[0] / family / "checkpoint-20", tmp_path / family / "checkpoint-20")
-        train(family, tmp_path, resume=20, stop=40)
-        assert newest_complete_checkpoint(tmp_path / family)[0].name == "checkpoint-40"
-    codes, texts = launch(tmp_path, 3, resume=40)
+        shutil.copytree(two[0] / family / "checkpoint-10", tmp_path / family / "checkpoint-10")
+        train(family, tmp_path, resume=10, stop=20)
+        assert newest_complete_checkpoint(tmp_path / family)[0].name == "checkpoint-20"
+    codes, texts = launch(tmp_path, 3, resume=20)
     assert codes == [0, 0, 0], "\n".join(texts)
     for family in FAMILIES:
         assert_same(one / family / "final", tmp_path / family / "final")
@@ -96,12 +96,12 @@ def test_checkpoints_go_from_two_processes_to_one_to_three(one, two, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_whose_process_died_goes_on(one, tmp_path):
-    codes, _ = launch(tmp_path, 2, families=["deepfm"], dies=25)
+    codes, _ = launch(tmp_path, 2, families=["deepfm"], dies=13)
     assert codes[1] == 3
     assert codes[0] != 0
     checkpoint, _ = newest_complete_checkpoint(tmp_path / "deepfm")
-    assert checkpoint.name == "checkpoint-20"
-    codes, texts = launch(tmp_path, 2, families=["deepfm"], resume=20)
+    assert checkpoint.name == "checkpoint-10"
+    codes, texts = launch(tmp_path, 2, families=["deepfm"], resume=10)
     assert codes == [0, 0], "\n".join(texts)
     assert_same(one / "deepfm" / "final", tmp_path / "deepfm" / "final")
 
@@ -175,9 +175,9 @@ def test_what_shared_tables_cannot_be_joined_with(tmp_path):
 
 
 def test_a_checkpoint_without_shared_tables_is_refused(tmp_path):
-    train("deepfm", tmp_path, shard_tables=False, stop=20)
-    with pytest.raises(ValueError, match="checkpoint-20 has no folder sharded: it was written without shard_tables"):
-        train("deepfm", tmp_path, resume=20)
+    train("deepfm", tmp_path, shard_tables=False, stop=10)
+    with pytest.raises(ValueError, match="checkpoint-10 has no folder sharded: it was written without shard_tables"):
+        train("deepfm", tmp_path, resume=10)
 
 
 def test_small_tables_beside_banks_are_trained_densely():

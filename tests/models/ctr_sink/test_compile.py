@@ -12,6 +12,9 @@ from lmctr import CTRSinkForCTR
 LABELS = torch.tensor([1.0, 0.0, 1.0])
 
 
+TWO = {"num_hidden_layers": 2}  # of one kind; a graph takes its time for each
+
+
 def model_of(backbone, **values):
     torch.manual_seed(0)
     return CTRSinkForCTR(sink_config(backbone, **({"sink_bias_layers": "all"} | values))).eval()
@@ -23,7 +26,7 @@ def model_of(backbone, **values):
 def test_forward_is_one_graph_with_the_same_numbers(backbone, values):
     """With room for more sinks than there are: what is padded changes no number and no gradient."""
     torch._dynamo.reset()
-    model = model_of(backbone, **values)
+    model = model_of(backbone, text=TWO, **values)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for seed in (0, 1):
         batch = {**batch_of(model.config, seed=seed), "labels": LABELS}
@@ -72,7 +75,7 @@ def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
     """Of batches of other elements, compiled once; logits, gradients and both poolings."""
     torch._dynamo.reset()
     values = {"layout": "split", "field_projection_size": 16, "max_elements": 9} | values
-    model = model_of(backbone, **values).double()
+    model = model_of(backbone, text=TWO, **values).double()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for seed, pooling in ((0, "all"), (1, "all"), (1, model.poolings[-1])):
         batch = {**split_batch(model.config, side, seed=seed, extra=2), "labels": LABELS, "pooling": pooling}
@@ -91,7 +94,7 @@ def test_split_rows_are_one_graph_with_the_same_numbers(backbone, side, values):
 def test_a_graph_is_made_once_for_all_lengths(layout, room):
     """Once for the first batch, once more for any length."""
     torch._dynamo.reset()
-    model = model_of("bert", layout=layout, field_projection_size=16, max_elements=room, max_sinks=room)
+    model = model_of("bert", text=TWO, layout=layout, field_projection_size=16, max_elements=room, max_sinks=room)
     counter = CompileCounter()
     compiled = torch.compile(model, backend=counter)
     for extra in (0, 3, 1, 8):
@@ -108,7 +111,7 @@ def test_a_graph_is_made_once_for_all_lengths(layout, room):
 def test_a_graph_of_split_rows_refuses_wrong_elements(change, message):
     torch._dynamo.reset()
     most = 4 if "more" in message else 9
-    model = model_of("bert", layout="split", field_projection_size=16, max_elements=most)
+    model = model_of("bert", text=TWO, layout="split", field_projection_size=16, max_elements=most)
     batch = split_batch(model.config)
     change(batch, batch["sink_buckets"] >= 0)
     with pytest.raises(RuntimeError, match=message):
@@ -123,7 +126,7 @@ def test_more_sinks_than_the_model_makes_room_for_are_an_error():
     with pytest.raises(ValueError, match=r"a row has 3 sinks, but the model has max_sinks=2"):
         model_of("bert", max_sinks=2)(**batch)
     torch._dynamo.reset()
-    compiled = torch.compile(model_of("bert", max_sinks=2), fullgraph=True, backend="eager")
+    compiled = torch.compile(model_of("bert", text=TWO, max_sinks=2), fullgraph=True, backend="eager")
     with pytest.raises(RuntimeError, match="more than 2 sinks"):
         compiled(**batch)
     with pytest.raises(ValueError, match=r"max_sinks=0.*a whole number of at least 1"):
