@@ -5,11 +5,8 @@ import json
 import os
 import shutil
 import signal
-<<<<<<< HEAD
 import subprocess
 import sys
-=======
->>>>>>> suite
 import time
 from importlib.util import find_spec
 
