@@ -38,18 +38,8 @@ def count_model(model: Any, request: RequestOptions, name: str = "") -> dict[str
 
 def flops_table(rows: list[dict[str, Any]]) -> list[list[str]]:
     """Cells for people."""
-    table = [
-        [
-            "model",
-            "family",
-            "candidates",
-            "length",
-            "FLOPs/sample",
-            "FLOPs/request",
-            "dense params",
-            "embedding params",
-        ]
-    ]
+    head = ["model", "family", "candidates", "length", "FLOPs/sample", "FLOPs/request"]
+    table = [[*head, "dense params", "embedding params"]]
     for row in rows:
         names = [row["model"], row["family"], str(row["candidates"]), str(row["length"])]
         flops = [flops_text(row["per_sample"]), flops_text(row["per_request"])]
