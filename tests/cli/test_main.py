@@ -236,7 +236,7 @@ def fail_with(monkeypatch, error):
         RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
         ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),
         yaml.YAMLError("mapping values are not allowed here"),
-        PermissionError(13, "Permission denied", "x"),
+        PermissionError("x may not be read"),
     ],
 )
 def test_what_a_user_can_mend_is_a_message(monkeypatch, capsys, error):

@@ -44,7 +44,9 @@ class LogInput(InputKind):
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
-        keys = (*super().baseline_data_keys(data), "since")
+        keys = super().baseline_data_keys(data) + (
+            ("since",) if data.get("since") is not None else ()
+        )  # families of tables have it not
         return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
     def load(self, scratch: Path | None = None) -> None:
