@@ -44,9 +44,9 @@ class LogInput(InputKind):
 
     @classmethod
     def baseline_data_keys(cls, data: dict[str, Any]) -> tuple[str, ...]:
-        keys = super().baseline_data_keys(data) + (
-            ("since",) if data.get("since") is not None else ()
-        )  # families of tables have it not
+        keys = super().baseline_data_keys(data)
+        if data.get("since") is not None:  # else alike in all views of a log, those as tables do not have the key
+            keys = (*keys, "since")
         return (*keys, "statistics") if len(baseline_statistics(data)) > 1 else keys
 
     def load(self, scratch: Path | None = None) -> None:
