@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import select
 
 import yaml
+
+from lmctr.utils.files import replaced_by
 
 _NOT_WRITTEN = ("No space left on device", "Disk quota exceeded", "unexpected pos ")  # the last is torch's own
 # Parts of messages of other packages' RuntimeErrors and AssertionErrors about what is not there.
@@ -41,9 +42,7 @@ def is_for_users(error: Exception) -> bool:
 def told(error: Exception) -> str:
     """What the user reads of such an error."""
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
-        path = re.sub(
-            r"\.\d+\.tmp$", "", str(error.filename)
-        )  # what is written beside the file before it takes its place
+        path = replaced_by(error.filename)
         if os.path.exists(path) and not os.access(path, os.R_OK):
             return f"{path}: may not be read ({error.strerror})"
         return f"{path}: may not be written ({error.strerror}); name another place by --output, or --output-dir where a run is trained"

@@ -27,9 +27,9 @@ def scan(keep: np.ndarray, values: np.ndarray) -> np.ndarray:
         return np.zeros(values.shape)
     diagonals = np.ones((2, len(keep)), order="F")
     diagonals[1, :-1] = -keep[1:].astype(np.float64)
-    return dtbtrs(diagonals, np.ascontiguousarray(values, dtype=np.float64).T, uplo="L", diag="U", overwrite_b=True)[
-        0
-    ].T
+    given = np.ascontiguousarray(values, dtype=np.float64)
+    sums, _ = dtbtrs(diagonals, given.T, uplo="L", diag="U", overwrite_b=True)
+    return sums.T
 
 
 class KeyedRows:

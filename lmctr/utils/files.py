@@ -101,6 +101,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def replaced_by(path: str | Path) -> str:
+    """The file whose place a file of `replacing` takes; of any other the path as it is."""
+    return re.sub(r"\.\d+\.tmp$", "", str(path))
+
+
 def remove_left(path: Path) -> None:
     """Delete what killed processes left beside a file that they were `replacing`."""
     for left in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):

@@ -2,6 +2,8 @@
 
 import json
 
+from tiny_backbones import TINY_BERT
+
 from lmctr.cli.main import main
 from lmctr.data import load_log
 
@@ -14,14 +16,7 @@ TINY = {
         "prompt": "generic/en",
     },
     "model": {
-        "backbone": {
-            "model_type": "bert",
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "max_position_embeddings": 128,
-        },
+        "backbone": TINY_BERT | {"num_hidden_layers": 2, "max_position_embeddings": 128},
         "tokenizer": {"type": "wordpiece", "vocab_size": 300},
         "num_sink_buckets": 8,
         "sink_embedding_dim": 8,

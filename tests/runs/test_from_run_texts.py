@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from tiny_backbones import TINY_BERT
 from transformers import BertConfig, BertModel, TrainerCallback
 
 import lmctr
@@ -36,15 +37,7 @@ RECIPE = {
     },
     "model": {
         "family": "ctr_sink",
-        "backbone": {
-            "model_type": "bert",
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "max_position_embeddings": 64,
-            "initializer_range": 0.1,
-        },
+        "backbone": TINY_BERT | {"num_hidden_layers": 2, "max_position_embeddings": 64, "initializer_range": 0.1},
         "tokenizer": {"type": "wordpiece", "vocab_size": 120},
         "sink_signal": ["recency", "feedback_value", "statistic:item_rate"],
         "num_sink_buckets": 16,

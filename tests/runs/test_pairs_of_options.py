@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_backbones import TINY_BERT
 
 import lmctr
 from lmctr.training.trainer import CTRTrainer
@@ -38,14 +39,7 @@ TEXT = {
     },
     "model": {
         "family": "ctr_sink",
-        "backbone": {
-            "model_type": "bert",
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "initializer_range": 0.1,
-        },
+        "backbone": TINY_BERT | {"num_hidden_layers": 2, "initializer_range": 0.1},
         "tokenizer": {"type": "wordpiece", "vocab_size": 200},
         "sink_kind": "sink",
         "sink_signal": "recency",
