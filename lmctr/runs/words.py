@@ -12,6 +12,7 @@ COMMON_KEYS: dict[str, tuple[str, ...]] = {
     "data.options": (),
     "data.max_train_samples": ("max_samples", "limit"),
     "data.max_eval_samples": (),
+    "data.negative_share": ("negative_sampling", "negative_rate", "negative_ratio", "downsample", "neg_ratio"),
     "data.num_behaviors": ("history_length", "max_history"),
     "data.max_length": ("max_seq_length", "max_tokens"),
     "data.prompt": ("template",),

@@ -68,7 +68,7 @@ from lmctr.training.sharded import (
 )
 from lmctr.training.uploads import CheckpointUploads
 
-_OF_TRAINER = ("groups", "times", "lengths")  # of a sample, and for no model
+_OF_TRAINER = ("groups", "times", "lengths", "loss_weight")  # of a sample, and for no model
 
 
 class CTRTrainer(CheckpointUploads, Trainer):
@@ -76,8 +76,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
 
     Datasets are map-style; besides `__len__` and `__getitem__` these attributes, or columns of a `datasets.Dataset`, are used when present:
     `lengths` (S,) token lengths (for batches of similar length), `labels` (S,), `groups` (S,) user of each sample (for
-    the grouped AUC), `sample_weight` (S,) for the metrics, `times` (S,) unix seconds for `recency_half_life`. Rows of several samples: `labels`, `times` and
-    `sample_weight` are (R, C), `groups` (R,), and
+    the grouped AUC), `sample_weight` (S,) for the metrics, `times` (S,) unix seconds for `recency_half_life`, `loss_weight` (S,) what training samples
+    count in the loss beside that. Rows of several samples: `labels`, `times` and these weights are (R, C), `groups` (R,), and
     `candidate_mask` (R, C) says where a row has a sample; metrics, predictions and rates are those of the samples, row by row, so that they
     do not depend on how samples are gathered into rows. A dataset with a method `measure(labels, logits) -> dict` has metrics of
     its own: it gets those of the samples, in its own order, and its values take the place of those below.
@@ -219,15 +219,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
     def _loader(self, dataset: Any, sampler: GlobalBatchSampler | EvaluationBatchSampler) -> DataLoader:
         args, collator = self.args, self.data_collator
         is_training = isinstance(sampler, GlobalBatchSampler)
-        if is_training and args.recency_half_life is not None:
-            times = _column(dataset, "times")
-            if times is None:
-                raise ValueError(
-                    f"recency_half_life={args.recency_half_life} needs the time of each training sample, but these have none; leave "
-                    "it out, or take data with a time column"
-                )
-            dataset = WeightedDataset(dataset, recency_weights(times, args.recency_half_life))
-            collator = WeightedCollator(collator)
+        weight = self._loss_weight(dataset) if is_training else None
+        if weight is not None:
+            dataset, collator = WeightedDataset(dataset, weight), WeightedCollator(collator)
         persistent = args.dataloader_persistent_workers and args.dataloader_num_workers > 0
         # An iterator draws a seed when it is made: once with persistent workers, and once more when a run goes on. From the global
         # generator that would shift every dropout mask after it.
@@ -243,6 +237,20 @@ class CTRTrainer(CheckpointUploads, Trainer):
             generator=own,
             prefetch_factor=args.dataloader_prefetch_factor,
         )
+
+    def _loss_weight(self, dataset: Any) -> np.ndarray | None:
+        """What training samples count in the loss beside their own weight, or None."""
+        half_life, weight = self.args.recency_half_life, _column(dataset, "loss_weight")
+        if half_life is None:
+            return weight
+        times = _column(dataset, "times")
+        if times is None:
+            raise ValueError(
+                f"recency_half_life={half_life} needs the time of each training sample, but these have none; leave it out, or take data with a "
+                "time column"
+            )
+        recent = recency_weights(times, half_life)
+        return recent if weight is None else recent * weight
 
     # ---- loss -----------------------------------------------------------------------------------------------------
 

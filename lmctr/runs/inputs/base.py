@@ -200,7 +200,14 @@ class InputKind(ABC):
         """The dataset of a part, as [`~lmctr.training.trainer.CTRTrainer`] takes it."""
 
     def training_dataset(self) -> Any:
-        """The training part as it is trained on, which may gather several samples into a row."""
+        """The training part as it is trained on, which may gather several samples into a row; with `data.negative_share` it has the `loss_weight`
+        of its samples."""
+        dataset = self._training_rows()
+        if self.data.get("negative_share") is not None:
+            dataset.loss_weight = self._loss_weight(dataset.labels, dataset.rows.ndim)
+        return dataset
+
+    def _training_rows(self) -> Any:
         return self.dataset("train")
 
     @abstractmethod
@@ -249,16 +256,54 @@ class InputKind(ABC):
         """How many of a user's last events the model reads, where that limits `best_auc`; None without a limit."""
         return None
 
-    def limited(self, rows: np.ndarray, part: str) -> np.ndarray:
-        """At most as many of a part's rows as the recipe allows, drawn at random with `data.seed`, in their order.
+    def limited(self, rows: np.ndarray, part: str, labels_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """At most as many of a part's rows as the recipe allows, drawn at random with `data.seed`, in their order; of the training part's, first
+        `data.negative_share` of the negative ones.
 
         Not the training seed, so that runs with different seeds see the same samples.
+
+        Args:
+            labels_of: see [`with_some_negatives`].
         """
+        if part == "train":
+            rows = self.with_some_negatives(rows, part, labels_of)
         limit = self.data["max_train_samples" if part == "train" else "max_eval_samples"]
         if limit is None or len(rows) <= limit:
             return rows
         chosen = np.random.default_rng([self.data["seed"], PARTS.index(part)]).permutation(len(rows))[:limit]
         return rows[np.sort(chosen)]
+
+    def with_some_negatives(
+        self, rows: np.ndarray, part: str, labels_of: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """`data.negative_share` of a part's rows without a positive label, drawn at random with `data.seed`, and all others, in their order.
+
+        Args:
+            labels_of: gives rows their labels, with a task axis for several tasks.
+        """
+        share = self.data.get("negative_share")
+        if share is None:
+            return rows
+        drawn = np.random.default_rng([self.data["seed"], PARTS.index(part), 1]).random(len(rows)) < share
+        return rows[drawn | _is_positive(labels_of(rows), 1)]
+
+    def _loss_weight(self, labels: np.ndarray, axes: int) -> np.ndarray | None:
+        """float32 what training samples of these labels, on so many axes, count for having been drawn; None where all were kept."""
+        share = self.data.get("negative_share")
+        return None if share is None else np.where(_is_positive(labels, axes), 1, 1 / share).astype(np.float32)
+
+    def _as_drawn(self, samples: LinearSamples) -> LinearSamples:
+        """Samples of the training part with what they count for having been drawn."""
+        drawn = self._loss_weight(samples.labels, 1)
+        if drawn is None:
+            return samples
+        return samples._replace(weight=drawn if samples.weight is None else drawn * samples.weight)
+
+    def _positive_words(self, rate: float) -> str:
+        """A summary of the training part's labels."""
+        share = self.data.get("negative_share")
+        drawn = "" if share is None else f", {share:.3g} of whose negatives were drawn and count {1 / share:.3g} times"
+        return f"positive {rate:.1%} of training{drawn}"
 
     def save_beside(self, folder: Path, processor: Any) -> None:
         """Write what requests need of the data besides model and processor into the run folder."""
@@ -342,3 +387,9 @@ def check_labels(part: str, labels: np.ndarray) -> None:
             f"the {part} part ({len(labels)} samples) has {shown}; AUC needs positives and negatives: "
             "change data.fractions, data.split, data.max_eval_samples or the label rule"
         )
+
+
+def _is_positive(labels: np.ndarray, axes: int) -> np.ndarray:
+    """Whether a sample has a positive label, for labels on so many axes and perhaps one of tasks."""
+    positive = labels > 0
+    return positive.any(axis=-1) if labels.ndim > axes else positive

@@ -97,6 +97,14 @@ class LogDataKeys(DataKeys):
         description="Events before this time (unix seconds, or an ISO time such as 2024-03-01) stand in histories and statistics only: no part "
         "has them; null: all are samples. With training.from_run, where the newer ones begin.",
     )
+    negative_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the training samples without a positive label that is kept, drawn at random with data.seed; each then counts as many "
+        "times as it stands for (0.1: ten), so that probabilities stay those of all samples (McMahan et al., KDD 2013). Statistics, trees and baselines "
+        "read all samples; null: so does the model.",
+    )
     statistics: str | list[str] = Field(
         [],
         description="Rates, counts and times of a sample's user and item that the model reads, and what a log tells of its moment: sets "
@@ -189,6 +197,7 @@ class TabularDataKeys(StoredDataKeys):
         min_length=1,
         description="Label columns to predict, whose cells may be empty; metrics without a name measure the first. Null: the table's own.",
     )
+    negative_share: float | None = LogDataKeys.model_fields["negative_share"]
     pretrained: dict = Field(
         {},
         description="By categorical field, vectors made elsewhere in place of learned ones: {file, value, vector, trained: false}, a "

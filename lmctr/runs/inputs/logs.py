@@ -58,7 +58,8 @@ class LogInput(InputKind):
         cut = {key: data[key] for key in ("fractions", "seed", "since")}
         whole = split_log(self.log, rule=data["split"], **cut)
         self.whole_train = whole.train
-        self.splits = dataclasses.replace(whole, **{part: self.limited(own, part) for part, own in whole.items()})
+        limited = {part: self.limited(own, part, self._labels_of) for part, own in whole.items()}
+        self.splits = dataclasses.replace(whole, **limited)
 
     def load_log(self) -> InteractionLog:
         """The log alone, to score queries with."""
@@ -108,6 +109,11 @@ class LogInput(InputKind):
         """(E,) labels of the first task, which metrics without a task's name measure."""
         return self.log.label if self.tasks[0] == "label" else self.log.extra_labels[self.tasks[0]]
 
+    def _labels_of(self, events: np.ndarray) -> np.ndarray:
+        """(S, T) labels of all tasks."""
+        columns = (self.log.label if task == "label" else self.log.extra_labels[task] for task in self.tasks)
+        return np.stack([column[events] for column in columns], axis=1)
+
     def share(self, folder: Path) -> None:
         self.log.save(folder / "log")
 
@@ -120,7 +126,8 @@ class LogInput(InputKind):
         names = self.data["statistics"]
         if not names:
             return None
-        return StatisticsReader.fit(self.log, self.splits.train, names, label=self._first_label())
+        events = self.splits.train if self.data["negative_share"] is None else self.whole_train
+        return StatisticsReader.fit(self.log, events, names, label=self._first_label())
 
     def feedback_labels(self) -> list[int] | None:
         """Label of each feedback code, where the code says it: all events of a code have one label."""
@@ -135,19 +142,26 @@ class LogInput(InputKind):
 
     def with_validation(self, folder: Path, is_first: bool) -> LogInput:
         other = type(self)(self.data, self.model_group)
-        other.log, other.splits, other.before = self.log, self.splits.with_validation(self.log.time), self.before
+        more = self.with_some_negatives(self.splits.validation, "validation", self._labels_of)
+        drawn = dataclasses.replace(self.splits, validation=more)
+        other.log, other.splits, other.before = self.log, drawn.with_validation(self.log.time), self.before
         whole = dataclasses.replace(self.splits, train=self.whole_train)
         other.whole_train = whole.with_validation(self.log.time).train
         return other
 
     def earlier(self, count: int) -> LogInput:
         other = type(self)(self.data, self.model_group)
-        other.log, other.splits, other.before = self.log, self.splits.earlier(count, self.log.time), self.before
-        other.whole_train = other.splits.train
+        whole = self.splits
+        if self.data["negative_share"] is not None:  # validation has all its negatives
+            whole = dataclasses.replace(whole, train=self.whole_train)
+        cut = whole.earlier(count, self.log.time)
+        other.log, other.before, other.whole_train = self.log, self.before, cut.train
+        train = other.with_some_negatives(cut.train, "train", other._labels_of)
+        other.splits = dataclasses.replace(cut, train=train)
         return other
 
     def linear_samples(self) -> LinearSamples:
-        return self._samples(self.splits.train, self.view.statistics.of(self.splits.train))
+        return self._as_drawn(self._samples(self.splits.train, self.view.statistics.of(self.splits.train)))
 
     def tree_samples(self, model: Any) -> LinearSamples:
         events = self.whole_train
@@ -191,7 +205,7 @@ class LogInput(InputKind):
         say(
             f"{log.info.name}: {log.num_users:,} users, {log.num_items:,} items, {log.num_events:,} events; samples "
             + ", ".join(f"{name} {count:,}" for name, count in samples.items())
-            + f"; positive {rates.get('train', float('nan')):.1%} of training"
+            + f"; {self._positive_words(rates.get('train', float('nan')))}"
         )
         return {
             "info": log.info.to_dict(),

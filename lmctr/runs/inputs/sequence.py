@@ -210,7 +210,7 @@ class SequenceInput(GoingOn, LogInput):
     def dataset(self, part: str) -> SequenceDataset:
         return SequenceDataset(self.view, self.splits[part], self.data["eval_candidates_per_row"])
 
-    def training_dataset(self) -> SequenceDataset:
+    def _training_rows(self) -> SequenceDataset:
         data = self.data
         gathered = (data["candidates_per_row"], data["window_seconds"], data["same_scenario"])
         return SequenceDataset(self.view, self.splits.train, *gathered)

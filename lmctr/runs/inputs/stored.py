@@ -91,7 +91,10 @@ class StoredInput(InputKind):
         """(S,) row numbers of a part in the store, after the recipe's limit."""
         if part == "train" and self.both is not None:
             return self.both
-        return self.limited(self.store.splits[part], part)
+        return self.limited(self.store.splits[part], part, self._labels_of)
+
+    def _labels_of(self, rows: np.ndarray) -> np.ndarray:
+        return self.store.labels[rows]
 
     def share(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +106,8 @@ class StoredInput(InputKind):
 
     def with_validation(self, folder: Path, is_first: bool) -> StoredInput:
         other = copy.copy(self)
-        other.store, other.both = None, np.sort(np.concatenate([self.rows("train"), self.rows("validation")]))
+        more = self.with_some_negatives(self.rows("validation"), "validation", self._labels_of)
+        other.store, other.both = None, np.sort(np.concatenate([self.rows("train"), more]))
         if is_first:
             other.source = self.source.with_validation()
             other.store = self.store_class.build(other.source, other._new_processor(), other._cache)

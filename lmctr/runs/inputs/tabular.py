@@ -199,7 +199,7 @@ class TabularInput(GoingOn, StoredInput):
 
     def _events(self, part: str) -> np.ndarray:
         """(S,) positions in the log of a part's samples, in the order of `rows`: a part's rows are in the order of its events."""
-        return self.limited(self.log_splits[part], part)
+        return self.limited(self.log_splits[part], part, lambda events: self.log.label[events])
 
     def _new_processor(self) -> TabularFeatureProcessor:
         arguments = processor_arguments(self.source)
@@ -291,7 +291,7 @@ class TabularInput(GoingOn, StoredInput):
             f"{store.info.name}: {len(sizes)} categorical, {num_numeric} numeric, {num_sequences} sequence fields, "
             f"{result['counts']['values']:,} values; samples "
             + ", ".join(f"{part} {len(own):,}" for part, own in rows.items())
-            + f"; positive {rates.get('train', float('nan')):.1%} of training"
+            + f"; {self._positive_words(rates.get('train', float('nan')))}"
         )
         return result
 
@@ -338,7 +338,7 @@ class TabularInput(GoingOn, StoredInput):
     def linear_samples(self) -> LinearSamples:
         rows = self.rows("train")
         rows = rows[self._fitted(rows)]
-        return self._samples(self.store.numeric_values[rows], rows)
+        return self._as_drawn(self._samples(self.store.numeric_values[rows], rows))
 
     def tree_samples(self, model: Any) -> LinearSamples:
         beside, train = model.trees_beside(), self.store.splits["train"]
