@@ -115,6 +115,19 @@ def test_batches_of_a_training_have_the_weights(tmp_path, kind):
     assert "sample_weight" not in next(iter(trainer.get_eval_dataloader()))
 
 
+def test_older_negatives_count_less(tmp_path):
+    view = opened("sequence", tmp_path, negative_share=SHARE, candidates_per_row=1)
+    args = {"use_cpu": True, "recency_half_life": 50.0, "per_device_train_batch_size": 10_000, "stage2_epochs": 1}
+    data = view.training_dataset()
+    args = CTRTrainingArguments(str(tmp_path / "run"), **args)
+    trainer = CTRTrainer(
+        view.model(view.make_processor()), args, view.collator(False), data, view.dataset("validation")
+    )
+    found = next(iter(trainer.get_train_dataloader()))["sample_weight"].flatten().numpy()
+    age = (data.times.max() - data.times) / 86400
+    np.testing.assert_allclose(np.sort(found), np.sort(data.loss_weight * 0.5 ** (age / 50)).flatten(), rtol=1e-5)
+
+
 def mean_prediction(run, part="test"):
     logits = pq.read_table(run.path / "predictions" / f"{part}.parquet")["logit"].to_numpy()
     return float(expit(logits).mean())
