@@ -267,7 +267,10 @@ class RunFolder:
             if checkpoints:
                 hint = f"; it has checkpoints but no finished model: continue the training with --resume, or give {checkpoints[-1].parent}"
             elif (self.path / "adapter_config.json").is_file():
-                hint = ": it holds adapters alone; lmctr.training.lora.merge_lora(load_adapter(model, folder)) makes a model of them and their base"
+                hint = (
+                    ": it holds adapters alone; lmctr.training.lora.merge_lora(load_adapter(model, folder)) makes a model of them and their "
+                    "base, which its ctr_config.json names"
+                )
             elif self.started:
                 hint = ": it is not the folder of a finished run"
             else:

@@ -497,7 +497,7 @@ class Training:
 
         model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         if self.is_first:
-            save_adapter(model, self.folder.path / "adapter")
+            save_adapter(model, self.folder.path / "adapter", self.args.from_run)
         model = merge_lora(model)
         trainer.model = trainer.model_wrapped = trainer.accelerator.prepare_model(model, evaluation_mode=True)
 

@@ -25,13 +25,14 @@ from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from lmctr.models.common.configuration import own_keys
-from lmctr.utils.files import read_json, write_json
+from lmctr.utils.files import named_place, place_name, read_json, write_json
 from lmctr.utils.suggest import refuse_unknown
 
 __all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter", "save_base_config"]
 
 CONFIG_FILE = "ctr_config.json"
-_WEIGHTS = "base_weights"
+_WEIGHTS, _BASE = "base_weights", "base"
+_RANDOM = "random weights, which no file keeps: what has the adapters in it is the run's own model alone"
 
 DEFAULTS = {"r": 32, "alpha": 64, "dropout": 0.1}
 """Those of the published configurations of CTR-Sink's authors; the paper (arXiv 2508.03668) trains all weights."""
@@ -114,11 +115,16 @@ def merge_lora(model: nn.Module) -> nn.Module:
     return model.merge_and_unload()
 
 
-def save_adapter(model: PeftModel, folder: str | Path) -> None:
+def save_adapter(model: PeftModel, folder: str | Path, from_run: str | None = None) -> None:
     """Write the adapters and the modules trained whole, without the language model: some megabytes instead of gigabytes.
 
     Leaves `adapter_config.json`, `adapter_model.safetensors` (both PEFT's own, so `PeftModel.from_pretrained` reads them) and
-    `ctr_config.json`, the configuration that the base must have.
+    `ctr_config.json`, the configuration that the base must have and, as `base`, which it is.
+
+    Args:
+        model: from `add_lora`.
+        folder: to write to.
+        from_run: the run whose model is the base, where the training went on from one; else it is named by where it was loaded from.
 
     Raises:
         ValueError: a model without adapters.
@@ -130,14 +136,18 @@ def save_adapter(model: PeftModel, folder: str | Path) -> None:
     model.save_pretrained(str(folder))
     if not had_card:  # PEFT's is a form to fill in
         (folder / "README.md").unlink(missing_ok=True)
-    save_base_config(model, folder)
+    save_base_config(model, folder, from_run)
 
 
-def save_base_config(model: PeftModel, folder: str | Path) -> None:
-    """Write the configuration that the base of saved adapters must have beside them, and some of its weights, by which it is known again."""
+def save_base_config(model: PeftModel, folder: str | Path, from_run: str | None) -> None:
+    """Write the configuration that the base of saved adapters must have beside them, which one it is, and some of its weights, by which it is
+    known again."""
     base = model.get_base_model()
     adapted = [name for name, module in base.named_modules() if isinstance(module, LoraLayer)]
-    write_json(Path(folder) / CONFIG_FILE, base.config.to_diff_dict() | {_WEIGHTS: _sample(base, adapted[-1])})
+    values = base.config.to_diff_dict()
+    named = place_name(base.name_or_path) or values["text_config"]["_name_or_path"] or _RANDOM
+    told = {_BASE: f"the model of the run {named_place(from_run)}" if from_run else named}
+    write_json(Path(folder) / CONFIG_FILE, values | told | {_WEIGHTS: _sample(base, adapted[-1])})
 
 
 def _sample(model: nn.Module, layer: str) -> dict[str, Any]:
@@ -181,6 +191,7 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
         raise ValueError("model: it has adapters already; give a plain model")
     values = read_json(folder / CONFIG_FILE)
     weights = values.pop(_WEIGHTS, None)  # none of adapters from before they were kept
+    base = values.pop(_BASE, "of a run with training.from_run the model of that earlier run, else the backbone")
     saved = type(model.config).from_dict(values)
     for key in sorted({*own_keys(model.config)} - {"text_config"}):
         if getattr(saved, key) != getattr(model.config, key):
@@ -190,8 +201,8 @@ def load_adapter(model: nn.Module, folder: str | Path, is_trainable: bool = Fals
             )
     if weights is not None and not _same(weights, _sample(model, weights["layer"])):
         raise ValueError(
-            f"model: its weights are not those that the adapters in {folder} were trained on ({weights['layer']} differs); give that base: of a "
-            "run with training.from_run the model of that earlier run, else the backbone"
+            f"model: its weights are not those that the adapters in {folder} were trained on ({weights['layer']} differs); "
+            f"{'these were' if base == _RANDOM else 'give that base:'} {base}"
         )
     try:
         loaded = PeftModel.from_pretrained(model, str(folder), is_trainable=is_trainable)

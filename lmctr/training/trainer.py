@@ -585,7 +585,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
             if hasattr(model := self.accelerator.unwrap_model(self.model), "get_base_model"):  # PEFT's
                 from lmctr.training.lora import save_base_config
 
-                save_base_config(model, folder)
+                save_base_config(model, folder, self.args.from_run)
 
     def _save_sharded(self, output_dir: str, is_checkpoint: bool) -> None:
         """As the parent's `_save`, of which all processes do a part."""

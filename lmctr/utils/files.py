@@ -248,12 +248,13 @@ def local_paths_cut(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     return {
-        key: _place_name(value) if key in ("_name_or_path", "name_or_path") else local_paths_cut(value)
+        key: place_name(value) if key in ("_name_or_path", "name_or_path") else local_paths_cut(value)
         for key, value in config.items()
     }
 
 
-def _place_name(value: Any) -> Any:
+def place_name(value: Any) -> Any:
+    """`named_place`, of a folder of this machine its last part however it was named; what is no text as it is."""
     if not isinstance(value, str):
         return value
     return os.path.basename(os.path.normpath(value)) if value and os.path.isdir(value) else named_place(value)

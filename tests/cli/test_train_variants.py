@@ -148,7 +148,12 @@ def test_lora_run_keeps_its_adapter_beside_the_merged_model(recipe_file, tmp_pat
     kept = load_file(folder / "adapter" / "adapter_model.safetensors")
     for name, value in merged.head.named_parameters():
         assert value.equal(kept[f"base_model.model.head.{name}"])
-    with pytest.raises(ValueError, match=r"its weights are not those that the adapters in .* were trained on"):
+    random = "random weights, which no file keeps"
+    assert read(folder / "adapter", "ctr_config.json")["base"].startswith(random)
+    with pytest.raises(
+        ValueError,
+        match=rf"its weights are not those that the adapters in .* were trained on .*; these were {random}: .* the run's own model alone",
+    ):
         load_adapter(merged, folder / "adapter")
 
 

@@ -395,7 +395,7 @@ def test_adapters_start_anew_on_the_merged_model(logs, tmp_path, before, capsys)
         torch.testing.assert_close(by_hand[name], value, atol=1e-6, rtol=1e-5)
     with pytest.raises(
         ValueError,
-        match=r"model: its weights are not those that the adapters in .* \(model.language_model.*; give that base",
+        match=r"model: its weights are not those that the adapters in .* \(model.language_model.*; give that base: the model of the run first$",
     ):
         load_adapter(lmctr.runs.load(moved.path).model, moved.path / "adapter")
     load_adapter(lmctr.runs.load(first.path).model.bfloat16(), moved.path / "adapter")

@@ -62,7 +62,8 @@ def test_a_saved_model_with_adapters_is_loaded_onto_its_base(tmp_path):
     found = make_trainer(tmp_path / "again", model=loaded).predict(trainer.eval_dataset).predictions
     torch.testing.assert_close(torch.tensor(found), torch.tensor(trainer.predict(trainer.eval_dataset).predictions))
     with pytest.raises(
-        FileNotFoundError, match=r"no config.json: it holds adapters alone; .*merge_lora\(load_adapter"
+        FileNotFoundError,
+        match=r"no config.json: it holds adapters alone; .*merge_lora\(load_adapter.* ctr_config.json names",
     ):
         lmctr.runs.load(tmp_path / "saved").predict([])
 

@@ -119,6 +119,7 @@ def test_what_is_saved_names_no_folder_of_this_machine(form, tmp_path, monkeypat
     save_adapter(model, "adapter")
     for path in (*tmp_path.glob("saved/*.json"), tmp_path / "adapter" / "ctr_config.json"):
         assert "home_of_bob" not in path.read_text(), path
+    assert json.loads((tmp_path / "adapter" / "ctr_config.json").read_text())["base"] == "my_bert"
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["text_config"]["_name_or_path"] == "my_bert"
     assert (
         CTRSinkForCTR.from_pretrained("saved").config.text_config.hidden_size == model.config.text_config.hidden_size
