@@ -47,20 +47,17 @@ def seed_metrics(
     """One dict {seed, splits, baselines, training_samples} per run; empty where the run holds no metrics."""
     if metrics is None:
         if seed_runs:
-            raise ValueError(f"{folder.path} has no metrics.json, so its seeds cannot be compared; evaluate it first")
+            folder.check_finished()
         return []
     runs = [_one_run(folder, metrics)]
     for other in seed_runs:
-        second = open_run(other, "model", refuse_pickles=True)
-        other_metrics = second.metrics()
-        if other_metrics is None:
-            raise ValueError(f"{second.path} has no metrics.json; evaluate it first")
+        second = open_run(other)
         differing = differing_keys(recipe, second.recipe())
         if differing:
             raise ValueError(
                 f"{second.path} is no other seed of {folder.path}: their recipes differ in {', '.join(differing)}"
             )
-        runs.append(_one_run(second, other_metrics))
+        runs.append(_one_run(second, second.metrics()))
     seeds = [run["seed"] for run in runs]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"the runs have the seeds {seeds}: give runs of different seeds")

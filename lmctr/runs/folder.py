@@ -99,7 +99,7 @@ _UNSEALED = (
     ".cache",
     ".refit",
 )  # have marks of their own, or change
-_noted: set[Path] = set()  # folders without checksums that were spoken of
+_noted: set[Path] = set()  # folders whose lack of checksums or of an end was told
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,19 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether a training was completed here."""
         return (self.path / METRICS).is_file()
+
+    def check_finished(self) -> None:
+        """Raises `FileNotFoundError` without a run, `ValueError` where none was completed."""
+        if not self.started:
+            raise FileNotFoundError(
+                f"{self.path} is no run folder: it has no {RECIPE} (train one with `lmctr train RECIPE`)"
+            )
+        if not self.finished:
+            raise ValueError(self._unfinished)
+
+    @property
+    def _unfinished(self) -> str:
+        return f"the run in {self.path} is not finished (no {METRICS}); continue it with `lmctr train RECIPE --resume`"
 
     def clear(self) -> None:
         """Delete what a run wrote, and nothing else; the sign of a finished run goes first."""
@@ -385,7 +398,7 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
     Args:
         path: the folder.
         state: "finished": a training was completed there. "model": it holds a complete model in safetensors, trained by a recipe or
-            not; the small files are read, the model is not loaded.
+            not; the small files are read, the model is not loaded. That of a run that did not finish is warned of.
         refuse_pickles: whether pickle files beside a model are an error. Nothing ever reads them here, but who is given the folder may.
 
     Raises:
@@ -412,14 +425,15 @@ def open_run(path: str | Path, state: str = "finished", refuse_pickles: bool = F
                 "safetensors only: save the model with save_pretrained (which writes model.safetensors) and delete these files"
             )
         _ = run.num_parameters, run.processor
-        if run.verify(_is_loaded) is None and run.path not in _noted:
-            _noted.add(run.path)
-            logger.info("%s has no %s: its files were not compared with checksums", path, MANIFEST)
+        compared = run.verify(_is_loaded) is not None
+        if (place := run.path.resolve()) not in _noted:
+            if not compared:
+                logger.info("%s has no %s: its files were not compared with checksums", path, MANIFEST)
+            if run.started and not run.finished:
+                logger.warning("%s; until then its model is taken as it is", run._unfinished)
+            _noted.add(place)
         return run
-    if not run.started:
-        raise FileNotFoundError(f"{path} is no run folder: it has no {RECIPE} (train one with `lmctr train RECIPE`)")
-    if not run.finished:
-        raise ValueError(f"the run in {path} is not finished; continue it with `lmctr train RECIPE --resume`")
+    run.check_finished()
     run.verify(_is_loaded)
     return run
 

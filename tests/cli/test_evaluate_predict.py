@@ -1,6 +1,7 @@
 import io
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -70,6 +71,9 @@ def test_evaluate_bad_words(tiny_run, capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+_UNFINISHED = "is not finished (no metrics.json); continue it with `lmctr train RECIPE --resume`"
+
+
 def test_unfinished_and_absent_runs(tmp_path, capsys):
     for verb in (["evaluate"], ["predict", "--input", "x"]):
         assert main([*verb, str(tmp_path / "none")]) == 2
@@ -78,7 +82,20 @@ def test_unfinished_and_absent_runs(tmp_path, capsys):
         assert "is no run folder" in capsys.readouterr().err
     (tmp_path / "recipe.yaml").write_text("data: {}")
     assert main(["evaluate", str(tmp_path)]) == 2
-    assert "is not finished; continue it with `lmctr train RECIPE --resume`" in capsys.readouterr().err
+    assert _UNFINISHED in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["card", "--print"], ["export", "--format", "torch"], ["predict", "--input", "r.jsonl"]]
+)
+def test_a_model_of_an_unfinished_run_is_told(words, tiny_run, tmp_path, monkeypatch, caplog):
+    import shutil
+
+    shutil.copytree(tiny_run, tmp_path / "cut", ignore=shutil.ignore_patterns("metrics.json", "checkpoints"))
+    monkeypatch.chdir(tmp_path)
+    Path("r.jsonl").write_text('{"history": [], "target": "a", "time": 1}\n')
+    assert main([words[0], "cut", *words[1:]]) == 0
+    assert f"the run in cut {_UNFINISHED}; until then its model is taken as it is" in caplog.messages
 
 
 def test_damaged_run_is_a_clear_error(tiny_run, tmp_path, capsys):

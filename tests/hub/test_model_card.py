@@ -179,8 +179,10 @@ def test_seeds_give_mean_and_spread(finished_run, tmp_path):
     with pytest.raises(ValueError, match=r"seeds \[0, 0\]: give runs of different seeds"):
         build_card(finished_run[0], seed_runs=[finished_run[0]])
     (others[1] / "metrics.json").unlink()
-    with pytest.raises(ValueError, match=r"has no metrics\.json; evaluate it first"):
+    with pytest.raises(ValueError, match=r"seed2 is not finished \(no metrics\.json\); continue it"):
         build_card(finished_run[0], seed_runs=[others[1]])
+    with pytest.raises(ValueError, match=r"seed2 is not finished \(no metrics\.json\); continue it"):
+        build_card(others[1], seed_runs=[finished_run[0]])
 
 
 def test_a_run_that_says_little_gets_a_card_that_says_so(run_dir):
