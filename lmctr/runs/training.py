@@ -701,12 +701,14 @@ def results_table(result: dict[str, Any]) -> str:
         lines += ["", "trained again on training and validation; the metrics of validation are those from before"]
     best = result.get("best_auc")
     if best is not None:
-        reached = result["split metrics"]["test"]["auc"]
-        share, reads = (reached - 0.5) / (best - 0.5), result.get("best_auc_reads")
+        reached, reads = result["split metrics"]["test"]["auc"], result.get("best_auc_reads")
+        way = ", below the 0.5 of a constant" if reached < 0.5 else ""
+        if reached >= 0.5 and best > 0.5:
+            way = f", {(reached - 0.5) / (best - 0.5):.0%} of the way from 0.5"
         reader = "" if reads is None else f" for a reader of the last {reads} behaviours"
         lines += [
             "",
-            f"best reachable test AUC{reader} {best:.4f}; the model reached {reached:.4f}, {share:.0%} of the way from 0.5",
+            f"best reachable test AUC{reader} {best:.4f}; the model reached {reached:.4f}{way}",
         ]
     if result.get("verdict"):
         lines += ["", result["verdict"]]

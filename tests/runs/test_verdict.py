@@ -2,6 +2,7 @@
 
 import pytest
 
+from lmctr.runs.training import results_table
 from lmctr.runs.verdict import strongest_baseline, verdict
 
 
@@ -27,6 +28,26 @@ def test_the_strongest_is_chosen_on_validation():
     assert verdict(result(0.8156, counting=0.7, gradient_boosting=0.8), {}) == (
         "above gradient boosting, the strongest baseline, by 0.016 AUC"
     )
+
+
+@pytest.mark.parametrize(
+    ("reached", "best", "says"),
+    [
+        (0.75, 0.9, "0.7500, 62% of the way from 0.5"),
+        (0.5, 0.9, "0.5000, 0% of the way from 0.5"),
+        (0.4131, 0.9, "0.4131, below the 0.5 of a constant"),
+        (0.52, 0.5, "0.5200"),
+    ],
+)
+def test_how_far_a_model_came(reached, best, says):
+    found = result(reached) | {"best_auc": best, "training_samples": {"model": 9}}
+    found["split metrics"]["test"] |= {
+        "log_loss": 0.6,
+        "normalized_entropy": 0.9,
+        "num_samples": 9,
+        "positive_rate": 0.5,
+    }
+    assert results_table(found).splitlines()[-1] == f"best reachable test AUC {best:.4f}; the model reached {says}"
 
 
 @pytest.mark.parametrize("model", [0.8003, 0.8, 0.7996])
