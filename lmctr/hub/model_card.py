@@ -28,7 +28,7 @@ from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
 from lmctr.hub.licences import check_licence
 from lmctr.hub.options import CardOptions
-from lmctr.runs.about import as_text, data_lines, dataset_info, shown_command, without_paths
+from lmctr.runs.about import as_text, data_lines, dataset_info, shown, shown_command, without_paths
 from lmctr.runs.download import hub_name, is_hub_id, local_folder, repository_file
 from lmctr.runs.folder import open_run
 from lmctr.utils.files import write_text
@@ -115,7 +115,7 @@ def build_card(
         example=example_call(folder),
         output=family.output,
         data_lines=data_lines(data),
-        training_note=_training_note(metrics),
+        training_note=_training_note(metrics, (recipe or {}).get("training") or {}),
         recipe=_fenced(yaml.safe_dump(without_paths(recipe), sort_keys=False, allow_unicode=True)) if recipe else None,
         citations=[as_text(citation) for citation in citations if citation],
         **family.words(),
@@ -219,8 +219,13 @@ def _fenced(text: str) -> str:
     return text.strip().replace("```", "` ` `")
 
 
-def _training_note(metrics: dict[str, Any] | None) -> str:
+def _training_note(metrics: dict[str, Any] | None, training: dict[str, Any]) -> str:
     metrics, parts = metrics or {}, []
+    if training.get("from_run"):
+        earlier = as_text(shown(str(training["from_run"])))
+        parts.append(
+            f"Training went on from the weights of an earlier run, {earlier}; data and figures here are those of this training alone."
+        )
     if metrics.get("command"):  # without folders of the machine that it ran on
         command = shown_command(str(metrics["command"])).replace("`", "")
         parts.append(f"Command: `{command}`.")

@@ -185,6 +185,16 @@ def test_seeds_give_mean_and_spread(finished_run, tmp_path):
         build_card(others[1], seed_runs=[finished_run[0]])
 
 
+def test_the_earlier_run_is_named(run_dir):
+    recipe = yaml.safe_load((run_dir / "recipe.yaml").read_text())
+    assert "earlier run" not in build_card(run_dir)
+    recipe["training"]["from_run"] = "/home/someone/runs/monday"
+    (run_dir / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert "\nTraining went on from the weights of an earlier run, monday; data and figures here are " in build_card(
+        run_dir
+    )
+
+
 def test_a_run_that_says_little_gets_a_card_that_says_so(run_dir):
     for name in ("metrics.json", "data.json", "recipe.yaml"):
         (run_dir / name).unlink()
