@@ -223,8 +223,9 @@ def _type_of(cls: type, name: str) -> Any:
 
 
 def describe(hint: Any, bounds: Sequence[Any] = ()) -> str:
-    """A type in words: `a whole number from 1 or null`."""
+    """A type in words: `a whole number from 1 or null`; those of an `Annotated` that holds a text are that."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    told = [bound for bound in bounds if isinstance(bound, str)]
     limits = [
         f" {word} {getattr(bound, name)}" for bound in bounds for name, word in _BOUNDS.items() if hasattr(bound, name)
     ]
@@ -242,7 +243,7 @@ def describe(hint: Any, bounds: Sequence[Any] = ()) -> str:
         return "a mapping"
     if inner_values(hint) is not None:
         return f"{{{', '.join(hint.model_fields)}}}"
-    return _NAMES.get(hint, getattr(hint, "__name__", str(hint))) + "".join(limits)
+    return (told or [_NAMES.get(hint, getattr(hint, "__name__", str(hint)))])[0] + "".join(limits)
 
 
 def show(value: Any) -> str:

@@ -292,6 +292,10 @@ def assert_same_processor(one, other):
         ({"data.trailing_sink": False}, "data.trailing_sink is False here and True in"),
         ({"data.prompt.head": "It was: "}, "data.prompt.head is 'It was: ' here and '"),
         ({"training.from_run": "somebody/ctr-sink"}, "run folder 'somebody/ctr-sink' does not exist"),
+        (
+            {"data.since": [1]},
+            r"data.since is \[1\] \(list\), accepted: unix seconds or an ISO time \(2024-03-01\) or null",
+        ),
         ({"data.since": "2030-01-01"}, "since: got 1893456000, accepted: a unix second up to 17007"),
     ],
 )

@@ -31,6 +31,10 @@ def test_the_reference_names_the_keys_that_the_reader_takes(family, recipe):
 
 
 def test_lines_of_the_reference():
+    since = (
+        "data.since: unix seconds or an ISO time (2024-03-01) or null; default null\n    Events before this time (UTC "
+    )
+    assert since in key_reference("din")
     text = key_reference("two_tower")
     assert "data.name: text; must be given\n    A known data set" in text
     assert "data.metrics.m: a whole number from 1; default 10\n    Ads that go on." in text

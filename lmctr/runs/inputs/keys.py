@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import date, datetime, timezone
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -92,9 +92,9 @@ class LogDataKeys(DataKeys):
         description="Rule that cuts the log into parts: by time, by users, or as the data set itself gives them.",
     )
     fractions: list[float] = DataKeys.model_fields["fractions"]
-    since: int | None = Field(
+    since: Annotated[int, "unix seconds or an ISO time (2024-03-01)"] | None = Field(
         None,
-        description="Events before this time (unix seconds, or an ISO time such as 2024-03-01) stand in histories and statistics only: no part "
+        description="Events before this time (UTC where it names no zone) stand in histories and statistics only: no part "
         "has them; null: all are samples. With training.from_run, where the newer ones begin.",
     )
     negative_share: float | None = Field(
