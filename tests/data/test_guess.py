@@ -143,6 +143,17 @@ def test_a_bound_says_which_numbers_are_clicks(tmp_path, label, rule):
     assert guess_table(write(tmp_path / "t.csv", more), {"label": label}).schema["label"] == {"column": name, **rule}
 
 
+def test_numbers_with_signs_of_thousands_in_logs_are_said(tmp_path):
+    amounts = [f'"{1000 + 7 * row:,}"' for row in range(ROWS)]
+    items = {"item_id": list(range(120)), "price": amounts[:120], "brand": ["ab", "c"] * 60}
+    guess = guess_log(write(tmp_path / "e.csv", table(paid=amounts)), write(tmp_path / "i.csv", items))
+    said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
+    words = "; numbers as texts such as '1,000': without"
+    assert said["paid"].startswith(f"left out: another value on (almost) every row{words}")
+    assert said["price"].startswith(f"items column: texts{words}")
+    assert guess.title is None
+
+
 def test_json_lines_by_the_name_of_json(tmp_path):
     guess, _ = guessed(tmp_path / "reviews.jsonl", table())
     for name in ("reviews.json", "reviews.json.gz"):

@@ -296,9 +296,28 @@ def test_what_people_write_as_text_is_said(tmp_path):
         )
     )
     said = {found.column: found for found in guess.guesses}
-    assert "amounts of money as texts" in said["income"].why
+    assert (
+        "; numbers as texts such as '$84,835.00': without signs of money and of thousands (12345.67)"
+        in said["income"].why
+    )
     assert "called like a time" in said["date"].why
     assert not said["income"].sure
+
+
+def test_numbers_with_signs_of_thousands_are_said_where_they_are_left_out(tmp_path):
+    """And lists of three-digit numbers are lists, plain numbers with blanks around them no amounts."""
+    price = [f'"{1000 + 7 * row:,}"' for row in range(ROWS)]
+    sizes = ['"100,250"', '"250,500,750"', '"500"', '"750,100"'] * (ROWS // 4)
+    guess = guess_table(
+        write(tmp_path / "e.csv", clicks(price=price, tags=sizes, plain=['" 12"', '"7 "'] * (ROWS // 2)))
+    )
+    said = {found.column: f"{found.role}: {found.why}" for found in guess.guesses}
+    assert said["price"] == (
+        "left out: another value on (almost) every row; numbers as texts such as '1,000': without signs of money and of thousands "
+        "(12345.67) they are read as numbers"
+    )
+    assert said["tags"] == "field: lists, parted by ','"
+    assert "numbers as texts" not in said["plain"]
 
 
 def test_what_is_filled_after_the_label_is_no_field(tmp_path):

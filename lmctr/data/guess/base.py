@@ -32,6 +32,7 @@ _NAME = 24  # signs of a part of a list that need not come again, such as an aut
 _ALWAYS = 0.99  # share of the signs that stand between blanks where all do
 _FEWEST_LISTS = 20  # distinct texts of several parts that are seen to be lists
 _BY_CHANCE = 20  # rows that chance would put where there are none
+_AMOUNT = r"^\s*-?(?:[$€£¥]\s*-?[\d.,]*\d|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*$"
 _OF_OBJECTS = "give their entries columns of their own"
 _NAMELESS = "has no name, as an index that pandas wrote; give it one to read it"
 _TIMES = "unix times from 1990 to today such as 1700000000, in s, ms, us or ns; ISO times such as 2024-03-01T12:00:00; dates such as 01.03.2024"
@@ -253,7 +254,16 @@ class Guesser:
             values = follows(values, spec, str(self.events.path))
         return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
-    # ---- lists ------------------------------------------------------------------------------------------------------
+    # ---- amounts and lists ------------------------------------------------------------------------------------------------------
+
+    def _amounts(self, values: pa.Array, plain: str) -> str:
+        """What is said of a column of texts that are numbers with signs of money or of thousands; nothing of others, and of lists."""
+        if not is_text(values.type) or not pc.all(pc.match_substring_regex(values, _AMOUNT)).as_py():
+            return ""
+        signed = values.filter(pc.match_substring_regex(values, "[$€£¥,]"))
+        if not len(signed) or self._separator(values, plain) is not None:
+            return ""
+        return f"; numbers as texts such as {signed[0].as_py()!r}: without signs of money and of thousands (12345.67) they are read as numbers"
 
     @staticmethod
     def _separator(values: pa.Array, plain: str) -> str | None:

@@ -279,7 +279,8 @@ class _LogGuesser(Guesser):
             elif (
                 distinct is not None and distinct > 50 and distinct > len(values) * 0.9
             ) and not pa.types.is_floating(values.type):
-                self._say("left out", name, "another value on (almost) every row")
+                amounts = self._amounts(values.drop_null(), name.lower())
+                self._say("left out", name, f"another value on (almost) every row{amounts}")
             elif (why := told_after(values, yes, 0.95)) is not None:
                 self._say("left out", name, why)
             else:
@@ -359,10 +360,10 @@ class _LogGuesser(Guesser):
                     described[name], why = {"column": name, "separator": separator}, f"lists, parted by {separator!r}"
                     category = True
                 else:
-                    why = f"{distinct:,} categories" if category else "texts"
-                    texts |= (
-                        {} if category and plain not in _TITLES else {name: pc.mean(pc.utf8_length(values)).as_py()}
-                    )
+                    amounts = self._amounts(values, plain)
+                    why = f"{distinct:,} categories{amounts}" if category else f"texts{amounts}"
+                    if not amounts and (not category or plain in _TITLES):
+                        texts[name] = pc.mean(pc.utf8_length(values)).as_py()
             elif (
                 pa.types.is_integer(values.type)
                 and (distinct > _CODES or plain in _NUMBERS)

@@ -24,7 +24,6 @@ _CODES = 256  # distinct ones above which they count if they start at 0, 1 or be
 _DENSE = 0.9  # share of the numbers between the least and the largest that names leave no gaps from
 _FEWEST_OF_CODE = 2  # rows of a code on average
 _BINS = 32
-_AMOUNT = r"^\s*-?[$€£¥]\s*-?[\d.,]*\d\s*$"
 _TOLD = 0.995  # AUC of a column alone above which it holds the label; honest ones of a table reach more than those of a log
 _ORDERED = 0.95  # share of neighbouring rows whose times are in order, from which the file is in that order
 
@@ -193,14 +192,13 @@ class _TableGuesser(Guesser):
                 [{"name": name, "type": "multi_value", "separator": separator}],
             )
         elif distinct > 50 and distinct > 0.9 * len(values):
-            left_out = "another value on (almost) every row"
+            left_out = f"another value on (almost) every row{self._amounts(values, name.lower())}"
         else:
             why = f"{distinct:,} {'codes' if is_number(kind) else 'categories'}"
             fields = [self._category(name, values)]
             if is_text(kind) and name in self.events.called("time"):
                 doubt = "; called like a time, but in no format that is known"
-            if is_text(kind) and pc.all(pc.match_substring_regex(values, _AMOUNT)).as_py():
-                doubt = "; amounts of money as texts: as plain numbers they would say more"
+            doubt = self._amounts(values, name.lower()) or doubt
         if left_out is not None:
             self._say("left out", name, left_out)
             return []
