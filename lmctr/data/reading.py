@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from lmctr.data.logs.columns import is_number
 from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
+from lmctr.utils.suggest import first_quoted
 
 _SAVED = (".xlsx", ".xls", ".ods", ".zip")  # that other programs can save as text
 FORMATS = (
@@ -438,7 +439,7 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
             if sign
             else no_header_hint(found)
         )
-        raise ValueError(f"{source}: no column {', '.join(map(repr, missing))}; its columns are {list(found)}.{hint}")
+        raise ValueError(f"{source}: no column {first_quoted(missing)}; its columns are {list(found)}.{hint}")
 
 
 def _with_rows(table: pa.Table, source: str) -> pa.Table:

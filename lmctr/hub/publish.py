@@ -21,11 +21,9 @@ from lmctr.hub.remote import REMOTE_FILE, remote_files
 from lmctr.runs.folder import MANIFEST, is_shared
 from lmctr.runs.reference import write_reference
 from lmctr.utils.hub_calls import HubError, ask_hub
+from lmctr.utils.suggest import first_of
 
 __all__ = ["HubError", "PushResult", "push_run", "write_reference"]
-
-
-_NAMED = 5  # fields in the output, at most
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,7 @@ def run_push(options: PushOptions) -> int:
     print(f"{verb} {len(result.files)} files to {result.repo_id}: {', '.join(result.files)}")
     if result.vocabularies:
         most = [f"{name} ({count:,})" for name, count in result.vocabularies.items()]
-        more = f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
-        print(f"with them the values of these fields as they stand in the data: {', '.join(most[:_NAMED])}{more}")
+        print(f"with them the values of these fields as they stand in the data: {first_of(most)}")
     if result.told_events:
         print(
             f"with them the second and the label of {result.told_events:,} events by item, of no users, in item_statistics.parquet "

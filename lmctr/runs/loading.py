@@ -17,6 +17,7 @@ from lmctr.utils.files import read_json
 from lmctr.utils.lazy import load_target
 from lmctr.utils.load_report import held_load_report
 from lmctr.utils.progress import step
+from lmctr.utils.suggest import first_of
 
 
 def load_run(run_dir: str | Path) -> tuple[torch.nn.Module, Any]:
@@ -99,10 +100,8 @@ def _load_model(folder: RunFolder) -> torch.nn.Module:
     ):
         names = sorted(name if isinstance(name, str) else str(name[0]) for name in info.get(key) or ())
         if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             raise ValueError(
-                f"{folder.path}: {files} {what}: {', '.join(names[:5])}{more}; "
-                "config.json and the weights do not belong together"
+                f"{folder.path}: {files} {what}: {first_of(names)}; config.json and the weights do not belong together"
             )
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():

@@ -1,9 +1,11 @@
-"""Error messages for unknown names: say what was given, offer the nearest known name, list the rest."""
+"""Error messages that name names: what was given, the nearest known one, the rest, and of many the first."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+
+_NAMED = 5  # at most
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -21,6 +23,17 @@ def did_you_mean(name: str, known: Iterable[str], words: str = "Did you mean") -
     """` Did you mean 'known name'?` for a message, or nothing when no known name is close; `words` within a sentence are small."""
     guess = nearest(name, known)
     return "" if guess is None else f" {words} {guess!r}?"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first names, and how many more there are: `a, b, c, d, e and 2 more`."""
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def first_quoted(names: Iterable[str]) -> str:
+    """`first_of` names as Python writes them: `'a', 'b'`."""
+    return first_of([*map(repr, names)])
 
 
 def unknown_key_message(key: str, known: Iterable[str], where: str) -> str:

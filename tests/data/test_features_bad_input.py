@@ -152,6 +152,16 @@ def test_a_bad_label_names_its_row_in_a_split_file(tmp_path):
         TabularStore.build(table_source(file, "label", FIELDS, split="rows"))
 
 
+def test_of_many_missing_columns_the_first_are_named(tmp_path):
+    names = [f"c{n}" for n in range(30)]
+    processor = TabularFeatureProcessor([{"name": name, "type": "numeric"} for name in names])
+    processor.fit({"label": [0, 1]} | {name: [0.0, 1.0] for name in names})
+    file = write(tmp_path / "t.csv", "a,b\n1,2\n")
+    for given, first in ((file, "t.csv: "), ([{"a": 1}], "row 1: "), ({"a": [1]}, "data: ")):
+        with pytest.raises(ValueError, match=rf"{first}no column 'c0', 'c1', 'c2', 'c3', 'c4' and 25 more; "):
+            processor(given)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

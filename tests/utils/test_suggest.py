@@ -1,7 +1,7 @@
 import pytest
 
 from lmctr.utils.resources import find_resource, list_resources, resource_dir
-from lmctr.utils.suggest import nearest, unknown_key_message
+from lmctr.utils.suggest import first_of, first_quoted, nearest, unknown_key_message
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,12 @@ def test_unknown_key_message():
         "unknown key 'lerning_rate' in training; did you mean 'learning_rate'? known keys: learning_rate, seed"
     )
     assert unknown_key_message("xyz", [], "it") == "unknown key 'xyz' in it; known keys: (none)"
+
+
+def test_of_many_names_the_first_are_told():
+    assert first_of(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
+    assert first_of([str(number) for number in range(1240)]) == "0, 1, 2, 3, 4 and 1,235 more"
+    assert first_quoted(iter("abcdef")) == "'a', 'b', 'c', 'd', 'e' and 1 more"
 
 
 @pytest.mark.parametrize(

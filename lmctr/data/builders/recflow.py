@@ -29,7 +29,7 @@ from lmctr.data.logs.columns import is_number, nulls
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import file_fingerprint
-from lmctr.utils.suggest import did_you_mean
+from lmctr.utils.suggest import did_you_mean, first_quoted
 
 from .files import absent
 
@@ -318,7 +318,7 @@ def _check_columns(file: Path, found: list[str], needed: list[str]) -> None:
         return
     hint = did_you_mean(missing[0], found)
     raise ValueError(
-        f"{file}: no column {', '.join(map(repr, missing))}; it has {found}. Files of the folder all_stage are read, and `value` names columns of "
+        f"{file}: no column {first_quoted(missing)}; it has {found}. Files of the folder all_stage are read, and `value` names columns of "
         f"theirs (responses: {', '.join(RESPONSES)}).{hint}"
     )
 

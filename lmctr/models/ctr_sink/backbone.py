@@ -14,6 +14,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ...utils.load_report import held_load_report, print_load_report
+from ...utils.suggest import first_of
 
 
 def _constructor_options(config: PreTrainedConfig) -> dict:
@@ -124,9 +125,8 @@ def load_backbone(
         ) from error
     missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
-        shown = ", ".join(missing[:5])
         raise ValueError(
-            f"backbone: {name_or_path!r} lacks {len(missing)} of the weights that {type(model).__name__} needs ({shown}); "
+            f"backbone: {name_or_path!r} lacks {len(missing)} of the weights that {type(model).__name__} needs ({first_of(missing)}); "
             "they would stay random. Use a complete checkpoint of this type"
         )
     if _surplus_inside(model, info["unexpected_keys"]):

@@ -32,6 +32,7 @@ from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
 from lmctr.utils.files import parse_json
+from lmctr.utils.suggest import first_quoted
 
 from .tables import bad_rows
 
@@ -186,7 +187,7 @@ class JoinedRows:
         """A warning about columns of the log's context that the model reads and the input has not."""
         if not self.absent:
             return []
-        columns = ", ".join(map(repr, self.absent))
+        columns = first_quoted(self.absent)
         return [
             f"{where}: no column {columns}, which the log has as context: scored as if that were missing on every row"
         ]
