@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,6 +208,15 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key != key.strip() and key_node.style is None:
+                sign = next(sign for sign in (key[0], key[-1]) if sign.isspace())  # an editor shows it as a blank
+                told = f"U+{ord(sign):04X} ({unicodedata.name(sign, 'no blank').lower()})"
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"key {key.strip()!r} has {told} beside it; YAML takes plain blanks only",
+                    key_node.start_mark,
+                )
             if isinstance(key, (str, int, float, bool, type(None))):
                 if key in seen:
                     raise yaml.constructor.ConstructorError(

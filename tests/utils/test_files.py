@@ -43,6 +43,12 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path):
     [
         (b"a: 1\nb: [", "file, line 2: not valid YAML"),
         (b"a:\n  b: 1\n  b: 2", "file, line 3: not valid YAML: key 'b' is given twice"),
+        (
+            "a:\n  b: 1\n\xa0 c: 2".encode(),
+            r"file, line 3: not valid YAML: key 'c' has U\+00A0 \(no-break space\) beside it; YAML takes plain",
+        ),
+        ("a:\n  b\u2003: 1".encode(), r"file, line 2: not valid YAML: key 'b' has U\+2003 \(em space\) beside it"),
+        (b"a:\n  b: 1\n\tc: 2", "file, line 3: not valid YAML: .* no tabs, to indent"),
         (b"a: !!python/object:os.system {}", "file, line 1: not valid YAML: could not determine a constructor"),
         (b"\xff", "file is not UTF-8 text"),
         (b"a: " + b"[" * 20_000, "file, line 1: not valid YAML: nested too deep"),
