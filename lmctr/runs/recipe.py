@@ -357,12 +357,13 @@ class _RecipeWording(Wording):
         return f"{self.said_by(dotted)}: {dotted} {says}"
 
     def unknown(self, path: Sequence[str | int], known: Iterable[str]) -> str:
-        place = ".".join(map(str, (self.group, *path[:-1])))
-        group, _, meant = OTHER_WORDS.get(str(path[-1]), "").partition(".")
-        message = unknown_key_message(str(path[-1]), known, f"{place} ({self.said_by(f'{place}.{path[-1]}')})")
-        if place == "data" and (kinds := _kinds_with(str(path[-1]))):
-            return message.replace(";", f"; families of the kind {' or '.join(kinds)} have it, this one has not;", 1)
-        return f"{message.split(';')[0]}; did you mean {meant!r}?" if group == place and meant in known else message
+        place, key = ".".join(map(str, (self.group, *path[:-1]))), str(path[-1])
+        where, known = f"{place} ({self.said_by(f'{place}.{key}')})", [*known]
+        if place == "data" and (kinds := _kinds_with(key)):
+            note = f"families of the kind {' or '.join(kinds)} have it, this one has not"
+            return unknown_key_message(key, known, where, note)
+        group, _, meant = OTHER_WORDS.get(key, "").partition(".")
+        return unknown_key_message(key, known, where, meant=meant if group == place and meant in known else None)
 
     def mapping(self, path: Sequence[str | int], known: Iterable[str], value: Any) -> str:
         return self._named(path, f"must be a mapping of keys to values, got {show(value)}")

@@ -36,21 +36,26 @@ def first_quoted(names: Iterable[str]) -> str:
     return first_of([*map(repr, names)])
 
 
-def unknown_key_message(key: str, known: Iterable[str], where: str) -> str:
+def unknown_key_message(key: str, known: Iterable[str], where: str, note: str = "", meant: str | None = None) -> str:
     """Message for a key that nobody knows.
 
     Args:
         key: the key that was given.
         known: the keys that are accepted.
         where: what holds the key, for example `"training"` or `"the prompt file x.yaml"`.
+        note: what else is known of the key.
+        meant: the key that it is another word for: named alone.
 
     Returns:
         One line, for example
         `unknown key 'lerning_rate' in training; did you mean 'learning_rate'? known keys: learning_rate, seed`.
     """
+    told = f"unknown key {str(key)!r} in {where};{f' {note};' if note else ''}"
+    if meant is not None:
+        return f"{told} did you mean {meant!r}?"
     names = sorted(str(name) for name in known)
     hint = did_you_mean(key, names, "did you mean")
-    return f"unknown key {str(key)!r} in {where};{hint} known keys: {', '.join(names) if names else '(none)'}"
+    return f"{told}{hint} known keys: {', '.join(names) if names else '(none)'}"
 
 
 def refuse_unknown(keys: Iterable[str], known: Collection[str], where: str) -> None:

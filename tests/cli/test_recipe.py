@@ -110,6 +110,23 @@ def test_errors_name_key_file_value_and_what_is_accepted(write, old, new, messag
         load_recipe(write(MINIMAL.replace(old, new, 1)))
 
 
+@pytest.mark.parametrize(
+    ("group", "key", "says"),
+    [
+        ("training", "lr", "did you mean 'learning_rate'?"),
+        ("data", "ad_features", "families of the kind impressions have it, this one has not; "),
+    ],
+)
+def test_what_is_said_of_a_key_stands_behind_the_whole_name_of_the_file(tmp_path, group, key, says):
+    path = tmp_path / "monday; tuesday.yaml"
+    groups = yaml.safe_load(MINIMAL)
+    groups[group][key] = 1
+    path.write_text(yaml.safe_dump(groups))
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path)
+    assert str(error.value).startswith(f"unknown key {key!r} in {group} ({path}); {says}")
+
+
 def test_a_recipe_sets_what_differs_from_its_base(write, tmp_path):
     (tmp_path / "common.yaml").write_text(
         MINIMAL.replace("name: synthetic", "name: synthetic\n  options: {a: 1, b: 2}")
