@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from optimisers import steps_at_best, steps_in
 from safetensors.torch import load_file
 
 import lmctr
@@ -66,28 +67,19 @@ def test_values_keep_their_vectors_and_new_ones_get_some(first, second):
 
 
 def test_the_optimiser_goes_on_too(first, second):
-    steps = []
-    for run in (first, second):
-        checkpoint = run.path / "checkpoints" / f"checkpoint-{run.metrics['best_step']}"
-        state = torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"]
-        steps.append({float(entry["step"]) for entry in state.values()})
-    assert len(steps[0]) == len(steps[1]) == 1
-    assert steps[1].pop() == 2 * steps[0].pop()
+    assert steps_at_best(first) == {first.metrics["best_step"]}
+    assert steps_at_best(second) == {first.metrics["best_step"] + second.metrics["best_step"]}
 
 
 def test_after_a_refit_its_optimiser_goes_on(tmp_path, capsys):
     recipe = {**RECIPE, "training": {**RECIPE["training"], "refit": True}}
     before = lmctr.runs.train(recipe, output_dir=tmp_path / "day0")
-    state = torch.load(before.path / "checkpoints" / "refit" / "optimizer.pt", weights_only=True)["state"]
-    steps = {float(entry["step"]) for entry in state.values()}
+    steps = steps_in(before.path / "checkpoints" / "refit")
     assert steps == {before.metrics["steps"]} != {before.metrics["before_refit"]["steps"]}
     overrides = {**STILL, "training.from_run": str(before.path), "training.refit": False}
     after = lmctr.runs.train(recipe, output_dir=tmp_path / "day1", overrides=overrides)
     assert f"optimiser state of {before.path / 'checkpoints' / 'refit'}" in capsys.readouterr().out
-    state = torch.load(
-        after.path / "checkpoints" / f"checkpoint-{after.metrics['best_step']}" / "optimizer.pt", weights_only=True
-    )["state"]
-    assert {float(entry["step"]) for entry in state.values()} == {before.metrics["steps"] + after.metrics["best_step"]}
+    assert steps_at_best(after) == {before.metrics["steps"] + after.metrics["best_step"]}
 
 
 def test_it_evaluates_and_predicts_by_itself(second, capsys):
