@@ -42,6 +42,7 @@ class ClickPredictionPipeline(Pipeline):
 
     Raises:
         ValueError: a request or row that is not valid, by its place; a processor that is not the model's.
+        OSError: transformers' own, before anything here is asked: a `model` that is no folder is looked for on the Hub.
 
     Example:
 
