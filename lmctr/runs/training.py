@@ -172,13 +172,7 @@ class Training:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        folder: RunFolder,
-        resume: bool | str,
-        overwrite: bool,
-        command: str,
-        quiet: bool = False,
+        self, recipe: Recipe, folder: RunFolder, resume: bool | str, overwrite: bool, command: str, quiet: bool = False
     ):
         self.quiet = quiet
         transformers.utils.logging.disable_progress_bar()

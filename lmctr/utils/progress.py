@@ -28,9 +28,8 @@ _LINES = (
 
 _logger = logging.getLogger("lmctr.progress")
 _logger.setLevel(logging.INFO)
-_showing: ContextVar[bool | None] = ContextVar(
-    "showing", default=None
-)  # None: nobody said; lines of `say` alone are shown
+# None: nobody said; lines of `say` alone are shown
+_showing: ContextVar[bool | None] = ContextVar("showing", default=None)
 _lock = threading.RLock()  # held while something is drawn
 _open: list[Work] = []  # what is being shown, the innermost last
 if hasattr(os, "register_at_fork"):  # a child must not find a lock held by a thread that it has not
