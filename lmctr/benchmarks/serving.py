@@ -92,7 +92,7 @@ def benchmark_serving(options: ServingBenchmark) -> dict[str, Any]:
             f"logits of the server differ by {difference:.2g} from those of this process; please report this"
         )
     return {
-        **results(options, "cpu", parameters=sum(p.numel() for p in model.parameters())),
+        **results(options, "cpu", parameters=model.num_parameters()),
         "row_by_row": rows,
         "kept": rates,
         "loads": loads,

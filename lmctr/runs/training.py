@@ -314,9 +314,8 @@ class Training:
             self.folder.verify(lambda name: not name.startswith("model"))  # it is trained again
             self.folder.unseal()  # what is opened below may be written again
         self.wait()
-        again = (
-            self.folder.refit / CHOSEN
-        ).is_file()  # the run folder may hold the second training's processor already
+        # the run folder may hold the second training's processor already
+        again = (self.folder.refit / CHOSEN).is_file()
         processor = view.load_processor(self.folder.refit / FIRST if again else self.folder.path)
         view.open(processor, run=RunContext(self.folder.path, self.is_first, self.wait, writes=True))
         if self.is_first:

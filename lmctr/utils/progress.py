@@ -21,10 +21,8 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 PATIENCE = 2.0  # seconds before anything is shown
 _BETWEEN_BARS = 0.2
-_LINES = (
-    10.0,
-    60.0,
-)  # seconds between lines: the first at least, the second at most, else a quarter of what has passed
+# seconds between lines: the first at least, the second at most, else a quarter of what has passed
+_LINES = (10.0, 60.0)
 
 _logger = logging.getLogger("lmctr.progress")
 _logger.setLevel(logging.INFO)

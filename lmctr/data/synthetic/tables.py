@@ -268,9 +268,7 @@ class _Model:
     factors: np.ndarray  # of main, pair and numeric effects
     bias: float = 0.0
     day: int = 0
-    generations: list[np.ndarray] | None = (
-        None  # (V,) of each field, how often each value was replaced; None: none was
-    )
+    generations: list[np.ndarray] | None = None  # (V,) of each field: how often values were replaced; None: none was
 
     @classmethod
     def draw(

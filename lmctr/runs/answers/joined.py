@@ -103,9 +103,8 @@ class _Names:
     time: TimeSpec
     scenario: str | None = None
     context: Mapping[str, str] | None = None  # columns of the input by the names of the log's context
-    reading: Mapping[str, Any] | None = (
-        None  # how text files of the log, and so of the input, write numbers and missing values
-    )
+    # how text files of the log, and so of the input, write numbers and missing values
+    reading: Mapping[str, Any] | None = None
 
 
 class JoinedRows:
