@@ -75,7 +75,7 @@ def plot_attention_map(
 
     count = len(attention.tokens)
     places, labels = _labels(attention, max_labels)
-    title = title if title is not None else _map_title(attention)
+    title = title if title is not None else f"Attention, {attention.where}"
     fonts, missing = _fonts("".join([*labels, title]))
     if missing:
         labels = [re.sub(f"[{re.escape(missing)}]+", f"#{place}", label) for place, label in zip(places, labels)]
@@ -248,12 +248,6 @@ def _mark(axes: Axes, places: np.ndarray, colour: str) -> None:
     options: dict[str, Any] = {"color": colour, "s": 9, "clip_on": False, "linewidths": 0}
     axes.scatter(places, np.full(len(places), 1.012), marker="v", transform=axes.get_xaxis_transform(), **options)
     axes.scatter(np.full(len(places), 1.012), places, marker="<", transform=axes.get_yaxis_transform(), **options)
-
-
-def _map_title(attention: AttentionMap) -> str:
-    layer = "mean over layers" if attention.layer == "mean" else f"layer {attention.layer}"
-    head = "mean over heads" if attention.head == "mean" else f"head {attention.head}"
-    return f"Attention, {layer}, {head}"
 
 
 def _fonts(text: str) -> tuple[list[str], str]:

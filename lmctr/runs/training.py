@@ -609,11 +609,7 @@ class Training:
             return
         baselines = {}
         if self.recipe.data["baselines"]:
-            measured, found["training_samples"]["baselines"] = self.view.baselines(self.args.seed, self.args.refit)
-            baselines = {
-                name: {part: values[part] for part in ("validation", "test") if part in values}
-                for name, values in measured.items()
-            }
+            baselines, found["training_samples"]["baselines"] = self.view.baselines(self.args.seed, self.args.refit)
         result = {
             **found,
             "baselines": baselines,

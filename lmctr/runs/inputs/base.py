@@ -237,7 +237,7 @@ class InputKind(ABC):
 
     @abstractmethod
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        """Metrics of simple rivals by name and part, and the number of samples that they were fitted on; with `refit` they are
+        """Metrics of simple rivals by name and part (validation and test), and the number of samples that they were fitted on; with `refit` they are
         fitted on training and validation for the test part."""
 
     def slices(
