@@ -18,9 +18,10 @@ import torch
 from lmctr.benchmarks import peer_own, peer_side
 from lmctr.benchmarks.harness import machine_text, reports, results, say, table
 from lmctr.benchmarks.options import PEER_FAMILIES, PEERS, PeersBenchmark
-from lmctr.benchmarks.peer_files import PARTS, files_table, measure_files, write_files
+from lmctr.benchmarks.peer_files import files_table, measure_files, write_files
 from lmctr.benchmarks.peer_turns import DENSE, LAZY, Loop, last_line, measure
 from lmctr.data import TabularStore, load_tabular
+from lmctr.data.logs.splits import PARTS
 from lmctr.models.families import family_of
 from lmctr.utils.files import read_json, write_json
 

@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmctr.auto import AutoModelForCTR
+from lmctr.data.logs.splits import PARTS
 from lmctr.runs.inputs import config_class
 from lmctr.runs.inputs.keys import DataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.utils.progress import step
 from lmctr.utils.values import Values
-
-PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

@@ -388,9 +388,7 @@ class TextInput(GoingOn, LogInput):
         cuts = {name: self.view.truncation(events) for name, events in self.splits.items() if len(events)}
         self._tell_unknown(result["unknown_by_field"].get("train", {}), say)
         result |= {"truncation": cuts, "fingerprint": log_fingerprint(self.log, self.splits)}
-        reader = self.view.processor.statistics_reader
-        if reader is not None:
-            result["statistics"] = {"names": list(reader.names), "prior": reader.prior, "strength": reader.strength}
+        result |= self._statistics_read()
         if cuts.get("train"):
             cut = cuts["train"]
             say(
