@@ -63,9 +63,6 @@ def plot_attention_map(
         title: default: layer and head.
         max_labels: most labels per axis; sinks closer to a labelled one than 1 / max_labels of the text have no label.
 
-    Returns:
-        `path`.
-
     Raises:
         MissingExtraError: matplotlib is missing.
     """
@@ -136,9 +133,6 @@ def plot_layer_curves(
         path: image file.
         bias_layers: name of a run -> its layers with sink bias.
         title: over both panels.
-
-    Returns:
-        `path`.
 
     Raises:
         ValueError: no runs. MissingExtraError: matplotlib is missing.

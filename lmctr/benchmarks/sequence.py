@@ -35,6 +35,7 @@ from lmctr.models.common.sequence import sequence_inputs
 from lmctr.scaling.flops import astro_flops, count_flops, paper_flops
 from lmctr.scaling.inputs import RequestShape, random_inputs
 from lmctr.utils.measure import release_memory
+from lmctr.utils.ragged import blocks
 
 ARMS = ("mumi", "sumi", "cache", "blocks")
 _ROWS = 50  # of a forward pass that scores one row per candidate
@@ -138,8 +139,8 @@ def _training(
 
 def _batches(view: SequenceView, rows: np.ndarray, size: int, device: str) -> list[dict[str, torch.Tensor]]:
     return [
-        {name: values.to(device) for name, values in view.batch(rows[begin : begin + size]).items()}
-        for begin in range(0, len(rows), size)
+        {name: values.to(device) for name, values in view.batch(rows[some]).items()}
+        for some in blocks(len(rows), size)
     ]
 
 

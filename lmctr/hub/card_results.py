@@ -82,7 +82,8 @@ def results_table(runs: list[dict[str, Any]]) -> str:
     """A Markdown table: model and baselines by split; mean and spread where there are several runs."""
     splits = common_splits(runs)
     rows = []
-    metrics = _shown(runs)
+    is_ranking = _is_ranking(runs)
+    metrics = [key for key in METRICS if (key in RANKING_METRIC_NAMES) == is_ranking]
     for split in splits:
         own = [run["splits"][split] for run in runs]
         rows.append([split, "**this model**", *_cells(own, metrics), _count(own[0])])
@@ -98,17 +99,12 @@ def results_table(runs: list[dict[str, Any]]) -> str:
                 rows.append([split, _BASELINES.get(name, name), *_cells(per_run, metrics), _count(per_run[0])])
     if not rows:
         return ""
-    titles = ["split", "", *(METRICS[key][0] for key in metrics), "impressions" if _is_ranking(runs) else "samples"]
+    titles = ["split", "", *(METRICS[key][0] for key in metrics), "impressions" if is_ranking else "samples"]
     return markdown_table([titles, *rows], left=(0, 1))
 
 
 def _is_ranking(runs: list[dict[str, Any]]) -> bool:
     return any("ordered_pair_accuracy" in values for run in runs for values in run["splits"].values())
-
-
-def _shown(runs: list[dict[str, Any]]) -> list[str]:
-    """The metrics of such runs: of impressions, or of clicks."""
-    return [key for key in METRICS if (key in RANKING_METRIC_NAMES) == _is_ranking(runs)]
 
 
 def main_metric(runs: list[dict[str, Any]]) -> str:

@@ -45,6 +45,7 @@ from lmctr.utils.files import json_text, read_json, write_json, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.progress import say, showing
+from lmctr.utils.ragged import blocks
 from lmctr.utils.tables import write_csv
 
 _REFERENCE_ROWS = 8
@@ -667,10 +668,8 @@ class Training:
 def _thinned(entries: list[dict[str, Any]], most: int = 200) -> list[dict[str, float]]:
     """Step and training loss of log entries; of more than `most`, the last step and the mean loss of as many neighbours as it takes."""
     size = max(-(-len(entries) // most), 1)
-    blocks = (entries[start : start + size] for start in range(0, len(entries), size))
-    return [
-        {"step": block[-1]["step"], "loss": sum(entry["loss"] for entry in block) / len(block)} for block in blocks
-    ]
+    parts = (entries[some] for some in blocks(len(entries), size))
+    return [{"step": part[-1]["step"], "loss": sum(entry["loss"] for entry in part) / len(part)} for part in parts]
 
 
 def results_table(result: dict[str, Any]) -> str:
