@@ -12,7 +12,7 @@ from lmctr.evaluation.comparison import differing_keys
 from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
 from lmctr.runs.folder import RunFolder, open_run
-from lmctr.utils.tables import markdown_table
+from lmctr.utils.tables import markdown_table, spread_cells
 
 METRICS = {  # key: (title, metric type in the card's metadata)
     "revenue_ratio": ("R/R*", "revenue_ratio"),
@@ -113,16 +113,13 @@ def main_metric(runs: list[dict[str, Any]]) -> str:
 
 
 def _cells(per_run: list[dict[str, float]], metrics: list[str]) -> list[str]:
-    cells = []
+    found = {}
     for key in metrics:
         values = [run[key] for run in per_run if run.get(key) is not None]
-        if len(values) < len(per_run):
-            cells.append("-")
-        elif len(values) == 1 or max(values) == min(values):
-            cells.append(f"{values[0]:.4f}")
-        else:
-            cells.append(f"{fmean(values):.4f} ± {stdev(values):.4f}")
-    return cells
+        if len(values) == len(per_run):
+            alike = len(values) == 1 or max(values) == min(values)
+            found[key] = (values[0], None) if alike else (fmean(values), stdev(values))
+    return spread_cells(found, metrics)
 
 
 def _count(metrics: dict[str, float]) -> str:
@@ -136,10 +133,8 @@ def better_baselines(runs: list[dict[str, Any]]) -> list[str]:
     key = main_metric(runs)
     own = fmean([run["splits"]["test"].get(key, math.nan) for run in runs])
     found = []
-    for name in runs[0]["baselines"]:
-        values = [run["baselines"].get(name, {}).get("test", {}).get(key) for run in runs if name != BOUND]
-        if not values:
-            continue
+    for name in (name for name in runs[0]["baselines"] if name != BOUND):
+        values = [run["baselines"].get(name, {}).get("test", {}).get(key) for run in runs]
         if all(value is not None for value in values) and own < fmean(values):
             found.append(f"{_BASELINES.get(name, name)}, {own:.4f} against {fmean(values):.4f}")
     return found
