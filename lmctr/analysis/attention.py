@@ -100,6 +100,12 @@ class AttentionMap:
     layer: int | str
     head: int | str
 
+    @property
+    def where(self) -> str:
+        """Layer and head in words."""
+        shown = (("layer", self.layer), ("head", self.head))
+        return ", ".join(f"mean over {what}s" if one == "mean" else f"{what} {one}" for what, one in shown)
+
 
 @torch.no_grad()
 def sink_attention(model: nn.Module, batches: Iterable[Mapping[str, torch.Tensor]]) -> SinkAttention:

@@ -56,10 +56,7 @@ class BehaviorAttention:
 
 @torch.no_grad()
 def behavior_attention(
-    model: torch.nn.Module,
-    view: SequenceView,
-    events: np.ndarray | Sequence[int],
-    batch_size: int = 64,
+    model: torch.nn.Module, view: SequenceView, events: np.ndarray | Sequence[int], batch_size: int = 64
 ) -> BehaviorAttention:
     """Reads the candidates' attention, sample by sample, and adds it up by the behaviour type of the event it falls on.
 

@@ -63,9 +63,6 @@ def plot_attention_map(
         title: default: layer and head.
         max_labels: most labels per axis; sinks closer to a labelled one than 1 / max_labels of the text have no label.
 
-    Returns:
-        `path`.
-
     Raises:
         MissingExtraError: matplotlib is missing.
     """
@@ -75,7 +72,7 @@ def plot_attention_map(
 
     count = len(attention.tokens)
     places, labels = _labels(attention, max_labels)
-    title = title if title is not None else _map_title(attention)
+    title = title if title is not None else f"Attention, {attention.where}"
     fonts, missing = _fonts("".join([*labels, title]))
     if missing:
         labels = [re.sub(f"[{re.escape(missing)}]+", f"#{place}", label) for place, label in zip(places, labels)]
@@ -136,9 +133,6 @@ def plot_layer_curves(
         path: image file.
         bias_layers: name of a run -> its layers with sink bias.
         title: over both panels.
-
-    Returns:
-        `path`.
 
     Raises:
         ValueError: no runs. MissingExtraError: matplotlib is missing.
@@ -248,12 +242,6 @@ def _mark(axes: Axes, places: np.ndarray, colour: str) -> None:
     options: dict[str, Any] = {"color": colour, "s": 9, "clip_on": False, "linewidths": 0}
     axes.scatter(places, np.full(len(places), 1.012), marker="v", transform=axes.get_xaxis_transform(), **options)
     axes.scatter(np.full(len(places), 1.012), places, marker="<", transform=axes.get_yaxis_transform(), **options)
-
-
-def _map_title(attention: AttentionMap) -> str:
-    layer = "mean over layers" if attention.layer == "mean" else f"layer {attention.layer}"
-    head = "mean over heads" if attention.head == "mean" else f"head {attention.head}"
-    return f"Attention, {layer}, {head}"
 
 
 def _fonts(text: str) -> tuple[list[str], str]:

@@ -23,9 +23,6 @@ def plot_compression(plan: Mapping[str, Any], path: str | Path, title: str | Non
         plan: `CompressionPlan.to_dict()`. path: image file; the suffix decides the format. Folders are made.
         title: default: the number of samples.
 
-    Returns:
-        `path`.
-
     Raises:
         MissingExtraError: matplotlib is missing.
     """
@@ -64,9 +61,6 @@ def plot_behavior_attention(
     Args:
         measured: model name to what [`behavior_attention`] found; the models know the same behaviour types.
         path: image file. title: over the picture.
-
-    Returns:
-        `path`.
 
     Raises:
         ValueError: no model, or models with different behaviour types. MissingExtraError: matplotlib is missing.

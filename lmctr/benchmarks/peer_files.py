@@ -18,8 +18,7 @@ from lmctr.benchmarks.harness import in_turn, table
 from lmctr.benchmarks.peer_own import SCHEMA
 from lmctr.benchmarks.peer_turns import LAZY, Loop, last_line
 from lmctr.data import TableSource
-
-PARTS = ("train", "validation", "test")
+from lmctr.data.logs.splits import PARTS
 
 
 def write_files(folder: Path, source: TableSource) -> None:

@@ -33,12 +33,7 @@ class TurnsCallback(TrainerCallback):
 
 
 # Token mixers as the RankElastor authors' code builds them: the models of `peer_side`, weight for weight
-_REFERENCE = {
-    "variant": "reference",
-    "tokenizer_hidden_size": 500,
-    "tokenizer_dropout": 0.1,
-    "num_hidden_layers": 2,
-}
+_REFERENCE = {"variant": "reference", "tokenizer_hidden_size": 500, "tokenizer_dropout": 0.1, "num_hidden_layers": 2}
 _TOKEN_MIXERS = {
     "rank_elastor": {**_REFERENCE, "ffn_hidden_sizes": [64, 64]},
     "rank_mixer": {**_REFERENCE, "ffn_hidden_sizes": [200, 200]},

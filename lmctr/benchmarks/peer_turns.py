@@ -100,9 +100,8 @@ def _summary(worker: Worker, rates: Mapping[str, Mapping[str, list[float]]]) -> 
     if worker.error is not None:
         return {"name": worker.name, "error": worker.error}
 
-    def middle(
-        values: list[float],
-    ) -> float:  # without the first turn, in which caches are filled, and the last, of few steps
+    def middle(values: list[float]) -> float:
+        """Without the first turn, in which caches are filled, and the last, of few steps."""
         return statistics.median(values[1:-1] or values)
 
     def against(clock: str) -> dict[str, float]:

@@ -18,9 +18,10 @@ import torch
 from lmctr.benchmarks import peer_own, peer_side
 from lmctr.benchmarks.harness import machine_text, reports, results, say, table
 from lmctr.benchmarks.options import PEER_FAMILIES, PEERS, PeersBenchmark
-from lmctr.benchmarks.peer_files import PARTS, files_table, measure_files, write_files
+from lmctr.benchmarks.peer_files import files_table, measure_files, write_files
 from lmctr.benchmarks.peer_turns import DENSE, LAZY, Loop, last_line, measure
 from lmctr.data import TabularStore, load_tabular
+from lmctr.data.logs.splits import PARTS
 from lmctr.models.families import family_of
 from lmctr.utils.files import read_json, write_json
 
@@ -54,24 +55,18 @@ def benchmark_peers(options: PeersBenchmark) -> dict[str, Any]:
         result = results(options, versions=versions(python), failed=failed)
         result["families"] = {}
         for family in options.families:
-            arms = [
-                *own_arms(family),
-                *(
-                    arm
-                    for peer in PEER_FAMILIES[family]
-                    if peer in wanted and peer not in failed
-                    for arm in peer_arms(peer, family, options, python)
-                ),
-            ]
-            told = shared | {"family": family, "stem": family_of(family).stem}
+            arms = own_arms(family)
+            for peer in PEER_FAMILIES[family]:
+                if peer in wanted and peer not in failed:
+                    arms += peer_arms(peer, options, python)
+            task = shared | {"family": family, "stem": family_of(family).stem}
             if options.from_csv:
-                result["families"][family] = measure_files(arms, told, folder / "table", options.from_csv)
+                result["families"][family] = measure_files(arms, task, folder / "table", options.from_csv)
                 continue
-            result["families"][family] = measure(arms, told, folder / "table")
+            result["families"][family] = measure(arms, task, folder / "table")
             for arm in result["families"][family]:
-                say(
-                    f"{family}, {arm['name']}: {arm.get('error') or format(arm['samples_per_second'], ',.0f') + ' samples/s'}"
-                )
+                told = arm.get("error") or f"{arm['samples_per_second']:,.0f} samples/s"
+                say(f"{family}, {arm['name']}: {told}")
     return result
 
 
@@ -158,7 +153,7 @@ def own_arms(family: str) -> list[Loop]:
     return [Loop(name, program, {"arm": arm, **width}) for name, arm in ((DENSE, "dense"), (LAZY, "lazy"))]
 
 
-def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> list[Loop]:
+def peer_arms(peer: str, options: PeersBenchmark, python: Path) -> list[Loop]:
     """A peer's loop, and for FuxiCTR also on batches that lie in memory, so that its loader costs nothing; from CSV files FuxiCTR's alone."""
     program = (str(python), peer_side.__file__)
     if options.from_csv and peer != "fuxictr":
@@ -181,6 +176,7 @@ def peer_arms(peer: str, family: str, options: PeersBenchmark, python: Path) -> 
 def as_markdown(result: Mapping[str, Any]) -> str:
     """The results as text with a table."""
     settings = result["settings"]
+    packages = ", ".join(f"{name} {version}" for name, version in settings["versions"].items()) or "none"
     rows, notes = [], [f"- {PEERS[peer]} could not be installed: {why}" for peer, why in settings["failed"].items()]
     for family, arms in result["families"].items():
         for arm in arms:
@@ -197,9 +193,8 @@ def as_markdown(result: Mapping[str, Any]) -> str:
     form = "{family} | {name} | {samples_per_second:,.0f} | {ratios} | {auc:.4f} | {parameters:,}"
     head = f"family | loop | samples/s | {DENSE} is so many times as fast | {LAZY} is | by processor time: {DENSE} | {LAZY} | test AUC then | parameters"
     if settings["from_csv"]:
-        return _files_report(result, notes)
+        return _files_report(result, packages, notes)
     steps = "one epoch" if settings["steps"] is None else f"{settings['steps']} steps"
-    packages = ", ".join(f"{name} {version}" for name, version in settings["versions"].items()) or "none"
     return f"""## Training loops beside other libraries
 
 {settings["rows"]:,} generated rows, {settings["categorical"]} categorical and {settings["numeric"]} numeric fields, \
@@ -214,14 +209,13 @@ counted. By the clock other work on the machine counts too, by processor time it
 {chr(10).join(notes)}""".strip()
 
 
-def _files_report(result: Mapping[str, Any], notes: list[str]) -> str:
+def _files_report(result: Mapping[str, Any], packages: str, notes: list[str]) -> str:
     settings = result["settings"]
-    versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items()) or "none"
     return f"""## From CSV files to the AUC on the test part
 
 Whole processes, {settings["from_csv"]} times in turn, medians and medians of the ratios: start, CSV files of {settings["rows"]:,} training rows and a tenth \
 each of validation and test ({settings["categorical"]} categorical and {settings["numeric"]} numeric fields, {settings["vocabulary"]:,} values), fit, transform, one \
-epoch with batch {settings["batch_size"]:,}, validation, test. The other libraries' environment: {versions}.
+epoch with batch {settings["batch_size"]:,}, validation, test. The other libraries' environment: {packages}.
 {machine_text(result)}
 
 {files_table(result["families"])}

@@ -92,10 +92,7 @@ def _measure_scoring(family: str, options: RetrievalBenchmark) -> dict[str, Any]
     one = {name: values[:1] for name, values in ads.items()}
     served = split_first_layer(model)
     served.update(range(options.ads), **ads)
-    makers = {
-        "naive": lambda: model(**request).logits,
-        "split, cached": lambda: served.score(**user),
-    }
+    makers = {"naive": lambda: model(**request).logits, "split, cached": lambda: served.score(**user)}
     if family == "retrieval_mlp":
         embedding = model.model.embedding
         of_user = embedding.user(*user.values()).expand(options.ads, -1)

@@ -91,7 +91,7 @@ def benchmark_scoring(options: ScoringBenchmark) -> dict[str, Any]:
     row = processor(histories=[history], targets=candidates[:1], times=[time])
     speedup = speedups(seconds, "row by row")
     return {
-        **results(options, options.device, parameters=sum(p.numel() for p in model.parameters())),
+        **results(options, options.device, parameters=model.num_parameters()),
         "tokens": int(row["attention_mask"].sum()),
         "reason": scorer.reason,
         "arms": {

@@ -11,7 +11,6 @@ Each arm adds one thing to the arm before it:
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
 import statistics
@@ -35,6 +34,8 @@ from lmctr.models.common.base import task_loss
 from lmctr.models.common.sequence import sequence_inputs
 from lmctr.scaling.flops import astro_flops, count_flops, paper_flops
 from lmctr.scaling.inputs import RequestShape, random_inputs
+from lmctr.utils.measure import release_memory
+from lmctr.utils.ragged import blocks
 
 ARMS = ("mumi", "sumi", "cache", "blocks")
 _ROWS = 50  # of a forward pass that scores one row per candidate
@@ -138,8 +139,8 @@ def _training(
 
 def _batches(view: SequenceView, rows: np.ndarray, size: int, device: str) -> list[dict[str, torch.Tensor]]:
     return [
-        {name: values.to(device) for name, values in view.batch(rows[begin : begin + size]).items()}
-        for begin in range(0, len(rows), size)
+        {name: values.to(device) for name, values in view.batch(rows[some]).items()}
+        for some in blocks(len(rows), size)
     ]
 
 
@@ -273,8 +274,7 @@ def _peak_growth(call: Callable[[], Any], device: str) -> int | None:
     gc.collect()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # what was freed before counts as memory still
-            libc.malloc_trim(0)
+        release_memory()  # what was freed before counts as memory still
         before = field("VmRSS")
     except OSError:
         return None

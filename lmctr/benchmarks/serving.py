@@ -73,7 +73,7 @@ def benchmark_serving(options: ServingBenchmark) -> dict[str, Any]:
         batch = processor(histories=histories[:1], targets=[{"text": texts[0]}], times=[_after(histories[0])])
         write_reference(folder, model, batch)
         with _server(folder, options) as (address, process):
-            asked = _requests(options, histories, texts, draw, address)
+            asked = _requests(options, histories, texts, draw)
             states = [UserState(model, processor, history) for history in histories]
             _start_users(address, histories)
             rates = [_in_process(states, asked, options.seconds / 4)]
@@ -92,7 +92,7 @@ def benchmark_serving(options: ServingBenchmark) -> dict[str, Any]:
             f"logits of the server differ by {difference:.2g} from those of this process; please report this"
         )
     return {
-        **results(options, "cpu", parameters=sum(p.numel() for p in model.parameters())),
+        **results(options, "cpu", parameters=model.num_parameters()),
         "row_by_row": rows,
         "kept": rates,
         "loads": loads,
@@ -142,9 +142,7 @@ def _message(route: str, body: Mapping[str, Any]) -> bytes:
     return head.encode() + text
 
 
-def _requests(
-    options: ServingBenchmark, histories: list, texts: list[str], draw: np.random.Generator, address: tuple[str, int]
-) -> list[_Asked]:
+def _requests(options: ServingBenchmark, histories: list, texts: list[str], draw: np.random.Generator) -> list[_Asked]:
     """Different requests, to be asked again and again in their order."""
     asked = []
     for _ in range(4 * options.users):

@@ -161,7 +161,7 @@ def _measure_family(
     model = make_model(family, values, shape).to(place)
     with FlopCounterMode(display=False) as counter:
         model(**batches[0]).loss.backward()
-    flop, parameters = counter.get_total_flops(), sum(parameter.numel() for parameter in model.parameters())
+    flop, parameters = counter.get_total_flops(), model.num_parameters()
     del model
     distinct = sum(len(torch.unique(column)) for column in batches[0]["input_ids"].T)
     runners = {arm: _steps(arm, make_model(family, values, shape).to(place), batches, place) for arm in options.arms}
@@ -264,7 +264,7 @@ def _grown(
     return row | {
         "milliseconds": round(1e3 * seconds, 2),
         "samples_per_second": grown.batch_size / seconds,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": model.num_parameters(),
     }
 
 

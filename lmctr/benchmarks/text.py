@@ -15,6 +15,7 @@ from lmctr.data.batches.text import TextView
 from lmctr.data.logs.log import InteractionLog
 from lmctr.models.ctr_sink.processing_ctr_sink import CTRSinkProcessor
 from lmctr.training.tokenizers import resolve_backbone
+from lmctr.utils.ragged import blocks
 
 METHODS = {
     "whole": "tokenise each sample's whole text",
@@ -62,7 +63,7 @@ def _measure(
     lengths = view.lengths(events)
     lengths_rate = len(events) / (now() - began)
 
-    batches = [slice(first, first + options.batch_size) for first in range(0, len(events), options.batch_size)]
+    batches = list(blocks(len(events), options.batch_size))
     rows = _raw_rows(log, processor, events, num_behaviors)
     texts = [_whole_text(processor, *row) for row in zip(*rows)]
     cut = {} if options.max_length is None else {"truncation": True, "max_length": options.max_length}
@@ -101,7 +102,7 @@ def _measure(
 
 def padding_share(lengths: np.ndarray, batch_size: int) -> float:
     """Share of padding among all positions when rows of these lengths are batched in this order."""
-    batches = (lengths[first : first + batch_size] for first in range(0, len(lengths), batch_size))
+    batches = (lengths[some] for some in blocks(len(lengths), batch_size))
     return 1.0 - float(lengths.sum()) / sum(int(batch.max()) * len(batch) for batch in batches)
 
 

@@ -85,7 +85,7 @@ def benchmark_train(options: TrainBenchmark) -> dict[str, Any]:
     samples = sum(len(batch) for batch in chosen)
     tokens = int(sum(lengths[batch].sum() for batch in chosen))
     result = {
-        **results(options, options.device, samples=samples, parameters=arms["on"].num_parameters),
+        **results(options, options.device, samples=samples, parameters=arms["on"].model.num_parameters()),
         "padding": _padding(options, lengths),
         "arms": {
             name: {
@@ -109,7 +109,7 @@ def benchmark_train(options: TrainBenchmark) -> dict[str, Any]:
             result["arms"][name]["share_of_peak"] = arm.flops(lengths, chosen) / peak
     if not options.no_memory:
         say("memory, each in a process of its own")
-        result["memory"] = {name: _memory_of(options, name) for name in MEMORY_ARMS}
+        result["memory"] = {name: in_own_process(peak_of_arm, options.settings(), name) for name in MEMORY_ARMS}
     return result
 
 
@@ -122,7 +122,6 @@ class _Training:
         self.options, self.view, self.events, self.rows = options, view, events, rows
         self.multiple = options.max_length if arm.padded else None
         self.model = _model(options, arm, view)
-        self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
         self.call = torch.compile(self.model) if options.compile else self.model
         dtype = getattr(torch, options.dtype)
@@ -171,7 +170,7 @@ class _Training:
         embeddings = self.model.get_input_embeddings().weight.numel()
         own = [lengths[batch].astype(float) for batch in chosen]
         tokens, squares = sum(part.sum() for part in own), sum((part**2).sum() for part in own)
-        weights = self.num_parameters - embeddings
+        weights = self.model.num_parameters() - embeddings
         return 6 * weights * tokens + 12 * self.options.layers * self.options.hidden_size * squares
 
 
@@ -258,10 +257,6 @@ def peak_of_arm(values: Mapping[str, Any], name: str) -> dict[str, int | None]:
 
 def _peak_bytes(device: str) -> int | None:
     return int(torch.cuda.max_memory_allocated(device)) if device.startswith("cuda") else peak_memory()
-
-
-def _memory_of(options: TrainBenchmark, name: str) -> dict[str, int | None]:
-    return in_own_process(peak_of_arm, options.settings(), name)
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:

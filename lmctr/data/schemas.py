@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.utils.values import Values, Wording, dataclass_values
 
 ColumnName = Annotated[str, Field(min_length=1)]
 InfoKeys = dataclass_values(DatasetInfo, {"name"})
+
+
+class TimeKeys(Values):
+    """A time column: numbers in `unit`, or words, ISO times or in `format`."""
+
+    column: ColumnName | None = None
+    format: str | None = None
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+
+    @model_validator(mode="after")
+    def _one_way(self) -> TimeKeys:
+        if {"format", "unit"} <= self.model_fields_set:
+            raise ValueError("`format` reads strings, `unit` numbers; give one of them.")
+        return self
 
 
 def short_for(key: str) -> BeforeValidator:

@@ -55,6 +55,12 @@ class PairedTest:
         """The least difference, up or down, that such a test calls significant: half of the interval."""
         return (self.confidence_interval[1] - self.confidence_interval[0]) / 2
 
+    def cells(self) -> list[str]:
+        """For tables: both values, their difference, its interval, and p."""
+        low, high = self.confidence_interval
+        values = [f"{self.value_a:.4f}", f"{self.value_b:.4f}", f"{self.difference:+.4f}"]
+        return [*values, f"{low:+.4f} to {high:+.4f}", f"{self.p_value:.2g}"]
+
     def __str__(self) -> str:
         low, high = self.confidence_interval
         return (

@@ -12,7 +12,7 @@ from lmctr.evaluation.comparison import differing_keys
 from lmctr.evaluation.evaluator import RANKING_METRIC_NAMES
 from lmctr.hub.checks import split_metrics
 from lmctr.runs.folder import RunFolder, open_run
-from lmctr.utils.tables import markdown_table
+from lmctr.utils.tables import markdown_table, spread_cells
 
 METRICS = {  # key: (title, metric type in the card's metadata)
     "revenue_ratio": ("R/R*", "revenue_ratio"),
@@ -79,7 +79,8 @@ def results_table(runs: list[dict[str, Any]]) -> str:
     """A Markdown table: model and baselines by split; mean and spread where there are several runs."""
     splits = common_splits(runs)
     rows = []
-    metrics = _shown(runs)
+    is_ranking = _is_ranking(runs)
+    metrics = [key for key in METRICS if (key in RANKING_METRIC_NAMES) == is_ranking]
     for split in splits:
         own = [run["splits"][split] for run in runs]
         rows.append([split, "**this model**", *_cells(own, metrics), _count(own[0])])
@@ -95,17 +96,12 @@ def results_table(runs: list[dict[str, Any]]) -> str:
                 rows.append([split, _BASELINES.get(name, name), *_cells(per_run, metrics), _count(per_run[0])])
     if not rows:
         return ""
-    titles = ["split", "", *(METRICS[key][0] for key in metrics), "impressions" if _is_ranking(runs) else "samples"]
+    titles = ["split", "", *(METRICS[key][0] for key in metrics), "impressions" if is_ranking else "samples"]
     return markdown_table([titles, *rows], left=(0, 1))
 
 
 def _is_ranking(runs: list[dict[str, Any]]) -> bool:
     return any("ordered_pair_accuracy" in values for run in runs for values in run["splits"].values())
-
-
-def _shown(runs: list[dict[str, Any]]) -> list[str]:
-    """The metrics of such runs: of impressions, or of clicks."""
-    return [key for key in METRICS if (key in RANKING_METRIC_NAMES) == _is_ranking(runs)]
 
 
 def main_metric(runs: list[dict[str, Any]]) -> str:
@@ -114,16 +110,13 @@ def main_metric(runs: list[dict[str, Any]]) -> str:
 
 
 def _cells(per_run: list[dict[str, float]], metrics: list[str]) -> list[str]:
-    cells = []
+    found = {}
     for key in metrics:
         values = [run[key] for run in per_run if run.get(key) is not None]
-        if len(values) < len(per_run):
-            cells.append("-")
-        elif len(values) == 1 or max(values) == min(values):
-            cells.append(f"{values[0]:.4f}")
-        else:
-            cells.append(f"{fmean(values):.4f} ± {stdev(values):.4f}")
-    return cells
+        if len(values) == len(per_run):
+            alike = len(values) == 1 or max(values) == min(values)
+            found[key] = (values[0], None) if alike else (fmean(values), stdev(values))
+    return spread_cells(found, metrics)
 
 
 def _count(metrics: dict[str, float]) -> str:
@@ -137,10 +130,8 @@ def better_baselines(runs: list[dict[str, Any]]) -> list[str]:
     key = main_metric(runs)
     own = fmean([run["splits"]["test"].get(key, math.nan) for run in runs])
     found = []
-    for name in runs[0]["baselines"]:
-        values = [run["baselines"].get(name, {}).get("test", {}).get(key) for run in runs if name != BOUND]
-        if not values:
-            continue
+    for name in (name for name in runs[0]["baselines"] if name != BOUND):
+        values = [run["baselines"].get(name, {}).get("test", {}).get(key) for run in runs]
         if all(value is not None for value in values) and own < fmean(values):
             found.append(f"{_BASELINES.get(name, name)}, {own:.4f} against {fmean(values):.4f}")
     return found

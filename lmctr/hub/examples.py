@@ -78,11 +78,7 @@ def _text_rows(folder: RunFolder) -> dict[str, Any]:
     target: dict[str, Any] = {"text": "Casino (Crime, Drama)"}
     if processor.get("statistics_reader"):
         target["statistics"] = [math.nan] * len(processor["statistics_reader"]["names"])
-    return {
-        "histories": [history, []],
-        "targets": [target, target],
-        "times": [1_500_172_800, 1_500_172_800],
-    }
+    return {"histories": [history, []], "targets": [target, target], "times": [1_500_172_800, 1_500_172_800]}
 
 
 def _history_call(rows: dict[str, Any]) -> str:

@@ -16,14 +16,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from lmctr.hub.card_families import CardFamily, card_family
-from lmctr.hub.card_results import (
-    METRICS,
-    better_baselines,
-    common_splits,
-    main_metric,
-    results_table,
-    seed_metrics,
-)
+from lmctr.hub.card_results import METRICS, better_baselines, common_splits, main_metric, results_table, seed_metrics
 from lmctr.hub.contents import run_contents
 from lmctr.hub.examples import example_call
 from lmctr.hub.licences import check_licence
@@ -67,10 +60,7 @@ def run_card(options: CardOptions) -> int:
 
 
 def build_card(
-    run_dir: str | Path,
-    repo_id: str | None = None,
-    licence: str | None = None,
-    seed_runs: Sequence[str | Path] = (),
+    run_dir: str | Path, repo_id: str | None = None, licence: str | None = None, seed_runs: Sequence[str | Path] = ()
 ) -> str:
     """The text of a run's model card, YAML header included.
 

@@ -288,20 +288,8 @@ _FAMILIES = [
         "Zhai et al.: Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for Generative Recommendations. https://arxiv.org/abs/2402.17152",
         scorer="lmctr.serving.events:CachedEventScorer",
     ),
-    Family(
-        "retrieval_mlp",
-        "RetrievalMLP",
-        "impressions",
-        "an MLP on the features of a user and an ad",
-        _RETRIEVAL,
-    ),
-    Family(
-        "two_tower",
-        "TwoTower",
-        "impressions",
-        "the inner product of a user's and an ad's tower",
-        _RETRIEVAL,
-    ),
+    Family("retrieval_mlp", "RetrievalMLP", "impressions", "an MLP on the features of a user and an ad", _RETRIEVAL),
+    Family("two_tower", "TwoTower", "impressions", "the inner product of a user's and an ad's tower", _RETRIEVAL),
 ]
 
 

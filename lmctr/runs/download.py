@@ -10,15 +10,7 @@ from huggingface_hub import HfApi, ModelInfo, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from lmctr.runs.folder import (
-    ITEM_STATISTICS,
-    MANIFEST,
-    PROCESSOR_FILES,
-    WEIGHTS,
-    WEIGHTS_INDEX,
-    RunFolder,
-    is_shared,
-)
+from lmctr.runs.folder import ITEM_STATISTICS, MANIFEST, PROCESSOR_FILES, WEIGHTS, WEIGHTS_INDEX, RunFolder, is_shared
 from lmctr.utils.hub_calls import HubError, ask_hub
 from lmctr.utils.integrity import read_sealed
 from lmctr.utils.progress import Work, without_bars_of

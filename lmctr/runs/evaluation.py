@@ -213,9 +213,8 @@ def write_predictions(path: str | Path, view: InputKind, part: str, output: Pred
     for task, name in enumerate(view.tasks):
         end = "" if task == 0 else f"_{name}"
         labels, logits = (x if x.ndim == 1 else x[:, task] for x in (output.label_ids, output.predictions))
-        whole = (
-            labels == labels.astype("int8")
-        ).all()  # clicks are; a rank index may be above 127, or no whole number
+        # clicks are; a rank index may be above 127, or no whole number
+        whole = (labels == labels.astype("int8")).all()
         ordered[f"label{end}"] = pa.array(labels.astype("int8" if whole else "float32"))
         ordered[f"logit{end}"] = pa.array(logits, pa.float32())
     if weight is not None:

@@ -91,14 +91,8 @@ _OWN = (  # what a run writes, the sign of a finished one first
     ),
     *("checkpoints", "predictions", "retriever", "adapter", "analysis", "tensorboard", ".cache", ".refit"),
 )
-_UNSEALED = (
-    MANIFEST,
-    "README.md",
-    "checkpoints",
-    "analysis",
-    ".cache",
-    ".refit",
-)  # have marks of their own, or change
+# have marks of their own, or change
+_UNSEALED = (MANIFEST, "README.md", "checkpoints", "analysis", ".cache", ".refit")
 _noted: set[Path] = set()  # folders whose lack of checksums or of an end was told
 
 

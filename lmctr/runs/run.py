@@ -105,9 +105,8 @@ class Run:
         """(C,) logits of one user's candidates, by the fastest exact path that the model has, see [`~lmctr.serving.score`]; of a model of
         tables `history` is `[user]`, the columns that all candidates share, and `time` is not read."""
         reads_requests = self.processor.request_kind != "table"
-        if reads_requests and (
-            self._retriever is not None or self._items is not None
-        ):  # which fill in what requests lack
+        # which fill in what requests lack
+        if reads_requests and (self._retriever is not None or self._items is not None):
             return self.predict([{"history": history, "candidates": candidates, "time": time}])
         return score(self.model, self.processor, history, candidates, time).numpy()
 

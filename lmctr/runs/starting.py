@@ -301,11 +301,7 @@ def _tabular_recipe(guess: LogGuess) -> dict[str, Any]:
         {} if guess.is_table else {"options": {"history_length": 20, "min_count": 5}, "statistics": _of_users(guess)}
     )
     return {
-        "data": {
-            **of_log,
-            "max_train_samples": 500_000,
-            "max_eval_samples": 100_000,
-        },
+        "data": {**of_log, "max_train_samples": 500_000, "max_eval_samples": 100_000},
         "model": model,
         "training": {
             **trees,

@@ -45,6 +45,7 @@ from lmctr.utils.files import json_text, read_json, write_json, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions
 from lmctr.utils.progress import say, showing
+from lmctr.utils.ragged import blocks
 from lmctr.utils.tables import write_csv
 
 _REFERENCE_ROWS = 8
@@ -172,13 +173,7 @@ class Training:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        folder: RunFolder,
-        resume: bool | str,
-        overwrite: bool,
-        command: str,
-        quiet: bool = False,
+        self, recipe: Recipe, folder: RunFolder, resume: bool | str, overwrite: bool, command: str, quiet: bool = False
     ):
         self.quiet = quiet
         transformers.utils.logging.disable_progress_bar()
@@ -320,9 +315,8 @@ class Training:
             self.folder.verify(lambda name: not name.startswith("model"))  # it is trained again
             self.folder.unseal()  # what is opened below may be written again
         self.wait()
-        again = (
-            self.folder.refit / CHOSEN
-        ).is_file()  # the run folder may hold the second training's processor already
+        # the run folder may hold the second training's processor already
+        again = (self.folder.refit / CHOSEN).is_file()
         processor = view.load_processor(self.folder.refit / FIRST if again else self.folder.path)
         view.open(processor, run=RunContext(self.folder.path, self.is_first, self.wait, writes=True))
         if self.is_first:
@@ -616,11 +610,7 @@ class Training:
             return
         baselines = {}
         if self.recipe.data["baselines"]:
-            measured, found["training_samples"]["baselines"] = self.view.baselines(self.args.seed, self.args.refit)
-            baselines = {
-                name: {part: values[part] for part in ("validation", "test") if part in values}
-                for name, values in measured.items()
-            }
+            baselines, found["training_samples"]["baselines"] = self.view.baselines(self.args.seed, self.args.refit)
         result = {
             **found,
             "baselines": baselines,
@@ -678,10 +668,8 @@ class Training:
 def _thinned(entries: list[dict[str, Any]], most: int = 200) -> list[dict[str, float]]:
     """Step and training loss of log entries; of more than `most`, the last step and the mean loss of as many neighbours as it takes."""
     size = max(-(-len(entries) // most), 1)
-    blocks = (entries[start : start + size] for start in range(0, len(entries), size))
-    return [
-        {"step": block[-1]["step"], "loss": sum(entry["loss"] for entry in block) / len(block)} for block in blocks
-    ]
+    parts = (entries[some] for some in blocks(len(entries), size))
+    return [{"step": part[-1]["step"], "loss": sum(entry["loss"] for entry in part) / len(part)} for part in parts]
 
 
 def results_table(result: dict[str, Any]) -> str:

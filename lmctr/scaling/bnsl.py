@@ -29,13 +29,7 @@ def num_parameters(breaks: int) -> int:
 
 
 def bnsl(
-    x: np.ndarray,
-    a: float,
-    b: float,
-    c0: float,
-    c: np.ndarray = (),
-    d: np.ndarray = (),
-    f: np.ndarray = (),
+    x: np.ndarray, a: float, b: float, c0: float, c: np.ndarray = (), d: np.ndarray = (), f: np.ndarray = ()
 ) -> np.ndarray:
     """Eq. 6, computed in logarithms so that no power overflows on the way.
 

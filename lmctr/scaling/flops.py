@@ -68,10 +68,7 @@ class ModelFlops:
 
 
 def measure_flops(
-    model: torch.nn.Module,
-    inputs: Mapping[str, Any],
-    num_samples: int | None = None,
-    num_requests: int | None = None,
+    model: torch.nn.Module, inputs: Mapping[str, Any], num_samples: int | None = None, num_requests: int | None = None
 ) -> ModelFlops:
     """Count the FLOPs of one evaluation call of any model of the library, from the modules that run.
 

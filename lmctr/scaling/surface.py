@@ -11,7 +11,7 @@ each also without the constant A. A, B and C are not negative, and neither are t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,13 +75,13 @@ class SurfaceFit:
         """
         spread = widened_residuals(self.residuals, self.num_parameters, num_samples)
         rng, fits = np.random.default_rng(seed), []
-        curve = _curve(self.form, self.parameters, self.u / self.units[0], self.v / self.units[1])
+        scaled = self.u / self.units[0], self.v / self.units[1]
+        curve = _curve(self.form, self.parameters, *scaled)
         for _ in range(num_samples):
             drawn = rng.choice(spread, len(spread))
             target = np.maximum(curve + drawn, curve * 1e-3) if self.absolute else curve * np.exp(drawn)
-            scaled = self.u / self.units[0], self.v / self.units[1]
             parameters, _ = _fit(self.form, *scaled, target, self.absolute, self.parameters)
-            fits.append(_with(self, parameters))
+            fits.append(replace(self, parameters=parameters))
         return fits
 
     @property
@@ -171,8 +171,7 @@ def fit_surface(
         }
         for fit in fits
     )
-    best = fits[0]
-    return SurfaceFit(**{**vars(best), "candidates": rows})
+    return replace(fits[0], candidates=rows)
 
 
 @dataclass(frozen=True)
@@ -340,7 +339,3 @@ def _fitted(
     r2 = 1.0 - float(np.square(target - predicted).sum() / total) if total else float("nan")
     each = np.array(errors)
     return SurfaceFit(form, parameters, units, complement, absolute, u, v, y, residuals, r2, float(each.mean()), each)
-
-
-def _with(fit: SurfaceFit, parameters: dict[str, float]) -> SurfaceFit:
-    return SurfaceFit(**{**vars(fit), "parameters": parameters})

@@ -102,13 +102,7 @@ class Batcher:
         return self._closed
 
     def submit(
-        self,
-        work: Any,
-        positions: int = 1,
-        deadline: float = math.inf,
-        *,
-        key: Hashable = None,
-        alone: bool = False,
+        self, work: Any, positions: int = 1, deadline: float = math.inf, *, key: Hashable = None, alone: bool = False
     ) -> Future:
         """A future of the result. `deadline`: of `time.monotonic()`, by which the work must have begun. `key`: of works that must not be
         done at the same time; None: it has none. `alone`: it goes before all that waits, also where the queue is full, and nothing else is

@@ -190,9 +190,8 @@ class ItemStatistics:
         item = np.repeat(np.arange(len(self)), lengths)
         kept = np.flatnonzero((np.arange(len(item)) - offsets[item]) % every == 0)
         is_last = np.append(item[kept][1:] != item[kept][:-1], True)[: len(kept)]
-        until = np.where(
-            is_last, offsets[item[kept] + 1] - 1, np.roll(kept, -1)
-        )  # the last second of which a step is read
+        # the last second of which a step is read
+        until = np.where(is_last, offsets[item[kept] + 1] - 1, np.roll(kept, -1))
         course = {"offsets": offsets_from_lengths(np.bincount(item[kept], minlength=len(self)))}
         for name, values in self.course.items():
             if name != "offsets":

@@ -347,14 +347,13 @@ def resolve_statistics(names: str | Sequence[str], log: Any) -> tuple[str, ...]:
                 some += [
                     f"{what}_taste_{column}" for column in number_columns(catalogue) for what in ("rate", "value")
                 ]
-            rows = [statistic(one) for one in some]
-            rows = [row for row in rows if not row.column or row.column in (*columns, ITEM)]
-            rows = [
-                row
-                for row in rows
-                if (graded or not row.graded) and (years or "year" not in (row.aggregation, row.feature))
+            found += [
+                row.name
+                for row in map(statistic, some)
+                if (not row.column or row.column in (*columns, ITEM))
+                and (graded or not row.graded)
+                and (years or "year" not in (row.aggregation, row.feature))
             ]
-            found += [row.name for row in rows]
             continue
         row = statistic(name)
         if row.column:

@@ -103,20 +103,9 @@ class Comparison:
         first, second = self.groups
         tests = [["metric", "seed", first, second, "difference", "interval", "p", "test"]]
         for entry in self.tests:
-            test = entry.test
-            low, high = test.confidence_interval
-            tests.append(
-                [
-                    METRIC_TITLES[entry.metric],
-                    "all" if entry.seed is None else str(entry.seed),
-                    f"{test.value_a:.4f}",
-                    f"{test.value_b:.4f}",
-                    f"{test.difference:+.4f}",
-                    f"{low:+.4f} to {high:+.4f}",
-                    f"{test.p_value:.2g}",
-                    f"{test.method}, n = {test.num_pairs:,}",
-                ]
-            )
+            test, seed = entry.test, "all" if entry.seed is None else str(entry.seed)
+            cells = [METRIC_TITLES[entry.metric], seed, *test.cells(), f"{test.method}, n = {test.num_pairs:,}"]
+            tests.append(cells)
         return [rows, tests]
 
 

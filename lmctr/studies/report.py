@@ -230,11 +230,8 @@ def _significance(groups: list[list[ReportedRun]], split: str, num_resamples: in
             continue
         lines = [["metric", "test", "seed", "first", "second", "difference", "95 % interval", "p", "pairs"]]
         for entry in comparison.tests:
-            test, (low, high) = entry.test, entry.test.confidence_interval
-            seed = "all" if entry.seed is None else str(entry.seed)
-            values = [f"{test.value_a:.4f}", f"{test.value_b:.4f}", f"{test.difference:+.4f}"]
-            more = [f"{low:+.4f} to {high:+.4f}", f"{test.p_value:.2g}", f"{test.num_pairs:,}"]
-            lines.append([METRIC_TITLES[entry.metric], test.method, seed, *values, *more])
+            test, seed = entry.test, "all" if entry.seed is None else str(entry.seed)
+            lines.append([METRIC_TITLES[entry.metric], test.method, seed, *test.cells(), f"{test.num_pairs:,}"])
         section.tables.append(Table(f"{against}, {split}", lines, 2))
     return section
 

@@ -42,9 +42,8 @@ def table_rows(
             continue
         rows = torch.full((group.table.num_embeddings,), -1)
         for vocabulary, own in group.rows_of.items():
-            source = torch.from_numpy(sources[vocabulary])[
-                : len(own)
-            ]  # one row only where vectors were made elsewhere
+            # one row only where vectors were made elsewhere
+            source = torch.from_numpy(sources[vocabulary])[: len(own)]
             rows[own.start : own.stop] = torch.where(source >= 0, source + old[name].rows_of[vocabulary].start, -1)
         found[f"{name}.table.weight"] = rows
     return found

@@ -90,9 +90,8 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
         lora_alpha=values["alpha"],
         lora_dropout=float(values["dropout"]),
         target_modules=targets,
-        fan_in_fan_out=isinstance(
-            model.get_submodule(targets[0]), Conv1D
-        ),  # GPT-2 holds its matrices the other way round
+        # GPT-2 holds its matrices the other way round
+        fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
         modules_to_save=[name for name in model.peft_modules_to_save if name in present],
     )
     return get_peft_model(model, config)

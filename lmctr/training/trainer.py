@@ -29,14 +29,7 @@ from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_it
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
 from lmctr.training.callbacks import StageTwoEarlyStopping, StopAt, TwoStageCallback, should_stop
-from lmctr.training.checkpoints import (
-    MARKER,
-    load_epoch_state,
-    mark_complete,
-    read_marker,
-    rotate,
-    save_epoch_state,
-)
+from lmctr.training.checkpoints import MARKER, load_epoch_state, mark_complete, read_marker, rotate, save_epoch_state
 from lmctr.training.optim import (
     GroupedOptimizer,
     clip_gradients,

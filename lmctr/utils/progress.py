@@ -21,16 +21,13 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 PATIENCE = 2.0  # seconds before anything is shown
 _BETWEEN_BARS = 0.2
-_LINES = (
-    10.0,
-    60.0,
-)  # seconds between lines: the first at least, the second at most, else a quarter of what has passed
+# seconds between lines: the first at least, the second at most, else a quarter of what has passed
+_LINES = (10.0, 60.0)
 
 _logger = logging.getLogger("lmctr.progress")
 _logger.setLevel(logging.INFO)
-_showing: ContextVar[bool | None] = ContextVar(
-    "showing", default=None
-)  # None: nobody said; lines of `say` alone are shown
+# None: nobody said; lines of `say` alone are shown
+_showing: ContextVar[bool | None] = ContextVar("showing", default=None)
 _lock = threading.RLock()  # held while something is drawn
 _open: list[Work] = []  # what is being shown, the innermost last
 if hasattr(os, "register_at_fork"):  # a child must not find a lock held by a thread that it has not

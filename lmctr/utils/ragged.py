@@ -10,9 +10,10 @@ import numpy as np
 _BLOCK = 1 << 20
 
 
-def blocks(length: int) -> Iterator[slice]:
-    """The places of an array of this length, about a million at a time: what is worked out of a long array needs no copy of it."""
-    return (slice(start, min(start + _BLOCK, length)) for start in range(0, length, _BLOCK))
+def blocks(length: int, size: int | None = None) -> Iterator[slice]:
+    """The places of an array of this length, `size` (or about a million) at a time: what is worked out of it needs no copy."""
+    size = _BLOCK if size is None else size
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import torch
 
 from lmctr.benchmarks import harness
 from lmctr.benchmarks import train as benchmark_train
+from lmctr.benchmarks.harness import in_own_process
 from lmctr.benchmarks.inputs import read_log
 from lmctr.benchmarks.options import TrainBenchmark
 from lmctr.benchmarks.train import ARMS, as_markdown
@@ -105,7 +106,7 @@ def test_micro_batches_give_the_gradient_of_the_batch():
 def test_the_peak_is_that_of_the_measured_process():
     """A process of its own, whose peak is not the one of the process that starts it."""
     held = np.ones(10**8 + 5 * 10**7)  # 1.2 GB
-    found = benchmark_train._memory_of(TINY, "on")
+    found = in_own_process(benchmark_train.peak_of_arm, TINY.settings(), "on")
     assert held[-1] == 1
     assert 10**8 < found["before"] <= found["peak"] < 10**9
 

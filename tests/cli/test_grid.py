@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from importlib.util import find_spec
 
@@ -247,7 +245,8 @@ def test_baselines_of_models_that_are_refitted_are_too(tmp_path):
     grid = {"name": "two", "recipe": "table.yaml", "seeds": [0], "points": points}
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
     assert main(["grid", "run", str(tmp_path / "grid.yaml"), "--output-dir", str(tmp_path / "runs"), "--quiet"]) == 0
-    sections = report_grid(GridReportOptions(str(tmp_path / "grid.yaml"), output_dir=str(tmp_path / "runs"))).sections
+    options = GridReportOptions(str(tmp_path / "grid.yaml"), output_dir=str(tmp_path / "runs"), resamples=100)
+    sections = report_grid(options).sections
     fitted = {section.points[0].point.name: section.num_fitted for section in sections}
     assert fitted == {"once": 480, "again": 540}
     assert len({section.baselines["field_counting"][0]["log_loss"] for section in sections}) == 2
@@ -332,7 +331,7 @@ def test_a_script_without_a_guard_is_told(tmp_path):
         "from lmctr.studies.grids.options import GridRunOptions\nfrom lmctr.studies.grids.run import run_grid\n"
         "print(run_grid(GridRunOptions('grid.yaml', output_dir='runs')))\n"
     )
-    ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ran = warm.run(str(script), folder=tmp_path)
     assert ran.stderr.endswith('put its work under `if __name__ == "__main__":`\n')
     assert "failed: plain seed 0: exit code 1 before its first line" in ran.stdout
     assert ran.stdout.endswith("\n1\n")
@@ -485,7 +484,7 @@ def test_a_report_invents_nothing(finished, tmp_path, capsys):
     sink = next(line for line in text.splitlines() if line.startswith("| sinks |"))
     assert f"| {auc(*scores(runs, 'sink', 0)) - one:+.4f} (no sinks) | - |" in sink
     # A run of another recipe counts as missing, with the difference named.
-    words = ["--output_dir", str(tmp_path / "runs"), "--model.num_sink_buckets", "9"]
+    words = ["--output_dir", str(tmp_path / "runs"), "--resamples", "100", "--model.num_sink_buckets", "9"]
     assert main(["grid", "report", str(path), *words]) == 0
     text = capsys.readouterr().out
     assert "- sink seed 0: holds another recipe: model.num_sink_buckets: 8 before, 9 now" in text

@@ -175,9 +175,8 @@ class SequenceView(LogBatches):
             events, "items", own, own, self.bounds, lambda items: [str(ids[i]) for i in items]
         )
         if self.processor.knows_no_behavior:
-            before = np.zeros(
-                self.log.num_events + 1, dtype=np.int64
-            )  # how many events in front of each have an unknown behaviour
+            # how many events in front of each have an unknown behaviour
+            before = np.zeros(self.log.num_events + 1, dtype=np.int64)
             np.cumsum(self._behavior[self.log.feedback] == 0, out=before[1:])
             read = {"values": 0, "unknown": 0}
             for block in blocks(len(events)):

@@ -11,6 +11,7 @@ import torch
 
 from lmctr.data.logs.log import InteractionLog
 from lmctr.utils.progress import Work
+from lmctr.utils.ragged import blocks
 
 from .rows import EventStatistics, LogBatches, RowCollator, RowDataset
 
@@ -179,10 +180,7 @@ class TextView(LogBatches):
     def _plan(self, events: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Length, behaviours shown and behaviours dropped, each (S,)."""
         events = self.log.positions(events)
-        parts = [
-            self._call(self.processor.plan_lengths, events[begin : begin + _CHUNK])
-            for begin in range(0, len(events), _CHUNK)
-        ]
+        parts = [self._call(self.processor.plan_lengths, events[some]) for some in blocks(len(events), _CHUNK)]
         if not parts:
             empty = np.zeros(0, dtype=np.int64)
             return empty, empty, empty

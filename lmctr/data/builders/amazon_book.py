@@ -71,7 +71,10 @@ def load_amazon_book(
         ValueError: a damaged line, a missing field, ratings outside 1 to 5, nothing left after filtering.
     """
     folder, source = _find(path, file)
-    table = _reviews(source, progress) if ".json" in source.name else _ratings(source, progress)
+    if ".json" in source.name:
+        table = _reviews(source, progress)
+    else:
+        table = read_delimited(source, list(_TYPES), _TYPES, names=list(_TYPES), progress=progress)
     user, user_ids = columns.encode_ids(table["user"], "user", str(source))
     item, item_ids = columns.encode_ids(table["item"], "item", str(source))
     rating = table["rating"].to_numpy()
@@ -117,10 +120,6 @@ def _core(user: np.ndarray, item: np.ndarray, least_user: int, least_item: int) 
             keep &= np.bincount(codes[keep], minlength=int(codes.max()) + 1)[codes] >= least
         if int(keep.sum()) == before:
             return keep
-
-
-def _ratings(source: Path, progress: bool) -> pa.Table:
-    return read_delimited(source, list(_TYPES), _TYPES, names=list(_TYPES), progress=progress)
 
 
 def _reviews(source: Path, progress: bool) -> pa.Table:

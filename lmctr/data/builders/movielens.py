@@ -251,9 +251,8 @@ def _users(source: _Source) -> pa.Table:
 
 def _reject_repeats(user: np.ndarray, item: np.ndarray, file: str) -> None:
     low, span = item.min(), int(item.max() - item.min()) + 1
-    if (
-        int(user.max() - user.min()) * span < 2**62
-    ):  # one sort of a joint key, without rows, finds out whether there are any
+    # one sort of a joint key, without rows, finds out whether there are any
+    if int(user.max() - user.min()) * span < 2**62:
         key = np.sort((user - user.min()) * span + (item - low))
         if not (key[1:] == key[:-1]).any():
             return

@@ -296,9 +296,8 @@ def value_lists(array: pa.Array, field: Field, rows: Rows) -> tuple[pa.Array, np
                 f"{place(rows.source, name)}: the values are text, and the {field.type} field {field.name!r} has no separator; "
                 "set separator, or pass lists."
             )
-        array = pc.if_else(
-            pc.equal(array, ""), pa.scalar(None, kind), array
-        )  # an empty list, not one of an empty text
+        # an empty list, not one of an empty text
+        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, kind), array)
         array = pc.split_pattern(array, field.separator)
         kind = array.type
     if pa.types.is_fixed_size_list(kind):

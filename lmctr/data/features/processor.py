@@ -262,7 +262,7 @@ class TabularFeatureProcessor(FittedExtractor):
             ValueError: other fields or labels.
         """
         earlier._require_fitted()
-        own, others = ({f["name"]: _without_limits(f) for f in p._settings()["fields"]} for p in (self, earlier))
+        own, others = ({f["name"]: _without(f, _LIMITS) for f in p._settings()["fields"]} for p in (self, earlier))
         for name in dict.fromkeys((*own, *others)):
             if own.get(name) != others.get(name):
                 raise ValueError(
@@ -513,7 +513,8 @@ class TabularFeatureProcessor(FittedExtractor):
     def fingerprint(self) -> str:
         """Hex string over the fields and everything that was fitted; equal for processors that give equal arrays."""
         self._require_fitted()
-        digest = hashlib.sha256(json.dumps(self._hashed_fields(), sort_keys=True).encode())
+        fields = [_without(field.to_dict(), ("max_unknown", "max_idle")) for field in self.fields]
+        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
         if self.state.value_types:
             digest.update(json.dumps(self.state.value_types, sort_keys=True).encode())
         for name in sorted(self.state.vocabularies):
@@ -525,12 +526,6 @@ class TabularFeatureProcessor(FittedExtractor):
         for name in sorted(self.state.moments):
             digest.update(name.encode() + np.array(self.state.moments[name], dtype="<f8").tobytes())
         return digest.hexdigest()[:32]
-
-    def _hashed_fields(self) -> list[dict[str, Any]]:
-        return [
-            {key: value for key, value in field.to_dict().items() if key not in ("max_unknown", "max_idle")}
-            for field in self.fields
-        ]
 
     # unknown values
 
@@ -584,8 +579,8 @@ class TabularFeatureProcessor(FittedExtractor):
                 )
 
 
-def _without_limits(field: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in field.items() if key not in _LIMITS}
+def _without(field: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in field.items() if key not in keys}
 
 
 def checked_labels(label: str | None, extra: Sequence[str] | None) -> list[str] | None:

@@ -75,9 +75,7 @@ class UnknownValues:
         self.examples: dict[str, list[str]] = {}
 
     def add(
-        self,
-        counts: Mapping[str, Mapping[str, int]] | None = None,
-        examples: Mapping[str, list[str]] | None = None,
+        self, counts: Mapping[str, Mapping[str, int]] | None = None, examples: Mapping[str, list[str]] | None = None
     ) -> None:
         """Counts what is given, or what the processor has just seen."""
         self.counts = add_counts([self.counts, self.processor.oov_counts if counts is None else counts])

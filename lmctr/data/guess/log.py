@@ -159,9 +159,8 @@ class _LogGuesser(Guesser):
             return self._take(role, self.given[role], "")
         very = self.events.called(role)
         fractions = [n for n in self.left if n in very and pa.types.is_floating(self.events.table[n].type)]
-        good += [
-            n for n in fractions if self._is_called_code(n, self.events.values(n))
-        ]  # 12.0, as where some were missing
+        # 12.0, as where some were missing
+        good += [n for n in fractions if self._is_called_code(n, self.events.values(n))]
         named = [name for name in self.events.named(role) if name in good and (name in very or name in met)]
         if named:
             return self._take(role, named[0], f"by its name; {self.events.distinct[named[0]]:,} different ones")

@@ -109,9 +109,8 @@ def with_queries(
 def _codes(values: Any, name: str, known: pa.Array) -> tuple[np.ndarray, pa.Array, np.ndarray]:
     """Codes of ids, all ids with the unknown ones behind the known, and which values were unknown."""
     codes, distinct = columns.encode_ids(values, name)
-    if pa.types.is_integer(known.type) != pa.types.is_integer(
-        distinct.type
-    ):  # as the log's events and catalogue may differ
+    # as the log's events and catalogue may differ
+    if pa.types.is_integer(known.type) != pa.types.is_integer(distinct.type):
         distinct = distinct.cast(pa.string())
         known = known.cast(pa.string())
     distinct = distinct.cast(known.type)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, refuse_other_schema, short_for
+from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, TimeKeys, refuse_other_schema, short_for
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
 
@@ -31,19 +31,11 @@ class FileSpec(Values):
         return {key: getattr(self, key) for key in ("format", "delimiter", "decimal", "na_values")}
 
 
-class TimeSpec(Values):
-    """A time column: numbers in `unit`, or strings in `format`; naive times are in `timezone` (default UTC)."""
+class TimeSpec(TimeKeys):
+    """A time column; naive times are in `timezone` (default UTC)."""
 
     column: ColumnName
-    unit: Literal["s", "ms", "us", "ns"] = "s"
-    format: str | None = None
     timezone: str | None = None
-
-    @model_validator(mode="after")
-    def _one_way(self) -> TimeSpec:
-        if {"format", "unit"} <= self.model_fields_set:
-            raise ValueError("`format` reads strings, `unit` numbers; give one of them.")
-        return self
 
 
 class LabelSpec(Values):

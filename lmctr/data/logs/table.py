@@ -50,16 +50,7 @@ from lmctr.utils.measure import release_memory
 
 from . import columns
 from .log import DatasetInfo, InteractionLog, check_keys
-from .schema import (
-    AttributeSpec,
-    AttributesSpec,
-    CodeSpec,
-    FileSpec,
-    LabelSpec,
-    Schema,
-    parse_schema,
-    read_schema,
-)
+from .schema import AttributeSpec, AttributesSpec, CodeSpec, FileSpec, LabelSpec, Schema, parse_schema, read_schema
 from .times import seconds_of
 
 POSITIVE_WORDS = frozenset(

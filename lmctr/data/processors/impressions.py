@@ -38,7 +38,6 @@ from lmctr.data.features.transform import add_counts
 from lmctr.data.features.unknown import merged_examples
 from lmctr.utils.ragged import ragged_arange
 
-SIDES = ("user", "ad")
 _BORROWS = "ad."
 
 

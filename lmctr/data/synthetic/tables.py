@@ -269,9 +269,7 @@ class _Model:
     factors: np.ndarray  # of main, pair and numeric effects
     bias: float = 0.0
     day: int = 0
-    generations: list[np.ndarray] | None = (
-        None  # (V,) of each field, how often each value was replaced; None: none was
-    )
+    generations: list[np.ndarray] | None = None  # (V,) of each field: how often values were replaced; None: none was
 
     @classmethod
     def draw(
@@ -431,9 +429,8 @@ def _reachable(model: _Model, seed: int, start: int, stop: int) -> tuple[float |
     ordered = p[order]
     below = np.concatenate([[0.0], np.cumsum(1 - ordered)])
     left, right = np.searchsorted(ordered, ordered, "left"), np.searchsorted(ordered, ordered, "right")
-    pairs = (
-        ordered * (below[left] + below[right]) / 2
-    )  # a row's own half is taken out below: it is no pair with itself
+    # a row's own half is taken out below: it is no pair with itself
+    pairs = ordered * (below[left] + below[right]) / 2
     total = p.sum() * (1 - p).sum() - (p * (1 - p)).sum()
     expected = float((pairs.sum() - 0.5 * (p * (1 - p)).sum()) / total) if len(p) > 1 else 0.5
     if y.min() == y.max():

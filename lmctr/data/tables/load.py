@@ -35,7 +35,6 @@ from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import model_validator
 
 from lmctr.data.batches.tabular import TabularCollator, TabularDataset, TabularView
 from lmctr.data.features.fields import parse_fields
@@ -43,7 +42,15 @@ from lmctr.data.features.processor import checked_labels
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.registry import load_tabular
-from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values, refuse_other_schema, short_for
+from lmctr.data.schemas import (
+    ColumnName,
+    InfoKeys,
+    SchemaWording,
+    TimeKeys,
+    info_values,
+    refuse_other_schema,
+    short_for,
+)
 from lmctr.utils.files import read_yaml
 from lmctr.utils.values import Values, read_values
 
@@ -238,20 +245,6 @@ class TableFiles(Values):
     test: ColumnName | None = None
 
 
-class TableTime(Values):
-    """A time column: numbers in `unit`, or words, ISO times or in `format`."""
-
-    column: ColumnName | None = None
-    format: str | None = None
-    unit: Literal["s", "ms", "us", "ns"] = "s"
-
-    @model_validator(mode="after")
-    def _one_way(self) -> TableTime:
-        if {"format", "unit"} <= self.model_fields_set:
-            raise ValueError("`format` reads strings, `unit` numbers; give one of them.")
-        return self
-
-
 class TableSplit(Values):
     """How rows are parted; what is not stated has the default of [`table_source`]."""
 
@@ -273,7 +266,7 @@ class TableSchema(Values):
     label: Label | None = None
     labels: list[Label] | None = None
     group: ColumnName | None = None
-    time: Annotated[TableTime, short_for("column")] | None = None
+    time: Annotated[TimeKeys, short_for("column")] | None = None
     weight: ColumnName | None = None
     split: TableSplit = TableSplit()
     fields: list | None = None
@@ -294,7 +287,7 @@ def source_from_schema(
     values = read_yaml(schema)
     refuse_other_schema(values, where, is_log=False)
     keys = read_values(TableSchema, values, SchemaWording(where))
-    files, time = keys.files, keys.time or TableTime()
+    files, time = keys.files, keys.time or TimeKeys()
     given = {"split": split or keys.split.rule, "seed": keys.split.seed if seed is None else seed}
     given["fractions"] = keys.split.fractions if fractions is None else fractions
     if labels is None and None not in (keys.label, keys.labels):

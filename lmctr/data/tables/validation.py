@@ -15,6 +15,7 @@ from lmctr.data.leaks import (
     telling_fields,
     times_in_another_unit,
 )
+from lmctr.data.logs.splits import PARTS
 
 from .source import TableSource
 from .store import INPUTS, TabularStore
@@ -44,7 +45,7 @@ def validate_table(
 def table_findings(store: TabularStore, source: TableSource | None = None) -> list[Finding]:
     """Everything that [`validate_table`] looks for."""
     findings = []
-    train, validation, test = (store.splits[part] for part in ("train", "validation", "test"))
+    train, validation, test = (store.splits[part] for part in PARTS)
     held = np.concatenate([validation, test])
     if source is not None:
         findings += _random_split(source)

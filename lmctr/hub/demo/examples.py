@@ -53,9 +53,8 @@ def card_example(folder: RunFolder, processor: Any) -> Examples:
         if rows.get("statistics"):
             candidate["statistics"] = rows["statistics"][0][0]
         history, time = rows["histories"][0], rows["times"][0]
-        if (
-            items := load_item_statistics(folder.path, processor)
-        ) is not None:  # counted from items, of which these are none that was seen, after the table's time
+        # statistics are counted from items, of which these are none that was seen, after the table's time
+        if (items := load_item_statistics(folder.path, processor)) is not None:
             candidate.pop("statistics", None)
             for entry in (candidate, *history):
                 entry.setdefault("item", None)

@@ -55,9 +55,8 @@ class BoostedTrees(nn.Module):
         self.regression[task] = _bits(regression)
         self.threshold[first : first + self.trees] = _bits(np.float32(np.inf))  # of nodes that a tree has not
         for tree, columns in enumerate(forest, first):
-            feature = columns["feature"] + task * (
-                columns["feature"] == len(regression) - 1
-            )  # each task's own regression
+            # each task's own regression
+            feature = columns["feature"] + task * (columns["feature"] == len(regression) - 1)
             for name, column in columns.items():
                 values = feature if name == "feature" else column
                 whole = np.issubdtype(values.dtype, np.integer)
@@ -191,9 +190,8 @@ class FieldTrees(TreesBeside):
         for place, before in enumerate(sources, self.num_columns - len(sources)):
             ids = np.flatnonzero(before >= 0)
             own = (self.trees.feature == place) & threshold.isfinite()
-            last = (
-                np.searchsorted(before[ids], threshold[own].numpy(), side="right") - 1
-            )  # the last one that goes left
+            # the last one that goes left
+            last = np.searchsorted(before[ids], threshold[own].numpy(), side="right") - 1
             threshold[own] = torch.from_numpy(ids[last]).to(threshold)
         self.trees.threshold.copy_(threshold.view(torch.int32))
 

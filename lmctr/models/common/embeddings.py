@@ -166,9 +166,8 @@ class FieldGroup(DerivedBuffers):
         own = {place: field for place, field in enumerate(categorical) if config.field_names[field] in given}
         self.pretrained = nn.ModuleDict({str(p): PretrainedVectors(config, f, dim) for p, f in own.items()})
         sizes = config.vocab_sizes + config.sequence_vocab_sizes
-        sizes = [
-            1 if field in own.values() else size for field, size in enumerate(sizes)
-        ]  # no learned vectors besides
+        # no learned vectors besides
+        sizes = [1 if field in own.values() else size for field, size in enumerate(sizes)]
         tables = [config.sequence_tables[sequence] for sequence in sequences]
         vocabularies = categorical + sorted({table for table in tables if table >= len(config.vocab_sizes)})
         starts, rows = {}, 0

@@ -276,9 +276,8 @@ class RetrievalModelMixin:
             "user_sequence_ids": user_sequence_ids,
         }
         mask = _impression_mask(users, ads, ad_mask)
-        if (
-            torch.compiler.is_exporting()
-        ):  # no size in a graph follows from values: padding is read too, and its logits are dropped
+        # no size in a graph follows from values: padding is read too, and its logits are dropped
+        if torch.compiler.is_exporting():
             mask = torch.ones_like(mask)
         present = mask.any(1)
         # Padding is left out before anything reads it: no statistics, no checks, no FLOPs.

@@ -77,9 +77,8 @@ class TableBank(nn.Embedding):
     @torch.no_grad()
     def _draw(self, std: float) -> None:
         """This process's rows of the table that one process would draw: all are drawn, a slice at a time, and the others forgotten."""
-        count = max(
-            self.num_embeddings // SLICE, 1
-        )  # the last slice is no small one, which torch would draw otherwise
+        # the last slice is no small one, which torch would draw otherwise
+        count = max(self.num_embeddings // SLICE, 1)
         for number in range(count):
             start = number * SLICE
             end = self.num_embeddings if number == count - 1 else start + SLICE

@@ -46,9 +46,8 @@ class TokenCache:
         return len(self._newer) + len(self._older)
 
     def __reduce__(self) -> tuple:
-        return TokenCache, (
-            self.max_tokens,
-        )  # copies begin empty: a processor that is copied, saved or sent holds no texts
+        # copies begin empty: a processor that is copied, saved or sent holds no texts
+        return TokenCache, (self.max_tokens,)
 
     def rows(self, texts: Iterable[str | None], encode: Callable[[list[str | None]], Ragged]) -> Ragged:
         """Ids of different texts; `encode` gives those of texts that are not known."""

@@ -65,12 +65,6 @@ class SinkCache:
         self.keys[slot] = key[:, :, valid[0]]
         return key, sinks._replace(index=index, valid=valid)
 
-    def advance(self, index: torch.Tensor, length: int) -> None:
-        """Count the positions of a call that is over: sinks at `index` (M,) of it, `length` positions in all."""
-        index = index.reshape(1, -1) + self.length
-        self.index = index if self.index is None else torch.cat([self.index, index], dim=1)
-        self.length += length
-
 
 def locate_sinks(is_sink: torch.Tensor, num_sinks: int) -> SinkContext:
     """`SinkContext` of a (B, N) bool mask whose rows hold at most `num_sinks` sinks."""

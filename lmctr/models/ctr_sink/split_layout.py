@@ -27,11 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.masking_utils import (
-    create_bidirectional_mask,
-    create_causal_mask,
-    create_sliding_window_causal_mask,
-)
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, create_sliding_window_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 
 from lmctr.models.common.base import evaluation_mode, weights_version
@@ -63,12 +59,7 @@ class Fields(NamedTuple):
 
 
 def cut_fields(
-    input_ids: torch.Tensor,
-    field_ids: torch.Tensor,
-    sink_buckets: torch.Tensor,
-    *,
-    sinks_are_text: bool,
-    unique: bool,
+    input_ids: torch.Tensor, field_ids: torch.Tensor, sink_buckets: torch.Tensor, *, sinks_are_text: bool, unique: bool
 ) -> Fields:
     """Cut rows into fields.
 

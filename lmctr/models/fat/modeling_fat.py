@@ -186,9 +186,8 @@ class FATModel(TabularModelMixin, FATPreTrainedModel):
         self.field_bias = self.meta_embedding = None
         if config.use_field_bias:  # b_f (F, d) of Eq. 1
             self.field_bias = NormalWeight(config.num_fields, config.hidden_size, std=config.initializer_range)
-        if (
-            config.projection == "hypernetwork"
-        ):  # phi_f (F, k), spread enough that fields choose different bases from the start
+        # phi_f (F, k), spread enough that fields choose different bases from the start
+        if config.projection == "hypernetwork":
             self.meta_embedding = NormalWeight(config.num_fields, config.meta_dim, std=1.0)
         self.layers = nn.ModuleList([FATLayer(config) for _ in range(config.num_hidden_layers)])
         self.out_size = config.hidden_size

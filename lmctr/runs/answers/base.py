@@ -122,7 +122,7 @@ class Answers(ABC):
             try:
                 request = self._checked(given, where)
                 if self.goes_alone(request):
-                    done[len(waiting)] = self._alone(request, where)
+                    done[len(waiting)] = _named(where, self.alone, request)
             except ValueError as error:
                 if not self.skips:
                     raise
@@ -138,17 +138,7 @@ class Answers(ABC):
     def _checked(self, given: Any, where: str) -> dict[str, Any]:
         if isinstance(given, ValueError):
             raise given
-        request = self.check(checked(given, where), where)
-        try:
-            return self.prepare(request)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-
-    def _alone(self, request: dict[str, Any], where: str) -> np.ndarray:
-        try:
-            return self.alone(request)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+        return _named(where, self.prepare, self.check(checked(given, where), where))
 
     def _finish(
         self, waiting: list[Request], done: dict[int, np.ndarray | None]
@@ -174,6 +164,14 @@ class Answers(ABC):
             if len(requests) == 1:
                 return [error]
             return [self._together([request])[0] for request in requests]
+
+
+def _named(where: str, step: Callable[[dict[str, Any]], T], request: dict[str, Any]) -> T:
+    """A step with a request, whose errors begin with where that stands."""
+    try:
+        return step(request)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _failed(request: Any, error: ValueError) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lmctr.serving import UserState, score, scorer_for
 from lmctr.serving.scoring import DEFAULT_MAX_TOKENS
 from lmctr.serving.statistics import RequestStatistics
 from lmctr.statistics import ItemStatistics
+from lmctr.utils.ragged import blocks
 
 from .base import Answers, Request, Row, grid_batches
 from .requests import event_request, text_request
@@ -155,7 +156,7 @@ class TextAnswers(HistoryAnswers):
         texts = [[len(entry.get("text") or "") for entry in request["history"]] for _, request in requests]
         order = sorted(range(len(requests)), key=lambda place: -sum(texts[place]))
         rows = [(place, [number]) for place in order for number in range(len(requests[place][1]["candidates"]))]
-        return (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
+        return (rows[some] for some in blocks(len(rows), self.batch_size))
 
     def process(self, rows: list[Row]) -> Any:
         return self.processor(
@@ -218,8 +219,7 @@ class EventAnswers(HistoryAnswers):
         for number, candidate in enumerate(request["candidates"]):
             times.setdefault(str(candidate.get("time")), []).append(number)
         for chosen in times.values():
-            for start in range(0, len(chosen), self.batch_size):
-                yield place, chosen[start : start + self.batch_size]
+            yield from ((place, chosen[some]) for some in blocks(len(chosen), self.batch_size))
 
     def process(self, rows: list[Row]) -> Any:
         return self.processor.of_requests(

@@ -57,9 +57,8 @@ def reads_log(folder: RunFolder, log: str | None, source: Any, kind: str, column
         return False
     data = load_recipe(folder.path / RECIPE).data
     known = data["name"] in DATASETS["log"] or is_own_log(data["name"], data["options"])
-    if (
-        not known and not (folder.path / LOG_STATISTICS).is_file()
-    ):  # which tables of a log leave, whose files may be elsewhere
+    # which tables of a log leave, whose files may be elsewhere
+    if not known and not (folder.path / LOG_STATISTICS).is_file():
         return False
     return not {*columns} <= {*_columns_of(source)}
 
@@ -105,9 +104,8 @@ class _Names:
     time: TimeSpec
     scenario: str | None = None
     context: Mapping[str, str] | None = None  # columns of the input by the names of the log's context
-    reading: Mapping[str, Any] | None = (
-        None  # how text files of the log, and so of the input, write numbers and missing values
-    )
+    # how text files of the log, and so of the input, write numbers and missing values
+    reading: Mapping[str, Any] | None = None
 
 
 class JoinedRows:

@@ -149,10 +149,7 @@ def answer_of(request: Mapping[str, Any], logits: np.ndarray, tasks: Iterable[st
     values = logits.astype(np.float64)
     if "ads" in request:
         return answer | {"scores": logits.tolist()}
-    for single, several, found in (
-        ("logit", "logits", values),
-        ("probability", "probabilities", expit(values)),
-    ):
+    for single, several, found in (("logit", "logits", values), ("probability", "probabilities", expit(values))):
         rows = found.tolist()
         if values.ndim == 1:
             answer |= {single: rows[0]} if request["single"] else {several: rows}

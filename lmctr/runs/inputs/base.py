@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmctr.auto import AutoModelForCTR
+from lmctr.data.logs.splits import PARTS
 from lmctr.runs.inputs import config_class
 from lmctr.runs.inputs.keys import DataKeys
 from lmctr.runs.inputs.linear_start import LinearSamples
 from lmctr.utils.progress import step
 from lmctr.utils.values import Values
-
-PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -237,7 +236,7 @@ class InputKind(ABC):
 
     @abstractmethod
     def baselines(self, seed: int, refit: bool = False) -> tuple[dict[str, dict[str, dict[str, Any]]], int]:
-        """Metrics of simple rivals by name and part, and the number of samples that they were fitted on; with `refit` they are
+        """Metrics of simple rivals by name and part (validation and test), and the number of samples that they were fitted on; with `refit` they are
         fitted on training and validation for the test part."""
 
     def slices(

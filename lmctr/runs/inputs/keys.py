@@ -17,9 +17,8 @@ _LATEST = 10**11  # unix seconds; from here on they are milliseconds
 class DataKeys(Values):
     """Data keys of every kind of input."""
 
-    smallest_share: ClassVar[float] = (
-        5e-324  # every part of a log needs events; a part of a table may be a file of its own
-    )
+    # every part of a log needs events; a part of a table may be a file of its own
+    smallest_share: ClassVar[float] = 5e-324
 
     name: str = Field(description="A known data set, a schema file, a data file, or a folder of `lmctr data prepare`.")
     path: str | None = Field(None, description="Where the data set's files lie; null where it needs none.")

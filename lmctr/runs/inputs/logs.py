@@ -227,6 +227,13 @@ class LogInput(InputKind):
             "unknown_by_field": shares_of({name: self.view.unknown(events)[0] for name, events in parts.items()}),
         }
 
+    def _statistics_read(self) -> dict[str, Any]:
+        """The statistics that the opened model reads, for `data.json`; nothing without any."""
+        reader = self.view.processor.statistics_reader
+        if reader is None:
+            return {}
+        return {"statistics": {"names": list(reader.names), "prior": reader.prior, "strength": reader.strength}}
+
     @cached_property
     def results(self) -> LogResults:
         """Baselines and slices; they measure what the model's metrics measure, the first task."""

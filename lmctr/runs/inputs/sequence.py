@@ -230,9 +230,7 @@ class SequenceInput(GoingOn, LogInput):
         result["rows"] = {"train": rows, "candidates_per_row": data["candidates_per_row"]}
         labels = [log.extra_labels[task] for task in self.tasks if task != "label"]
         result["fingerprint"] = log_fingerprint(log, splits, log.scenario, *labels)
-        reader = self.view.processor.statistics_reader
-        if reader is not None:
-            result["statistics"] = {"names": list(reader.names), "prior": reader.prior, "strength": reader.strength}
+        result |= self._statistics_read()
         facts = result["histories"]["train"]
         say(
             f"history of a training sample: mean {facts['mean_length']:.0f} events, longest {facts['longest']}; {rows:,} training rows of "

@@ -25,12 +25,7 @@ from lmctr.runs.inputs.base import ALONE, PARTS, RunContext
 from lmctr.runs.inputs.going_on import GoingOn
 from lmctr.runs.inputs.keys import COMMON_DATA_KEYS, TextDataKeys, TextModelKeys
 from lmctr.runs.inputs.logs import LogInput, check_statistics, log_fingerprint
-from lmctr.runs.inputs.text_build import (
-    build_text_config,
-    check_backbone,
-    pretrained_text_config,
-    scratch_text_config,
-)
+from lmctr.runs.inputs.text_build import build_text_config, check_backbone, pretrained_text_config, scratch_text_config
 from lmctr.runs.loading import check_tokenizer_files
 from lmctr.statistics import StatisticsReader, resolve_statistics
 from lmctr.training.tokenizers import resolve_backbone, train_tokenizer
@@ -50,7 +45,7 @@ _SET_BY_DATA = {
 }
 
 # Model keys that are not the configuration's and say what the weights are; and those of the configuration that only say how to train.
-_OF_WEIGHTS = ("backbone", "tokenizer", "sink_token", "text_config_values")
+_OF_WEIGHTS = "backbone", "tokenizer", "sink_token", "text_config_values"
 _FREE = ("sink_bias_dropout", "statistics_dropout", "items_ahead")
 
 _MUCH_UNKNOWN = 0.02  # share of tokens; emoji and rare signs stay below
@@ -270,17 +265,15 @@ class TextInput(GoingOn, LogInput):
                 use_template=wanted["type"] == "wordpiece" or not _is_causal(backbone["model_type"]),
             )
         if isinstance(backbone, str):
-            pretrained_text_config(
-                self.model_group
-            )  # an unknown backbone is told as such, not as one without tokenizer
+            # an unknown backbone is told as such, not as one without tokenizer
+            pretrained_text_config(self.model_group)
         key, name = ("model.backbone", backbone) if wanted is None else ("model.tokenizer", wanted)
         try:
             tokenizer = AutoTokenizer.from_pretrained(resolve_backbone(name))
         except (OSError, ValueError, KeyError) as error:
             raise ValueError(f"{key}: no tokenizer can be loaded from {name!r} ({error})") from error
-        if len(tokenizer.get_vocab()) <= len(
-            tokenizer.all_special_ids
-        ):  # transformers makes it of a folder without one
+        # transformers makes it of a folder without one
+        if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_ids):
             raise ValueError(
                 f"{key}: {name!r} holds no tokenizer (its vocabulary would be empty); set model.tokenizer"
             )
@@ -395,9 +388,7 @@ class TextInput(GoingOn, LogInput):
         cuts = {name: self.view.truncation(events) for name, events in self.splits.items() if len(events)}
         self._tell_unknown(result["unknown_by_field"].get("train", {}), say)
         result |= {"truncation": cuts, "fingerprint": log_fingerprint(self.log, self.splits)}
-        reader = self.view.processor.statistics_reader
-        if reader is not None:
-            result["statistics"] = {"names": list(reader.names), "prior": reader.prior, "strength": reader.strength}
+        result |= self._statistics_read()
         if cuts.get("train"):
             cut = cuts["train"]
             say(

@@ -108,9 +108,7 @@ class _Attention(Measure):
         )
         for name, result in results.items():
             end = "" if len(results) == 1 else "_" + name.replace("/", "_")
-            layer = "mean over layers" if result.map.layer == "mean" else f"layer {result.map.layer}"
-            head = "mean over heads" if result.map.head == "mean" else f"head {result.map.head}"
-            title = f"{name}: {layer}, {head}; {self.options.split} sample {result.sample}"
+            title = f"{name}: {result.map.where}; {self.options.split} sample {result.sample}"
             yield plot_attention_map(result.map, f"{stem}_map{end}.png", title)
 
 

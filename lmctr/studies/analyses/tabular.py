@@ -20,6 +20,7 @@ from lmctr.runs.folder import RunFolder, open_run
 from lmctr.runs.loading import load_run
 from lmctr.studies.analyses.common import Analysis, Measure, OpenedRun
 from lmctr.utils.options import check_counts
+from lmctr.utils.ragged import blocks
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ def _drawn_batches(run: OpenedRun, options: Any) -> Iterator[dict[str, Any]]:
     dataset, collate = run.inputs.dataset(options.split), run.inputs.collator(False)
     drawn = np.random.default_rng(options.seed).permutation(len(dataset))[: options.num_samples]
     drawn.sort()
-    starts, size = range(0, len(drawn), options.batch_size), options.batch_size
-    return (collate(dataset.__getitems__(drawn[at : at + size].tolist())) for at in starts)
+    return (collate(dataset.__getitems__(drawn[some].tolist())) for some in blocks(len(drawn), options.batch_size))
 
 
 class _Rank(Measure):

@@ -63,10 +63,7 @@ def compute_baselines(output_dir: Path, recipe: Recipe, seeds: list[int], say: C
         view.check()  # fills the store of a table
         for seed in seeds:
             measured, num_samples = view.baselines(seed, bool(recipe.training.get("refit")))
-            written["seeds"][str(seed)] = {
-                name: {part: values[part] for part in ("validation", "test") if part in values}
-                for name, values in measured.items()
-            }
+            written["seeds"][str(seed)] = measured
             written["training_samples"] = num_samples
             written["best_auc"] = view.best_auc
             write_json(path, written)

@@ -41,10 +41,7 @@ from lmctr.utils.suggest import did_you_mean
 from lmctr.utils.values import Values, read_values
 
 # Recipe keys that the grid itself decides.
-_OWN = {
-    "training.seed": "the grid's `seeds` decide it",
-    "training.output_dir": "the grid's `output_dir` decides it",
-}
+_OWN = {"training.seed": "the grid's `seeds` decide it", "training.output_dir": "the grid's `output_dir` decides it"}
 
 
 def _folder_name(name: str) -> str:
@@ -245,9 +242,8 @@ def _cross(path: Path, where: str, keys: GridKeys) -> Iterator[Point]:
         prefix = "-".join(value.name for value in choice)
         for number, entry in enumerate(keys.points or [None]):
             parts = [*choice] if entry is None else [*choice, entry]
-            recipe = next(
-                (part.recipe for part in reversed(parts) if part.recipe), keys.recipe
-            )  # the last that names one
+            # the last that names one
+            recipe = next((part.recipe for part in reversed(parts) if part.recipe), keys.recipe)
             if recipe is None:
                 raise ValueError(
                     f"{where}: points, entry {number + 1} has no recipe: give the grid, an axis or each point a base recipe"

@@ -70,9 +70,8 @@ class GridRunner:
     """
 
     def __init__(self, grid: Grid, options: RunnerOptions, say: Callable[[str], None] | None = None):
-        if getattr(
-            multiprocessing.current_process(), "_inheriting", False
-        ):  # a run's process reads the script that began it
+        # a run's process reads the script that began it
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise RuntimeError(
                 'the runs are processes that read this script again: put its work under `if __name__ == "__main__":`'
             )

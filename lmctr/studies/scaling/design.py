@@ -33,17 +33,11 @@ class DesignChoice:
         flops = "" if best.flops is None else f", {flops_text(best.flops)} FLOPs"
         unreached = []
         if not result.is_reached:
-            highest = (
-                "no design gains"
-                if result.highest_roi is None
-                else f"the highest ROI of a gain is {compact(result.highest_roi)}"
-            )
-            stays = best.sizes == result.base.sizes
-            kept = (
-                "the size in use stays"
-                if stays
-                else "the chosen one gains nothing, and costs less than the size in use"
-            )
+            highest, kept = "no design gains", "the size in use stays"
+            if result.highest_roi is not None:
+                highest = f"the highest ROI of a gain is {compact(result.highest_roi)}"
+            if best.sizes != result.base.sizes:
+                kept = "the chosen one gains nothing, and costs less than the size in use"
             unreached = [f"ROI {result.minimal_roi:g} is not reached by any design: {highest}; {kept}"]
         return [
             f"{result.num_candidates:,} designs, {result.num_feasible:,} with ROI of at least {result.minimal_roi:g}",

@@ -91,14 +91,8 @@ class SurfaceAnalysis:
         options = self.options
         rows = [["law", "parameters", "error, leave one out", "error of all"]]
         for row in self.fit.candidates:
-            rows.append(
-                [
-                    _words(row["form"]),
-                    str(row["parameters"]),
-                    compact(row["loo"] ** 0.5, 3),
-                    compact(row["residual"], 3),
-                ]
-            )
+            errors = compact(row["loo"] ** 0.5, 3), compact(row["residual"], 3)
+            rows.append([_words(row["form"]), str(row["parameters"]), *errors])
         tables = [rows]
         if self.refits:
             used = [name for name in _PARAMETERS if any(fit.parameters[name] for fit in self.refits)]
@@ -106,6 +100,7 @@ class SurfaceAnalysis:
             cells = [[name, compact(self.fit.parameters[name], 4), _ends(bands[name])] for name in used]
             tables.append([["parameter", "", f"{options.level:.0%} band"], *cells])
         names = [options.x, options.x2, options.y]
+        best = [f"best {name}" for name in names[:2]]
         if self.held_out:
             cells = [
                 [f"{r['x']:g}", f"{r['x2']:g}", f"{r['y']:.5f}", f"{r['predicted']:.5f}", f"{r['error']:+.5f}"]
@@ -120,20 +115,9 @@ class SurfaceAnalysis:
                 [f"{r['product']:g}", f"{r['x']:.4g}", f"{r['x2']:.4g}", f"{r['y']:.5f}", _ends(r["band"]), r["says"]]
                 for r in self.splits
             ]
-            tables.append(
-                [
-                    [
-                        f"{options.x} x {options.x2}",
-                        *(f"best {name}" for name in names[:2]),
-                        options.y,
-                        f"band of {options.x}",
-                        "",
-                    ],
-                    *cells,
-                ]
-            )
+            tables.append([[f"{options.x} x {options.x2}", *best, options.y, f"band of {options.x}", ""], *cells])
         if self.budgets:
-            head = ["FLOPs", *(f"best {name}" for name in names[:2]), options.y, f"laws with this {options.x2}", ""]
+            head = ["FLOPs", *best, options.y, f"laws with this {options.x2}", ""]
             cells = [
                 [f"{r['flops']:g}", f"{r['x']:.4g}", f"{r['x2']:g}", f"{r['y']:.5f}", _share(r["share"]), r["says"]]
                 for r in self.budgets

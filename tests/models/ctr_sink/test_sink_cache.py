@@ -22,7 +22,8 @@ def encode_in_parts(model, ids, buckets, cuts, cache_class=SinkCache):
             use_cache=True,
             sink_cache=sinks,
         )
-        sinks.advance((buckets[begin:end, 0] >= 0).nonzero()[:, 0], end - begin)
+        new = (buckets[begin:end, 0] >= 0).nonzero()[:, 0][None] + begin
+        sinks.index, sinks.length = new if sinks.index is None else torch.cat([sinks.index, new], dim=1), end
         states.append(output.last_hidden_state[0])
     return torch.cat(states), sinks
 

@@ -13,10 +13,7 @@ class GroupedAUC(evaluate_base.MetricModule):
             tuple(evaluate_base.datasets.Value(kind) for kind in ("int64", "string")),
         )
     }
-    options = {
-        "sample_weight": None,
-        "weighting": "'samples' (default), or 'groups': each group counts alike (UAUC).",
-    }
+    options = {"sample_weight": None, "weighting": "'samples' (default), or 'groups': each group counts alike (UAUC)."}
     example = "predictions=[0.9, 0.2, 0.4, 0.6], references=[1, 0, 1, 0], groups=[7, 7, 8, 8]"
     value = 0.5
     citation_ = """@inproceedings{zhou2018deep, title={Deep Interest Network for Click-Through Rate Prediction},
