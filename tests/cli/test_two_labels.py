@@ -145,7 +145,7 @@ def test_runs_are_compared_by_any_of_their_labels(tmp_path, capsys, monkeypatch)
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(GRID))
     assert main(["grid", "run", "grid.yaml"]) == 0
-    assert main(["grid", "report", "grid.yaml", "--label", "conversion", "--output", "out", "--resamples", "50"]) == 0
+    assert main(["grid", "report", "grid.yaml", "--label", "conversion", "--output", "out", "--resamples", "100"]) == 0
     printed = capsys.readouterr().out
     assert "# heads: conversion" in printed
     assert "baseline" not in printed.replace("baselines", "")
@@ -158,12 +158,12 @@ def test_runs_are_compared_by_any_of_their_labels(tmp_path, capsys, monkeypatch)
         assert int(rows[point, "1"]["num_samples"]) == measured["conversion_num_samples"]  # the unknown ones left out
     with open(tmp_path / "out/heads_conversion_tests.csv", encoding="utf-8") as file:
         tests = [row for row in csv.DictReader(file) if row["metric"] == "auc"]
-    assert {row["test"] for row in tests} == {"DeLong", "bootstrap", "paired t"}
-    assert main(["grid", "report", "grid.yaml", "--output", "out", "--resamples", "50"]) == 0
+    assert {row["test"] for row in tests} == {"DeLong", "bootstrap", "paired t test"}
+    assert main(["grid", "report", "grid.yaml", "--output", "out", "--resamples", "100"]) == 0
     assert "field counting baseline" in capsys.readouterr().out
     assert (tmp_path / "out/heads.csv").is_file()
     runs = [[f"runs/{point}/seed-{seed}" for seed in (0, 1)] for point in ("chain", "shared")]
-    words = ["evaluate", *runs[0], "--compare", *runs[1], "--resamples", "50", "--label"]
+    words = ["evaluate", *runs[0], "--compare", *runs[1], "--resamples", "100", "--label"]
     assert main([*words, "conversion"]) == 0
     shown = capsys.readouterr().out
     assert f"{float(rows['chain', '1']['auc']):.4f}" in shown

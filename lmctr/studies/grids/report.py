@@ -235,6 +235,10 @@ def report_grid(options: GridReportOptions, say: Callable[[str], None] = print) 
     Raises:
         ValueError: a wrong grid or recipe, stored scores that are damaged. FileNotFoundError: no such grid.
     """
+    if options.resamples < 100:
+        raise ValueError(
+            f"--resamples {options.resamples}: accepted: 100 or more, p values would have steps of over 0.01"
+        )
     grid = load_grid(options.grid, options.output_dir).select(options.only)
     recipes = check_recipes(grid, options.overrides)
     sections = collect(grid, recipes, options.split, options.resamples, options.label)
