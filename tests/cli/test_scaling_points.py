@@ -143,3 +143,8 @@ def test_two_designs_of_one_name_are_refused(tmp_path, capsys):
     twice = "[{design: small, gain: 3, cost: 1}, {design: small, gain: 4, cost: 1}]"
     plan.write_text(f"budget: 5\nscenarios: [{{name: feed, candidates: {twice}}}]\n")
     assert "scenarios, entry 1: design 'small' is there twice" in error_of(capsys, "scaling", "allocate", plan)
+
+
+def test_an_unfinished_ladder_that_may_not_train_names_the_way_on(tmp_path, capsys):
+    words = ("scaling", "ladder", "scaling/ladder_dnn", "--output-dir", tmp_path)
+    assert "run the same command without --no-train" in error_of(capsys, *words, "--no-train", code=1)
