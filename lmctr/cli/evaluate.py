@@ -30,6 +30,8 @@ def evaluate(options: EvaluateOptions) -> int:
         raise ValueError("--resamples belongs to --compare")
     if len(options.run) > 1 or options.compare:
         return _compare(options)
+    if options.label is not None:
+        raise ValueError("--label belongs to several runs, or --compare; one run is measured on all of its labels")
     from lmctr.runs.evaluation import run_evaluate
 
     return run_evaluate(options)
@@ -48,7 +50,7 @@ def _compare(options: EvaluateOptions) -> int:
         raise ValueError("--predictions writes the scores of one run; several runs keep theirs in RUN/predictions")
     if options.output and Path(options.output).suffix not in (".md", ".json"):
         raise ValueError(f"--output {options.output}: give a file that ends in .md or .json")
-    comparison = compare_runs(options.run, options.compare, options.split, options.resamples or 1000)
+    comparison = compare_runs(options.run, options.compare, options.split, options.resamples or 1000, options.label)
     print(comparison.text())
     if options.output:
         write_comparison(comparison, options.output, options.command)

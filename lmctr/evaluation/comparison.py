@@ -25,6 +25,7 @@ from lmctr.evaluation.significance import (
     paired_bootstrap_test,
     paired_t_test,
 )
+from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.utils.files import read_json, read_yaml
 from lmctr.utils.tables import spread_cells
 
@@ -121,12 +122,17 @@ class SeedTest:
     test: PairedTest
 
 
-def read_predictions(run_dir: str | Path, split: str = "test") -> RunPredictions:
-    """Read the scores that a run keeps.
+def read_predictions(run_dir: str | Path, split: str = "test", label: str | None = None) -> RunPredictions:
+    """Read the scores that a run keeps, of samples whose label is known.
+
+    Args:
+        run_dir: the run folder.
+        split: "validation" or "test".
+        label: of a run with several labels, the one to read, without baselines, which score the first; None: the first.
 
     Raises:
         FileNotFoundError: no such folder, no `metrics.json` in it, no stored scores of this split.
-        ValueError: a file is damaged, lacks a column, names no seed, or holds an event twice.
+        ValueError: a file is damaged, lacks a column, names no seed, or holds an event twice; no such label.
     """
     folder = Path(run_dir)
     if not folder.is_dir():
@@ -149,7 +155,10 @@ def read_predictions(run_dir: str | Path, split: str = "test") -> RunPredictions
     if missing:
         raise ValueError(f"{path} has no column {missing[0]!r}; it holds {', '.join(table.column_names)}")
     columns = {name: table[name].to_numpy() for name in (*_NEEDED, "user", *_SAME) if name in table.column_names}
+    if label is not None:
+        columns |= {name: table[own].to_numpy() for name, own in _columns_of(label, table.column_names, path).items()}
     order = np.argsort(columns["event"], kind="stable")
+    order = order[columns["label"][order] != IGNORED_LABEL]
     columns = {name: values[order] for name, values in columns.items()}
     repeated = np.flatnonzero(columns["event"][1:] == columns["event"][:-1])
     if len(repeated):
@@ -157,7 +166,7 @@ def read_predictions(run_dir: str | Path, split: str = "test") -> RunPredictions
     baselines = {
         name: parts[split]
         for name, parts in (written.get("baselines") or {}).items()
-        if isinstance(parts, dict) and isinstance(parts.get(split), dict)
+        if label is None and isinstance(parts, dict) and isinstance(parts.get(split), dict)
     }
     ranking = None
     if "impression" in columns:
@@ -169,6 +178,15 @@ def read_predictions(run_dir: str | Path, split: str = "test") -> RunPredictions
         if (np.diff(columns["impression"]) < 0).any():
             raise ValueError(f"{path}: the ads of an impression do not stand together in the order of event")
     return RunPredictions(folder, seed, columns, baselines, ranking)
+
+
+def _columns_of(label: str, names: Sequence[str], path: Path) -> dict[str, str]:
+    """The columns of one of the labels behind the first."""
+    others = [name.removeprefix("logit_") for name in names if name.startswith("logit_")]
+    if label not in others:
+        accepted = ", ".join(map(repr, others)) or "none, it has one label"
+        raise ValueError(f"label={label!r}: {path} has no such label behind the first; accepted: {accepted}")
+    return {"label": f"label_{label}", "logit": f"logit_{label}"}
 
 
 def check_group(runs: Sequence[RunPredictions]) -> None:

@@ -112,6 +112,9 @@ class EvaluateOptions:
     )
     split: str = option("default: test", "test", choices=("train", "validation", "test"))
     compare: list[str] = option("runs of the same seeds to test against", [], metavar="RUN")
+    label: str | None = option(
+        "of runs with several labels, the one to compare (default: the first)", None, metavar="NAME"
+    )
     resamples: int | None = option("draws of users per bootstrap (default: 1000)", None, metavar="N")
     output: str | None = option("write the result to this file: .json; for several runs also .md", None)
     predictions: str | None = option("write the scores to this Parquet file (one run)", None)

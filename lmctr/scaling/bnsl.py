@@ -167,9 +167,11 @@ class _Problem:
     def parameters(self, raw: np.ndarray) -> dict:
         """The parameters of Eq. 6 in the units of x and y."""
         a, b, slopes, log_d, f = self.unpack(raw)
+        with np.errstate(over="ignore"):  # of sizes that hardly differ; the caller refuses them
+            factor = float(np.exp(slopes[0] * self.centre))
         return {
             "a": float(a) * self.unit,
-            "b": float(b) * self.unit * float(np.exp(slopes[0] * self.centre)),
+            "b": float(b) * self.unit * factor,
             "c0": float(slopes[0]),
             "c": np.diff(slopes).tolist(),
             "d": np.exp(log_d + self.centre).tolist(),

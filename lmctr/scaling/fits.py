@@ -23,7 +23,7 @@ from lmctr.utils.tables import read_csv
 
 from .bands import widened_band, widened_residuals
 from .bnsl import bnsl, fit_bnsl, num_parameters
-from .points import check_changes, check_numbers, equal_lists
+from .points import check_changes, check_numbers, equal_lists, fitted_part
 
 __all__ = [
     "Extrapolation",
@@ -297,9 +297,10 @@ def read_points(path: str | Path, x: str, y: str) -> tuple[np.ndarray, np.ndarra
         path: a CSV file with a header. x, y: names of its columns.
 
     Raises:
-        ValueError: a column is missing, a value is not a finite number (with its line), no rows. FileNotFoundError: no such file.
+        ValueError: a column is missing, a value is not a finite number or an x not above 0 (with its line), no rows. FileNotFoundError: no
+            such file.
     """
-    rows = read_csv(path, numbers=[x, y])
+    rows = read_csv(path, numbers=[y], positive=[x])
     return np.array([row[x] for row in rows]), np.array([row[y] for row in rows])
 
 
@@ -309,6 +310,11 @@ def _fit(x: np.ndarray, target: np.ndarray, law: str, breaks: int, near: Scaling
         parameters, residuals = _fit_power(x, target, near.absolute)
     else:
         parameters, residuals = fit_bnsl(x, target, breaks, near.absolute, start=near.parameters or None, **search)
+    if not (np.isfinite(parameters["b"]) and parameters["b"] > 0):
+        raise ValueError(
+            f"x spans a factor of {x.max() / x.min():.6g} only, too little for a law of it: its exponent comes out as {-parameters['c0']:.3g}; "
+            "take sizes that differ by more"
+        )
     predicted = bnsl(x, **parameters)
     total = float(np.square(target - target.mean()).sum())
     r2 = 1.0 - float(np.square(target - predicted).sum()) / total if total else float("nan")
@@ -329,9 +335,11 @@ def _fit_power(x: np.ndarray, y: np.ndarray, absolute: bool) -> tuple[dict[str, 
         )
         slope = found.x[1]
         intercept = found.x[0] + np.log(unit) - slope * centre
-    parameters = {"a": 0.0, "b": float(np.exp(intercept)), "c0": float(-slope), "c": [], "d": [], "f": []}
-    predicted = bnsl(x, **parameters)
-    return parameters, y - predicted if absolute else np.log(y) - np.log(predicted)
+    with np.errstate(over="ignore"):  # of sizes that hardly differ; the caller refuses them
+        factor = float(np.exp(intercept))
+    parameters = {"a": 0.0, "b": factor, "c0": float(-slope), "c": [], "d": [], "f": []}
+    log_predicted = intercept + slope * np.log(x)
+    return parameters, y - np.exp(log_predicted) if absolute else np.log(y) - log_predicted
 
 
 def _aicc(rss: float, points: int, parameters: int) -> float:
@@ -380,8 +388,6 @@ def _allowed(
     law: str, breaks: int | None, sizes: int, max_breaks: int, allow_overfit: bool
 ) -> Sequence[tuple[str, int]]:
     """Laws to try; ValueError or a warning where the points are too few."""
-    if sizes < _LEAST_SIZES:
-        raise ValueError(f"x has {sizes} distinct values: a power law needs at least {_LEAST_SIZES}")
     if law == "power":
         return [("power", 0)]
     most, wanted = (sizes - 2 - 3) // 3, breaks or 0
@@ -403,9 +409,10 @@ def _allowed(
 def _check_points(x: ArrayLike, y: ArrayLike, complement: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x and y (P,) sorted by x, and what is fitted."""
     x, y = equal_lists(x=x, y=y)
-    target = 1.0 - y if complement else y
     check_numbers("x", x)
-    check_numbers("1 - y" if complement else "y", target)
+    target = fitted_part(y, complement)
+    if (sizes := len(np.unique(x))) < _LEAST_SIZES:
+        raise ValueError(f"x has {sizes} distinct values: a power law needs at least {_LEAST_SIZES}")
     check_changes("y", y)
     order = np.argsort(x, kind="stable")
     return x[order], y[order], target[order]

@@ -28,6 +28,18 @@ def check_numbers(name: str, values: np.ndarray, positive: bool = True) -> None:
         raise ValueError(f"{name} must be {accepted}, got {values[place]} at point {place}")
 
 
+def fitted_part(y: np.ndarray, complement: bool) -> np.ndarray:
+    """What a law is fitted to, y or 1 - y. ValueError: it is not positive and finite at some point."""
+    if not complement:
+        check_numbers("y", y)
+        return y
+    try:
+        check_numbers("1 - y", 1.0 - y)
+    except ValueError as error:
+        raise ValueError(f"{error}; with complement y is a share below 1, such as 0.72 (not 72 per cent)") from None
+    return 1.0 - y
+
+
 def check_changes(name: str, values: np.ndarray) -> None:
     """Raise `ValueError` where a metric is the same at every point, up to rounding: a law of it would be one of rounding."""
     if np.ptp(values) <= 1e-12 * np.abs(values).max():

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares, nnls
 
 from .bands import widened_band, widened_residuals
-from .points import check_changes, check_numbers
+from .points import check_changes, check_numbers, fitted_part
 
 __all__ = ["SURFACES", "Split", "SurfaceFit", "best_at_flops", "best_split", "fit_surface", "split_ends"]
 
@@ -144,15 +144,19 @@ def fit_surface(
     u, v, y = (np.asarray(values, dtype=np.float64) for values in (u, v, y))
     if not u.ndim == v.ndim == y.ndim == 1 or not len(u) == len(v) == len(y):
         raise ValueError(f"u, v and y must be lists of equal length, got shapes {u.shape}, {v.shape} and {y.shape}")
-    target = 1.0 - y if complement else y
-    for name, values in (("u", u), ("v", v), ("1 - y" if complement else "y", target)):
+    for name, values in (("u", u), ("v", v)):
         check_numbers(name, values)
+    target = fitted_part(y, complement)
     check_changes("y", y)
     for name, values in (("u", u), ("v", v)):
         if len(np.unique(values)) < 2:
             raise ValueError(
                 f"{name} is {values[0]:g} at every point: a law of two sizes needs two values of each at least"
             )
+    if abs(size_correlation(u, v)) > 1 - 1e-9:
+        raise ValueError(
+            "u and v follow from each other at all points, v = k u^p: which of them helps cannot be told; measure pairs where one changes alone"
+        )
     pairs = np.unique(np.stack([u, v], 1), axis=0)
     forms = [name for name in SURFACES if form in ("auto", name) and len(pairs) >= SURFACES[name] + 2]
     if not forms:
@@ -200,11 +204,19 @@ def best_split(fit: SurfaceFit, product: float, ends: tuple[float, float] | None
     check_numbers("product", np.array([product]))
     low, high = split_ends(fit, product) if ends is None else ends
     if low > high:
-        raise ValueError(f"no measured pair of sizes comes near the product {product:g}")
+        least, most = fit.u.min() * fit.v.min(), fit.u.max() * fit.v.max()
+        raise ValueError(
+            f"no measured pair of sizes comes near the product {product:g}; accepted: {least:g} to {most:g}, what the measured sizes span"
+        )
     u = np.geomspace(low, high, 2001)
     values = fit.predict(u, product / u)
     place = int(np.argmax(values) if fit.complement else np.argmin(values))
     return Split(float(u[place]), float(product / u[place]), float(values[place]), 0 < place < len(u) - 1)
+
+
+def size_correlation(u: np.ndarray, v: np.ndarray) -> float:
+    """Of log u and log v: near 1 or -1 the points hardly tell one size's exponent from the other's."""
+    return float(np.corrcoef(np.log(u), np.log(v))[0, 1])
 
 
 def split_ends(fit: SurfaceFit, product: float) -> tuple[float, float]:

@@ -111,7 +111,11 @@ class Comparison:
 
 @step("comparing runs")
 def compare_runs(
-    runs: Sequence[str], others: Sequence[str] = (), split: str = "test", num_resamples: int = 1000
+    runs: Sequence[str],
+    others: Sequence[str] = (),
+    split: str = "test",
+    num_resamples: int = 1000,
+    label: str | None = None,
 ) -> Comparison:
     """Read the stored scores of runs and compare them.
 
@@ -120,6 +124,7 @@ def compare_runs(
         others: run folders of another recipe with the same seeds; none: only mean and spread of `runs`.
         split: "validation" or "test".
         num_resamples: draws of users per bootstrap.
+        label: of runs with several labels, the one to compare; None: the first.
 
     Raises:
         FileNotFoundError, ValueError: a run that is not finished, damaged files, scores of different samples, groups with
@@ -128,7 +133,9 @@ def compare_runs(
     if split == "train":
         raise ValueError("--split train: runs keep scores of validation and test only; choose one of them")
     names = _group_names(runs, others) if others else [_group_name(runs) or "runs"]
-    groups = {name: [read_predictions(path, split) for path in paths] for name, paths in zip(names, (runs, others))}
+    groups = {
+        name: [read_predictions(path, split, label) for path in paths] for name, paths in zip(names, (runs, others))
+    }
     for group in groups.values():
         check_group(group)
         for other in group[1:]:

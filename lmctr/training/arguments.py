@@ -206,7 +206,10 @@ class CTRTrainingArguments(TrainingArguments):
     save_strategy: str = _field("epoch", "When to save: epoch, steps, best or no.")
     save_total_limit: int | None = _field(2, "Checkpoints kept, the best one included.")
     load_best_model_at_end: bool = _field(True, "End with the best stage-2 checkpoint.")
-    metric_for_best_model: str | None = _field("eval_auc", "What decides the best.")
+    metric_for_best_model: str | None = _field(
+        "eval_auc",
+        "What decides the best. Of several labels eval_auc is the first's; eval_<label>_auc and eval_mean_auc are there too.",
+    )
     logging_steps: float = _field(50, "Steps between two log lines.")
     report_to: str | list[str] | None = field(default="none", metadata={"help": "Trackers to report to."})
     trackio_space_id: str | None = _field(None, "Space that Trackio reports to; None: it stays on this machine.")

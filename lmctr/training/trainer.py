@@ -419,6 +419,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if hasattr(dataset, "measure"):  # its samples are no rows of one click each
             own = dataset.measure(labels, logits)
             metrics.update({f"{metric_key_prefix}_{key}": value for key, value in own.items()})
+        of_each = []
         for task, column in enumerate([] if hasattr(dataset, "measure") else self._task_columns(logits)):
             names = [f"{metric_key_prefix}_{column}"] * (column is not None) + [metric_key_prefix] * (task == 0)
             own_logits, own_labels = (x if column is None else x[:, task] for x in (logits, labels))
@@ -431,6 +432,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
             for name in names:
                 metrics[f"{name}_loss"] = measured["log_loss"]
                 metrics.update({f"{name}_{key}": value for key, value in measured.items()})
+            of_each.append(measured["auc"])
+        if len(of_each) > 1:
+            metrics[f"{metric_key_prefix}_mean_auc"] = float(np.mean(of_each))
         if compute_metrics is not None:
             shown = logits if processed is None else processed(*map(torch.from_numpy, (logits, labels))).numpy()
             own = compute_metrics(EvalPrediction(predictions=shown, label_ids=labels))

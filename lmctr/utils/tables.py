@@ -80,11 +80,14 @@ def write_csv(
     return Path(path)
 
 
-def read_csv(path: str | Path, text: Sequence[str] = (), numbers: Sequence[str] = ()) -> list[dict[str, Any]]:
+def read_csv(
+    path: str | Path, text: Sequence[str] = (), numbers: Sequence[str] = (), positive: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Columns of a small CSV file with a header, a dict per row.
 
     Args:
-        path: the file. text: columns that are kept as text. numbers: columns that are read as finite floats.
+        path: the file. text: columns that are kept as text. numbers: columns that are read as finite floats. positive: those that must be above 0 as
+            well.
 
     Raises:
         ValueError: a column is missing (with the nearest there is), an empty or wrong value (with its line), no rows, and
@@ -92,7 +95,7 @@ def read_csv(path: str | Path, text: Sequence[str] = (), numbers: Sequence[str] 
         FileNotFoundError: no such file.
     """
     there, given = read_cells(path)
-    for name in (*text, *numbers):
+    for name in (*text, *numbers, *positive):
         if name not in there:
             hint = did_you_mean(name, there, "did you mean")
             raise ValueError(f"{path} has no column {name!r};{hint} its columns: {', '.join(there)}")
@@ -102,13 +105,15 @@ def read_csv(path: str | Path, text: Sequence[str] = (), numbers: Sequence[str] 
         for name in text:
             if not values[name]:
                 raise ValueError(f"{path}, line {line}: column {name!r} is empty")
-        for name in numbers:
+        for name in (*numbers, *positive):
             try:
                 values[name] = float(row[name])
             except (TypeError, ValueError):
                 values[name] = math.nan
             if not math.isfinite(values[name]):
                 raise ValueError(f"{path}, line {line}: {name} is no number: {row[name]!r}")
+            if name in positive and values[name] <= 0:
+                raise ValueError(f"{path}, line {line}: {name} is {row[name]}, accepted: a number above 0")
         rows.append(values)
     if not rows:
         raise ValueError(f"{path} has a header and no rows")
@@ -119,7 +124,7 @@ def read_cells(path: str | Path) -> tuple[list[str], list[tuple[int, dict[str, s
     """Columns of a small CSV file with a header, and its rows as text, each with its line; a row that ends early has None in the rest.
 
     Raises:
-        ValueError: no CSV file in UTF-8, two columns of one name, a row of more values than columns (with its line).
+        ValueError: no CSV file in UTF-8, an empty one, values parted by something else than commas, two columns of one name, a row of more values than columns (with its line).
         FileNotFoundError: no such file.
     """
     rows = []
@@ -127,6 +132,12 @@ def read_cells(path: str | Path) -> tuple[list[str], list[tuple[int, dict[str, s
         with open(check_file(path), newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = list(reader.fieldnames or ())
+            if not columns:
+                raise ValueError(f"{path} is empty: it needs a line of column names, and rows")
+            if len(columns) == 1 and (sign := next((sign for sign in ";\t|" if sign in columns[0]), None)):
+                raise ValueError(
+                    f"{path}: its values are parted by {sign!r}; write commas, and numbers with a decimal point"
+                )
             if twice := [name for name in dict.fromkeys(columns) if name and columns.count(name) > 1]:
                 raise ValueError(f"{path} has two columns {twice[0]!r}: give each a name of its own")
             for row in reader:

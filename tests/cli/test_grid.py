@@ -491,6 +491,11 @@ def test_a_report_invents_nothing(finished, tmp_path, capsys):
     assert "| sinks | 0/2 | - | - | - | - |" in text
 
 
+def test_too_few_draws_are_told_before_the_runs_are_read(tmp_path, capsys):
+    error = error_of(capsys, "grid", "report", write_grid(tmp_path), "--resamples", "50")
+    assert "--resamples 50: accepted: 100 or more" in error
+
+
 def test_points_on_other_samples_are_not_tested(finished, tmp_path, capsys):
     path, runs = finished
     shutil.copytree(runs, tmp_path / "runs")

@@ -103,11 +103,11 @@ def test_fit_refuses_bad_points(points, tmp_path, capsys):
 
     rising = [(10.0**i, 0.5 + 0.05 * i) for i in range(6)]
     assert "x has 3 distinct values: a power law needs at least 4" in error(rising[:3])
-    assert "x must be positive and finite, got 0.0 at point 1" in error([(1, 0.5), (0, 0.6), (2, 0.7), (3, 0.8)])
+    assert "bad.csv, line 3: x is 0, accepted: a number above 0" in error([(1, 0.5), (0, 0.6), (2, 0.7), (3, 0.8)])
     assert "y grows with x: pass complement=True" in error(rising)
     assert "without the 3 largest sizes" in error(rising, "--complement", "--held-out", "3")
     assert "1 - y must be positive" in error([(a, b + 0.5) for a, b in rising], "--complement")
-    assert "--breaks belongs to --model bnsl" in error(rising, "--breaks", "1")
+    assert "--breaks belongs to --law bnsl" in error(rising, "--breaks", "1")
     assert "--resamples must be 0" in error(rising, "--resamples", "1")
     for words in (("--predict", "1e8", "0"), ("--predict", "nan")):
         assert main(["scaling", "fit", str(points), "--x", "flops", "--y", "r", "--complement", *words]) == 2

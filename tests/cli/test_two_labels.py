@@ -1,5 +1,6 @@
 """A table with two labels: from its cells to logits, metrics, predictions, answers and a card of each task."""
 
+import csv
 import json
 
 import numpy as np
@@ -114,6 +115,61 @@ def test_the_run_has_metrics_of_each_task(run):
     assert read(run.path, "data.json")["task_rates"]["test"]["conversion"] < 0.4
     assert set(run.metrics["baselines"]) == {"field_counting", "field_gradient_boosting"}
     assert metrics["auc"] > 0.6
+
+
+def test_the_best_checkpoint_may_be_that_of_all_labels(tmp_path):
+    """eval_mean_auc decides, where eval_auc is the first label's alone."""
+    recipe = {**RECIPE, "training": {**RECIPE["training"], "metric_for_best_model": "eval_mean_auc"}}
+    run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+    of_each = [run.metrics["validation"][f"{name}_auc"] for name in ("label", "conversion")]
+    history = [entry["mean_auc"] for entry in read(run.path, "metrics.json")["evaluations"]]
+    assert max(history) == pytest.approx(np.mean(of_each), abs=1e-6)
+
+
+GRID = {
+    "name": "heads",
+    "recipe": "small.yaml",
+    "output_dir": "runs",
+    "seeds": [0, 1],
+    "compare_to": "shared",
+    "points": [
+        {"name": "shared", "label": "shared", "set": {"model.task_head": "shared_bottom"}},
+        {"name": "chain", "label": "ESMM", "set": {"model.task_head": "esmm"}},
+    ],
+}
+
+
+def test_runs_are_compared_by_any_of_their_labels(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {**RECIPE, "training": {**RECIPE["training"], "epochs": 1}}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(GRID))
+    assert main(["grid", "run", "grid.yaml"]) == 0
+    assert main(["grid", "report", "grid.yaml", "--label", "conversion", "--output", "out", "--resamples", "100"]) == 0
+    printed = capsys.readouterr().out
+    assert "# heads: conversion" in printed
+    assert "baseline" not in printed.replace("baselines", "")
+    assert "Best reachable" not in printed
+    with open(tmp_path / "out/heads_conversion.csv", encoding="utf-8") as file:
+        rows = {(row["point"], row["seed"]): row for row in csv.DictReader(file)}
+    for point in ("shared", "chain"):
+        measured = lmctr.runs.load(tmp_path / "runs" / point / "seed-1").metrics["test"]
+        assert float(rows[point, "1"]["auc"]) == pytest.approx(measured["conversion_auc"], abs=1e-6)
+        assert int(rows[point, "1"]["num_samples"]) == measured["conversion_num_samples"]  # the unknown ones left out
+    with open(tmp_path / "out/heads_conversion_tests.csv", encoding="utf-8") as file:
+        tests = [row for row in csv.DictReader(file) if row["metric"] == "auc"]
+    assert {row["test"] for row in tests} == {"DeLong", "bootstrap", "paired t test"}
+    assert main(["grid", "report", "grid.yaml", "--output", "out", "--resamples", "100"]) == 0
+    assert "field counting baseline" in capsys.readouterr().out
+    assert (tmp_path / "out/heads.csv").is_file()
+    runs = [[f"runs/{point}/seed-{seed}" for seed in (0, 1)] for point in ("chain", "shared")]
+    words = ["evaluate", *runs[0], "--compare", *runs[1], "--resamples", "100", "--label"]
+    assert main([*words, "conversion"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{float(rows['chain', '1']['auc']):.4f}" in shown
+    assert "label='order': " in (error := error_of(capsys, *words, "order"))
+    assert "accepted: 'conversion'" in error
+    assert "--label belongs to several runs" in error_of(capsys, "evaluate", runs[0][0], "--label", "conversion")
 
 
 def test_predict_and_serve_name_the_tasks(run, rows, tmp_path, capsys):

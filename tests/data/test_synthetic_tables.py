@@ -139,3 +139,34 @@ def test_bad_options(options, message):
 def test_a_column_that_is_not_there():
     with pytest.raises(ValueError, match="no column 'C9'"):
         read(synthetic_table(**SMALL), columns={"C9": "any"})
+
+
+@pytest.mark.parametrize("agreement", [0.0, -0.6])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_rate_of_conversions_is_the_one_asked_for(seed, agreement):
+    settings = {"main_strength": 0.3, "pair_strength": 0.3, "positive_rate": 0.999}
+    given = {"conversion_rate": 0.2, "conversion_agreement": agreement, "seed": seed}
+    table, _ = read(synthetic_table(**SMALL, **settings, **given))
+    assert table["conversion"].to_numpy().mean() == pytest.approx(0.2, abs=0.012)
+
+
+def test_conversions_agree_with_clicks_as_far_as_asked():
+    """The click's own true logit ranks the conversions of clicked rows: rightly, not at all, and wrongly."""
+    ranked = {}
+    for agreement in (1.0, 0.6, 0.0, -0.6):
+        given = {"conversion_rate": 0.3, "conversion_agreement": agreement, "positive_rate": 0.5}
+        source = synthetic_table(**SMALL, **given)
+        table, _ = read(source, columns=all_columns(source) | {"conversion": "number"})
+        clicked = table["label"].to_numpy() == 1
+        p, y = table[TRUE_PROBABILITY].to_numpy()[clicked], table["conversion"].to_numpy()[clicked]
+        ranked[agreement] = auc(y, p)
+        assert source.info.best_auc == synthetic_table(**SMALL, positive_rate=0.5).info.best_auc
+    assert ranked[1.0] > 0.75
+    assert 0.65 < ranked[0.6] < ranked[1.0] - 0.02
+    assert 0.4 < ranked[0.0] < 0.6
+    assert ranked[-0.6] < 0.35
+
+
+def test_wrong_agreement():
+    with pytest.raises(ValueError, match=r"conversion_agreement=1\.5; accepted: -1 to 1"):
+        synthetic_table(**SMALL, conversion_rate=0.2, conversion_agreement=1.5)

@@ -69,13 +69,15 @@ def bottom_by_loops(head, x):
     return states
 
 
+@pytest.mark.parametrize("hidden_units", [[7], []], ids=["layers", "embeddings"])
 @pytest.mark.parametrize(
     ("kind", "values"),
     [("shared_bottom", {}), ("mmoe", {}), ("ple", {}), ("ple", {"num_task_levels": 3}), ("esmm", {})],
     ids=["shared_bottom", "mmoe", "cgc", "ple", "esmm"],
 )
-def test_the_equations(kind, values):
-    model = make_model(task_head=kind, hidden_units=[7], **values)
+def test_the_equations(kind, values, hidden_units):
+    """Behind layers of the family, and as in the papers on the embeddings."""
+    model = make_model(task_head=kind, hidden_units=hidden_units, **values)
     batch = labelled(model)
     inputs = {key: value for key, value in batch.items() if key != "labels"}
     with torch.no_grad():

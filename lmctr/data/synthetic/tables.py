@@ -10,7 +10,8 @@ sums are scaled to given standard deviations, so that it is known how much of th
 model cannot see. p is known, so the AUC of p itself is the best that a model can reach.
 
 With `conversion_rate` a row has a second label, `conversion`: a row with a positive label converts with a probability of the same form,
-drawn anew and without pairs; the others do not.
+drawn anew and without pairs; the others do not. With `conversion_agreement` a, the effects on a conversion are a times those on the first
+label and sqrt(1 - a^2) times their own, so that what invites clicks also invites conversions (a > 0) or repels them (a < 0).
 
 With `drift` the table is one day of many, whose values come and go: from day to day each value gives its place, and its frequency, to a
 value that was never there, with effects of its own.
@@ -64,6 +65,7 @@ class SyntheticTable(Settings):
         missing_share: share of missing values in each numeric field.
         positive_rate: expected share of positive labels.
         conversion_rate: expected share of rows that would convert after a click, with which there is a second label; None: there is none.
+        conversion_agreement: -1 to 1, how far the effects on a conversion are those on the first label; 0: not at all.
         unknown_conversions: share of the clicked rows whose conversion is not known, an empty cell.
         drift: share of the values of each categorical field that are replaced from one day to the next.
         day: the day, from 0 on; other days of the same settings have other rows, and with `drift` other values.
@@ -94,6 +96,7 @@ class SyntheticTable(Settings):
     missing_share: float = 0.15
     positive_rate: float = 0.25
     conversion_rate: float | None = None
+    conversion_agreement: float = 0.0
     unknown_conversions: float = 0.0
     drift: float = 0.0
     day: int = 0
@@ -117,6 +120,9 @@ class SyntheticTable(Settings):
         second = None
         if self.conversion_rate is not None:
             second = _Model.draw(np.random.default_rng([seed, 3]), sizes, [], self)
+            second.numeric[:, :2] = model.numeric[:, :2]  # the same rows: their numbers have one law
+            if self.conversion_agreement:
+                second.like = model, float(self.conversion_agreement)
             self._scale(second, 4, strengths, self.conversion_rate)
             second = _Conversions(second, self.unknown_conversions)
 
@@ -181,6 +187,7 @@ class SyntheticTable(Settings):
         require("positive_rate", "between 0 and 1", 0 < self.positive_rate < 1)
         rate = self.conversion_rate
         require("conversion_rate", "between 0 and 1, or None", rate is None or 0 < rate < 1)
+        require("conversion_agreement", "-1 to 1", -1 <= self.conversion_agreement <= 1)
         require("unknown_conversions", "0 to 1 (exclusive)", 0 <= self.unknown_conversions < 1)
         require("drift", "0 to 1 (exclusive)", 0 <= self.drift < 1)
         require("day", "a whole number from 0 on", isinstance(self.day, int) and self.day >= 0)
@@ -270,6 +277,7 @@ class _Model:
     bias: float = 0.0
     day: int = 0
     generations: list[np.ndarray] | None = None  # (V,) of each field: how often values were replaced; None: none was
+    like: tuple[_Model, float] | None = None  # whose effects join these, and how far
 
     @classmethod
     def draw(
@@ -331,15 +339,20 @@ class _Model:
         for (location, scale, slope, bend, frequency), number in zip(self.numeric, numbers):
             z = (np.log1p(number) - location) / scale
             result[2] += np.nan_to_num(slope * np.tanh(z) + bend * np.sin(frequency * z))
-        return result * self.factors[:, None]
+        result *= self.factors[:, None]
+        if self.like is not None:
+            other, share = self.like
+            result = share * other.effects(values, numbers) + np.sqrt(1 - share**2) * result
+        return result
 
     def scale(self, rng: np.random.Generator, strengths: Sequence[float], positive_rate: float) -> None:
         """Scales the effects to their standard deviations and sets the bias, on a pilot sample."""
         values, numbers, _ = self.inputs(rng, _PILOT)
-        effects = self.effects(values, numbers)
-        spread = effects.std(axis=1)
+        like, self.like = self.like, None
+        spread = self.effects(values, numbers).std(axis=1)
         self.factors = np.where(spread > 0, np.asarray(strengths, dtype=float) / np.where(spread > 0, spread, 1), 0.0)
-        logit = (effects * self.factors[:, None]).sum(axis=0)
+        self.like = like
+        logit = self.effects(values, numbers).sum(axis=0)
         low, high = -50.0, 50.0
         for _ in range(60):
             self.bias = (low + high) / 2

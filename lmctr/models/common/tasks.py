@@ -2,7 +2,7 @@
 
 Papers: shared bottom, Caruana, Machine Learning 28, 1997; MMoE, Ma et al., KDD 2018; PLE, Tang et al., RecSys 2020; ESMM, Ma et al.,
 https://arxiv.org/abs/1804.07931 (SIGIR 2018). In each of them the shared layers read the embeddings; here they read x, what the family makes
-of them, so that a family without layers of its own is the paper's model.
+of them: a DNN without layers (`hidden_units: []`) is the paper's MMoE or PLE, one with layers its shared bottom or ESMM.
 
 Shapes: B batch, W width of x, T tasks, n experts, E width of an expert's output.
 """

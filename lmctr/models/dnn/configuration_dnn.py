@@ -7,7 +7,8 @@ __all__ = ["DNNConfig"]
 
 class DNNConfig(MLPTabularConfig):
     r"""Configuration of [`DNNModel`] and [`DNNForCTR`]; [`TabularCTRConfig`] has the keys of the fields, [`MLPTabularConfig`]
-    those of the MLP.
+    those of the MLP. Without one (`hidden_units=[]`) a head reads the embeddings: logistic regression, or the shape of the papers
+    for the heads of several labels.
 
     Example:
 
@@ -18,4 +19,5 @@ class DNNConfig(MLPTabularConfig):
     """
 
     model_type = "dnn"
+    mlp_may_be_empty = True
     least_numeric_range = 0.03

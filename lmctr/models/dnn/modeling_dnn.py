@@ -29,7 +29,7 @@ class DNNPreTrainedModel(TabularPreTrainedModel):
 
 
 class DNNModel(TabularModelMixin, DNNPreTrainedModel):
-    """Field embeddings and MLP; the representation is the last hidden layer, (B, W).
+    """Field embeddings and MLP; the representation is the last hidden layer, (B, W), or without layers the vectors side by side.
 
     Fields may have different widths. `hidden_states`: the fields' vectors, then each layer's output.
     """
@@ -40,11 +40,14 @@ class DNNModel(TabularModelMixin, DNNPreTrainedModel):
         super().__init__(config)
         self.embedding = FieldEmbedding(config)
         self.add_mlp(self.embedding.output_size)
+        if self.mlp is None:
+            self.out_size = self.embedding.output_size
         self.post_init()
 
     def encode(self, fields: torch.Tensor, inputs: TabularInputs, trace: Trace) -> Encoded:
         # a_0 = [e_1; ...; e_F], a_{l+1} = f(W_l a_l + b_l) (Wide & Deep, section 3.2)
-        return Encoded(self.mlp(fields.flatten(1), trace.hidden_states))
+        fields = fields.flatten(1)
+        return Encoded(fields if self.mlp is None else self.mlp(fields, trace.hidden_states))
 
 
 class DNNForCTR(TabularForCTRMixin, DNNPreTrainedModel):

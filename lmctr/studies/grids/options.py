@@ -50,6 +50,9 @@ class GridReportOptions(GridOptions):
     """Mean and sample standard deviation over seeds, differences to the grid's compare_to with paired tests, and the baselines beside
     them. What is not done is listed as missing."""
 
-    output: str | None = option("write NAME.md, NAME.csv and NAME_tests.csv there", None, metavar="FOLDER")
+    output: str | None = option(
+        "write NAME.md, NAME.csv and NAME_tests.csv there (with --label: NAME_LABEL...)", None, metavar="FOLDER"
+    )
     split: str = option("part of the data", "test", choices=("test", "validation"))
+    label: str | None = option("of several labels, the one to report (default: the first)", None, metavar="NAME")
     resamples: int = option("draws per bootstrap", 1000, metavar="N")

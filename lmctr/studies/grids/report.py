@@ -123,6 +123,7 @@ class GridReport:
     sections: list[Section]
     split: str
     command: str
+    label: str | None = None
 
     @property
     def results(self) -> list[PointResult]:
@@ -136,8 +137,8 @@ class GridReport:
         return against + [contrast for section in self.sections for contrast in section.contrasts]
 
     def write(self, folder: str | Path) -> None:
-        """Write `<name>.md`, `<name>.csv` and `<name>_tests.csv`."""
-        path = Path(folder) / self.grid.name
+        """Write `<name>.md`, `<name>.csv` and `<name>_tests.csv`; of a label behind the first, `<name>_<label>.md` and so on."""
+        path = Path(folder) / "_".join(filter(None, (self.grid.name, self.label)))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(f"{path}.md", self.markdown())
         write_csv(f"{path}.csv", self.run_rows(), digits=6)
@@ -145,7 +146,7 @@ class GridReport:
 
     def markdown(self) -> str:
         """The report as Markdown."""
-        lines = [f"# {self.grid.name}"]
+        lines = [f"# {self.grid.name}{f': {self.label}' if self.label else ''}"]
         if self.grid.description:
             lines.append(self.grid.description)
         for section in self.sections:
@@ -234,10 +235,14 @@ def report_grid(options: GridReportOptions, say: Callable[[str], None] = print) 
     Raises:
         ValueError: a wrong grid or recipe, stored scores that are damaged. FileNotFoundError: no such grid.
     """
+    if options.resamples < 100:
+        raise ValueError(
+            f"--resamples {options.resamples}: accepted: 100 or more, p values would have steps of over 0.01"
+        )
     grid = load_grid(options.grid, options.output_dir).select(options.only)
     recipes = check_recipes(grid, options.overrides)
-    sections = collect(grid, recipes, options.split, options.resamples)
-    report = GridReport(grid, sections, options.split, options.command)
+    sections = collect(grid, recipes, options.split, options.resamples, options.label)
+    report = GridReport(grid, sections, options.split, options.command, options.label)
     say(report.markdown())
     if options.output is not None:
         report.write(options.output)
@@ -245,12 +250,17 @@ def report_grid(options: GridReportOptions, say: Callable[[str], None] = print) 
 
 
 def collect(
-    grid: Grid, recipes: dict[tuple[str, int], Recipe], split: str = "test", num_resamples: int = 1000
+    grid: Grid,
+    recipes: dict[tuple[str, int], Recipe],
+    split: str = "test",
+    num_resamples: int = 1000,
+    label: str | None = None,
 ) -> list[Section]:
-    """Read the finished runs, test each point against its `compare_to`, and sort points by their data.
+    """Read the finished runs, test each point against its `compare_to`, and sort points by their data. A `label` behind the first has no
+    baselines and no best AUC.
 
     Raises:
-        ValueError: stored scores that are damaged; seeds of a point on different data.
+        ValueError: stored scores that are damaged; seeds of a point on different data; no such label.
     """
     runs = inspect_runs(grid, recipes)
     results: dict[str, PointResult] = {}
@@ -260,7 +270,7 @@ def collect(
         _check_data(done)
         results[point.name] = PointResult(
             point,
-            {run.seed: read_predictions(run.folder.path, split) for run in done},
+            {run.seed: read_predictions(run.folder.path, split, label) for run in done},
             {run.seed: run.metrics() for run in done},
             [run for run in mine if run.state != DONE],
         )
@@ -273,12 +283,12 @@ def collect(
         recipe = recipes[result.point.name, grid.seeds[0]]
         path = baselines_file(grid.output_dir, recipe)
         if path not in sections:
-            kept = stored_baselines(grid.output_dir, recipe, grid.seeds)
+            kept = stored_baselines(grid.output_dir, recipe, grid.seeds) if label is None else {}
             parts = {
                 name: {seed: parts[split] for seed, parts in seeds.items() if split in parts}
                 for name, seeds in kept.items()
             }
-            written = read_baselines(grid.output_dir, recipe)
+            written = read_baselines(grid.output_dir, recipe) if label is None else {}
             sections[path] = Section("", [], [], parts, written.get("best_auc"), written.get("training_samples"))
         sections[path].points.append(result)
         sections[path].contrasts += [contrast for contrast in contrasts if contrast.point is result.point]

@@ -78,6 +78,8 @@ def read_scenarios(path: str) -> tuple[dict[str, list[Design]], float | None, fl
         found: dict[str, list[Design]] = {}
         for row in read_csv(path, text=["scenario", "design"], numbers=["gain", "cost"]):
             found.setdefault(row["scenario"], []).append(Design(row["design"], row["gain"], row["cost"]))
+        for name, designs in found.items():
+            _check_names(f"{path}: scenario {name!r}", designs)
         return found, None, 1.0
     plan, found = read_values(_Plan, read_yaml(path), path), {}
     if not isinstance(plan.scenarios, list) or not plan.scenarios:
@@ -106,11 +108,19 @@ def read_scenario(entry: Any, path: Path, where: str) -> tuple[str, list[Design]
             f"{where}: candidates is {values.candidates!r}, accepted: a CSV file, or a list of {{design, gain, cost}}"
         )
     designs = [Design(design, gain * values.gain_factor, cost * values.cost_factor) for design, gain, cost in triples]
+    _check_names(where, designs)
     try:
         check_designs(values.name, designs)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     return values.name, designs
+
+
+def _check_names(where: str, designs: list[Design]) -> None:
+    """Two candidates of one name could not be told apart in the result. Those without one are."""
+    names = [design.sizes for design in designs if design.sizes != "None"]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{where}: design {twice!r} is there twice; give each a name of its own")
 
 
 def allocation_lines(found: Allocation) -> list[str]:

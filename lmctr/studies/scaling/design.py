@@ -152,6 +152,12 @@ def choose_size(options: DesignOptions) -> DesignChoice:
     grid = options.grid()
     fit, metric = read_fit(options.fit)
     slope, intercept = _revenue(options, metric)
+    ends = fit.predict([fit.x.min(), fit.x.max()])
+    if options.revenue is None and options.slope is None and ends[1] < ends[0]:
+        raise ValueError(
+            f"{options.fit}: {metric} falls with the FLOPs, and without --slope a higher value is a gain; give what a unit of it is worth, a "
+            "negative --slope, or --revenue"
+        )
     curve = read_costs(options.costs, options.extrapolate)
     base = None if options.base is None else parse_sizes(options.base, "--base")
     if options.candidates is None:
@@ -225,14 +231,18 @@ def read_costs(path: str | Path, extrapolate: bool = False) -> CostCurve:
     else:
         head, _ = read_cells(path)
         cost = "machines" if "machines" in head else "cost"
+        if cost not in head or not {"sizes", "flops"} & {*head}:
+            raise ValueError(
+                f"{path}: costs need a column sizes or flops, and one machines or cost; its columns: {', '.join(head)}"
+            )
         text, numbers = (["sizes"], [cost]) if "sizes" in head else ([], ["flops", cost])
-        rows = read_csv(path, text, numbers)
+        rows = read_csv(path, text, positive=numbers)
         costs = [row[cost] for row in rows]
         sizes = [parse_sizes(row["sizes"], str(path)) for row in rows if text]
         flops = [mlp_flops(size) for size in sizes] or [row["flops"] for row in rows]
         measured = {
             size: math.exp(statistics.fmean(math.log(cost) for own, cost in zip(sizes, costs) if own == size))
-            for size in (sizes if all(cost > 0 for cost in costs) else ())  # else the curve says what is wrong
+            for size in sizes
         }
     try:
         return CostCurve(flops, costs, measured, extrapolate)
@@ -248,7 +258,7 @@ def coverage_notes(
     if len(covered) < len(candidates):
         notes.append(
             f"{len(candidates) - len(covered):,} of {len(candidates):,} sizes lie outside the measured costs "
-            f"({flops_text(curve.low)} to {flops_text(curve.high)} FLOPs) and are left out"
+            f"({flops_text(curve.low)} to {flops_text(curve.high)} FLOPs) and are left out; --extrapolate keeps them, --candidates names others"
         )
     interpolated = sum(size not in curve.measured for size in covered)
     notes.append(

@@ -27,6 +27,7 @@ from lmctr.utils.progress import step
 from lmctr.utils.tables import markdown_table, text_table
 
 _CURVE_POINTS = 120
+_LEAST_R2 = 0.5
 
 
 @dataclass(frozen=True)
@@ -139,13 +140,13 @@ def run(options: FitOptions) -> None:
         print(f"warning: {note}", file=sys.stderr)
     print("\n".join(found.lines()))
     predictions = found.predict(options.predict) if options.predict else []
-    rows = [_prediction_cells(row, options.x) for row in predictions]
+    rows = [_prediction_cells(row, found) for row in predictions]
     if rows:
-        print(text_table([["", options.y, "band"], *rows]))
+        print(text_table([["", options.y, "band", ""], *rows]))
     if folder is not None:
         parts = [f"# {options.y} by {options.x}", found.markdown()]
         if rows:
-            parts.append(markdown_table([[options.x, options.y, "band"], *rows]))
+            parts.append(markdown_table([[options.x, options.y, "band", ""], *rows]))
         values = found.to_dict() | {"predictions": predictions}
         save_results(folder, "fit", values, parts, options, found.draw, picture="fit.png", alt="law")
 
@@ -156,7 +157,11 @@ def fit_points(options: FitOptions) -> FitAnalysis:
     Raises:
         ValueError: a column is missing or holds no numbers, and what `analyse` raises. FileNotFoundError: no such file.
     """
-    return analyse(*read_points(options.points, options.x, options.y), options, options.x, options.y)
+    x, y = read_points(options.points, options.x, options.y)
+    try:
+        return analyse(x, y, options, options.x, options.y)
+    except ValueError as error:
+        raise ValueError(f"{options.points}, x {options.x}, y {options.y}: {error}") from error
 
 
 @step("fitting the law")
@@ -181,6 +186,11 @@ def analyse(
             except ValueError as error:
                 raise ValueError(f"without the {options.held_out} largest sizes: {error}") from error
     notes += dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, OverfitWarning))
+    if fit.r2 < _LEAST_R2:
+        notes.append(
+            f"R^2 is {fit.r2:.2g}: the law explains little of how the points differ; points of several metrics, data sets or families need a law "
+            "each, from a file each"
+        )
     curve = np.geomspace(fit.x.min() / 1.05, fit.x.max() * 1.05, _CURVE_POINTS)
     if options.resamples and len(fit.x) > fit.num_parameters:
         band = fit.band(curve, options.level, options.resamples, options.seed)
@@ -189,9 +199,24 @@ def analyse(
     return FitAnalysis(x_name, y_name, options, fit, out, curve, band, tuple(notes))
 
 
-def _prediction_cells(row: dict[str, Any], x_name: str) -> list[str]:
+def _prediction_cells(row: dict[str, Any], found: FitAnalysis) -> list[str]:
     band = "-" if row["low"] is None else f"{row['low']:.5g} to {row['high']:.5g}"
-    return [f"{x_name} {row['x']:g}", f"{row['y']:.5g}", band]
+    return [f"{found.x_name} {row['x']:g}", f"{row['y']:.5g}", band, _beyond(row["x"], found.fit.x)]
+
+
+def _beyond(x: float, measured: np.ndarray) -> str:
+    """How far x lies outside the points, in words. The band knows of the points' noise only: not that the law itself may end."""
+    low, high = measured.min(), measured.max()
+    if low <= x <= high:
+        return ""
+    factor = x / high if x > high else low / x
+    end = "largest" if x > high else "smallest"
+    far = (
+        f", further than all points span ({high / low:.3g}): the band does not hold there"
+        if factor > high / low
+        else ""
+    )
+    return f"{factor:.3g} times beyond the {end} point{far}"
 
 
 def law_name(fit: ScalingFit) -> str:

@@ -11,12 +11,13 @@ import numpy as np
 
 from lmctr.analysis.plots_scaling import plot_surface
 from lmctr.scaling.bands import widened_band
-from lmctr.scaling.surface import SurfaceFit, best_at_flops, best_split, fit_surface, split_ends
+from lmctr.scaling.surface import SurfaceFit, best_at_flops, best_split, fit_surface, size_correlation, split_ends
 from lmctr.studies.scaling.options import FitOptions
 from lmctr.studies.scaling.tables import compact, result_folder, save_results
 from lmctr.utils.tables import Table, markdown_table, read_csv, text_table
 
 _CURVE_POINTS = 60
+_TOGETHER = 0.9
 _PARAMETERS = ("a", "b", "alpha", "c", "beta")
 
 
@@ -144,10 +145,15 @@ def fit_two(options: FitOptions) -> SurfaceAnalysis:
         ValueError: a column is missing or holds no numbers; too few pairs of sizes. FileNotFoundError: no such file.
     """
     flops = [] if options.flops is None else [options.flops]
-    rows = read_csv(options.points, numbers=[options.x, options.x2, options.y, *flops])
+    if options.x == options.x2:
+        raise ValueError(f"--x and --x2 are both {options.x}; give two columns")
+    rows = read_csv(options.points, numbers=[options.y], positive=[options.x, options.x2, *flops])
     u, v, y = (np.array([row[name] for row in rows]) for name in (options.x, options.x2, options.y))
     settings = {"form": options.form, "complement": options.complement, "absolute": options.absolute}
-    fit, notes = fit_surface(u, v, y, **settings), []
+    try:
+        fit, notes = fit_surface(u, v, y, **settings), []
+    except ValueError as error:
+        raise ValueError(f"{options.points}, u {options.x}, v {options.x2}, y {options.y}: {error}") from error
     refits: tuple[SurfaceFit, ...] = ()
     if options.resamples and len(u) > fit.num_parameters:
         refits = tuple(fit.bootstrap(options.resamples, options.seed))
@@ -218,6 +224,10 @@ def _prediction(analysis: SurfaceAnalysis, u: float, v: float) -> dict[str, Any]
 def _untold(fit: SurfaceFit, products: np.ndarray) -> list[str]:
     """What so many points leave open."""
     notes, rows = [], fit.candidates
+    if abs(together := size_correlation(fit.u, fit.v)) > _TOGETHER:
+        notes.append(
+            f"the two sizes go together (correlation of their logarithms {together:.2f}): which of them helps can hardly be told"
+        )
     if len(rows) > 1 and rows[1]["loo"] < rows[0]["loo"] * 2:
         names = [_words(row["form"]) for row in rows if row["loo"] < rows[0]["loo"] * 2]
         notes.append(

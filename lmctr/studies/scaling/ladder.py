@@ -78,7 +78,8 @@ def climb_ladder(options: LadderOptions) -> list[Report]:
     if left and not options.allow_missing:
         total = left + sum(len(finished) for _, finished, _ in climbs)
         raise UnfinishedLadderError(
-            f"{left} of {total} runs are not finished: run the same command again, or give --allow-missing"
+            f"{left} of {total} runs are not finished: run the same command {'without --no-train' if options.no_train else 'again'}, or give "
+            "--allow-missing"
         )
     return [climb(*each, options.command, plots=not options.no_plots) for each in climbs]
 

@@ -115,7 +115,7 @@ class LawOptions:
         if not 0 < self.level < 1:
             raise ValueError(f"--level must be between 0 and 1, got {self.level:g}")
         if self.breaks is not None and self.law != "bnsl":
-            raise ValueError(f"--breaks belongs to --model bnsl, got --model {self.law}")
+            raise ValueError(f"--breaks belongs to --law bnsl, got --law {self.law}")
         if self.breaks is not None and self.breaks < 0:
             raise ValueError(f"--breaks must be at least 0, got {self.breaks}")
         for name, least in (("restarts", 1), ("hops", 1), ("max_breaks", 0), ("seed", 0)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,13 +105,15 @@ def _number_columns(path: str, revenue: str) -> tuple[list[str], dict[str, int]]
         elif name != revenue and len(wrong) < len(rows):
             left_out[name] = wrong[0]
     if not found:
-        raise ValueError(f"{path} has no column of numbers besides {revenue!r}; its columns: {', '.join(columns)}")
+        cells = "".join(f"; {name} has none in line {line}" for name, line in left_out.items())
+        raise ValueError(
+            f"{path} has no column of numbers besides {revenue!r}; its columns: {', '.join(columns)}{cells}"
+        )
     return found, left_out
 
 
 def _is_number(text: str | None) -> bool:
     try:
-        float(text or "")
+        return math.isfinite(float(text or ""))
     except ValueError:
         return False
-    return True
