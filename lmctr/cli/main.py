@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import shlex
@@ -12,6 +13,7 @@ from types import ModuleType
 from lmctr import __version__
 from lmctr.cli.errors import is_debugging, is_for_users, is_unread, told
 from lmctr.cli.parser import Parser
+from lmctr.utils.stopping import stopped_by_term
 from lmctr.utils.suggest import did_you_mean
 
 # verb -> module. The modules import nothing heavy at their top, so that help and usage errors come at once.
@@ -54,15 +56,17 @@ def main(argv: list[str] | None = None) -> int:
             raise ValueError(f"{verb} takes no recipe overrides, got --{overrides[0][0]}")
         args.overrides = overrides
         args.command = shlex.join(["lmctr", *argv])
-        return int(module.run(args) or 0)
+        # of a launch the launcher sends it, to processes that may wait for each other
+        term = stopped_by_term() if _goes_on(argv) and "RANK" not in os.environ else contextlib.nullcontext()
+        with term:
+            return int(module.run(args) or 0)
     except BrokenPipeError:  # `lmctr predict ... | head`
         if not is_unread():
             raise
         sys.stderr.close()
         return 141
     except KeyboardInterrupt:
-        more = {"train": "with --resume goes on", "grid": "goes on", "search": "goes on"}
-        more = more.get(argv[0], "goes on" if argv[:2] == ["scaling", "ladder"] else None)
+        more = _goes_on(argv)
         if os.environ.get("RANK", "0") == "0":  # of a launch all are interrupted
             print("interrupted" if more is None else f"interrupted; the same command {more}", file=sys.stderr)
         return 130
@@ -72,6 +76,12 @@ def main(argv: list[str] | None = None) -> int:
         if not getattr(error, "is_told", False):  # by another process
             print(f"error: {told(error)}", file=sys.stderr)
         return getattr(error, "exit_code", 2)
+
+
+def _goes_on(argv: list[str]) -> str | None:
+    """How a verb goes on where it was interrupted."""
+    more = {"train": "with --resume goes on", "grid": "goes on", "search": "goes on"}
+    return more.get(argv[0], "goes on" if argv[:2] == ["scaling", "ladder"] else None)
 
 
 def build_parser(verb: str | None = None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

@@ -121,7 +121,8 @@ def checked_file(path: str | os.PathLike, format: str | None = None) -> tuple[Pa
     if is_folder:
         if format not in (None, "parquet") or not parquet_files(path):
             raise FileNotFoundError(
-                f"{path}: a folder without .parquet files, which alone may be several in a folder; give a file."
+                f"{path}: a folder without .parquet files, which alone may be several in a folder; give a file, or write each as Parquet "
+                f"into one folder: lmctr data convert FILE --output FOLDER/NAME.parquet"
             )
         for file in parquet_files(path):
             checked_file(file, "parquet")

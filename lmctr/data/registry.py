@@ -164,7 +164,7 @@ def load_tabular(name_or_path: str | os.PathLike, **options: Any) -> TableSource
 
     Args:
         name_or_path: a table of `DATASETS`, a schema file (see [`lmctr.data.tables.load`]), or a CSV, TSV, Parquet or JSON lines file.
-        options: of a known table, the arguments of its function; of a schema file `path` (another folder for its files), `split`,
+        options: of a known table, the arguments of its function; of a schema file `path` (another folder for its files, or file), `split`,
             `fractions`, `seed`, `memory_limit`; of a data file the arguments of [`~lmctr.data.tables.load.table_source`].
 
     Example:

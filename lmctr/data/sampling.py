@@ -15,6 +15,7 @@ from lmctr.data.features.vocabulary import hash_strings
 from lmctr.data.guess import sample_file
 from lmctr.data.logs.schema import read_schema
 from lmctr.data.options import ConvertOptions, UserSampleOptions
+from lmctr.data.reading import checked_file
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.files import replacing
 from lmctr.utils.progress import over
@@ -77,7 +78,10 @@ def _copy(source: Path, target: str, delimiter: str | None, choose: Callable[[pa
     written = read = 0
     with replacing(output.resolve()) as temporary:
         writer = None
-        for rows in over(stream_file(source, delimiter=delimiter), f"reading {source.name}", "rows", count=len):
+        columns = _as_written(source, delimiter)
+        for rows in over(
+            stream_file(source, columns, delimiter=delimiter), f"reading {source.name}", "rows", count=len
+        ):
             table = rows.table if isinstance(rows.table, pa.Table) else pa.Table.from_batches([rows.table])
             part = choose(table)
             if writer is None:
@@ -93,6 +97,20 @@ def _copy(source: Path, target: str, delimiter: str | None, choose: Callable[[pa
         if writer is not None:
             writer.close()
     return written, read
+
+
+def _as_written(source: Path, delimiter: str | None) -> dict[str, str] | None:
+    """How a text file's columns are read: of whole numbers, those in which one begins with a zero are codes, 00123, and stay texts."""
+    if checked_file(source)[1] not in ("csv", "tsv"):
+        return None
+    schema = next(stream_file(source, delimiter=delimiter)).table.schema
+    whole, codes = {field.name: "text" for field in schema if pa.types.is_integer(field.type)}, set()
+    looked = stream_file(source, whole, delimiter=delimiter) if whole else ()
+    for rows in over(looked, f"looking at {source.name}", "rows", count=len):
+        codes |= {name for name in whole if pc.any(pc.match_substring_regex(rows.table[name], r"^\s*-?0\d")).as_py()}
+        if len(codes) == len(whole):
+            break
+    return {name: "text" if name in codes else "any" for name in schema.names}
 
 
 def _written(field: pa.Field) -> pa.Field:

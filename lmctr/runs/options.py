@@ -84,10 +84,10 @@ class TrainOptions(DataFiles):
             raise ValueError("--resume continues a run, --overwrite deletes it: give one of them")
         given = [name for name in ("model", *DataFiles.__dataclass_fields__) if getattr(self, name) is not None]
         if self.recipe is not None and is_data_file(self.recipe):
-            if self.model is None:
+            if self.model is None and self.from_run is None:
                 raise ValueError(
-                    f"{self.recipe} is a data file, no recipe: name the family too, --model din; or let `lmctr init {self.recipe}` write "
-                    "recipes for it"
+                    f"{self.recipe} is a data file, no recipe: name the family too, --model din (of a log; of a table --model deepfm); or let "
+                    f"`lmctr init {self.recipe}` write recipes for it"
                 )
             return
         if given:

@@ -17,7 +17,7 @@ from lmctr.data.guess import Ask, LogGuess, guess_files
 from lmctr.data.logs.splits import split_log
 from lmctr.data.registry import load_log
 from lmctr.models.families import families, family_of
-from lmctr.runs.find import GROUPS
+from lmctr.runs.find import GROUPS, is_data_file
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.options import DataFiles, InitOptions, TrainOptions
 from lmctr.utils.files import write_text
@@ -121,7 +121,25 @@ def _guess(events: str, options: DataFiles, ask: Ask | None, kind: str | None) -
 
 
 def recipe_for_file(options: TrainOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """The recipe of the family `options.model` for the data file `options.recipe`; `say` gets what was taken for what."""
+    """The recipe of the family `options.model` for the data file `options.recipe`; `say` gets what was taken for what. Where it goes on from a
+    run of such a file, that run's own, so that a day whose columns look otherwise is read alike."""
+    if options.from_run is not None:
+        earlier = RunFolder(Path(options.from_run).expanduser()).recipe()
+        again = earlier is not None and is_data_file(earlier["data"]["name"])
+        if again and not any(getattr(options, name) is not None for name in DataFiles.__dataclass_fields__):
+            if options.model not in (None, earlier["model"]["family"]):
+                raise ValueError(
+                    f"--model {options.model}: {options.from_run} is a run of {earlier['model']['family']}; leave --model out, or --from"
+                )
+            say(
+                f"{options.recipe}: read and trained on as {earlier['data']['name']} was, by the recipe of {options.from_run}"
+            )
+            return {**earlier, "data": {**earlier["data"], "name": options.recipe}}
+    if options.model is None:
+        raise ValueError(
+            f"--from {options.from_run}: no run that was trained on a data file; give the recipe that it was trained by, or name the family, "
+            "--model"
+        )
     if family_of(options.model).input not in _RECIPES:
         raise ValueError(_no_log(options.model))
     reads_tables = family_of(options.model).input == "tabular"

@@ -21,6 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 from lmctr.evaluation.evaluator import METRIC_TITLES, format_metrics
 from lmctr.models.common.base import plain_model
 from lmctr.runs.evaluation import plain_metrics, write_predictions
+from lmctr.runs.find import is_data_file
 from lmctr.runs.folder import DATA, METRICS, RECIPE, SLICES, RunFolder, claim
 from lmctr.runs.inputs import config_class, input_of
 from lmctr.runs.inputs.base import PARTS, InputKind, RunContext
@@ -107,9 +108,9 @@ def run_train(options: TrainOptions) -> int:
     recipe, output_dir = options.recipe, options.output_dir
     if options.from_run is not None:
         options.overrides = [*options.overrides, ("training.from_run", options.from_run)]
-    if options.model is not None:
+    if is_data_file(options.recipe):
         recipe = recipe_for_file(options)
-        output_dir = output_dir or f"runs/{Path(options.recipe).name.split('.')[0]}_{options.model}"
+        output_dir = output_dir or f"runs/{Path(options.recipe).name.split('.')[0]}_{recipe['model']['family']}"
     train_recipe(recipe, output_dir, options.overrides, resume, options.overwrite, options.command)
     return 0
 

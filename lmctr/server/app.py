@@ -14,6 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from lmctr import __version__
 from lmctr.runs.answers.engine import Conflict, Engine, UnknownUser
@@ -206,10 +207,11 @@ def _error(error: Exception) -> Response:
         (_TooSlow, 408),
         (_TooLarge, 413),
         (DeadlinePassed, 504),
+        (ClientDisconnect, 400),
         (ValueError, 400),
     ):
         if isinstance(error, kind):
-            return _failed(status, str(error))
+            return _failed(status, str(error) or "the request's body broke off")
     number = uuid.uuid4().hex
     logger.error("request failed, number %s", number, exc_info=error)
     return _failed(500, f"the server failed at this request; its log says why under the number {number}")

@@ -28,6 +28,7 @@ class ServeOptions:
     batch_wait_ms: float = option("longest that a request waits for others to come along", 2.0)
     max_queue: int = option("requests that may wait; more are answered 429", 256)
     max_candidates: int = option("candidates, rows or ads of a request; more are answered 400", 10_000)
+    max_history: int = option("behaviours of a request; more are answered 400", 10_000)
     deadline_ms: float = option("time of a request that brings no deadline_ms of its own", 10_000.0)
     state_memory: int = option("MiB of kept user states; the least recently used go first", 1024, metavar="MIB")
     state_ttl: float | None = option("seconds after its last use at which a kept state goes (default: none)", None)
@@ -43,6 +44,7 @@ class ServeOptions:
             "batch_positions",
             "max_queue",
             "max_candidates",
+            "max_history",
             "state_memory",
             "max_body",
         )

@@ -50,6 +50,7 @@ def serve(options: ServeOptions) -> int:
             max_wait=options.batch_wait_ms / 1000,
             max_queue=options.max_queue,
             max_candidates=options.max_candidates,
+            max_history=options.max_history,
             max_state_bytes=options.state_memory << 20,
             time_to_live=options.state_ttl,
             on_batch=metrics.on_batch,

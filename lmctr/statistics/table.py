@@ -301,6 +301,11 @@ def context_values(row: Statistic, values: Sequence[Any]) -> np.ndarray:
     """
     name, is_indicator, wanted = row.feature.partition("=")
     if is_indicator:
+        for value in values:
+            if isinstance(value, (list, dict)):
+                raise ValueError(
+                    f"context: {name!r} is {value!r:.80}; accepted: one value, or null where it is not known"
+                )
         return np.array([np.nan if value in (None, "") else float(_word(value) == wanted) for value in values])
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | None):

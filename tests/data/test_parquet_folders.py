@@ -1,15 +1,21 @@
 """A folder of Parquet files as one log and as one table; leakage counts block by block."""
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lmctr.data import load_log, load_tabular
+from lmctr.data.guess import guess_files
 from lmctr.data.logs import validation
 from lmctr.data.logs.log import InteractionLog
 from lmctr.data.logs.splits import split_log
+from lmctr.data.options import ConvertOptions
 from lmctr.data.reading import read_table
+from lmctr.data.sampling import convert_data
+from lmctr.data.tables.reading import stream_file
 
 SCHEMA = "name: big\nevents: {path: events}\ncolumns: {user: u, item: i, time: {column: t}, label: {column: y}}\n"
 
@@ -108,3 +114,39 @@ def test_counts_by_blocks_of_users_are_those_of_all_events(monkeypatch, chunk):
     ]
     (finding,) = validation._doubled_events(log)
     assert finding.text.startswith(f"{len(rows) - len(set(rows)):,} of {len(rows):,} events repeat")
+
+
+def test_init_reads_a_folder_of_days_converted_from_csv(tmp_path):
+    """Ids with zeros at their head stay what they are, so the items' CSV file still describes them."""
+    days = tmp_path / "days"
+    days.mkdir()
+    rows = [
+        (f"{u:04d}", f"{(u * 7 + k) % 11:03d}", 1_600_000_000 + 500 * u + k, k % 2)
+        for u in range(40)
+        for k in range(9)
+    ]
+    rows.sort(key=lambda row: (row[1][0], row[2]))
+    for number in range(3):
+        file = tmp_path / f"day{number}.csv"
+        lines = [";".join(map(str, row)) for row in rows[number::3]]
+        file.write_text("\ufeff" + "\n".join(["user_id;item_id;time;clicked", *lines]) + "\n", encoding="utf-8")
+        convert_data(ConvertOptions(name=str(file), output=str(days / f"day{number}.parquet")))
+    table = pq.read_table(days)
+    assert pa.types.is_string(table.schema.field("user_id").type)
+    assert sorted({*table["item_id"].to_pylist()}) == [f"{i:03d}" for i in range(11)]
+    assert pa.types.is_integer(table.schema.field("time").type)
+    (tmp_path / "items.csv").write_text("item_id,topic\n" + "".join(f"{i:03d},t{i % 3}\n" for i in range(11)))
+    guess = guess_files(str(days), items=str(tmp_path / "items.csv"))
+    assert guess.schema["columns"]["item"] == "item_id"
+    assert "missing_items" not in guess.schema["catalogue"]
+    assert guess.events.rows == len(rows)
+
+
+def test_a_zero_at_the_head_far_down_a_file_keeps_the_column_a_text(tmp_path, monkeypatch):
+    monkeypatch.setattr("lmctr.data.sampling.stream_file", partial(stream_file, block_size=64))
+    file = tmp_path / "rows.csv"
+    file.write_text("id,n\n" + "".join(f"{i},{i}\n" for i in range(100, 200)) + "0007,0\n")
+    convert_data(ConvertOptions(name=str(file), output=str(tmp_path / "rows.parquet")))
+    table = pq.read_table(tmp_path / "rows.parquet")
+    assert table["id"].to_pylist()[-2:] == ["199", "0007"]
+    assert table["n"].to_pylist()[-2:] == [199, 0]

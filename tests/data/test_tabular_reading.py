@@ -162,11 +162,16 @@ def test_schema_files(table, tmp_path):
     np.testing.assert_array_equal(store.groups, table["user"].to_numpy())
     np.testing.assert_array_equal(store.times, table["time"].to_numpy())
     assert store.processor.statistics["num_rows"] == 3000  # fitted on the training part only
+    with pytest.raises(ValueError, match=r"c.csv is a file, and the schema .* has 3 files; give a folder"):
+        load_tabular(schema, path=tmp_path / "c.csv")
     schema.write_text(
         schema.read_text().replace("{train: a.csv, validation: b.csv, test: c.csv}", "a.csv")
         + "split: {rule: rows, fractions: [0.5, 0.5, 0.0]}\n"
     )
     assert [len(rows) for _, rows in TabularStore.build(load_tabular(schema)).splits.items()] == [1500, 1500, 0]
+    assert (
+        TabularStore.build(load_tabular(schema, path=tmp_path / "b.csv")).num_rows == 1000
+    )  # another file of such rows
 
 
 def test_a_table_as_a_spreadsheet_writes_it(table, tmp_path):

@@ -124,3 +124,28 @@ def test_only_runs_of_the_same_kind_go_on(first, tmp_path):
     recipe = {**recipe, "data": {"name": "synthetic_cascade"}, "model": {"family": "two_tower"}}
     with pytest.raises(ValueError, match="'synthetic_cascade' is read as another kind of data"):
         lmctr.runs.train(recipe, output_dir=tmp_path / "run")
+
+
+def test_a_newer_file_is_read_as_the_run_read_its_own(tmp_path, capsys):
+    """Even where its columns, looked at by themselves, would be taken for others."""
+    rng = np.random.default_rng(0)
+    days = [tmp_path / "monday.csv", tmp_path / "tuesday.csv"]
+    for day, devices in zip(days, (["phone", "tablet"], ["phone"])):
+        rows = [f"{rng.integers(20):03d},{rng.choice(devices)},{rng.choice(['yes', 'no'])}\n" for _ in range(600)]
+        day.write_text("ad,device,clicked\n" + "".join(rows))
+    assert (
+        main(["train", str(days[0]), "--model", "dnn", "--output-dir", str(tmp_path / "a"), "--training.epochs", "1"])
+        == 0
+    )
+    words = ["train", str(days[1]), "--from", str(tmp_path / "a"), "--output-dir"]
+    assert main([*words, str(tmp_path / "b")]) == 0
+    said = capsys.readouterr().out
+    assert f"tuesday.csv: read and trained on as {days[0]} was" in said
+    assert "going on from" in said
+    recipe = lmctr.runs.load(tmp_path / "b").recipe
+    assert recipe.data["name"] == str(days[1])
+    assert [field["name"] for field in recipe.data["options"]["fields"]] == ["ad", "device"]
+    assert main([*words, str(tmp_path / "c"), "--model", "deepfm"]) == 2
+    assert "is a run of dnn" in capsys.readouterr().err
+    assert main(["train", str(days[1]), "--from", str(tmp_path), "--output-dir", str(tmp_path / "d")]) == 2
+    assert "no run that was trained on a data file" in capsys.readouterr().err

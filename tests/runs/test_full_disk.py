@@ -1,7 +1,10 @@
 """A disk that is full while a run trains: one line says so, and the same command line ends as if nothing had been, once there is room."""
 
+import os
 import shutil
+import signal
 import subprocess
+import time
 
 import pytest
 import yaml
@@ -81,19 +84,29 @@ def test_a_place_without_the_right_to_it_is_named(tmp_path, monkeypatch, capsys)
     assert told_of(tmp_path) == f"error: {tmp_path}: may not be read (Permission denied)\n"
 
 
+@pytest.mark.parametrize("ends", ["ctrl-c", "term"])
 @pytest.mark.parametrize(("words", "goes_on"), [
     ("train x.yaml", "; the same command with --resume goes on"),
     ("scaling ladder x.yaml", "; the same command goes on"),
     ("scaling flops x", ""),
 ])  # fmt: skip
-def test_what_goes_on_after_ctrl_c_says_so(words, goes_on, monkeypatch, capsys):
+def test_what_goes_on_after_ctrl_c_or_sigterm_says_so(words, goes_on, ends, monkeypatch, capsys):
+    if ends == "term" and not goes_on:
+        pytest.skip("ends as the system ends it")
+    before = signal.getsignal(signal.SIGTERM)
+
     def run(args):
-        raise KeyboardInterrupt
+        if ends == "ctrl-c":
+            raise KeyboardInterrupt
+        assert signal.getsignal(signal.SIGTERM) is not before  # else it would end these tests
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
 
     for verb in (train_verb, scaling_verb):
         monkeypatch.setattr(verb, "run", run)
     assert main(words.split()) == 130
     assert capsys.readouterr().err == f"interrupted{goes_on}\n"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize("error", [

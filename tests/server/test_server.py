@@ -234,11 +234,23 @@ def test_wrong_requests_are_told_and_faults_are_not_shown(folders, caplog):
         assert "expected a JSON object" in error(400, json=[1])
         assert "larger than 5000 bytes" in error(413, content=b"x" * 6000)
         assert "deadline_ms" in error(400, json={**body, "deadline_ms": -1})
+        assert "time must be a number of seconds, got nan" in error(400, content=json.dumps({**body, "time": np.nan}))
         assert "logits must be" in error(400, json={**body, "logits": "yes"})
         assert "not both" in error(400, json={**body, "user_id": "7"})
         assert "history[0]" in error(400, json={**body, "history": [{"text": 5, "time": 1}]})
         assert "events must be a list" in error(400, "/v1/users/7/events", json={"events": 3})
         assert "Not Found" in error(404, "/v1/scores", json={})
+        host, port = server.url.removeprefix("http://").split(":")
+        refused = lambda: server.metric("lmctr_requests_total", route="/v1/score", status="400")  # noqa: E731
+        before = refused()
+        with socket.create_connection((host, int(port)), timeout=20) as leaving:
+            leaving.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        for _ in range(100):
+            if refused() > before:
+                break
+            time.sleep(0.05)
+        assert refused() == before + 1
+        assert "request failed" not in caplog.text  # who goes away is no fault of the server
         server.engine.served.answers.together = lambda requests: 1 / 0
         message = error(500, json=body)
         assert "division" not in message
@@ -372,6 +384,17 @@ def test_a_request_is_bounded(folders):
             assert response.status_code == 400
             assert f"4 {key}, and this server takes at most 3 at a time" in response.json()["error"]["message"]
             assert server.post("/v1/score", {**body, key: body[key][:1] * 3}).status_code == 200
+    with live(folders("din"), max_history=3) as server:
+        body = event_request(1, 4, 2)
+        rest = {key: value for key, value in body.items() if key != "history"}
+        told = "4 behaviours, and this server takes at most 3 at a time; keep the user's state"
+        for route, sent in (("/v1/score", body), ("/v1/users/7/events", {"events": body["history"], "start": True})):
+            response = server.post(route, sent)
+            assert response.status_code == 400
+            assert told in response.json()["error"]["message"]
+        server.post("/v1/users/7/events", {"events": body["history"][:3], "start": True})
+        assert server.post("/v1/users/7/events", {"events": body["history"][3:]}).json()["num_seen"] == 4
+        assert server.score({**rest, "user_id": "7"})
     with live(folders("deepfm"), limits={"deadline": 0.3}) as server:
         host, port = server.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=20) as half:

@@ -323,12 +323,11 @@ class _LogGuesser(Guesser):
 
     def _attributes(self, what: str, sample: FileSample, key: str) -> dict[str, Any]:
         """A file of items or users: which of its columns holds the ids of the events."""
-        ids = pc.unique(self.events.values(key)).cast(pa.string())
-        shares = {}
+        ids, shares = pc.unique(_plain_ids(self.events.values(key))), {}
         for name in sample.table.column_names:
             kind = sample.table[name].type
             if pa.types.is_integer(kind) or is_text(kind):
-                found = pc.is_in(ids, value_set=pc.unique(sample.values(name)).cast(pa.string()))
+                found = pc.is_in(ids, value_set=pc.unique(_plain_ids(sample.values(name))))
                 shares[name] = pc.mean(found.cast(pa.int8())).as_py()
         column = max(shares, key=lambda name: (shares[name], name == key), default=None)
         if column is None or not shares[column]:
@@ -393,9 +392,14 @@ class _LogGuesser(Guesser):
         items, spec = self.found.items, self.found.schema["catalogue"]
         if not items.whole:
             return 0.0
-        known = pc.unique(items.values(spec.get("item", self.columns["item"]))).cast(pa.string())
-        found = pc.is_in(self.events.values(self.columns["item"]).cast(pa.string()), value_set=known)
+        known = pc.unique(_plain_ids(items.values(spec.get("item", self.columns["item"]))))
+        found = pc.is_in(_plain_ids(self.events.values(self.columns["item"])), value_set=known)
         return 1.0 - pc.mean(found.cast(pa.int8())).as_py()
+
+
+def _plain_ids(values: pa.Array) -> pa.Array:
+    """Ids without the zeros at their head, 00123, which a sample of a text file reads as a number and another file's texts keep."""
+    return pc.replace_substring_regex(values.cast(pa.string()), r"^0+(\d)", r"\1")
 
 
 def _few_words(values: pa.Array) -> bool:

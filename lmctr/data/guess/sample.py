@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.times import formats_of_texts, iso_times
-from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint
+from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
 
 __all__ = ["ROLES", "FileSample", "is_called_label", "sample_file", "words_of"]
@@ -189,6 +189,6 @@ def _rows_of(path: Path, kind: str, table: pa.Table) -> int:
     if kind == "parquet":
         import pyarrow.parquet as pq
 
-        return pq.ParquetFile(path).metadata.num_rows
+        return sum(pq.ParquetFile(file).metadata.num_rows for file in parquet_files(path))
     packed = 4 if path.suffix == ".gz" else 1  # texts of this kind shrink to about a quarter
     return int(table.num_rows * path.stat().st_size * packed / _BYTES)

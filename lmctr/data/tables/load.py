@@ -282,7 +282,8 @@ def source_from_schema(
     seed: int | None = None,
     memory_limit: int | None = None,
 ) -> TableSource:
-    """The table that a schema file describes; `path` is another folder for its files, `labels` are others of its columns."""
+    """The table that a schema file describes; `path` is another folder for its files, or another file where it has one; `labels` are others of
+    its columns."""
     where, folder = str(schema), Path(schema).parent if path is None else Path(path).expanduser()
     values = read_yaml(schema)
     refuse_other_schema(values, where, is_log=False)
@@ -296,8 +297,13 @@ def source_from_schema(
         )
     labels = keys.labels if labels is None else labels
     parts = {part: getattr(files, part) for part in ("validation", "test")}
+    is_file = path is not None and folder.is_file()
+    if is_file and any(parts.values()):
+        raise ValueError(
+            f"path: {path} is a file, and the schema {where} has {len([*filter(None, parts.values())]) + 1} files; give a folder of them."
+        )
     return table_source(
-        folder / files.train,
+        folder if is_file else folder / files.train,
         keys.label,
         keys.fields,
         labels=labels,

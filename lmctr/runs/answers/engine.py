@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -76,7 +76,7 @@ class Engine:
     Args:
         served: the model. workers: threads that score, each with the threads of torch; so many batches are in work at a time.
         max_positions, max_wait, max_queue, on_batch: of the [`~lmctr.serving.Batcher`].
-        max_candidates: most candidates, rows or ads of a request, which nothing ends once it is in work.
+        max_candidates, max_history: most candidates, rows or ads, and behaviours of a request, which nothing ends once it is in work.
         max_state_bytes, time_to_live: of the kept states.
 
     Scores do not depend on what else is scored at the time: probabilities to 1e-5 in float32, logits to 1e-5 of a request's largest.
@@ -98,11 +98,12 @@ class Engine:
         max_wait: float = 0.002,
         max_queue: int = 256,
         max_candidates: int = 10_000,
+        max_history: int = 10_000,
         max_state_bytes: int = 1 << 30,
         time_to_live: float | None = None,
         on_batch: Callable[[int, int, float], None] | None = None,
     ):
-        self.served, self.workers, self.max_candidates = served, workers, max_candidates
+        self.served, self.workers, self.max_candidates, self.max_history = served, workers, max_candidates, max_history
         self._idle = served.twins(workers)
         self.states = KeptStates(max_state_bytes, time_to_live)
         self.swaps = {"done": 0, "refused": 0}
@@ -135,6 +136,7 @@ class Engine:
             raise ValueError(
                 f"request: {len(request[name]):,} {name}, and this server takes at most {self.max_candidates:,} at a time; send them in parts"
             )
+        self._check_length(request.get("history", ()))
         return self.batcher.submit(_Score(request, user), served.positions(request), deadline, key=user)
 
     def add_events(self, user: str, body: Mapping[str, Any], deadline: float = math.inf) -> Future[Appended]:
@@ -152,6 +154,7 @@ class Engine:
         events, start, seen = body.get("events"), body.get("start", False), body.get("num_seen")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise ValueError("request: events must be a list of behaviours, oldest first, each an object")
+        self._check_length(events)
         if not isinstance(start, bool):
             raise ValueError(f"request: start must be true or false, got {start!r}")
         if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int)):
@@ -160,6 +163,13 @@ class Engine:
             raise ValueError(f"this model reads {self.served.kind}, no histories; it keeps no state of a user")
         work = _Events(_user_id(user), events, start, seen)
         return self.batcher.submit(work, len(events) + 1, deadline, key=work.user)
+
+    def _check_length(self, behaviors: Sequence[Any]) -> None:
+        if len(behaviors) > self.max_history:
+            raise ValueError(
+                f"request: {len(behaviors):,} behaviours, and this server takes at most {self.max_history:,} at a time; keep the user's "
+                "state, and append them in parts by POST /v1/users/{id}/events"
+            )
 
     def swap(self, served: ServedModel) -> None:
         """Go on with another model, between two batches; kept states go over where that is exact (`UserState.moved_to`).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import IO, Any
@@ -113,7 +114,11 @@ def _history_request(
         raise ValueError(f"{where}: history must be a list of behaviours, oldest first; [] for a new user")
     if not all(isinstance(entry, dict) for entry in request["history"]):
         raise ValueError(f'{where}: each behaviour of the history is an object with "{named}" and "time"')
-    if isinstance(request["time"], bool) or not isinstance(request["time"], Real):
+    if (
+        isinstance(request["time"], bool)
+        or not isinstance(request["time"], Real)
+        or not math.isfinite(request["time"])
+    ):
         raise ValueError(f"{where}: time must be a number of seconds, got {request['time']!r}")
     if ("target" in request) == ("candidates" in request):
         raise ValueError(f'{where}: give either "target" (one item) or "candidates" (a list of items)')

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from lmctr.studies.grids.state import BEGUN, DIFFERENT, DONE, GridRun, inspect_r
 from lmctr.utils import progress
 from lmctr.utils.lock import owned
 from lmctr.utils.progress import clock
+from lmctr.utils.stopping import stopped_by_term
 
 # What a training imports on its way; the server holds it all, before the first fork.
 PRELOADED = (
@@ -113,7 +114,7 @@ class GridRunner:
             f"{self.grid.output_dir}; {len(runs) - len(todo)} done, {len(todo)} to go"
         )
         began = time.monotonic()
-        with owned(self.grid.output_dir, "`lmctr grid run`", ".grid.lock"), _stopped_by_term():
+        with owned(self.grid.output_dir, "`lmctr grid run`", ".grid.lock"), stopped_by_term():
             self._baselines()
             for number, run in enumerate(todo):
                 if self.options.max_minutes is not None and time.monotonic() - began > self.options.max_minutes * 60:
@@ -302,20 +303,3 @@ def _headline(run: GridRun) -> str:
     metrics = run.metrics().get("split metrics", {}).get("test", {})
     key = next((key for key in ("auc", "revenue_ratio") if metrics.get(key) is not None), None)
     return "AUC -" if key is None else f"{METRIC_TITLES[key]} {metrics[key]:.4f}"
-
-
-@contextlib.contextmanager
-def _stopped_by_term() -> Iterator[None]:
-    """Treat SIGTERM (a batch system's end) as Ctrl-C, so that no child is left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
