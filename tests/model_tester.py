@@ -227,3 +227,29 @@ class CTRModelTesterMixin:
         key, value = self.changing_key
         with pytest.raises(ValueError, match=key):
             self.make_config(**{key + "x": value})
+
+    def test_keys_given_on_loading_are_checked(self, tmp_path):
+        key, value = self.changing_key
+        self.make_config().save_pretrained(tmp_path)
+        for load in (AutoConfig.from_pretrained, self.config_class.from_pretrained):
+            assert getattr(load(tmp_path, **{key: value}), key) == value
+            with pytest.raises(ValueError, match=f"{self.config_class.__name__}: {key} must be"):
+                load(tmp_path, **{key: {"a": object()}})
+
+    def test_what_could_not_be_read_again_is_not_saved(self, tmp_path):
+        model = self.make_model()
+        model.config.no_such_key = 1
+        with pytest.raises(ValueError, match="unknown key 'no_such_key'"):
+            model.save_pretrained(tmp_path)
+        assert not (tmp_path / "config.json").exists()
+        del model.config.no_such_key
+        model.save_pretrained(tmp_path)
+
+    def test_the_variant_of_the_weights(self, tmp_path):
+        """Also where a key of the configuration is called so."""
+        model = self.make_model()
+        model.save_pretrained(tmp_path, variant="fp16")
+        for loader in (self.model_class, lmctr.AutoModelForCTR):
+            loaded = loader.from_pretrained(tmp_path, variant="fp16")
+            assert getattr(loaded.config, "variant", None) == getattr(model.config, "variant", None)
+            assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())
