@@ -21,10 +21,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
@@ -79,8 +81,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
     the grouped AUC), `sample_weight` (S,) for the metrics, `times` (S,) unix seconds for `recency_half_life`, `loss_weight` (S,) what training samples
     count in the loss beside that. Rows of several samples: `labels`, `times` and these weights are (R, C), `groups` (R,), and
     `candidate_mask` (R, C) says where a row has a sample; metrics, predictions and rates are those of the samples, row by row, so that they
-    do not depend on how samples are gathered into rows. A dataset with a method `measure(labels, logits) -> dict` has metrics of
-    its own: it gets those of the samples, in its own order, and its values take the place of those below.
+    do not depend on how samples are gathered into rows. Impressions
+    (a dataset of an `ImpressionView`, with its `ecpm`) are measured by `lmctr.evaluation.ranking_evaluator.evaluate_ranking`, with its default
+    settings. A dataset with a method `measure(labels, logits) -> dict` has metrics of its own: it gets those of the samples, in its own
+    order, and its values take the place of those below.
 
     Args:
         model: for example a [`CTRSinkForCTR`]. Stage 1 needs one whose `poolings` has "sinks".
@@ -422,11 +426,11 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if mask is not None:
             logits, labels = logits[mask], labels[mask]
             groups = None if groups is None else np.repeat(groups, mask.sum(axis=1))
-            weight = None if weight is None else weight[mask]
-        if hasattr(dataset, "measure"):  # its samples are no rows of one click each
-            own = dataset.measure(labels, logits)
-            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in own.items()})
-        for task, column in enumerate([] if hasattr(dataset, "measure") else self._task_columns(logits)):
+            if weight is not None:  # of a row, or of each sample
+                weight = np.repeat(weight, mask.sum(axis=1)) if weight.ndim == 1 else weight[mask]
+        own = _own_metrics(dataset, labels, logits)
+        metrics.update({f"{metric_key_prefix}_{key}": value for key, value in (own or {}).items()})
+        for task, column in enumerate(self._task_columns(logits) if own is None else []):
             names = [f"{metric_key_prefix}_{column}"] * (column is not None) + [metric_key_prefix] * (task == 0)
             own_logits, own_labels = (x if column is None else x[:, task] for x in (logits, labels))
             known = np.unique(own_labels[own_labels != IGNORED_LABEL])
@@ -439,7 +443,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
                 metrics[f"{name}_loss"] = measured["log_loss"]
                 metrics.update({f"{name}_{key}": value for key, value in measured.items()})
         if compute_metrics is not None:
-            shown = logits if processed is None else processed(*map(torch.from_numpy, (logits, labels))).numpy()
+            shown = logits
+            if processed is not None:
+                shown = nested_numpify(processed(*map(torch.from_numpy, (logits, labels))))
             own = compute_metrics(EvalPrediction(predictions=shown, label_ids=labels))
             prefix = f"{metric_key_prefix}_"
             metrics.update({key if key.startswith(prefix) else prefix + key: value for key, value in own.items()})
@@ -466,6 +472,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
         for name, dataset in sets.items():
             if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
                 self._check_labels(name, dataset)
+                self._check_best_metric(dataset)
         self._began, self._seconds_before = time.monotonic(), 0.0
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resume_from_checkpoint = str(resume_from_checkpoint)
@@ -537,6 +544,27 @@ class CTRTrainer(CheckpointUploads, Trainer):
             raise ValueError(
                 f"{name}: its {len(counted)} samples have {shown}; AUC needs positives and negatives: "
                 "take other split fractions, another label rule, or more samples"
+            )
+
+    def _check_best_metric(self, dataset: Any) -> None:
+        """What chooses the best checkpoint is looked for after the first epoch of stage 2."""
+        metric = self.args.metric_for_best_model
+        if metric is None or not self.args.stage2_epochs or self.compute_metrics is not None:
+            return
+        name, given = metric.removeprefix("eval_"), f"metric_for_best_model={metric!r}"
+        if isinstance(self.eval_dataset, dict):
+            of = [one for one in self.eval_dataset if name.startswith(f"{one}_")]
+            if not of:
+                raise ValueError(
+                    f"{given} names none of several eval_datasets ({', '.join(self.eval_dataset)}); say whose, for example "
+                    f"'eval_{next(iter(self.eval_dataset))}_{name}'"
+                )
+            name = name.removeprefix(f"{max(of, key=len)}_")
+            dataset = self.eval_dataset[max(of, key=len)]
+        known = RankingSettings().titles()
+        if getattr(dataset, "ecpm", None) is not None and name not in known:
+            raise ValueError(
+                f"{given} is no metric of impressions; accepted: {', '.join(f'eval_{one}' for one in known)}"
             )
 
     def _init_training_state(
@@ -631,6 +659,14 @@ class CTRTrainer(CheckpointUploads, Trainer):
                 num_processes=self.args.world_size,
                 seconds=round(self._seconds_before + time.monotonic() - self._began, 3),
             )
+
+
+def _own_metrics(dataset: Any, labels: np.ndarray, logits: np.ndarray) -> dict[str, float] | None:
+    """What a data set is measured by whose samples are no rows of one click each; None for others."""
+    if hasattr(dataset, "measure"):
+        return dataset.measure(labels, logits)
+    ecpm = getattr(dataset, "ecpm", None)
+    return None if ecpm is None else evaluate_ranking(dataset.lengths, labels, logits, ecpm, RankingSettings())
 
 
 def _check_own_optimizer(args: CTRTrainingArguments) -> None:

@@ -530,3 +530,26 @@ def test_an_optimizer_of_ones_own_has_its_own_groups(tmp_path, arguments):
             ToyCollator(ToyDataset()),
             optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None),
         )
+
+
+def test_the_best_of_several_evaluation_sets_says_whose(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.eval_dataset = {"old": ToyDataset(33, seed=1), "new": ToyDataset(33, seed=2)}
+    with pytest.raises(
+        ValueError, match=r"metric_for_best_model='eval_auc' names none of several eval_datasets.*'eval_old_auc'"
+    ):
+        trainer.train()
+    trainer.args.metric_for_best_model = "eval_new_auc"
+    trainer.train()
+    assert trainer.state.best_metric == max(
+        entry["eval_new_auc"]
+        for entry in trainer.state.log_history
+        if entry.get("epoch", 0) > 1 and "eval_new_auc" in entry
+    )
+
+
+def test_several_values_may_be_processed_for_ones_own_metrics(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.preprocess_logits_for_metrics = lambda logits, labels: (logits.sigmoid(), logits > 0)
+    trainer.compute_metrics = lambda found: {"shapes": [part.shape for part in found.predictions]}
+    assert trainer.evaluate()["eval_shapes"] == [(33,), (33,)]
