@@ -297,14 +297,14 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             `BaseModelOutput` with `last_hidden_state` (B, N, H); `SplitOutput` (B, P, H) with `layout="split"`, whose hidden
             states and attentions are the upper half's; `FieldsOutput` (B, F, H) with `layout="fields"`.
         """
-        if "inputs_embeds" in kwargs:
+        if kwargs.pop("inputs_embeds", None) is not None:  # PEFT gives None
             raise ValueError(
                 "inputs_embeds is not taken: [SINK]s are embedded among the words; give input_ids and sink_buckets"
             )
         self.check_attention()
         for name in ("output_hidden_states", "output_attentions"):
-            if getattr(self.config, name):
-                kwargs.setdefault(name, True)
+            if kwargs.get(name) is None and getattr(self.config, name):
+                kwargs[name] = True
         if self.config.layout != "single" and (position_ids is not None or sink_cache is not None):
             layout = self.config.layout
             raise ValueError(f'position_ids and sink_cache are not used with layout="{layout}"; leave them out')
