@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import itemgetter
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -492,6 +493,34 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if samples is not None and "train_samples_per_second" in output.metrics:  # the parent counts rows
             output.metrics["train_samples_per_second"] *= samples / len(self.train_dataset)
         return output
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable | None = None,
+        compute_objective: Callable[[dict[str, float]], float] | None = None,
+        n_trials: int = 20,
+        direction: str | list[str] | None = None,
+        *args,
+        **kwargs,
+    ) -> Any:
+        """As in the parent, which sums up all metrics: without `compute_objective` it is `metric_for_best_model` that is looked for, in the
+        direction in which that is better.
+
+        Raises:
+            ValueError: a `direction` in which it is worse.
+        """
+        if compute_objective is None:
+            metric = f"eval_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
+            better = "maximize" if self.args.greater_is_better else "minimize"
+            if direction not in (None, better):
+                raise ValueError(
+                    f"direction={direction!r}, but {metric}, which is looked for without compute_objective, is better the other way; leave "
+                    f"direction out, or give compute_objective"
+                )
+            compute_objective, direction = itemgetter(metric), better
+        return super().hyperparameter_search(
+            hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
+        )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args, **kwargs) -> None:
         with _damage_named(resume_from_checkpoint):
