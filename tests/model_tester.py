@@ -145,6 +145,16 @@ class CTRModelTesterMixin:
             alone = self.logits(model, {k: v[row : row + 1] for k, v in batch.items()})
             torch.testing.assert_close(alone[0], together[row], atol=ROW_TOLERANCE, rtol=0)
 
+    def test_ids_of_32_bits_and_the_table_they_are_looked_up_in(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        narrow = {name: v.int() if v.dtype == torch.int64 and "time" not in name else v for name, v in batch.items()}
+        torch.testing.assert_close(self.logits(model, narrow), self.logits(model, batch), atol=1e-6, rtol=0)
+        assert model.main_input_name in batch
+        table = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
+        assert table
+        assert table <= {id(parameter) for parameter in model.parameters()}
+
     def test_every_parameter_gets_a_gradient(self):
         model = self.make_model().train()
         model(**self.make_batch(model.config)).loss.backward()
@@ -235,6 +245,8 @@ class CTRModelTesterMixin:
             assert getattr(load(tmp_path, **{key: value}), key) == value
             with pytest.raises(ValueError, match=f"{self.config_class.__name__}: {key} must be"):
                 load(tmp_path, **{key: {"a": object()}})
+            with pytest.raises(ValueError, match=r"return_dict=False is not accepted; use True; forward\("):
+                load(tmp_path, return_dict=False)
 
     def test_what_could_not_be_read_again_is_not_saved(self, tmp_path):
         model = self.make_model()

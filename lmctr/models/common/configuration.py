@@ -111,6 +111,7 @@ class CTRConfig(PreTrainedConfig):
             "num_labels",
             f"1 or 2: a logit per task ({', '.join(self.task_names or ['click'])}); name more in task_names, where the family has it",
         )
+        self._require(self.return_dict, "return_dict", "True; forward(..., return_dict=False) gives a tuple")
         sizes = self.boosted_trees
         self._require(
             sizes is None
@@ -137,7 +138,8 @@ class CTRConfig(PreTrainedConfig):
             )
         # An Auto class hands on what its model takes: there `variant` is the file of the weights, which a key of two families is called too.
         of_weights = {"variant": kwargs.pop("variant")} if {"return_unused_kwargs", "variant"} <= set(kwargs) else {}
-        given = {key: kwargs.pop(key) for key in own_keys(cls) if key in kwargs}  # the parent would set them unchecked
+        checked = [*own_keys(cls), "return_dict"]  # which the parent would set unchecked
+        given = {key: kwargs.pop(key) for key in checked if key in kwargs}
         for key in set(given) & set(cls.sub_configs):
             if isinstance(given[key], dict):
                 given[key] = {**(config_dict.get(key) or {}), **given[key]}
