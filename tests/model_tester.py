@@ -233,6 +233,12 @@ class CTRModelTesterMixin:
         for (name, one), (_, two) in zip(plain.named_parameters(), checkpointed.named_parameters(), strict=True):
             torch.testing.assert_close(one.grad, two.grad, atol=1e-6, rtol=1e-4, msg=name)
 
+    def test_a_misspelt_input_is_no_input(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        with pytest.raises(TypeError, match="got an unexpected keyword argument 'sample_weights'"):
+            model(**batch, sample_weights=torch.ones(len(batch["labels"])))
+
     def test_unknown_config_key(self):
         key, value = self.changing_key
         with pytest.raises(ValueError, match=key):
