@@ -145,6 +145,16 @@ class CTRModelTesterMixin:
             alone = self.logits(model, {k: v[row : row + 1] for k, v in batch.items()})
             torch.testing.assert_close(alone[0], together[row], atol=ROW_TOLERANCE, rtol=0)
 
+    def test_ids_of_32_bits_and_the_table_they_are_looked_up_in(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        narrow = {name: v.int() if v.dtype == torch.int64 and "time" not in name else v for name, v in batch.items()}
+        torch.testing.assert_close(self.logits(model, narrow), self.logits(model, batch), atol=1e-6, rtol=0)
+        assert model.main_input_name in batch
+        table = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
+        assert table
+        assert table <= {id(parameter) for parameter in model.parameters()}
+
     def test_every_parameter_gets_a_gradient(self):
         model = self.make_model().train()
         model(**self.make_batch(model.config)).loss.backward()
@@ -223,7 +233,41 @@ class CTRModelTesterMixin:
         for (name, one), (_, two) in zip(plain.named_parameters(), checkpointed.named_parameters(), strict=True):
             torch.testing.assert_close(one.grad, two.grad, atol=1e-6, rtol=1e-4, msg=name)
 
+    def test_a_misspelt_input_is_no_input(self):
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        with pytest.raises(TypeError, match="got an unexpected keyword argument 'sample_weights'"):
+            model(**batch, sample_weights=torch.ones(len(batch["labels"])))
+
     def test_unknown_config_key(self):
         key, value = self.changing_key
         with pytest.raises(ValueError, match=key):
             self.make_config(**{key + "x": value})
+
+    def test_keys_given_on_loading_are_checked(self, tmp_path):
+        key, value = self.changing_key
+        self.make_config().save_pretrained(tmp_path)
+        for load in (AutoConfig.from_pretrained, self.config_class.from_pretrained):
+            assert getattr(load(tmp_path, **{key: value}), key) == value
+            with pytest.raises(ValueError, match=f"{self.config_class.__name__}: {key} must be"):
+                load(tmp_path, **{key: {"a": object()}})
+            with pytest.raises(ValueError, match=r"return_dict=False is not accepted; use True; forward\("):
+                load(tmp_path, return_dict=False)
+
+    def test_what_could_not_be_read_again_is_not_saved(self, tmp_path):
+        model = self.make_model()
+        model.config.no_such_key = 1
+        with pytest.raises(ValueError, match="unknown key 'no_such_key'"):
+            model.save_pretrained(tmp_path)
+        assert not (tmp_path / "config.json").exists()
+        del model.config.no_such_key
+        model.save_pretrained(tmp_path)
+
+    def test_the_variant_of_the_weights(self, tmp_path):
+        """Also where a key of the configuration is called so."""
+        model = self.make_model()
+        model.save_pretrained(tmp_path, variant="fp16")
+        for loader in (self.model_class, lmctr.AutoModelForCTR):
+            loaded = loader.from_pretrained(tmp_path, variant="fp16")
+            assert getattr(loaded.config, "variant", None) == getattr(model.config, "variant", None)
+            assert all(torch.equal(value, model.state_dict()[name]) for name, value in loaded.state_dict().items())

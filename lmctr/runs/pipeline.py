@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import expit
 from transformers import AutoProcessor, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
@@ -67,6 +68,10 @@ class ClickPredictionPipeline(Pipeline):
         if place is None:
             raise ValueError(f"model: expected a model, a folder or a Hub id, got {type(model).__name__} {model!r}")
         check_model_type(model.config.model_type, f"model {place}".rstrip())
+        if getattr(model, "base_model", None) is model:
+            raise ValueError(
+                f"model: a {type(model).__name__} has no head to score with; load it with AutoModelForCTR"
+            )
         if not place and (processor is None or isinstance(processor, str)):
             place = processor
         if processor is None and place is None:
@@ -99,12 +104,21 @@ class ClickPredictionPipeline(Pipeline):
         from lmctr.runs.answers.predict import answers_for
 
         batch_size = self._batch_size if batch_size is None else batch_size
-        if batch_size is not None and batch_size < 1:
+        if batch_size is not None and (not isinstance(batch_size, (int, np.integer)) or batch_size < 1):
             raise ValueError(f"batch_size: got {batch_size}, accepted: an integer from 1")
         settings = {"batch_size": batch_size, **self._forward_params}
         settings |= self._sanitize_parameters(**kwargs)[1]
-        if not hasattr(inputs, "__len__") and hasattr(inputs, "column_names"):  # a stream of rows
-            inputs = iter(inputs)
+        if hasattr(inputs, "with_format"):  # of the package datasets
+            inputs = inputs.with_format(None)
+            if self._kind != "table":  # a request has None for what another one says
+                rows = ({key: value for key, value in row.items() if value is not None} for row in inputs)
+                inputs = list(rows) if hasattr(inputs, "__len__") else rows
+            elif not hasattr(inputs, "__len__"):  # a stream of rows
+                inputs = iter(inputs)
+        if isinstance(inputs, torch.utils.data.Dataset) and hasattr(
+            inputs, "__len__"
+        ):  # transformers' KeyDataset, for one
+            inputs = [inputs[place] for place in range(len(inputs))]
         several = (Mapping, list, tuple, Iterator)
         if isinstance(inputs, str) or not (isinstance(inputs, several) or hasattr(inputs, "__len__")):
             raise ValueError(f"inputs: expected a request or row (a dict), or several, got {type(inputs).__name__}")

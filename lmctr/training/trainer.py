@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import itemgetter
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -21,10 +22,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from lmctr.evaluation.evaluator import evaluate_predictions
+from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.models.common.base import IGNORED_LABEL, CTRPreTrainedModel, count_items, plain_model
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
@@ -72,8 +75,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
     the grouped AUC), `sample_weight` (S,) for the metrics, `times` (S,) unix seconds for `recency_half_life`, `loss_weight` (S,) what training samples
     count in the loss beside that. Rows of several samples: `labels`, `times` and these weights are (R, C), `groups` (R,), and
     `candidate_mask` (R, C) says where a row has a sample; metrics, predictions and rates are those of the samples, row by row, so that they
-    do not depend on how samples are gathered into rows. A dataset with a method `measure(labels, logits) -> dict` has metrics of
-    its own: it gets those of the samples, in its own order, and its values take the place of those below.
+    do not depend on how samples are gathered into rows. Impressions
+    (a dataset of an `ImpressionView`, with its `ecpm`) are measured by `lmctr.evaluation.ranking_evaluator.evaluate_ranking`, with its default
+    settings. A dataset with a method `measure(labels, logits) -> dict` has metrics of its own: it gets those of the samples, in its own
+    order, and its values take the place of those below.
 
     Args:
         model: for example a [`CTRSinkForCTR`]. Stage 1 needs one whose `poolings` has "sinks".
@@ -415,12 +420,11 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if mask is not None:
             logits, labels = logits[mask], labels[mask]
             groups = None if groups is None else np.repeat(groups, mask.sum(axis=1))
-            weight = None if weight is None else weight[mask]
-        if hasattr(dataset, "measure"):  # its samples are no rows of one click each
-            own = dataset.measure(labels, logits)
-            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in own.items()})
-        of_each = []
-        for task, column in enumerate([] if hasattr(dataset, "measure") else self._task_columns(logits)):
+            if weight is not None:  # of a row, or of each sample
+                weight = np.repeat(weight, mask.sum(axis=1)) if weight.ndim == 1 else weight[mask]
+        own, of_each = _own_metrics(dataset, labels, logits), []
+        metrics.update({f"{metric_key_prefix}_{key}": value for key, value in (own or {}).items()})
+        for task, column in enumerate(self._task_columns(logits) if own is None else []):
             names = [f"{metric_key_prefix}_{column}"] * (column is not None) + [metric_key_prefix] * (task == 0)
             own_logits, own_labels = (x if column is None else x[:, task] for x in (logits, labels))
             known = np.unique(own_labels[own_labels != IGNORED_LABEL])
@@ -436,7 +440,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if len(of_each) > 1:
             metrics[f"{metric_key_prefix}_mean_auc"] = float(np.mean(of_each))
         if compute_metrics is not None:
-            shown = logits if processed is None else processed(*map(torch.from_numpy, (logits, labels))).numpy()
+            shown = logits
+            if processed is not None:
+                shown = nested_numpify(processed(*map(torch.from_numpy, (logits, labels))))
             own = compute_metrics(EvalPrediction(predictions=shown, label_ids=labels))
             prefix = f"{metric_key_prefix}_"
             metrics.update({key if key.startswith(prefix) else prefix + key: value for key, value in own.items()})
@@ -463,6 +469,7 @@ class CTRTrainer(CheckpointUploads, Trainer):
         for name, dataset in sets.items():
             if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
                 self._check_labels(name, dataset)
+                self._check_best_metric(dataset)
         self._began, self._seconds_before = time.monotonic(), 0.0
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resume_from_checkpoint = str(resume_from_checkpoint)
@@ -482,6 +489,34 @@ class CTRTrainer(CheckpointUploads, Trainer):
         if samples is not None and "train_samples_per_second" in output.metrics:  # the parent counts rows
             output.metrics["train_samples_per_second"] *= samples / len(self.train_dataset)
         return output
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable | None = None,
+        compute_objective: Callable[[dict[str, float]], float] | None = None,
+        n_trials: int = 20,
+        direction: str | list[str] | None = None,
+        *args,
+        **kwargs,
+    ) -> Any:
+        """As in the parent, which sums up all metrics: without `compute_objective` it is `metric_for_best_model` that is looked for, in the
+        direction in which that is better.
+
+        Raises:
+            ValueError: a `direction` in which it is worse.
+        """
+        if compute_objective is None:
+            metric = f"eval_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
+            better = "maximize" if self.args.greater_is_better else "minimize"
+            if direction not in (None, better):
+                raise ValueError(
+                    f"direction={direction!r}, but {metric}, which is looked for without compute_objective, is better the other way; leave "
+                    f"direction out, or give compute_objective"
+                )
+            compute_objective, direction = itemgetter(metric), better
+        return super().hyperparameter_search(
+            hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
+        )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args, **kwargs) -> None:
         with _damage_named(resume_from_checkpoint):
@@ -534,6 +569,27 @@ class CTRTrainer(CheckpointUploads, Trainer):
             raise ValueError(
                 f"{name}: its {len(counted)} samples have {shown}; AUC needs positives and negatives: "
                 "take other split fractions, another label rule, or more samples"
+            )
+
+    def _check_best_metric(self, dataset: Any) -> None:
+        """What chooses the best checkpoint is looked for after the first epoch of stage 2."""
+        metric = self.args.metric_for_best_model
+        if metric is None or not self.args.stage2_epochs or self.compute_metrics is not None:
+            return
+        name, given = metric.removeprefix("eval_"), f"metric_for_best_model={metric!r}"
+        if isinstance(self.eval_dataset, dict):
+            of = [one for one in self.eval_dataset if name.startswith(f"{one}_")]
+            if not of:
+                raise ValueError(
+                    f"{given} names none of several eval_datasets ({', '.join(self.eval_dataset)}); say whose, for example "
+                    f"'eval_{next(iter(self.eval_dataset))}_{name}'"
+                )
+            name = name.removeprefix(f"{max(of, key=len)}_")
+            dataset = self.eval_dataset[max(of, key=len)]
+        known = RankingSettings().titles()
+        if getattr(dataset, "ecpm", None) is not None and name not in known:
+            raise ValueError(
+                f"{given} is no metric of impressions; accepted: {', '.join(f'eval_{one}' for one in known)}"
             )
 
     def _init_training_state(
@@ -628,6 +684,14 @@ class CTRTrainer(CheckpointUploads, Trainer):
                 num_processes=self.args.world_size,
                 seconds=round(self._seconds_before + time.monotonic() - self._began, 3),
             )
+
+
+def _own_metrics(dataset: Any, labels: np.ndarray, logits: np.ndarray) -> dict[str, float] | None:
+    """What a data set is measured by whose samples are no rows of one click each; None for others."""
+    if hasattr(dataset, "measure"):
+        return dataset.measure(labels, logits)
+    ecpm = getattr(dataset, "ecpm", None)
+    return None if ecpm is None else evaluate_ranking(dataset.lengths, labels, logits, ecpm, RankingSettings())
 
 
 def _check_own_optimizer(args: CTRTrainingArguments) -> None:

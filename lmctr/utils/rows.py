@@ -27,12 +27,18 @@ def check_list(value: Any, where: str, holds: str) -> None:
         raise ValueError(f"{where}: expected a list of {holds}, got {value!r:.80}; give [...] around a single one")
 
 
+def unformatted(value: Any) -> Any:
+    """A tensor or array as plain values, as a `datasets.Dataset` has them without a format; other values as they are."""
+    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "ndim") else value
+
+
 def whole_seconds(value: Any, where: str) -> int:
     """A time as whole seconds; fractions are cut off.
 
     Raises:
         ValueError: no finite number, or one that can only be milliseconds; starts with `where`.
     """
+    value = unformatted(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         time = int(value)
     elif isinstance(value, (float, np.floating)) and np.isfinite(value):

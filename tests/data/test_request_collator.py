@@ -70,7 +70,7 @@ def test_batches_of_a_data_set_are_those_of_the_processor(kind, tmp_path):
     (model, processor), rows = (text_model(), text_rows()) if kind == "text" else (event_model(), event_rows())
     collator = RequestCollator(processor)
     data = Dataset.from_list(rows)
-    for given in (rows, [data[place] for place in range(len(rows))]):
+    for given in (rows, *(list(data.with_format(name)) for name in (None, "torch", "numpy"))):
         with torch.no_grad():
             found = model.eval()(**collator(given)).loss
         torch.testing.assert_close(found, loss_of(model, processor, rows, kind))
@@ -102,6 +102,8 @@ def test_rows_of_a_table_with_weights():
     batch = RequestCollator(processor)(rows[:3])
     expected = processor(rows[:3])
     assert torch.equal(batch["input_ids"], expected["input_ids"])
+    formatted = RequestCollator(processor)(list(Dataset.from_list(rows[:3]).with_format("torch")))
+    assert all(torch.equal(formatted[name], values) for name, values in batch.items())
     assert torch.equal(batch["numeric_values"], expected["numeric_values"])
     assert batch["labels"].tolist() == [0, 1, 0]
     assert batch["sample_weight"].tolist() == [1, 2, 3]
@@ -113,9 +115,33 @@ def test_what_is_refused():
         name = "label" if key == "labels" else key
         with pytest.raises(ValueError, match=rf"row 1 of the batch has no '{name}'; it has "):
             collator([rows[0], {k: v for k, v in rows[1].items() if k != key}])
+    left = Dataset.from_list(rows).select_columns(["labels"])
+    with pytest.raises(
+        ValueError, match=r"no 'history'; it has labels; transformers' Trainer .* set remove_unused_columns=False"
+    ):
+        collator(list(left))
+    for label, message in (
+        ("yes", "row 0 of the batch: the label 'yes' is no number"),
+        (None, "no 'label'; it has history, target, time$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            collator([rows[0] | {"labels": label}])
     for weighted in (rows[:1], rows[1:]):
         given = [row | ({"sample_weight": 2.0} if row in weighted else {}) for row in rows]
         with pytest.raises(ValueError, match=rf"row {len(weighted) % 2} of the batch has no 'sample_weight'"):
             collator(given)
     with pytest.raises(ValueError, match="int reads no requests; accepted: one of a text, sequence or tabular family"):
         RequestCollator(3)
+
+
+@pytest.mark.parametrize("kind", ["text", "events"])
+def test_arrays_where_no_tensors_are_asked_for(kind):
+    processor = text_model()[1] if kind == "text" else event_model()[1]
+    row = {"text": text_rows, "events": event_rows}[kind](3)[2]
+    targets = {"targets": [row["target"]]} if kind == "text" else {"candidates": [[row["target"]]]}
+    arrays = processor(histories=[row["history"]], times=torch.tensor([row["time"]]), return_tensors=None, **targets)
+    tensors = processor(histories=[row["history"]], times=[row["time"]], **targets)
+    assert set(arrays) == set(tensors)
+    for name, values in arrays.items():
+        assert isinstance(values, np.ndarray)
+        assert torch.equal(torch.from_numpy(values), tensors[name])

@@ -9,7 +9,8 @@ import pytest
 import torch
 from datasets import Dataset
 from sequence_rows import sequence_log
-from transformers import pipeline
+from transformers import AutoModel, pipeline
+from transformers.pipelines.pt_utils import KeyDataset
 
 import lmctr
 from lmctr.runs.answers import predict_rows
@@ -42,7 +43,15 @@ def test_rows_of_tables(folder, tabular, tmp_path):
     assert np.ptp(expected) > 1e-3
     columns = {key: [row[key] for row in ROWS] for key in ROWS[0]}
     stream = Dataset.from_dict(columns).to_iterable_dataset()
-    for rows in (ROWS, tuple(ROWS), iter(ROWS), pa.table(columns), Dataset.from_dict(columns), stream):
+    for rows in (
+        ROWS,
+        tuple(ROWS),
+        iter(ROWS),
+        pa.table(columns),
+        Dataset.from_dict(columns),
+        Dataset.from_dict(columns).with_format("torch"),
+        stream,
+    ):
         np.testing.assert_allclose(logits_of(list(pipe(rows))), expected, atol=1e-6)
     assert pipe(ROWS[0])["logit"] == pytest.approx(float(expected[0]))
     assert pipe(ROWS, batch_size=1) == pipe(ROWS)
@@ -77,8 +86,13 @@ def test_what_does_not_belong_together(folder, tabular):
         pipe("a1")
     with pytest.raises(ValueError, match="top_k: the pipeline takes"):
         pipe(ROWS, top_k=1)
-    with pytest.raises(ValueError, match="batch_size: got 0, accepted: an integer from 1"):
-        pipe(ROWS, batch_size=0)
+    for batch_size in (0, 2.5):
+        with pytest.raises(ValueError, match=f"batch_size: got {batch_size}, accepted: an integer from 1"):
+            pipe(ROWS, batch_size=batch_size)
+    with pytest.raises(
+        ValueError, match="model: a DeepFMModel has no head to score with; load it with AutoModelForCTR"
+    ):
+        pipeline("click-prediction", model=AutoModel.from_pretrained(folder), device="cpu")
 
 
 def test_a_processor_of_another_kind(tabular, tmp_path):
@@ -186,4 +200,11 @@ def test_requests_of_texts_from_a_folder(tmp_path):
     pipe = pipeline("click-prediction", model=str(tmp_path), device="cpu")
     several, one = pipe(requests, max_tokens=512)
     np.testing.assert_allclose(logits_of([*several, one]), predict_rows(model, processor, requests), atol=1e-5)
+    data = Dataset.from_dict(
+        {key: [row.get(key) for row in requests] for key in ("history", "candidates", "target", "time")}
+    )
+    for given in (data, data.with_format("torch"), data.with_format("numpy"), data.to_iterable_dataset()):
+        assert list(pipe(given, max_tokens=512)) == [several, one]
+    keyed = Dataset.from_dict({"request": [requests[0]] * 2})
+    assert pipe(KeyDataset(keyed, "request")) == pipe([requests[0]] * 2)
     assert isinstance(pipe, lmctr.ClickPredictionPipeline)

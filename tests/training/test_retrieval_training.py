@@ -6,6 +6,8 @@ import torch
 from retrieval_tester import FIELDS, LOSSES, make_batch
 
 from lmctr import RetrievalMLPConfig, RetrievalMLPForCTR
+from lmctr.data import ImpressionCollator, ImpressionDataset, ImpressionStore, ImpressionView, synthetic_cascade
+from lmctr.evaluation.ranking_evaluator import RankingSettings, evaluate_ranking
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.sampler import FillerCollator
 from lmctr.training.trainer import CTRTrainer
@@ -105,3 +107,44 @@ def test_adagrad_as_specified(tmp_path, embedding_optimizer):
         large = gradients[name].abs() > 1e-4  # the sign of what is rounding only may differ
         torch.testing.assert_close(parameter[large], expected[large], atol=1e-5, rtol=1e-4, msg=name)
         assert large.any() or name == "head.bias", name  # ARF does not see a common shift of the scores
+
+
+def impression_trainer(folder, weighted=False, **arguments):
+    source = synthetic_cascade(120, 30, 60, ads_per_impression=[12, 16], num_matched=40, num_preranked=24)
+    store = ImpressionStore.build(source)
+    if weighted:
+        store.weight = np.linspace(0.5, 2, len(store), dtype=np.float32)
+    view = ImpressionView(store)
+    torch.manual_seed(0)
+    config = RetrievalMLPConfig(**store.processor.model_config_values(), embedding_dim=4, hidden_units=[8])
+    args = CTRTrainingArguments(str(folder), stage2_epochs=1, use_cpu=True, disable_tqdm=True, **arguments)
+    parts = {part: ImpressionDataset(view, getattr(store.splits, part)) for part in ("train", "validation")}
+    return CTRTrainer(
+        RetrievalMLPForCTR(config), args, ImpressionCollator(view), parts["train"], eval_dataset=parts["validation"]
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_impressions_are_measured(tmp_path, weighted):
+    trainer = impression_trainer(tmp_path, weighted, metric_for_best_model="eval_revenue_ratio")
+    trainer.train()
+    metrics, dataset = trainer.evaluate(), trainer.eval_dataset
+    with torch.no_grad():
+        batch = dataset.view.batch(dataset.rows)
+        logits = trainer.model.eval()(**batch).logits
+    mask = batch["ad_mask"]
+    assert dataset.num_samples == int(mask.sum()) > len(dataset)
+    flat = (batch["labels"][mask].numpy(), logits[mask].numpy(), batch["ecpm"][mask].numpy())
+    for name, value in evaluate_ranking(mask.sum(1), *flat, RankingSettings()).items():
+        assert metrics[f"eval_{name}"] == pytest.approx(value, abs=1e-6)
+    assert trainer.state.best_metric == pytest.approx(metrics["eval_revenue_ratio"])
+    assert trainer.predict(dataset).predictions.shape == (dataset.num_samples,)
+
+
+def test_a_metric_that_impressions_lack_is_told_before_training(tmp_path):
+    trainer = impression_trainer(tmp_path)
+    with pytest.raises(
+        ValueError, match="metric_for_best_model='eval_auc' is no metric of impressions; accepted: eval_rev"
+    ):
+        trainer.train()
+    assert trainer.state.global_step == 0

@@ -1,3 +1,4 @@
+import copy
 import json
 import signal
 import time
@@ -530,3 +531,48 @@ def test_an_optimizer_of_ones_own_has_its_own_groups(tmp_path, arguments):
             ToyCollator(ToyDataset()),
             optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None),
         )
+
+
+def test_the_best_of_several_evaluation_sets_says_whose(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.eval_dataset = {"old": ToyDataset(33, seed=1), "new": ToyDataset(33, seed=2)}
+    with pytest.raises(
+        ValueError, match=r"metric_for_best_model='eval_auc' names none of several eval_datasets.*'eval_old_auc'"
+    ):
+        trainer.train()
+    trainer.args.metric_for_best_model = "eval_new_auc"
+    trainer.train()
+    assert trainer.state.best_metric == max(
+        entry["eval_new_auc"]
+        for entry in trainer.state.log_history
+        if entry.get("epoch", 0) > 1 and "eval_new_auc" in entry
+    )
+
+
+def test_several_values_may_be_processed_for_ones_own_metrics(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.preprocess_logits_for_metrics = lambda logits, labels: (logits.sigmoid(), logits > 0)
+    trainer.compute_metrics = lambda found: {"shapes": [part.shape for part in found.predictions]}
+    assert trainer.evaluate()["eval_shapes"] == [(33,), (33,)]
+
+
+def test_a_search_looks_for_the_metric_of_the_best_model(tmp_path):
+    trainer = make_trainer(
+        tmp_path, save_strategy="no", load_best_model_at_end=False, stage1_epochs=0, stage2_epochs=1
+    )
+    model = trainer.model
+    trainer.model_init = lambda: copy.deepcopy(model)
+    with pytest.raises(
+        ValueError, match=r"direction='minimize', but eval_auc, which is looked for .* is better the other way"
+    ):
+        trainer.hyperparameter_search(n_trials=1, direction="minimize")
+    seen = []
+
+    class Seen(TrainerCallback):
+        def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+            seen.append(metrics["eval_auc"])
+
+    trainer.add_callback(Seen())
+    best = trainer.hyperparameter_search(lambda trial: {"learning_rate": [1e-6, 1e-2][trial.number]}, n_trials=2)
+    assert len(set(seen)) == 2
+    assert best.objective == max(seen)

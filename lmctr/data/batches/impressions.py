@@ -25,6 +25,14 @@ class ImpressionView(StoreBatches):
         """(S,) ads of each impression, by which batches of like widths are made."""
         return np.asarray(self.store.counts)[rows]
 
+    def candidate_mask(self, rows: np.ndarray) -> np.ndarray:
+        """(S, n) bool, True where an ad stands; n is the most ads of an impression."""
+        counts = self.lengths(rows)
+        return np.arange(counts.max(initial=0)) < counts[:, None]
+
+    def ecpm(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self.store.ecpm[self.ads(rows)])
+
     def ads(self, rows: np.ndarray) -> np.ndarray:
         """Places in the store of the ads of some impressions, impression by impression."""
         return ragged_arange(self.store.offsets[:-1][rows], self.store.counts[rows])

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmctr.utils.rows import unformatted
+
 _KEPT = ("text", "item")  # of behaviours and targets also where they are None
 
 
@@ -43,6 +45,7 @@ class RequestCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """The tensors of a batch, with `labels` (B,), and `sample_weight` (B,) where rows have one."""
+        rows = [_without_format(row) for row in rows]
         if self.kind == "table":
             batch = dict(self.processor(list(rows), return_tensors="pt", return_labels=True))
         else:
@@ -53,7 +56,7 @@ class RequestCollator:
                 }
                 batch = {key: value[:, 0] if key in of_candidates else value for key, value in batch.items()}
             batch["labels"] = torch.tensor(
-                [float(_of(row, place, "label", "labels")) for place, row in enumerate(rows)]
+                [_number(_of(row, place, "label", "labels"), place) for place, row in enumerate(rows)]
             )
         if any(row.get("sample_weight") is not None for row in rows):
             weights = [_of(row, place, "sample_weight") for place, row in enumerate(rows)]
@@ -79,13 +82,39 @@ class RequestCollator:
         return found | {"candidates": [[target] for target in targets]}
 
 
+def _without_format(row: Any) -> Any:
+    """A row of a data set with a format (torch, numpy) as it is without one: plain values, at any depth."""
+    if not (isinstance(row, Mapping) and any(hasattr(value, "ndim") for value in row.values())):
+        return row
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(own) for key, own in value.items()}
+        value = unformatted(value)
+        return [plain(own) for own in value] if isinstance(value, (list, tuple)) else value
+
+    return plain(row)
+
+
+def _number(label: Any, place: int) -> float:
+    try:
+        return float(label)
+    except (TypeError, ValueError):
+        raise ValueError(f"row {place} of the batch: the label {label!r:.80} is no number; accepted: 0 or 1") from None
+
+
 def _of(row: Any, place: int, *names: str) -> Any:
     """The value of a key that a row must have."""
     for name in names:
         if isinstance(row, Mapping) and row.get(name) is not None:
             return row[name]
-    given = ", ".join(row) if isinstance(row, Mapping) else repr(row)
-    raise ValueError(f"row {place} of the batch has no {names[0]!r}; it has {given}")
+    given = (
+        ", ".join(key for key, value in row.items() if value is not None) if isinstance(row, Mapping) else repr(row)
+    )
+    hint = ""
+    if isinstance(row, Mapping) and not {"history", "target", "time"} & set(row):
+        hint = "; transformers' Trainer leaves out what the model's forward does not take: set remove_unused_columns=False"
+    raise ValueError(f"row {place} of the batch has no {names[0]!r}; it has {given}{hint}")
 
 
 def _plain(value: Any) -> Any:

@@ -52,6 +52,14 @@ class Batches(ABC):
         """(S,) int64 groups of the grouped AUC."""
         return None
 
+    def candidate_mask(self, rows: np.ndarray) -> np.ndarray | None:
+        """(S, C) bool, where a row has a sample; None for one sample per row."""
+        return rows >= 0 if rows.ndim == 2 else None
+
+    def ecpm(self, rows: np.ndarray) -> np.ndarray | None:
+        """float32 eCPM of the samples, row by row, where these are ads of impressions."""
+        return None
+
     def times(self, rows: np.ndarray) -> np.ndarray | None:
         """int64 unix seconds in the shape of `rows`, those of the first sample for padding."""
         times = self._times()
@@ -291,7 +299,8 @@ class RowDataset(Dataset):
         events: the row numbers row by row, without padding. num_samples: their number. candidate_mask: (S, C) bool, where a row has a
             sample; None for one sample per row.
         lengths: (S,) int64. labels: float32 like `rows`, -100 for padding, with a task axis for several tasks. groups: (S,) int64 users or
-            groups. sample_weight: float32 like `rows`. times: int64 unix seconds like `rows`. Each is None where the view has none.
+            groups. sample_weight: float32 like `rows`. times: int64 unix seconds like `rows`. ecpm: (A,) float32 of the ads of impressions, which are
+            their samples. Each is None where the view has none.
 
     Raises:
         ValueError: rows outside the data or without a label.
@@ -335,12 +344,18 @@ class RowDataset(Dataset):
     @property
     def num_samples(self) -> int:
         """Samples in all rows."""
-        return int((self.rows >= 0).sum())
+        mask = self.candidate_mask
+        return int((self.rows >= 0).sum() if mask is None else mask.sum())
 
     @property
     def candidate_mask(self) -> np.ndarray | None:
         """(S, C) bool, where a row has a sample."""
-        return self.rows >= 0 if self.rows.ndim == 2 else None
+        return self.view.candidate_mask(self.rows)
+
+    @property
+    def ecpm(self) -> np.ndarray | None:
+        """eCPM of the samples, row by row."""
+        return self.view.ecpm(self.rows)
 
     @cached_property
     def lengths(self) -> np.ndarray | None:

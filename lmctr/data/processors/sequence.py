@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 from transformers import BatchFeature
 from transformers.utils import cached_file
 
@@ -324,7 +323,7 @@ class SequenceProcessor(FittedExtractor):
         scenarios: Sequence[str | int] | None = None,
         users: Sequence[Mapping[str, Any]] | None = None,
         statistics: Sequence[Sequence[Sequence[float]]] | None = None,
-        return_tensors: str = "pt",
+        return_tensors: str | None = "pt",
     ) -> BatchFeature:
         """Rows of raw events and candidates.
 
@@ -339,7 +338,7 @@ class SequenceProcessor(FittedExtractor):
             scenarios: scenario of each row's candidates, name or code; default code 0.
             users: per row a dict of the user features.
             statistics: (B, C, Fs) floats as they are in the data, for a processor with statistics.
-            return_tensors: "pt" or "np".
+            return_tensors: "pt", "np" or None (numpy).
 
         Returns:
             The tensors of the sequence models with (B, C) candidates: see [`SequenceView.batch`]. Rows with fewer candidates
@@ -349,8 +348,8 @@ class SequenceProcessor(FittedExtractor):
             ValueError: names the row and the place: unknown keys, behaviours or scenarios, times that fall, no time for a
                 candidate, no candidates.
         """
-        if return_tensors not in ("pt", "np"):
-            raise ValueError(f'return_tensors: got {return_tensors!r}, accepted: "pt", "np".')
+        if return_tensors not in ("pt", "np", None):
+            raise ValueError(f'return_tensors: got {return_tensors!r}, accepted: "pt", "np", None (numpy).')
         check_list(histories, "histories", "histories, one per row")
         num_rows = len(histories)
         for name, given in (("candidates", candidates), ("times", times), ("scenarios", scenarios), ("users", users)):
@@ -397,9 +396,7 @@ class SequenceProcessor(FittedExtractor):
             batch["statistics"] = self.scaling.scaled(values)
         elif statistics is not None:
             raise ValueError("statistics: the processor was fitted without any.")
-        return BatchFeature(
-            batch if return_tensors == "np" else {n: torch.from_numpy(own) for n, own in batch.items()}
-        )
+        return BatchFeature(batch, tensor_type=return_tensors)
 
     @staticmethod
     def as_target(item: Any) -> dict[str, Any]:

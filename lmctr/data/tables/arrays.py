@@ -17,7 +17,7 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
     """A column's values as an array.
 
     Args:
-        values: a list, a numpy array or a pandas Series (NaN is missing there), a pyarrow array.
+        values: a list, a numpy array, a torch tensor or a pandas Series (NaN is missing there), a pyarrow array.
         name: of the column, for messages.
         kind: "text": values of several types, and integers beyond 64 bits, become their texts; "number": such integers become floats.
 
@@ -26,6 +26,8 @@ def array_of(values: Any, name: str, kind: str | None) -> pa.Array | pa.ChunkedA
     """
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
+    if hasattr(values, "numpy"):  # a tensor, of a data set with the format "torch"
+        values = values.numpy(force=True)
     if isinstance(values, np.ndarray) and values.ndim == 2:
         values = list(values)
     of_frame = hasattr(values, "dtype")

@@ -25,12 +25,12 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 
-from lmctr.models.common.base import CTRPreTrainedModel
 from lmctr.models.common.sequence import (
     ItemEmbedding,
     SequenceForCTRMixin,
     SequenceInputs,
     SequenceModelMixin,
+    SequencePreTrainedModel,
     feature_tables,
 )
 
@@ -53,12 +53,10 @@ class ASTROCache(NamedTuple):
     values: tuple[torch.Tensor, ...]
 
 
-class ASTROPreTrainedModel(CTRPreTrainedModel):
+class ASTROPreTrainedModel(SequencePreTrainedModel):
     """Base of the ASTRO models."""
 
     config_class = ASTROConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

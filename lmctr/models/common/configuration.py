@@ -1,5 +1,6 @@
 """Base of the library's configurations: unknown keys are errors that offer the nearest known key."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from functools import wraps
@@ -110,6 +111,7 @@ class CTRConfig(PreTrainedConfig):
             "num_labels",
             f"1 or 2: a logit per task ({', '.join(self.task_names or ['click'])}); name more in task_names, where the family has it",
         )
+        self._require(self.return_dict, "return_dict", "True; forward(..., return_dict=False) gives a tuple")
         sizes = self.boosted_trees
         self._require(
             sizes is None
@@ -134,7 +136,22 @@ class CTRConfig(PreTrainedConfig):
                 f"this checkpoint is {found}, and {cls.__name__} is of {cls.model_type}; use AutoModelForCTR (or AutoConfig), which "
                 "reads any family"
             )
-        return super().from_dict(config_dict, **kwargs)
+        # An Auto class hands on what its model takes: there `variant` is the file of the weights, which a key of two families is called too.
+        of_weights = {"variant": kwargs.pop("variant")} if {"return_unused_kwargs", "variant"} <= set(kwargs) else {}
+        checked = [*own_keys(cls), "return_dict"]  # which the parent would set unchecked
+        given = {key: kwargs.pop(key) for key in checked if key in kwargs}
+        for key in set(given) & set(cls.sub_configs):
+            if isinstance(given[key], dict):
+                given[key] = {**(config_dict.get(key) or {}), **given[key]}
+        found = super().from_dict({**config_dict, **given}, **kwargs)
+        if of_weights:
+            found[1].update(of_weights)
+        return found
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
+        """As in the parent. Raises `ValueError` for what could not be read again: an attribute that is no key, a value that is not accepted."""
+        type(self).from_dict(self.to_dict())
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """As in the parent, without what is true of one place only: the folder that a backbone was loaded from, and the `auto_map` of a

@@ -141,6 +141,7 @@ def sequence_inputs(
         "candidate_scenarios": config.num_scenarios,
     }
     for name, size in sizes.items():
+        values[name] = values[name].long()  # int32 is taken, as by a table of embeddings
         _check_range(name, values[name], size)
     _check_range("dependence", dependence, history_items.shape[1] + 1)
     for name in ("history_times", "candidate_times"):

@@ -5,6 +5,7 @@ Paper: https://arxiv.org/abs/2508.03668 (KDD 2026). Input texts are made by `CTR
 Shapes: B batch, N tokens, P elements (layout "split"), F fields (layout "fields"), H hidden size, A heads, S signals per sink.
 """
 
+import inspect
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import TransformersKwargs
 
 from lmctr.models.common.base import CTRPreTrainedModel, ctr_loss
 from lmctr.models.common.linear_path import LinearPath
@@ -90,6 +92,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         super().__init__(config)
         self.language_model = new_backbone(config.text_config) if language_model is None else language_model
         self.supports_gradient_checkpointing = self.language_model.supports_gradient_checkpointing
+        named = set(inspect.signature(type(self.language_model).forward).parameters)
+        self._options = frozenset(named | set(TransformersKwargs.__annotations__) | {"past_key_values", "use_cache"})
         use_products(self.language_model)
         self.sink_embedding = SinkEmbedding(config) if config.sink_kind == "sink" else None
         if self.sink_embedding is not None:
@@ -297,14 +301,17 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             `BaseModelOutput` with `last_hidden_state` (B, N, H); `SplitOutput` (B, P, H) with `layout="split"`, whose hidden
             states and attentions are the upper half's; `FieldsOutput` (B, F, H) with `layout="fields"`.
         """
-        if "inputs_embeds" in kwargs:
+        if kwargs.pop("inputs_embeds", None) is not None:  # PEFT gives None
             raise ValueError(
                 "inputs_embeds is not taken: [SINK]s are embedded among the words; give input_ids and sink_buckets"
             )
+        for name in kwargs:  # backbones leave out silently what they do not know
+            if name not in self._options:
+                raise TypeError(f"forward() got an unexpected keyword argument {name!r}")
         self.check_attention()
         for name in ("output_hidden_states", "output_attentions"):
-            if getattr(self.config, name):
-                kwargs.setdefault(name, True)
+            if kwargs.get(name) is None and getattr(self.config, name):
+                kwargs[name] = True
         if self.config.layout != "single" and (position_ids is not None or sink_cache is not None):
             layout = self.config.layout
             raise ValueError(f'position_ids and sink_cache are not used with layout="{layout}"; leave them out')

@@ -654,7 +654,7 @@ class CTRSinkProcessor(ProcessorMixin):
             targets: per row the target as `{"text": ...}` or a text; with a `statistics_reader` also its `statistics`, raw numbers in
                 the order of the reader's names, None or NaN where one is not known.
             times: per row the target's time in seconds. All behaviours must be strictly earlier.
-            return_tensors: `"pt"` or `"np"`.
+            return_tensors: `"pt"`, `"np"` or None (numpy).
             pad_to_multiple_of: pad the rows to a multiple of this many tokens, and never beyond `max_length`.
             return_num_dropped: add `num_dropped` (B,), the behaviours that truncation dropped.
 
@@ -668,8 +668,8 @@ class CTRSinkProcessor(ProcessorMixin):
             ValueError: lists of different length, missing or unknown keys, times that are not ascending or not before
                 the target, unknown feedback, a target that alone exceeds `max_length`. Messages name row and behaviour.
         """
-        if return_tensors not in ("pt", "np"):
-            raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}")
+        if return_tensors not in ("pt", "np", None):
+            raise ValueError(f"return_tensors must be 'pt' or 'np' (None: numpy too), got {return_tensors!r}")
         for name, values in (("histories", histories), ("targets", targets), ("times", times)):
             check_list(values, name, f"{name}, one per row")
         if not len(histories) == len(targets) == len(times):

@@ -203,26 +203,12 @@ class MeasuredImpressions(ImpressionDataset):
 
     Args:
         view, rows: as in [`ImpressionDataset`]. settings: of the metrics.
-
-    Attributes:
-        candidate_mask: (S, n) bool, True where an ad stands; n is the most ads of an impression.
-        num_samples: ads, in which the speed of a training is counted.
     """
 
     def __init__(self, view: ImpressionView, rows: np.ndarray, settings: RankingSettings) -> None:
         super().__init__(view, rows)
         self.settings = settings
 
-    @property
-    def candidate_mask(self) -> np.ndarray:
-        counts = self.lengths
-        return np.arange(counts.max(initial=0)) < counts[:, None]
-
-    @property
-    def num_samples(self) -> int:
-        return int(self.lengths.sum(dtype=np.int64))
-
     def measure(self, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
         """Metrics of the (A,) scores of all ads, impression by impression."""
-        ecpm = self.view.store.ecpm[self.view.ads(self.rows)]
-        return evaluate_ranking(self.lengths, labels, logits, ecpm, self.settings)
+        return evaluate_ranking(self.lengths, labels, logits, self.ecpm, self.settings)

@@ -182,6 +182,21 @@ def test_lora_trains_and_saves_the_new_modules_whole(tmp_path):
     torch.testing.assert_close(score(again, batch), score(tuned, batch))
 
 
+@pytest.mark.parametrize("task_type", ["SEQ_CLS", "FEATURE_EXTRACTION"])
+def test_wrappers_of_peft_for_a_task(task_type):
+    """They give their model `inputs_embeds` and what else it may be asked for, as None."""
+    from peft import LoraConfig, get_peft_model
+
+    model = model_of("bert")
+    model.config.output_hidden_states = True
+    batch = batch_of(model.config)
+    expected = score(model, batch)
+    tuned = get_peft_model(model, LoraConfig(r=4, target_modules=["query"], task_type=task_type)).eval()
+    output = tuned(**batch, labels=torch.tensor([1.0, 0.0, 1.0]))
+    torch.testing.assert_close(output.logits, expected)
+    assert len(output.hidden_states) > 1
+
+
 def test_what_the_backbone_would_take_but_sinks_cannot(tmp_path):
     model = CTRSinkForCTR(sink_config())
     batch = batch_of(model.config)
