@@ -23,12 +23,16 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging
 
+from lmctr.models.common.base import plain_model
 from lmctr.models.common.configuration import own_keys
 from lmctr.utils.files import named_place, place_name, read_json, write_json
 from lmctr.utils.suggest import refuse_unknown
 
 __all__ = ["add_lora", "check_lora", "load_adapter", "merge_lora", "save_adapter", "save_base_config"]
+
+logger = logging.get_logger(__name__)
 
 CONFIG_FILE = "ctr_config.json"
 _WEIGHTS, _BASE = "base_weights", "base"
@@ -95,6 +99,22 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
         modules_to_save=[name for name in model.peft_modules_to_save if name in present],
     )
     return get_peft_model(model, config)
+
+
+def warn_of_frozen(model: nn.Module) -> None:
+    """Says which new modules of a model, beside adapters that were made by hand, are neither trained nor saved."""
+    adapter, frozen = getattr(model.base_model, "prefix", "lora_"), []
+    own = {f".{name}": parameter for name, parameter in model.named_parameters() if adapter not in name}
+    for part in getattr(plain_model(model), "peft_modules_to_save", ()):
+        trained = [parameter.requires_grad for name, parameter in own.items() if f".{part}." in name]
+        if trained and not any(trained):
+            frozen.append(part)
+    if frozen:
+        logger.warning(
+            "the adapters leave %s as they are, new or not, and save nothing of them; name them: "
+            "LoraConfig(..., modules_to_save=list(model.peft_modules_to_save)), or use lmctr.training.lora.add_lora",
+            ", ".join(frozen),
+        )
 
 
 def merge_lora(model: nn.Module) -> nn.Module:

@@ -136,6 +136,10 @@ class CTRTrainer(CheckpointUploads, Trainer):
             if args.shard_tables:
                 shard_model(model, args)
             _prepare_sparse_tables(model, args)
+        if train_dataset is not None and hasattr(model, "peft_config"):
+            from lmctr.training.lora import warn_of_frozen
+
+            warn_of_frozen(model)
         self.start_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
         self.stages = TwoStageCallback()
         self.average = None if args.ema_decay is None else WeightAverage(args.ema_decay)

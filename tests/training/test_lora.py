@@ -1,8 +1,10 @@
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from toy_training import make_model, make_trainer
 
 import lmctr
+from lmctr.training import lora
 from lmctr.training.lora import add_lora, load_adapter, merge_lora
 
 
@@ -23,6 +25,23 @@ def test_new_modules_are_trained_whole_and_the_language_model_by_adapters(tmp_pa
     assert all("lora_" in name for name in language)
     for layer in ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"):
         assert any(layer in name for name in language)
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ((), "leave sink_embedding, sink_bias, head as"),
+        (("head", "sink_bias", "sink_embedding"), None),
+        (("head",), "leave sink_embedding, sink_bias as"),
+    ],
+)
+def test_adapters_by_hand_say_what_they_leave(tmp_path, monkeypatch, named, told):
+    heard = []
+    monkeypatch.setattr(lora.logger, "warning", lambda text, *values: heard.append(text % values))
+    config = LoraConfig(r=2, target_modules=["query"], modules_to_save=list(named) or None)
+    make_trainer(tmp_path, model=get_peft_model(make_model(), config))
+    assert len(heard) == (told is not None)
+    assert told is None or told in heard[0]
 
 
 def test_checkpoints_and_merging_keep_the_scores(tmp_path):
