@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import fields
@@ -13,6 +14,8 @@ from lmctr.models.common.configuration import CTRConfig, SequenceCTRConfig, Tabu
 from lmctr.models.families import Family, families
 from lmctr.runs.about import shown
 from lmctr.runs.folder import ITEM_STATISTICS, RunFolder
+
+_BUFFERS = re.compile(r"trees\.|\.(running_(mean|var)|num_batches_tracked)$")
 
 
 class CardFamily(ABC):
@@ -63,9 +66,15 @@ class CardFamily(ABC):
         """A value of the recipe, or None."""
         return (self.recipe.get(group) or {}).get(key)
 
+    @property
+    def trained(self) -> dict[str, int]:
+        """Parameters by name, as a training counts them: boosted trees and running means of normalisations are none."""
+        counts = self.folder.num_parameters
+        return {name: count for name, count in counts.items() if not _BUFFERS.search(name)}
+
     def parameters(self, where: str, *in_tables: str) -> tuple[str, str]:
         """How many parameters there are, and how many of them in tables, whose names hold one of some words."""
-        counts = self.folder.num_parameters
+        counts = self.trained
         tables = sum(count for name, count in counts.items() if any(part in name for part in in_tables))
         return "Parameters", f"{sum(counts.values()):,}, of which {tables:,} are in {where}"
 
@@ -109,7 +118,7 @@ class TextCard(CardFamily):
         }
 
     def sizes(self) -> Iterator[tuple[str, str]]:
-        counts, text = self.folder.num_parameters, self.config.get("text_config") or {}
+        counts, text = self.trained, self.config.get("text_config") or {}
         backbone, origin = self.given("model", "backbone"), ""
         if backbone is not None:
             is_name = isinstance(backbone, str)

@@ -150,6 +150,12 @@ def test_a_run_chooses_before_it_is_trained_again(run):
     assert text in str(build_card(run.path))
 
 
+def test_a_card_counts_what_is_trained(run):
+    trained = sum(parameter.numel() for parameter in run.model.parameters())
+    assert f"{trained:,}, of which" in build_card(run.path)
+    assert sum(run.folder.num_parameters.values()) > trained
+
+
 def test_a_graph_holds_the_trees_too(run, tmp_path):
     assert main(["export", str(run.path), "--format", "onnx", "--output", str(tmp_path)]) == 0
     parity = json.loads((tmp_path / "parity.json").read_text())
