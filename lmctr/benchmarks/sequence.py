@@ -266,6 +266,8 @@ def _peak_growth(call: Callable[[], Any], device: str) -> int | None:
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     status = Path("/proc/self/status")
+    if not status.exists():
+        return None
 
     def field(name: str) -> int:
         line = next(line for line in status.read_text().splitlines() if line.startswith(name))

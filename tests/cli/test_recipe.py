@@ -326,10 +326,9 @@ def test_training_keys_by_other_names(write):
 
 def is_recipe(name):
     """Not a launcher's configuration, and not a grid or ladder of recipes (test_grid.py and test_scaling_ladder.py check those)."""
-    return (
-        not name.startswith(("accelerate/", "scaling/"))
-        and "\npoints:" not in find_resource("recipes", name).read_text()
-    )
+    if name.startswith(("accelerate/", "scaling/")):
+        return False
+    return not {"points", "axes"} & yaml.safe_load(find_resource("recipes", name).read_text()).keys()
 
 
 @pytest.mark.parametrize("name", [name for name in list_resources("recipes") if is_recipe(name)])
