@@ -75,9 +75,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
     the grouped AUC), `sample_weight` (S,) for the metrics, `times` (S,) unix seconds for `recency_half_life`, `loss_weight` (S,) what training samples
     count in the loss beside that. Rows of several samples: `labels`, `times` and these weights are (R, C), `groups` (R,), and
     `candidate_mask` (R, C) says where a row has a sample; metrics, predictions and rates are those of the samples, row by row, so that they
-    do not depend on how samples are gathered into rows. Impressions
-    (a dataset of an `ImpressionView`, with its `ecpm`) are measured by `lmctr.evaluation.ranking_evaluator.evaluate_ranking`, with its default
-    settings. A dataset with a method `measure(labels, logits) -> dict` has metrics of its own: it gets those of the samples, in its own
+    do not depend on how samples are gathered into rows. Impressions (a dataset of an `ImpressionView`, with its `ecpm`) are measured by
+    `lmctr.evaluation.ranking_evaluator.evaluate_ranking`, with its default settings. A dataset with a method `measure(labels, logits) -> dict` has metrics of its own: it gets those of the samples, in its own
     order, and its values take the place of those below.
 
     Args:
@@ -588,8 +587,8 @@ class CTRTrainer(CheckpointUploads, Trainer):
                     f"{given} names none of several eval_datasets ({', '.join(self.eval_dataset)}); say whose, for example "
                     f"'eval_{next(iter(self.eval_dataset))}_{name}'"
                 )
-            name = name.removeprefix(f"{max(of, key=len)}_")
-            dataset = self.eval_dataset[max(of, key=len)]
+            whose = max(of, key=len)
+            name, dataset = name.removeprefix(f"{whose}_"), self.eval_dataset[whose]
         known = RankingSettings().titles()
         if getattr(dataset, "ecpm", None) is not None and name not in known:
             raise ValueError(
