@@ -38,10 +38,11 @@ from lmctr.runs.verdict import verdict
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.callbacks import StopAt
 from lmctr.training.checkpoints import newest_complete_checkpoint
+from lmctr.training.checks import check_tables
 from lmctr.training.precision import LEAST_GAIN, bf16_gain, has_bf16_units
 from lmctr.training.processes import FirstProcess, leave_process_group
 from lmctr.training.sharded import count_parameters, new_tables
-from lmctr.training.trainer import CTRTrainer, check_tables
+from lmctr.training.trainer import CTRTrainer
 from lmctr.utils.files import json_text, read_json, write_json, write_text
 from lmctr.utils.lock import owned
 from lmctr.utils.measure import machine_line, versions

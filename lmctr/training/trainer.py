@@ -33,6 +33,7 @@ from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.averaging import WeightAverage
 from lmctr.training.callbacks import StageTwoEarlyStopping, StopAt, TwoStageCallback, should_stop
 from lmctr.training.checkpoints import MARKER, load_epoch_state, mark_complete, read_marker, rotate, save_epoch_state
+from lmctr.training.checks import check_best_metric, check_labels, check_own_optimizer, check_sparse_tables
 from lmctr.training.optim import (
     GroupedOptimizer,
     clip_gradients,
@@ -122,19 +123,22 @@ class CTRTrainer(CheckpointUploads, Trainer):
             raise ValueError(
                 "data_collator is missing: give the collator of the data view, for example TextCollator(view)"
             )
-        sets = eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
-        for name, dataset in {"train_dataset": train_dataset, **sets}.items():
+        for name, dataset in {"train_dataset": train_dataset, **_by_name(eval_dataset)}.items():
             if dataset is not None and not hasattr(dataset, "__len__"):
                 raise ValueError(
                     f"{name}: a stream ({type(dataset).__name__}) has no length, which exact epochs and metrics need; give a map-style data set, "
                     "such as datasets.load_dataset(...) without streaming"
                 )
         if (kwargs.get("optimizers") or (None, None))[0] is not None:
-            _check_own_optimizer(args)
+            check_own_optimizer(args)
         if args.embedding_optimizer != "dense" and model is not None:
             if args.shard_tables:
                 shard_model(model, args)
-            _prepare_sparse_tables(model, args)
+            check_sparse_tables(model, args)
+            if not use_sparse_gradients(plain_model(model)):  # COO gradients, before anything wraps the model
+                raise ValueError(
+                    f"embedding_optimizer={args.embedding_optimizer!r}, but {type(plain_model(model)).__name__} has no embedding table; use 'dense'"
+                )
         if train_dataset is not None and hasattr(model, "peft_config"):
             from lmctr.training.lora import warn_of_frozen
 
@@ -467,12 +471,12 @@ class CTRTrainer(CheckpointUploads, Trainer):
             ValueError: a training or evaluation set with one class only; a checkpoint to resume from that is not
                 complete or was written with another global batch size.
         """
-        self._check_labels("train_dataset", self.train_dataset)
-        sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval_dataset": self.eval_dataset}
-        for name, dataset in sets.items():
-            if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
-                self._check_labels(name, dataset)
-                self._check_best_metric(dataset)
+        check_labels("train_dataset", _column(self.train_dataset, "labels"))
+        if str(getattr(self.args.eval_strategy, "value", self.args.eval_strategy)) != "no":
+            for name, dataset in _by_name(self.eval_dataset).items():
+                check_labels(name, _column(dataset, "labels"))
+            if self.args.stage2_epochs and self.compute_metrics is None:  # looked for after the first epoch of stage 2
+                check_best_metric(self.args.metric_for_best_model, self.eval_dataset)
         self._began, self._seconds_before = time.monotonic(), 0.0
         if isinstance(resume_from_checkpoint, (str, os.PathLike)):
             resume_from_checkpoint = str(resume_from_checkpoint)
@@ -560,40 +564,6 @@ class CTRTrainer(CheckpointUploads, Trainer):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _damage_named(checkpoint):
             super()._load_rng_state(checkpoint)
-
-    def _check_labels(self, name: str, dataset: Any) -> None:
-        labels = _column(dataset, "labels") if dataset is not None else None
-        if labels is None:
-            return
-        counted = labels[labels != IGNORED_LABEL]
-        found = np.unique(counted)
-        if len(found) < 2:
-            shown = f"only the label {found[0]:g}" if len(found) else "no label"
-            raise ValueError(
-                f"{name}: its {len(counted)} samples have {shown}; AUC needs positives and negatives: "
-                "take other split fractions, another label rule, or more samples"
-            )
-
-    def _check_best_metric(self, dataset: Any) -> None:
-        """What chooses the best checkpoint is looked for after the first epoch of stage 2."""
-        metric = self.args.metric_for_best_model
-        if metric is None or not self.args.stage2_epochs or self.compute_metrics is not None:
-            return
-        name, given = metric.removeprefix("eval_"), f"metric_for_best_model={metric!r}"
-        if isinstance(self.eval_dataset, dict):
-            of = [one for one in self.eval_dataset if name.startswith(f"{one}_")]
-            if not of:
-                raise ValueError(
-                    f"{given} names none of several eval_datasets ({', '.join(self.eval_dataset)}); say whose, for example "
-                    f"'eval_{next(iter(self.eval_dataset))}_{name}'"
-                )
-            whose = max(of, key=len)
-            name, dataset = name.removeprefix(f"{whose}_"), self.eval_dataset[whose]
-        known = RankingSettings().titles()
-        if getattr(dataset, "ecpm", None) is not None and name not in known:
-            raise ValueError(
-                f"{given} is no metric of impressions; accepted: {', '.join(f'eval_{one}' for one in known)}"
-            )
 
     def _init_training_state(
         self,
@@ -697,15 +667,6 @@ def _own_metrics(dataset: Any, labels: np.ndarray, logits: np.ndarray) -> dict[s
     return None if ecpm is None else evaluate_ranking(dataset.lengths, labels, logits, ecpm, RankingSettings())
 
 
-def _check_own_optimizer(args: CTRTrainingArguments) -> None:
-    """An optimiser that the user makes has its own groups."""
-    for name, plain in {"new_modules_learning_rate": None, "embedding_optimizer": "dense"}.items():
-        if getattr(args, name) != plain:
-            raise ValueError(
-                f"{name}={getattr(args, name)!r} has no effect on an optimizer that is given; leave one of them out"
-            )
-
-
 def _diagnostics(model: nn.Module | None, args: CTRTrainingArguments) -> list[TrainerCallback]:
     """Callbacks that measure what the arguments ask for."""
     if args.effective_rank_samples is None:
@@ -719,34 +680,6 @@ def _diagnostics(model: nn.Module | None, args: CTRTrainingArguments) -> list[Tr
             "tabular families do"
         )
     return [EffectiveRankCallback(max_samples=args.effective_rank_samples)]
-
-
-def check_tables(args: CTRTrainingArguments, has_tokenizer: bool, regularize_tables: bool) -> None:
-    """Raise for a sparse `embedding_optimizer` of a model that cannot have one, by what its configuration says."""
-    option = f"embedding_optimizer={args.embedding_optimizer!r}"
-    if args.embedding_optimizer != "dense" and has_tokenizer:
-        raise ValueError(
-            f"{option} trains tables of ids, but a model with a tokenizer has none; leave it out, or use 'dense'"
-        )
-    if args.embedding_optimizer != "dense" and regularize_tables:
-        raise ValueError(
-            f"{option} updates the rows of a batch only, and regularize_tables reads whole tables; use 'dense', or leave that out"
-        )
-
-
-def _prepare_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None:
-    """Turn on COO gradients before anything wraps the model."""
-    option = f"embedding_optimizer={args.embedding_optimizer!r}"
-    if args.fsdp or args.deepspeed:
-        raise ValueError(f"{option} does not work with FSDP or DeepSpeed, which shard dense gradients; use 'dense'")
-    if args.world_size > 1 and args.device.type == "cuda" and not args.shard_tables:
-        raise ValueError(
-            f"{option} does not work with several GPUs: NCCL adds up dense gradients only; set shard_tables, or use 'dense'"
-        )
-    config = getattr(plain_model(model), "config", None)
-    check_tables(args, getattr(config, "has_tokenizer", False), getattr(config, "regularize_tables", False))
-    if not use_sparse_gradients(plain_model(model)):
-        raise ValueError(f"{option}, but {type(plain_model(model)).__name__} has no embedding table; use 'dense'")
 
 
 @contextmanager
@@ -765,6 +698,10 @@ def _damage_named(checkpoint: str | None) -> Iterator[None]:
             f"{checkpoint} is damaged and cannot be read ({reason}); delete this folder and resume from an earlier "
             "checkpoint, or train again"
         ) from error
+
+
+def _by_name(eval_dataset: Any) -> dict[str, Any]:
+    return eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
 
 
 def _column(dataset: Any, name: str) -> np.ndarray | None:

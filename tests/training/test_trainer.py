@@ -17,6 +17,7 @@ import lmctr
 from lmctr.evaluation.evaluator import evaluate_predictions
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.checkpoints import newest_complete_checkpoint
+from lmctr.training.checks import check_best_metric
 from lmctr.training.trainer import CTRTrainer
 
 SCRIPT = Path(__file__).with_name("toy_training.py")
@@ -533,8 +534,11 @@ def test_an_optimizer_of_ones_own_has_its_own_groups(tmp_path, arguments):
         )
 
 
-def test_the_best_of_several_evaluation_sets_says_whose(tmp_path):
-    trainer = make_trainer(tmp_path)
+def test_the_best_of_several_evaluation_sets_says_whose(tmp_path, monkeypatch):
+    trainer, looked_at = make_trainer(tmp_path), []
+    monkeypatch.setattr(
+        "lmctr.training.trainer.check_best_metric", lambda *args: looked_at.append(args) or check_best_metric(*args)
+    )
     trainer.eval_dataset = {"old": ToyDataset(33, seed=1), "new": ToyDataset(33, seed=2)}
     with pytest.raises(
         ValueError, match=r"metric_for_best_model='eval_auc' names none of several eval_datasets.*'eval_old_auc'"
@@ -542,6 +546,7 @@ def test_the_best_of_several_evaluation_sets_says_whose(tmp_path):
         trainer.train()
     trainer.args.metric_for_best_model = "eval_new_auc"
     trainer.train()
+    assert looked_at == [("eval_auc", trainer.eval_dataset), ("eval_new_auc", trainer.eval_dataset)]
     assert trainer.state.best_metric == max(
         entry["eval_new_auc"]
         for entry in trainer.state.log_history

@@ -1,0 +1,84 @@
+"""What a training refuses before it begins: it would fail hours later, or do something else than was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from lmctr.evaluation.ranking_evaluator import RankingSettings
+from lmctr.models.common.base import IGNORED_LABEL, plain_model
+from lmctr.training.arguments import CTRTrainingArguments
+
+
+def check_labels(name: str, labels: np.ndarray | None) -> None:
+    """Raises `ValueError` that starts with the `name` of a data set for labels of one class only; None are not known."""
+    if labels is None:
+        return
+    counted = labels[labels != IGNORED_LABEL]
+    found = np.unique(counted)
+    if len(found) < 2:
+        shown = f"only the label {found[0]:g}" if len(found) else "no label"
+        raise ValueError(
+            f"{name}: its {len(counted)} samples have {shown}; AUC needs positives and negatives: "
+            "take other split fractions, another label rule, or more samples"
+        )
+
+
+def check_best_metric(metric: str | None, eval_dataset: Any) -> None:
+    """Raises `ValueError` for a `metric_for_best_model` that no evaluation of these data, one set or a dict of them, will have."""
+    if metric is None:
+        return
+    name, given = metric.removeprefix("eval_"), f"metric_for_best_model={metric!r}"
+    if isinstance(eval_dataset, dict) and eval_dataset:
+        of = [one for one in eval_dataset if name.startswith(f"{one}_")]
+        if not of:
+            raise ValueError(
+                f"{given} names none of several eval_datasets ({', '.join(eval_dataset)}); say whose, for example "
+                f"'eval_{next(iter(eval_dataset))}_{name}'"
+            )
+        whose = max(of, key=len)
+        name, eval_dataset = name.removeprefix(f"{whose}_"), eval_dataset[whose]
+    known = RankingSettings().titles()
+    if getattr(eval_dataset, "ecpm", None) is not None and name not in known:
+        raise ValueError(f"{given} is no metric of impressions; accepted: {', '.join(f'eval_{one}' for one in known)}")
+
+
+def check_own_optimizer(args: CTRTrainingArguments) -> None:
+    """Raises `ValueError` for what has no effect on an optimiser that the user makes, which has its own groups."""
+    for name, plain in {"new_modules_learning_rate": None, "embedding_optimizer": "dense"}.items():
+        if getattr(args, name) != plain:
+            raise ValueError(
+                f"{name}={getattr(args, name)!r} has no effect on an optimizer that is given; leave one of them out"
+            )
+
+
+def check_tables(args: CTRTrainingArguments, has_tokenizer: bool, regularize_tables: bool) -> None:
+    """Raises `ValueError` for a sparse `embedding_optimizer` of a model that cannot have one, by what its configuration says."""
+    option = _sparse(args)
+    if args.embedding_optimizer != "dense" and has_tokenizer:
+        raise ValueError(
+            f"{option} trains tables of ids, but a model with a tokenizer has none; leave it out, or use 'dense'"
+        )
+    if args.embedding_optimizer != "dense" and regularize_tables:
+        raise ValueError(
+            f"{option} updates the rows of a batch only, and regularize_tables reads whole tables; use 'dense', or leave that out"
+        )
+
+
+def check_sparse_tables(model: nn.Module, args: CTRTrainingArguments) -> None:
+    """Raises `ValueError` for a sparse `embedding_optimizer` of a model, or in a launch, that cannot have one."""
+    option = _sparse(args)
+    if args.fsdp or args.deepspeed:
+        raise ValueError(f"{option} does not work with FSDP or DeepSpeed, which shard dense gradients; use 'dense'")
+    if args.world_size > 1 and args.device.type == "cuda" and not args.shard_tables:
+        raise ValueError(
+            f"{option} does not work with several GPUs: NCCL adds up dense gradients only; set shard_tables, or use 'dense'"
+        )
+    config = getattr(plain_model(model), "config", None)
+    check_tables(args, getattr(config, "has_tokenizer", False), getattr(config, "regularize_tables", False))
+
+
+def _sparse(args: CTRTrainingArguments) -> str:
+    return f"embedding_optimizer={args.embedding_optimizer!r}"
