@@ -11,6 +11,7 @@ from transformers import default_data_collator
 import lmctr
 from lmctr.models.common.base import IGNORED_LABEL
 from lmctr.runs.inputs import input_of
+from lmctr.runs.inputs.sequence import SequenceInput
 from lmctr.runs.recipe import load_recipe
 from lmctr.training.arguments import CTRTrainingArguments
 from lmctr.training.trainer import CTRTrainer
@@ -113,6 +114,14 @@ def test_batches_of_a_training_have_the_weights(tmp_path, kind):
     assert {1, 1 / SHARE} == set(expected[known])
     np.testing.assert_array_equal(batch["sample_weight"].numpy()[known], expected[known])
     assert "sample_weight" not in next(iter(trainer.get_eval_dataloader()))
+
+
+def test_what_is_trained_on_is_made_once(tmp_path, monkeypatch):
+    made, make = [], SequenceInput._training_rows
+    monkeypatch.setattr(SequenceInput, "_training_rows", lambda view: made.append(view) or make(view))
+    changed = {"data.negative_share": SHARE, "training.refit": True, "training.max_steps": 4}
+    lmctr.runs.train(RECIPES["sequence"], output_dir=tmp_path, overrides=changed)
+    assert len(made) == len(set(made)) == 2  # by the validation part, and with it
 
 
 def test_older_negatives_count_less(tmp_path):

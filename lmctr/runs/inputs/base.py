@@ -74,6 +74,7 @@ class InputKind(ABC):
         training_defaults: training arguments whose default is another one for this kind.
         has_stages: whether trainings have two stages, each with its number of epochs.
         log: the interaction log whose events the samples are, once it is read; None where they come from elsewhere.
+        view: what the opened data are read through.
     """
 
     data_keys: ClassVar[type[DataKeys]]
@@ -81,6 +82,8 @@ class InputKind(ABC):
     training_defaults: ClassVar[dict[str, Any]] = {}
     has_stages: ClassVar[bool] = False
     log: Any = None
+    view: Any = None
+    _training: tuple[Any, Any] = (None, None)
     before: Path | None = None  # the run folder that a training goes on from, where the kind can
 
     def __init_subclass__(cls) -> None:
@@ -200,10 +203,13 @@ class InputKind(ABC):
 
     def training_dataset(self) -> Any:
         """The training part as it is trained on, which may gather several samples into a row; with `data.negative_share` it has the `loss_weight`
-        of its samples."""
-        dataset = self._training_rows()
-        if self.data.get("negative_share") is not None:
-            dataset.loss_weight = self._loss_weight(dataset.labels, dataset.rows.ndim)
+        of its samples. Made once for the opened data."""
+        of, dataset = self._training
+        if dataset is None or of is not self.view:
+            dataset = self._training_rows()
+            if self.data.get("negative_share") is not None:
+                dataset.loss_weight = self._loss_weight(dataset.labels, dataset.rows.ndim)
+            self._training = self.view, dataset
         return dataset
 
     def _training_rows(self) -> Any:
