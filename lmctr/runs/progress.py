@@ -8,7 +8,10 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lmctr.evaluation.evaluator import METRIC_TITLES
 from lmctr.utils.progress import Work, clock
+
+_SHOWN = (("auc", "log_loss", "grouped_auc"), ("revenue_ratio", "ndcg"))
 
 
 class ProgressLines(TrainerCallback):
@@ -95,10 +98,14 @@ class ProgressLines(TrainerCallback):
                 f"{place}  loss {logs['loss']:.4f}  lr {logs['learning_rate']:.2e}  "
                 f"{clock(passed)} passed, {clock(left)} left"
             )
-        elif "eval_auc" in logs:
-            self.say(
-                f"{place}  validation AUC {logs['eval_auc']:.4f}  logloss {logs['eval_log_loss']:.4f}"
-                + (f"  gAUC {logs['eval_grouped_auc']:.4f}" if "eval_grouped_auc" in logs else "")
+            return
+        shown = next((names for names in _SHOWN if f"eval_{names[0]}" in logs), None)
+        if shown is not None:
+            decides = args.metric_for_best_model.removeprefix("eval_") if args.load_best_model_at_end else shown[0]
+            decides = "log_loss" if decides == "loss" else decides
+            values = {name: logs[f"eval_{name}"] for name in (*shown, decides) if f"eval_{name}" in logs}
+            told = (
+                f"{METRIC_TITLES.get(name, name)} {value:.4f}{' (decides)' if name == decides != shown[0] else ''}"
+                for name, value in values.items()
             )
-        elif "eval_revenue_ratio" in logs:
-            self.say(f"{place}  validation R/R* {logs['eval_revenue_ratio']:.4f}  NDCG {logs['eval_ndcg']:.4f}")
+            self.say(f"{place}  validation {'  '.join(told)}")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -117,13 +118,15 @@ def test_the_run_has_metrics_of_each_task(run):
     assert metrics["auc"] > 0.6
 
 
-def test_the_best_checkpoint_may_be_that_of_all_labels(tmp_path):
+def test_the_best_checkpoint_may_be_that_of_all_labels(tmp_path, capsys):
     """eval_mean_auc decides, where eval_auc is the first label's alone."""
     recipe = {**RECIPE, "training": {**RECIPE["training"], "metric_for_best_model": "eval_mean_auc"}}
     run = lmctr.runs.train(recipe, output_dir=tmp_path / "run")
     of_each = [run.metrics["validation"][f"{name}_auc"] for name in ("label", "conversion")]
     history = [entry["mean_auc"] for entry in read(run.path, "metrics.json")["evaluations"]]
     assert max(history) == pytest.approx(np.mean(of_each), abs=1e-6)
+    told = re.findall(r"validation AUC 0\.\d{4} .* mean_auc (0\.\d{4}) \(decides\)$", capsys.readouterr().out, re.M)
+    assert told == [f"{value:.4f}" for value in history]
 
 
 GRID = {
