@@ -14,7 +14,11 @@ from lmctr.evaluation import metrics
 
 _NUMBER = datasets.Value("float64")
 _INPUTS = {
-    "scores": (_NUMBER, "float64 scores (logits or probabilities), one per sample.", "labels, 0 or 1."),
+    "scores": (
+        _NUMBER,
+        "float64 scores (logits or probabilities: from_logits changes nothing), one per sample.",
+        "labels, 0 or 1.",
+    ),
     "probabilities": (
         _NUMBER,
         "float64 probabilities of the positive class, or logits with from_logits=True, one per sample.",
@@ -79,6 +83,8 @@ class MetricModule(evaluate.Metric):
 
     def compute(self, *, predictions: Any = None, references: Any = None, **values: Any) -> dict[str, float] | None:
         """As any module's; without inputs, those that were added before."""
+        if self.inputs == "scores":  # what others of an evaluate.combine are told; ranks are the same
+            values.pop("from_logits", None)
         unknown = sorted(set(values) - set(self.options) - set(self.extra))
         inputs = {
             "predictions": predictions,

@@ -120,6 +120,15 @@ def test_evaluate_modules_pass_their_options_on(sample, tmp_path):
     assert value["grouped_auc"] == pytest.approx(expected, abs=1e-12)
 
 
+def test_evaluate_modules_are_measured_together(sample, tmp_path):
+    labels, logits, _, weight = sample
+    paths = (evaluate_module_path(name) for name in ("auc", "log_loss"))
+    together = evaluate.combine([evaluate.load(path, cache_dir=str(tmp_path)) for path in paths])
+    found = together.compute(predictions=logits, references=labels, from_logits=True, sample_weight=weight)
+    expected = evaluate_predictions(labels, logits, sample_weight=weight)
+    assert found == {name: pytest.approx(expected[name], abs=1e-12) for name in ("auc", "log_loss")}
+
+
 def test_every_metric_has_an_evaluate_module():
     assert set(list_evaluate_modules()) == set(metrics.__all__) - {
         "UndefinedMetricError",
