@@ -157,9 +157,10 @@ def _missing(folder: Path) -> list[str]:
     if (folder / MANIFEST).is_file():
         names = read_sealed(folder / MANIFEST)["files"]
         return [name for name in names if is_shared(name) and not (folder / name).is_file()]
-    weights, processors = [WEIGHTS, WEIGHTS_INDEX], list(PROCESSOR_FILES)
-    found = [names[0] for names in (weights, processors) if not any((folder / name).is_file() for name in names)]
-    reads = not found and RunFolder(folder).processor.get("statistics_reader")
+    run = RunFolder(folder)
+    either = {WEIGHTS: (WEIGHTS, WEIGHTS_INDEX), run.processor_file: PROCESSOR_FILES}
+    found = [name for name, names in either.items() if not any((folder / one).is_file() for one in names)]
+    reads = not found and run.processor.get("statistics_reader")
     return [*found, *([ITEM_STATISTICS] if reads and not (folder / ITEM_STATISTICS).is_file() else [])]
 
 

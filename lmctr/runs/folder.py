@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from lmctr import __version__
-from lmctr.models.families import ITEM_STATISTICS, families, side_files
+from lmctr.models.families import ITEM_STATISTICS, families, family_of, side_files
 from lmctr.runs.recipe import compare_recipes
 from lmctr.runs.trust import check_links
 from lmctr.training.checkpoints import list_checkpoints
@@ -330,6 +330,11 @@ class RunFolder:
         """Tensor name to number of values, from the headers of the weight files."""
         return {key: count for name in self.weight_files for key, count in _read_header(self.path / name).items()}
 
+    @property
+    def processor_file(self) -> str:
+        """The one of `PROCESSOR_FILES` that the processor of such a model writes."""
+        return PROCESSOR_FILES[family_of(self.model_type).input != "text"]
+
     @cached_property
     def processor(self) -> dict[str, Any]:
         """`processor_config.json` (or `preprocessor_config.json`)."""
@@ -342,7 +347,7 @@ class RunFolder:
                     )
                 return values
         raise FileNotFoundError(
-            f"{self.path} has no {PROCESSOR_FILES[0]}: without the processor nobody can make inputs for the model; "
+            f"{self.path} has no {self.processor_file}: without the processor nobody can make inputs for the model; "
             "save it with processor.save_pretrained"
         )
 

@@ -1,5 +1,6 @@
 """`pipeline("click-prediction")` against `predict_rows`: every kind of input, from folders and objects, one, several, streams."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -93,6 +94,13 @@ def test_what_does_not_belong_together(folder, tabular):
         ValueError, match="model: a DeepFMModel has no head to score with; load it with AutoModelForCTR"
     ):
         pipeline("click-prediction", model=AutoModel.from_pretrained(folder), device="cpu")
+
+
+def test_a_folder_without_its_processor(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "model" / "preprocessor_config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model has no preprocessor_config\.json: without the processor"):
+        lmctr.runs.load(tmp_path / "model")
 
 
 def test_a_processor_of_another_kind(tabular, tmp_path):
