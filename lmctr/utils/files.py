@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+_DIGITS = "set_int_max_str_digits"
 _YAML_DEPTH, _YAML_VALUES = 50, 200_000  # an alias counts as often as what it stands for is met
 
 
@@ -34,6 +35,15 @@ def parse_json(text: str | bytes, keys_once: bool = True) -> Any:
         return json.loads(text, object_pairs_hook=_object if keys_once else None)
     except RecursionError:
         raise ValueError("not valid JSON: nested too deep") from None
+    except ValueError as error:
+        if _DIGITS in str(error):
+            raise ValueError(_problem(error)) from None
+        raise
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with a value; Python's own words for very long numbers advise programmers."""
+    return "a whole number of thousands of digits is not accepted" if _DIGITS in str(error) else f"{error!s:.500}"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -162,7 +172,7 @@ def parse_yaml(text: str, where: str) -> Any:
     except RecursionError:
         raise ValueError(f"{where}: not valid YAML: nested too deep") from None
     except (ValueError, OverflowError) as error:  # a scalar that is no value of its kind
-        raise ValueError(f"{where}: not valid YAML: {error!s:.500}") from error
+        raise ValueError(f"{where}: not valid YAML: {_problem(error)}") from error
 
 
 def _read_text(path: str | Path) -> str:

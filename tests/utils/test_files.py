@@ -21,7 +21,7 @@ _BOMB += b"".join(b"l%d: &l%d [%s]\n" % (n, n, b", ".join([b"*l%d" % (n - 1)] * 
         (b'{"a": "\xff"}', "file is not UTF-8 text .* at byte 7"),
         (b'{"a": {"b": 1, "b": 2}}', "file: the key 'b' stands twice"),
         (b'{"a": ' + b"[" * 200_000, "file: not valid JSON: nested too deep"),
-        (b'{"a": ' + b"1" * 5000 + b"}", "file: .*digits"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "file: a whole number of thousands of digits is not accepted$"),
     ],
 )
 def test_bad_json_names_the_file_and_the_place(tmp_path, content, message):
@@ -54,7 +54,7 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path):
         (b"a: " + b"[" * 20_000, "file, line 1: not valid YAML: nested too deep"),
         (b"a: &a\n  b: *a", "file, line 2: not valid YAML: an alias inside"),
         (_BOMB, "file, line [0-9]+: not valid YAML: more than 200,000 values"),
-        (b"a: " + b"1" * 5000, "file: not valid YAML: .*digits"),
+        (b"a: " + b"1" * 5000, "file: not valid YAML: a whole number of thousands of digits is not accepted$"),
         (b"a: \x07", "file.*: not valid YAML"),
     ],
 )
