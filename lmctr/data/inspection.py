@@ -24,7 +24,6 @@ from lmctr.data.guess import NotToldError, guess_files
 from lmctr.data.impressions.source import ImpressionSource
 from lmctr.data.impressions.store import ImpressionStore, count_block
 from lmctr.data.impressions.validation import impression_findings
-from lmctr.data.logs.columns import is_text
 from lmctr.data.logs.log import LOG_FILE, InteractionLog
 from lmctr.data.logs.splits import PARTS, RULES, Splits, split_log
 from lmctr.data.logs.table import log_from_file
@@ -36,6 +35,7 @@ from lmctr.data.tables.load import table_source
 from lmctr.data.tables.source import TableSource
 from lmctr.data.tables.store import TabularStore
 from lmctr.data.tables.validation import table_findings
+from lmctr.utils.arrow import is_text
 from lmctr.utils.files import write_json
 from lmctr.utils.lock import LOCK, owned
 from lmctr.utils.progress import Work, showing

@@ -21,10 +21,10 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from lmctr.data.logs.columns import is_number
+from lmctr.utils.arrow import is_number
 from lmctr.utils.files import parse_json
 from lmctr.utils.progress import Work, over
-from lmctr.utils.suggest import first_quoted
+from lmctr.utils.suggest import first_listed, first_quoted
 
 _SAVED = (".xlsx", ".xls", ".ods", ".zip")  # that other programs can save as text
 FORMATS = (
@@ -440,7 +440,7 @@ def check_columns(found: Sequence[str], wanted: Sequence[str] | None, source: st
             if sign
             else no_header_hint(found)
         )
-        raise ValueError(f"{source}: no column {first_quoted(missing)}; its columns are {list(found)}.{hint}")
+        raise ValueError(f"{source}: no column {first_quoted(missing)}; its columns are {first_listed(found)}.{hint}")
 
 
 def _with_rows(table: pa.Table, source: str) -> pa.Table:

@@ -19,7 +19,7 @@ from lmctr.data.reading import checked_file
 from lmctr.data.tables.reading import stream_file
 from lmctr.utils.files import replacing
 from lmctr.utils.progress import over
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.suggest import no_column
 
 _HASHES = float(2**64)
 
@@ -61,7 +61,7 @@ def convert_data(options: ConvertOptions, say: Callable[[str], None] = print) ->
 
 def _chosen(table: pa.Table, column: str, options: UserSampleOptions, path: Path) -> pa.Table:
     if column not in table.column_names:
-        raise ValueError(f"--by: {unknown_key_message(column, table.column_names, f'the columns of {path}')}")
+        raise ValueError(f"--by: {path} has {no_column(column, table.column_names)}")
     ids = pc.binary_join_element_wise(str(options.seed), pc.cast(table[column], pa.string()).fill_null(""), ":")
     ids = pc.dictionary_encode(ids.combine_chunks())
     keep = hash_strings(ids.dictionary) < np.uint64(min(options.share * _HASHES, _HASHES - 2048))

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.utils.arrow import is_number
 from lmctr.utils.suggest import did_you_mean
 
 USER_EVENTS, USER_DAYS = (2, 6, 20, 60), (1, 30)
@@ -259,21 +260,17 @@ def category_values(catalogue: pa.Table, name: str) -> tuple[np.ndarray, np.ndar
     return codes.astype(np.int64), lengths, known.tolist()
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-
-
 def number_columns(catalogue: pa.Table) -> tuple[str, ...]:
     """Numeric columns for which users may have a taste, beside `year`."""
     found = [
-        field.name for field in catalogue.schema if _is_number(field.type) and field.name not in ("item_id", "year")
+        field.name for field in catalogue.schema if is_number(field.type) and field.name not in ("item_id", "year")
     ]
     return tuple(found[:MAX_COLUMNS])
 
 
 def item_numbers(catalogue: pa.Table, name: str) -> np.ndarray | None:
     """(I,) numbers of a catalogue column as float64, NaN where unknown; None without such a numeric column."""
-    if name not in catalogue.column_names or not _is_number(catalogue.schema.field(name).type):
+    if name not in catalogue.column_names or not is_number(catalogue.schema.field(name).type):
         return None
     return catalogue[name].to_numpy(zero_copy_only=False).astype(np.float64)
 

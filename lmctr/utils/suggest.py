@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 
-_NAMED = 5  # at most
+NAMED, LISTED = 5, 20  # at most, of what is wrong and of what there is
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -25,15 +25,26 @@ def did_you_mean(name: str, known: Iterable[str], words: str = "Did you mean") -
     return "" if guess is None else f" {words} {guess!r}?"
 
 
-def first_of(names: Sequence[str]) -> str:
+def first_of(names: Sequence[str], most: int = NAMED) -> str:
     """The first names, and how many more there are: `a, b, c, d, e and 2 more`."""
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def first_quoted(names: Iterable[str]) -> str:
     """`first_of` names as Python writes them: `'a', 'b'`."""
     return first_of([*map(repr, names)])
+
+
+def first_listed(names: Iterable[str]) -> str:
+    """Names of which one may be meant, as Python writes a list; of many the first twenty."""
+    return f"[{first_of([*map(repr, names)], LISTED)}]"
+
+
+def no_column(name: str, columns: Sequence[str]) -> str:
+    """`no column 'tme'; did you mean 'time'? its columns: time, user`."""
+    hint = did_you_mean(name, columns, "did you mean")
+    return f"no column {name!r};{hint} its columns: {first_of(columns, LISTED)}"
 
 
 def unknown_key_message(key: str, known: Iterable[str], where: str, note: str = "", meant: str | None = None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmctr.utils.files import check_file, write_text
-from lmctr.utils.suggest import did_you_mean
+from lmctr.utils.suggest import no_column
 
 Table = Sequence[Sequence[str]]
 
@@ -97,8 +97,7 @@ def read_csv(
     there, given = read_cells(path)
     for name in (*text, *numbers, *positive):
         if name not in there:
-            hint = did_you_mean(name, there, "did you mean")
-            raise ValueError(f"{path} has no column {name!r};{hint} its columns: {', '.join(there)}")
+            raise ValueError(f"{path} has {no_column(name, there)}")
     rows = []
     for line, row in given:
         values: dict[str, Any] = {name: (row[name] or "").strip() for name in text}
@@ -106,11 +105,8 @@ def read_csv(
             if not values[name]:
                 raise ValueError(f"{path}, line {line}: column {name!r} is empty")
         for name in (*numbers, *positive):
-            try:
-                values[name] = float(row[name])
-            except (TypeError, ValueError):
-                values[name] = math.nan
-            if not math.isfinite(values[name]):
+            values[name] = cell_number(row[name])
+            if values[name] is None:
                 raise ValueError(f"{path}, line {line}: {name} is no number: {row[name]!r}")
             if name in positive and values[name] <= 0:
                 raise ValueError(f"{path}, line {line}: {name} is {row[name]}, accepted: a number above 0")
@@ -118,6 +114,15 @@ def read_csv(
     if not rows:
         raise ValueError(f"{path} has a header and no rows")
     return rows
+
+
+def cell_number(cell: str | None) -> float | None:
+    """The finite number that a cell holds; None of another one."""
+    try:
+        value = float(cell or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def read_cells(path: str | Path) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:

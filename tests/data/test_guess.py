@@ -321,7 +321,7 @@ def test_questions_where_it_is_not_sure(tmp_path):
     [
         ({"click": None}, {}, r"no column looks like the label .*--label COLUMN"),
         ({"ts": None}, {}, r"no column looks like the time .*--time COLUMN"),
-        ({}, {"user": "usr"}, r"--user: unknown key 'usr'.*did you mean 'user_id'"),
+        ({}, {"user": "usr"}, r"--user: .* has no column 'usr'; did you mean 'user_id'\? its columns: "),
         ({}, {"time": "click"}, "--time click: holds no times"),
         (
             {"ts": FAR},

@@ -161,7 +161,7 @@ SOON = rf"column 'ts': .*\(row {MIXED[MIXED[40] == MIXED].index[0] + 1}: 'soon'"
         (lambda t: t.assign(position=t["position"].astype(object).where(t.index != 40, "top")), r"column 'position': 1 of \d+ .*\(row 41: 'top'\)"),
         (lambda t: t.assign(ts=t["ts"].astype(object).where(t["request"] != t["request"][40], "soon")), SOON),
         (lambda t: t.drop_duplicates("request"), "no column differs within an impression, .*; 90 impressions have 90 ads"),
-        (lambda t: t.drop(columns="ecpm"), r"no column 'ecpm' \(ecpm\); it has"),
+        (lambda t: t.drop(columns="ecpm"), "the ecpm: no column 'ecpm'; its columns: "),
         (lambda t: t.assign(hour=[*t["hour"][:-1], 7]), r"'hour' differs within 1 of 90 impressions only \(.* in row \d+ .*: mend these rows"),
     ],
 )  # fmt: skip

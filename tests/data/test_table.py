@@ -239,6 +239,10 @@ HEADER = "customer,product,ts,clicked,title,tags\n"
         ("\n", r"events\.csv: the file is empty"),
         (HEADER, r"events\.csv: the file has a header and no rows"),
         (HEADER.replace("ts,", ""), r"events\.csv: no column 'ts'; its columns are \['customer', 'product'"),
+        (
+            HEADER.replace("ts,", "".join(f"c{number}," for number in range(300))),
+            r"no column 'ts'; its columns are \['customer', 'product', 'c0', .*'c17' and 285 more\]\.$",
+        ),
         (HEADER.replace("title", "ts") + "a,1,5,1,6,y\n", r"events\.csv: duplicate columns \['ts'\]"),
         (
             HEADER + "a,1,5,1,x,y\na,1,6,2,x,y\n",

@@ -1,7 +1,7 @@
 import pytest
 
 from lmctr.utils.resources import find_resource, list_resources, resource_dir
-from lmctr.utils.suggest import first_of, first_quoted, nearest, unknown_key_message
+from lmctr.utils.suggest import first_listed, first_of, first_quoted, nearest, no_column, unknown_key_message
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,9 @@ def test_of_many_names_the_first_are_told():
     assert first_of(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
     assert first_of([str(number) for number in range(1240)]) == "0, 1, 2, 3, 4 and 1,235 more"
     assert first_quoted(iter("abcdef")) == "'a', 'b', 'c', 'd', 'e' and 1 more"
+    assert first_listed(iter("abcdef")) == str(list("abcdef"))
+    assert first_listed(range(321)) == f"{str(list(range(20)))[:-1]} and 301 more]"
+    assert no_column("tme", ["user", "time"]) == "no column 'tme'; did you mean 'time'? its columns: user, time"
 
 
 @pytest.mark.parametrize(

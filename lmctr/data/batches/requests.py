@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from lmctr.utils.rows import unformatted
+from lmctr.utils.suggest import LISTED, first_of
 
 _KEPT = ("text", "item")  # of behaviours and targets also where they are None
 
@@ -108,11 +109,10 @@ def _of(row: Any, place: int, *names: str) -> Any:
     for name in names:
         if isinstance(row, Mapping) and row.get(name) is not None:
             return row[name]
-    given = (
-        ", ".join(key for key, value in row.items() if value is not None) if isinstance(row, Mapping) else repr(row)
-    )
+    is_row = isinstance(row, Mapping)
+    given = first_of([key for key, value in row.items() if value is not None], LISTED) if is_row else f"{row!r:.200}"
     hint = ""
-    if isinstance(row, Mapping) and not {"history", "target", "time"} & set(row):
+    if is_row and not {"history", "target", "time"} & set(row):
         hint = "; transformers' Trainer leaves out what the model's forward does not take: set remove_unused_columns=False"
     raise ValueError(f"row {place} of the batch has no {names[0]!r}; it has {given}{hint}")
 

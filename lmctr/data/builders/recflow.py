@@ -25,11 +25,12 @@ import pyarrow as pa
 import pyarrow.feather as feather
 
 from lmctr.data.impressions.source import ImpressionBlock, ImpressionSource
-from lmctr.data.logs.columns import is_number, nulls
+from lmctr.data.logs.columns import nulls
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import file_fingerprint
-from lmctr.utils.suggest import did_you_mean, first_quoted
+from lmctr.utils.arrow import is_number
+from lmctr.utils.suggest import did_you_mean, first_listed, first_quoted
 
 from .files import absent
 
@@ -318,7 +319,7 @@ def _check_columns(file: Path, found: list[str], needed: list[str]) -> None:
         return
     hint = did_you_mean(missing[0], found)
     raise ValueError(
-        f"{file}: no column {first_quoted(missing)}; it has {found}. Files of the folder all_stage are read, and `value` names columns of "
+        f"{file}: no column {first_quoted(missing)}; it has {first_listed(found)}. Files of the folder all_stage are read, and `value` names columns of "
         f"theirs (responses: {', '.join(RESPONSES)}).{hint}"
     )
 

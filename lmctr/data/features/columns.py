@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import is_text, place
+from lmctr.data.logs.columns import place
+from lmctr.utils.arrow import is_text
 from lmctr.utils.ragged import offsets_from_lengths, ragged_arange
 from lmctr.utils.rows import MAX_SECONDS
+from lmctr.utils.suggest import first_listed
 
 from .canonical import canonical_words, neutral_words
 from .fields import Field
@@ -54,7 +56,7 @@ class Rows:
         names = self.table.schema.names
         if names.count(name) != 1:
             what = f"no column {name!r}" if name not in names else f"{names.count(name)} columns {name!r}"
-            raise ValueError(f"{self.source or 'rows'}: {what}; the columns are {names}.")
+            raise ValueError(f"{self.source or 'rows'}: {what}; the columns are {first_listed(names)}.")
         column = self.table.column(name)
         if isinstance(column, pa.ChunkedArray):
             if pa.types.is_dictionary(column.type):

@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import PER_SECOND, is_text
+from lmctr.data.logs.columns import PER_SECOND
 from lmctr.data.logs.times import iso_times
+from lmctr.utils.arrow import is_text
 from lmctr.utils.rows import MAX_SECONDS
 
 from .columns import Rows, numbers, parse_time

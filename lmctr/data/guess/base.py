@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.schema import RULES, LabelSpec
 from lmctr.data.logs.table import POSITIVE_WORDS, follows
 from lmctr.data.logs.times import formats_of_texts, iso_times, unit_of
-from lmctr.utils.suggest import unknown_key_message
+from lmctr.utils.arrow import is_number, is_text
+from lmctr.utils.suggest import LISTED, first_of, no_column
 
 from .found import Ask, Guess, LogGuess, NoLogError, NotToldError
 from .sample import FileSample
@@ -67,9 +67,7 @@ class Guesser:
         given |= {role: plain.get(column.strip(), column) for role, column in given.items() if column not in self.left}
         for role, column in given.items():
             if column not in self.left:
-                raise ValueError(
-                    f"--{role}: {unknown_key_message(column, self.left, f'the columns of {events.path}')}"
-                )
+                raise ValueError(f"--{role}: {events.path} has {no_column(column, self.left)}")
 
     def _state_click(self, name: str, sign: str, value: str) -> None:
         """Keep what of `--label COLUMN=VALUE`, or COLUMN with another sign and a number, says which rows are clicks."""
@@ -126,7 +124,7 @@ class Guesser:
         wanted += f"; of two values: {', '.join(pairs[:5])}{' ...' * (len(pairs) > 5)}" if pairs else ""
         return (NotToldError if is_label else NoLogError)(
             f"{self.events.path}: no column looks like the {role} ({wanted}); state it: --{role} COLUMN{stated}; the columns are "
-            f"{', '.join(self.left)}{taken}{objects}.{'' if is_label else self._otherwise()}",
+            f"{first_of(self.left, LISTED)}{taken}{objects}.{'' if is_label else self._otherwise()}",
             f"--{role}",
         )
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.schema import TimeSpec
 from lmctr.data.logs.times import seconds_of
 from lmctr.statistics import STATISTIC_SETS
+from lmctr.utils.arrow import is_number, is_text
 
 from .base import Guesser, told_after
 from .found import Ask, LogGuess, NoLogError, NotToldError

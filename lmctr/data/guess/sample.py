@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.logs.times import formats_of_texts, iso_times
 from lmctr.data.reading import checked_file, delimiter_of, list_columns, no_header_hint, parquet_files
 from lmctr.data.tables.reading import MISSING_WORDS, stream_file
+from lmctr.utils.arrow import is_number, is_text
 
 __all__ = ["ROLES", "FileSample", "is_called_label", "sample_file", "words_of"]
 

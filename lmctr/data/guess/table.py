@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lmctr.data.logs.columns import is_number, is_text
+from lmctr.utils.arrow import is_number, is_text
 
 from .base import Guesser, told_after
 from .found import Ask, Guess, LogGuess, NoLogError

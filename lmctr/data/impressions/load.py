@@ -47,6 +47,7 @@ from lmctr.data.schemas import ColumnName, InfoKeys, SchemaWording, info_values,
 from lmctr.data.tables.load import TableSplit, default_fields, with_note, without_row_numbers
 from lmctr.data.tables.source import file_fingerprint
 from lmctr.utils.files import read_yaml
+from lmctr.utils.suggest import no_column
 from lmctr.utils.values import Values, read_values
 
 _BLOCK = 4096
@@ -182,7 +183,7 @@ def _sorted(table: pa.Table, roles: ImpressionColumns, source: str) -> _Sorted:
     named = {role: getattr(spec, "column", spec) for role, spec in roles if spec is not None}
     for role, name in named.items():
         if name not in table.column_names:
-            raise ValueError(f"{source}: no column {name!r} ({role}); it has {', '.join(table.column_names)}.")
+            raise ValueError(f"{source}: the {role}: {no_column(name, table.column_names)}.")
     for name in dict.fromkeys(named.values()):
         columns.whole_column(table[name], name, source)  # with its rows as they stand in the file
     codes, _ = columns.encode_ids(table[roles.impression], roles.impression, source)
@@ -222,9 +223,7 @@ def _fields(rows: _Sorted, keys: ImpressionSchema, where: str) -> tuple[list[dic
     alike |= {} if roles.time is None else {roles.time.column: "the time"}
     for name in (*alike, *sorted(_read_by(ads))):
         if name not in rows.table.column_names:
-            raise ValueError(
-                f"{where}: {rows.source} has no column {name!r}; it has {', '.join(rows.table.column_names)}."
-            )
+            raise ValueError(f"{where}: {rows.source} has {no_column(name, rows.table.column_names)}.")
     for name, what in alike.items():
         if (row := rows.differing(name)) is not None:
             values = [rows.table[name][place].as_py() for place in (row - 1, row)]

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.rows import MAX_SECONDS
 
 
@@ -22,18 +23,8 @@ def place(source: str | None, column: str) -> str:
     return f"{source}, column {column!r}" if source else f"column {column!r}"
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values of this type are text."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Units of unix times."""
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether values of this type are whole or floating numbers."""
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def nulls(array: pa.Array) -> np.ndarray:

@@ -24,6 +24,7 @@ from lmctr.data import hf_datasets
 from lmctr.data.reading import check_columns
 from lmctr.utils.files import replacing, write_json
 from lmctr.utils.ragged import blocks, offsets_from_lengths, ragged_arange, ragged_searchsorted
+from lmctr.utils.suggest import first_listed
 
 from . import columns
 
@@ -156,7 +157,7 @@ class InteractionLog:
             raise ValueError(f"InteractionLog.offsets: expected values that rise from 0 to the {num_events} events.")
         if "item_id" not in self.catalogue.column_names:
             raise ValueError(
-                f"InteractionLog.catalogue: no column 'item_id'; its columns are {self.catalogue.column_names}."
+                f"InteractionLog.catalogue: no column 'item_id'; its columns are {first_listed(self.catalogue.column_names)}."
             )
         if self.users is not None and self.users.num_rows != len(self.user_ids):
             raise ValueError(

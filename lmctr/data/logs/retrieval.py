@@ -16,11 +16,12 @@ import pyarrow as pa
 import scipy.sparse as sp
 from numpy.lib.format import open_memmap
 
+from lmctr.utils.arrow import is_text
 from lmctr.utils.files import write_json
 from lmctr.utils.progress import Work
 from lmctr.utils.ragged import offsets_from_lengths
+from lmctr.utils.suggest import LISTED, first_of
 
-from .columns import is_text
 from .log import InteractionLog
 from .text_encoders import TextRetriever, Vectors, cached_vectors
 
@@ -376,7 +377,7 @@ def _catalogue_texts(catalogue: pa.Table) -> list[str]:
             columns.append(catalogue.column(column.name).to_pylist())
     if not columns:
         raise ValueError(
-            f"the catalogue has no text column (its columns: {', '.join(catalogue.column_names)}); give item_texts"
+            f"the catalogue has no text column (its columns: {first_of(catalogue.column_names, LISTED)}); give item_texts"
         )
     joined = []
     for row in zip(*columns):

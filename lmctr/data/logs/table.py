@@ -46,6 +46,7 @@ import pyarrow.compute as pc
 
 from lmctr.data.reading import ID, check_columns, read_table
 from lmctr.data.schemas import info_values
+from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.measure import release_memory
 
 from . import columns
@@ -333,7 +334,7 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
                 f"{place}: the column has the type {array.type}, and the label rule compares it with {wanted!r}."
             ) from None
         return pc.if_else(pc.is_null(array), pa.scalar(None, pa.bool_()), chosen)
-    if not columns.is_number(array.type):
+    if not is_number(array.type):
         raise ValueError(
             f"{place}: the rule {spec.describe()!r} compares numbers, and the column has the type {array.type}."
         )
@@ -342,7 +343,7 @@ def follows(array: pa.Array, spec: LabelSpec, place: str) -> pa.BooleanArray:
 
 def _rule_of_words(array: pa.Array, spec: LabelSpec) -> str:
     """The rule to write for a label of two words, one of which says yes."""
-    found = pc.unique(array.drop_null()).to_pylist() if columns.is_text(array.type) else []
+    found = pc.unique(array.drop_null()).to_pylist() if is_text(array.type) else []
     chosen = [word for word in found if str(word).strip().lower() in POSITIVE_WORDS]
     if len(found) != 2 or len(chosen) != 1:
         return ""
@@ -354,7 +355,7 @@ def _graded(table: pa.Table, name: str | None, source: str) -> pa.Array | None:
         return None
     array = columns.as_arrow(table[name], name, source)
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    if columns.is_text(array.type):  # a text file writes a missing value as an empty one
+    if is_text(array.type):  # a text file writes a missing value as an empty one
         array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
     return columns.text_numbers(array, name, source, "Graded feedback is a number, or empty where unknown.")
 
@@ -378,7 +379,7 @@ def _feedback(values: Any, spec: CodeSpec, source: str) -> tuple[np.ndarray, tup
         codes, known = columns.to_codes(array, spec.column, source, known, np.int8)
         return codes, ("unknown", *known[1:])
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    if not columns.is_text(array.type):
+    if not is_text(array.type):
         raise ValueError(
             f"{columns.place(source, spec.column)}: feedback of type {array.type} is not accepted; pass names or integer codes."
         )

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lmctr.utils.arrow import is_number, is_text
+
 from . import columns
 from .schema import TimeSpec
 
@@ -70,7 +72,7 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
     """
     array = given = columns.whole_column(values, spec.column, source)
     place = columns.place(source, spec.column)
-    if columns.is_text(array.type) or (spec.format is not None and pa.types.is_integer(array.type)):  # 20240301
+    if is_text(array.type) or (spec.format is not None and pa.types.is_integer(array.type)):  # 20240301
         array = _of_texts(array, spec, source, place)
     elif spec.format is not None and not (pa.types.is_temporal(array.type) and spec.format.startswith("%Y-%m-%d")):
         # A reader takes ISO times for times by itself, and so does a format of that order.
@@ -87,7 +89,7 @@ def seconds_of(values: Any, spec: TimeSpec, source: str) -> np.ndarray:
             array = pc.assume_timezone(array, spec.timezone, ambiguous="earliest", nonexistent="earliest")
         except pa.ArrowInvalid as error:
             raise ValueError(f"{place}: timezone {spec.timezone!r}: {error}") from None
-    if columns.is_number(array.type) and len(array):
+    if is_number(array.type) and len(array):
         _refuse_finer_unit(array, spec, place)
     seconds = columns.to_seconds(array, spec.column, source, spec.unit)
     if spec.unit != "s" and len(seconds) and abs(seconds).max() < 31 * 86_400:

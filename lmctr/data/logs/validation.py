@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.leaks import Finding, future_attribute, row_hashes, settle, telling_fields, times_in_another_unit
+from lmctr.utils.arrow import is_number
 
-from .columns import is_number
 from .log import InteractionLog
 from .splits import Splits
 

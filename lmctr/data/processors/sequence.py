@@ -29,7 +29,7 @@ from lmctr.statistics import StatisticsReader
 from lmctr.utils.parquet import read_parquet
 from lmctr.utils.ragged import blocks
 from lmctr.utils.rows import check_list, plain_id, whole_seconds
-from lmctr.utils.suggest import did_you_mean, refuse_unknown, unknown_key_message
+from lmctr.utils.suggest import did_you_mean, first_listed, refuse_unknown, unknown_key_message
 
 from .given_statistics import GivenStatistics
 
@@ -694,7 +694,7 @@ def _text(value: Any) -> str | None:
 
 def _entry(user: Mapping[str, Any], name: str, row: int) -> Any:
     if name not in user:
-        raise ValueError(f"users: row {row} lacks the feature {name!r}; it has {sorted(user)}.")
+        raise ValueError(f"users: row {row} lacks the feature {name!r}; it has {first_listed(sorted(user))}.")
     return user[name]
 
 

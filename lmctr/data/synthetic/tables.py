@@ -33,7 +33,7 @@ from lmctr.data.features.columns import Rows
 from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS
 from lmctr.data.tables.source import Piece, TableSource
-from lmctr.utils.suggest import first_quoted
+from lmctr.utils.suggest import first_listed, first_quoted
 
 from .generator import Settings, auc, sigmoid
 
@@ -412,7 +412,7 @@ def _stream(
     wanted = known[:-1] if columns is None else list(columns)
     missing = [name for name in wanted if name not in known]
     if missing:
-        raise ValueError(f"synthetic_table: no column {first_quoted(missing)}; the columns are {known}.")
+        raise ValueError(f"synthetic_table: no column {first_quoted(missing)}; the columns are {first_listed(known)}.")
     for block, first, last in _blocks(start, stop):
         values, numbers, uniform, effects = _block(model, seed, block, slice(first, last))
         probability = sigmoid(effects.sum(axis=0) + model.bias)

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.logs.columns import is_text, nulls, place
+from lmctr.data.logs.columns import nulls, place
 from lmctr.data.logs.schema import Label, LabelSpec
 from lmctr.data.logs.table import follows
 from lmctr.data.schemas import SchemaWording
+from lmctr.utils.arrow import is_text
 from lmctr.utils.values import Values, read_values
 
 from .source import Piece

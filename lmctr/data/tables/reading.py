@@ -20,7 +20,6 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from lmctr.data.features.columns import Rows
-from lmctr.data.logs.columns import is_number, is_text
 from lmctr.data.reading import (
     check_columns,
     check_same_types,
@@ -33,6 +32,7 @@ from lmctr.data.reading import (
     printable,
     refuse_deep,
 )
+from lmctr.utils.arrow import is_number, is_text
 from lmctr.utils.files import parse_json
 
 from .arrays import array_of

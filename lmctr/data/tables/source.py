@@ -18,7 +18,7 @@ from lmctr.data.logs.log import DatasetInfo
 from lmctr.data.logs.splits import PARTS, check_fractions, time_cut
 from lmctr.statistics import StatisticsReader
 from lmctr.utils.progress import over
-from lmctr.utils.suggest import first_quoted
+from lmctr.utils.suggest import first_listed, first_quoted
 
 from .arrays import array_of
 from .reading import stream_file
@@ -317,7 +317,7 @@ def _tables(data: Any, columns: Mapping[str, str] | None) -> Iterator[pa.Table |
 def _check_names(found: Sequence[str], wanted: Iterable[str]) -> None:
     missing = [name for name in wanted if name not in found]
     if missing:
-        raise ValueError(f"data: no column {first_quoted(missing)}; the columns are {list(found)}.")
+        raise ValueError(f"data: no column {first_quoted(missing)}; the columns are {first_listed(found)}.")
 
 
 def _check_columns(names: Sequence[str], columns: Mapping[str, str] | None) -> None:
@@ -359,7 +359,7 @@ def _from_dicts(data: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | 
         missing = [name for name in names if name not in row]
         if missing:
             raise ValueError(
-                f"row {number}: no column {first_quoted(missing)}; pass None (in JSON null) for a missing value. It has {list(row)}."
+                f"row {number}: no column {first_quoted(missing)}; pass None (in JSON null) for a missing value. It has {first_listed(row)}."
             )
     return pa.table({name: array_of([row[name] for row in data], name, (columns or {}).get(name)) for name in names})
 

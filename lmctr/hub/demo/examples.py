@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from lmctr.data.batches.text import feedback_codes
-from lmctr.data.logs.columns import is_text
 from lmctr.data.logs.log import InteractionLog
 from lmctr.hub.examples import example_rows
 from lmctr.runs.answers import load_item_statistics
 from lmctr.runs.folder import RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.recipe import load_recipe
+from lmctr.utils.arrow import is_text
 from lmctr.utils.files import read_json
 
 EXAMPLES_FILE = "demo_examples.json"

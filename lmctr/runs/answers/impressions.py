@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from lmctr.data.features.transform import add_counts
 from lmctr.data.features.unknown import merged_examples
-from lmctr.utils.suggest import first_quoted
+from lmctr.utils.suggest import first_listed, first_quoted
 
 from .base import Answers, Request, Row, grid_batches
 from .requests import impression_request
@@ -44,6 +44,6 @@ def _completed(row: dict[str, Any], columns: dict[str, str], what: str) -> dict[
     missing = [column for column in columns if column not in row]
     if missing:
         raise ValueError(
-            f"{what}: no {first_quoted(missing)}; give every column of {', '.join(columns)} (null is a missing value)"
+            f"{what}: no {first_quoted(missing)}; give every column of {first_listed(columns)} (null is a missing value)"
         )
     return {column: row[column] for column in columns}

@@ -31,6 +31,7 @@ from lmctr.runs.folder import LOG_STATISTICS, RECIPE, RunFolder
 from lmctr.runs.inputs import input_of
 from lmctr.runs.inputs.base import InputKind, RunContext
 from lmctr.runs.recipe import load_recipe
+from lmctr.utils.arrow import is_text
 from lmctr.utils.files import parse_json
 from lmctr.utils.suggest import first_quoted
 
@@ -261,7 +262,7 @@ class JoinedRows:
         def ids_of(array: pa.Array, name: str, known: pa.DataType) -> pa.Array:
             """As the log's own reader takes them; whole numbers where the log's are, however they are written."""
             columns.encode_ids(array, name, source)
-            if not columns.is_text(array.type):
+            if not is_text(array.type):
                 return array
             if pa.types.is_integer(known):
                 array = pc.replace_substring_regex(array, _WHOLE_ID, r"\1\2")

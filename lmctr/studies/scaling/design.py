@@ -16,6 +16,7 @@ from lmctr.scaling.fits import ScalingFit
 from lmctr.studies.scaling.options import DesignOptions, check_sizes_x
 from lmctr.studies.scaling.tables import compact, flops_text, parse_sizes, result_folder, save_results, sizes_text
 from lmctr.utils.files import check_file, read_json
+from lmctr.utils.suggest import LISTED, first_of
 from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table, write_csv
 
 
@@ -233,7 +234,7 @@ def read_costs(path: str | Path, extrapolate: bool = False) -> CostCurve:
         cost = "machines" if "machines" in head else "cost"
         if cost not in head or not {"sizes", "flops"} & {*head}:
             raise ValueError(
-                f"{path}: costs need a column sizes or flops, and one machines or cost; its columns: {', '.join(head)}"
+                f"{path}: costs need a column sizes or flops, and one machines or cost; its columns: {first_of(head, LISTED)}"
             )
         text, numbers = (["sizes"], [cost]) if "sizes" in head else ([], ["flops", cost])
         rows = read_csv(path, text, positive=numbers)

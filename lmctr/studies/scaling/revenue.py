@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,8 @@ from lmctr.analysis.plots_scaling import plot_revenue
 from lmctr.scaling.revenue import RevenueFit, compare_metrics
 from lmctr.studies.scaling.options import RevenueOptions
 from lmctr.studies.scaling.tables import result_folder, save_results
-from lmctr.utils.tables import markdown_table, read_cells, read_csv, text_table
+from lmctr.utils.suggest import LISTED, first_of
+from lmctr.utils.tables import cell_number, markdown_table, read_cells, read_csv, text_table
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _number_columns(path: str, revenue: str) -> tuple[list[str], dict[str, int]]
     columns, rows = read_cells(path)
     found, left_out = [], {}
     for name in columns:
-        wrong = [line for line, row in rows if not _is_number(row[name])]
+        wrong = [line for line, row in rows if cell_number(row[name]) is None]
         if name != revenue and not wrong:
             found.append(name)
         elif name != revenue and len(wrong) < len(rows):
@@ -107,13 +107,6 @@ def _number_columns(path: str, revenue: str) -> tuple[list[str], dict[str, int]]
     if not found:
         cells = "".join(f"; {name} has none in line {line}" for name, line in left_out.items())
         raise ValueError(
-            f"{path} has no column of numbers besides {revenue!r}; its columns: {', '.join(columns)}{cells}"
+            f"{path} has no column of numbers besides {revenue!r}; its columns: {first_of(columns, LISTED)}{cells}"
         )
     return found, left_out
-
-
-def _is_number(text: str | None) -> bool:
-    try:
-        return math.isfinite(float(text or ""))
-    except ValueError:
-        return False
