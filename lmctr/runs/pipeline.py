@@ -16,6 +16,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from lmctr.auto import AutoModelForCTR
 from lmctr.models.common.base import evaluation_copy
+from lmctr.utils.rows import is_table, plain_row, rows_of_table
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,9 @@ class ClickPredictionPipeline(Pipeline):
     """Scores requests or rows by a model of any family and its processor.
 
     Inputs are those of `lmctr predict`: a request of a history and candidates (text and sequence families), a user and ads (retrieval
-    families), or a row of a table as a dict of columns (tabular families). One dict gives one answer; a list a list; tables also come
-    as a pandas DataFrame, a pyarrow Table or a `datasets` Dataset; an iterator gives an iterator, which reads on as it is read.
+    families), or a row of a table as a dict of columns (tabular families). One dict gives one answer; a list a list, as do several rows as
+    a `datasets` Dataset or a part of one (`data[:5]`, a dict of lists), a pyarrow Table or a pandas DataFrame; an iterator gives an
+    iterator, which reads on as it is read.
 
     A row, a target or a candidate is answered by `{"score": p, "logit": l}` with p = sigmoid(l), where the model was trained on clicks
     the probability of one; a request of `candidates` (`ads`) by a list of them. Of several tasks, score and logit are dicts by task.
@@ -108,13 +110,16 @@ class ClickPredictionPipeline(Pipeline):
             raise ValueError(f"batch_size: got {batch_size}, accepted: an integer from 1")
         settings = {"batch_size": batch_size, **self._forward_params}
         settings |= self._sanitize_parameters(**kwargs)[1]
+        several_rows = is_table(inputs)
+        if several_rows and isinstance(inputs, Mapping) and self._kind == "table":  # a row may have nothing but lists
+            several_rows = any(field.kind != "list" for field in self.processor.fields)
         if hasattr(inputs, "with_format"):  # of the package datasets
             inputs = inputs.with_format(None)
-            if self._kind != "table":  # a request has None for what another one says
-                rows = ({key: value for key, value in row.items() if value is not None} for row in inputs)
-                inputs = list(rows) if hasattr(inputs, "__len__") else rows
-            elif not hasattr(inputs, "__len__"):  # a stream of rows
+            if not hasattr(inputs, "__len__"):
                 inputs = iter(inputs)
+        if several_rows and self._kind != "table":  # a request has None for what another one says
+            rows = ({key: own for key, own in row.items() if own is not None} for row in rows_of_table(inputs))
+            inputs = rows if isinstance(inputs, Iterator) else list(rows)
         if isinstance(inputs, torch.utils.data.Dataset) and hasattr(
             inputs, "__len__"
         ):  # transformers' KeyDataset, for one
@@ -126,8 +131,8 @@ class ClickPredictionPipeline(Pipeline):
             # One for the whole call: a history that goes on from the request before is encoded once.
             parts = self._retriever, settings["batch_size"], settings.pop("max_tokens", None), self._items
             settings = {"answers": answers_for(evaluation_copy(self.model), self.processor, *parts)}
-        elif not isinstance(inputs, several):
-            return self.run_single(inputs, {}, settings, {})  # a table
+        elif several_rows if isinstance(inputs, Mapping) else not isinstance(inputs, several):
+            return self.run_single(inputs, {}, settings, {})
         if isinstance(inputs, Mapping):
             return self.run_single([inputs], {}, settings, {})[0]
         found = self._stream(iter(inputs), settings)
@@ -155,7 +160,7 @@ class ClickPredictionPipeline(Pipeline):
                 logger.warning(warning)
             logits = table_logits(evaluation_copy(self.model), inputs, settings["batch_size"])
             return {"scored": [({"single": True}, logits[place : place + 1]) for place in range(len(logits))]}
-        return {"scored": list(answers.scored((f"inputs[{n}]", row) for n, row in enumerate(rows, first)))}
+        return {"scored": list(answers.scored((f"inputs[{n}]", plain_row(row)) for n, row in enumerate(rows, first)))}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> list[Any]:
         tasks = getattr(self.processor, "tasks", ("label",))

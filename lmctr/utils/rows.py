@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time as clock
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -30,6 +30,50 @@ def check_list(value: Any, where: str, holds: str) -> None:
 def unformatted(value: Any) -> Any:
     """A tensor or array as plain values, as a `datasets.Dataset` has them without a format; other values as they are."""
     return value.tolist() if hasattr(value, "tolist") and hasattr(value, "ndim") else value
+
+
+def is_column(value: Any) -> bool:
+    """Whether a value of a dict is a list or array: the cells of a column, or those of one cell."""
+    is_plain = isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__len__")
+    return not is_plain and getattr(value, "ndim", 1) > 0
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value is a `datasets` data set, a pyarrow Table, a pandas DataFrame or a dict of nothing but lists and arrays."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(map(is_column, value.values()))
+    return hasattr(value, "with_format") or hasattr(value, "to_pylist") or hasattr(value, "itertuples")
+
+
+def rows_of_table(table: Any) -> Iterable[Any]:
+    """The rows of what `is_table`, as dicts. Raises `ValueError` for columns that differ in length."""
+    if hasattr(table, "to_pylist"):
+        return table.to_pylist()
+    if hasattr(table, "itertuples"):
+        return table.to_dict("records")
+    if not isinstance(table, Mapping):
+        return table
+    lengths = {name: len(values) for name, values in table.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the columns differ in length: {lengths}")
+    return [dict(zip(table, row)) for row in zip(*table.values())]
+
+
+def plain_row(row: Any) -> Any:
+    """A row of a `datasets.Dataset` with a format (torch, numpy, arrow, pandas) as it is without one: a dict of plain values, at any depth. What is
+    no such row stays as it is."""
+    if not isinstance(row, Mapping) and is_table(row) and len(row) == 1:
+        (row,) = rows_of_table(row)
+    if not (isinstance(row, Mapping) and any(hasattr(value, "ndim") for value in row.values())):
+        return row
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(own) for key, own in value.items()}
+        value = unformatted(value)
+        return [plain(own) for own in value] if isinstance(value, (list, tuple)) else value
+
+    return plain(row)
 
 
 def whole_seconds(value: Any, where: str) -> int:

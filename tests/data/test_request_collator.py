@@ -70,7 +70,7 @@ def test_batches_of_a_data_set_are_those_of_the_processor(kind, tmp_path):
     (model, processor), rows = (text_model(), text_rows()) if kind == "text" else (event_model(), event_rows())
     collator = RequestCollator(processor)
     data = Dataset.from_list(rows)
-    for given in (rows, *(list(data.with_format(name)) for name in (None, "torch", "numpy"))):
+    for given in (rows, *(list(data.with_format(name)) for name in (None, "torch", "numpy", "arrow", "pandas"))):
         with torch.no_grad():
             found = model.eval()(**collator(given)).loss
         torch.testing.assert_close(found, loss_of(model, processor, rows, kind))
@@ -102,8 +102,9 @@ def test_rows_of_a_table_with_weights():
     batch = RequestCollator(processor)(rows[:3])
     expected = processor(rows[:3])
     assert torch.equal(batch["input_ids"], expected["input_ids"])
-    formatted = RequestCollator(processor)(list(Dataset.from_list(rows[:3]).with_format("torch")))
-    assert all(torch.equal(formatted[name], values) for name, values in batch.items())
+    for name in ("torch", "arrow"):
+        formatted = RequestCollator(processor)(list(Dataset.from_list(rows[:3]).with_format(name)))
+        assert all(torch.equal(formatted[name], values) for name, values in batch.items())
     assert torch.equal(batch["numeric_values"], expected["numeric_values"])
     assert batch["labels"].tolist() == [0, 1, 0]
     assert batch["sample_weight"].tolist() == [1, 2, 3]
@@ -130,6 +131,8 @@ def test_what_is_refused():
         given = [row | ({"sample_weight": 2.0} if row in weighted else {}) for row in rows]
         with pytest.raises(ValueError, match=rf"row {len(weighted) % 2} of the batch has no 'sample_weight'"):
             collator(given)
+    with pytest.raises(ValueError, match="row 0 of the batch: expected a dict, got str 'labels'; give a list of rows"):
+        collator(left[:2])
     with pytest.raises(ValueError, match="int reads no requests; accepted: one of a text, sequence or tabular family"):
         RequestCollator(3)
 

@@ -49,6 +49,8 @@ def test_rows_of_tables(folder, tabular, tmp_path):
         tuple(ROWS),
         iter(ROWS),
         pa.table(columns),
+        columns,
+        Dataset.from_dict(columns).with_format("torch")[:3],
         Dataset.from_dict(columns),
         Dataset.from_dict(columns).with_format("torch"),
         stream,
@@ -62,6 +64,14 @@ def test_rows_of_tables(folder, tabular, tmp_path):
     pipe.save_pretrained(tmp_path)
     again = pipeline("click-prediction", model=str(tmp_path), device="cpu")
     assert again(ROWS) == pipe(ROWS)
+
+
+def test_a_row_of_nothing_but_lists_is_one_row():
+    processor = lmctr.TabularFeatureProcessor([{"name": "tags", "type": "multi_value"}])
+    processor.fit([{"tags": [f"t{number % 5}", "x"], "label": number % 2} for number in range(20)])
+    model = lmctr.DNNForCTR(lmctr.DNNConfig(**processor.model_config_values()))
+    pipe = pipeline("click-prediction", model=model, processor=processor, device="cpu")
+    assert pipe({"tags": ["t1", "t2"]}) == pipe([{"tags": ["t1", "t2"]}])[0]
 
 
 def test_a_task_without_a_model_asks_for_one():
@@ -211,8 +221,14 @@ def test_requests_of_texts_from_a_folder(tmp_path):
     data = Dataset.from_dict(
         {key: [row.get(key) for row in requests] for key in ("history", "candidates", "target", "time")}
     )
-    for given in (data, data.with_format("torch"), data.with_format("numpy"), data.to_iterable_dataset()):
+    formats = [data, *(data.with_format(name) for name in ("torch", "numpy", "arrow", "pandas"))]
+    for given in (*formats, *(data[:2] for data in formats), data.to_iterable_dataset()):
         assert list(pipe(given, max_tokens=512)) == [several, one]
+    for name in ("torch", "arrow", "pandas"):
+        rows = [*Dataset.from_list([requests[0]] * 2).with_format(name)]
+        assert pipe(rows) == pipe([requests[0]] * 2)
+    with pytest.raises(ValueError, match=r"the columns differ in length: \{'history': 2, 'target': 1, 'time': 2\}"):
+        pipe({"history": [history, history], "target": ["Casino"], "time": [30, 30]})
     keyed = Dataset.from_dict({"request": [requests[0]] * 2})
     assert pipe(KeyDataset(keyed, "request")) == pipe([requests[0]] * 2)
     assert isinstance(pipe, lmctr.ClickPredictionPipeline)

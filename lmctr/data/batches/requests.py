@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmctr.utils.rows import unformatted
+from lmctr.utils.rows import plain_row
 from lmctr.utils.suggest import LISTED, first_of
 
 _KEPT = ("text", "item")  # of behaviours and targets also where they are None
@@ -46,7 +46,12 @@ class RequestCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """The tensors of a batch, with `labels` (B,), and `sample_weight` (B,) where rows have one."""
-        rows = [_without_format(row) for row in rows]
+        rows = [plain_row(row) for row in rows]
+        for place, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                raise ValueError(
+                    f"row {place} of the batch: expected a dict, got {type(row).__name__} {row!r:.80}; give a list of rows"
+                )
         if self.kind == "table":
             batch = dict(self.processor(list(rows), return_tensors="pt", return_labels=True))
         else:
@@ -83,20 +88,6 @@ class RequestCollator:
         return found | {"candidates": [[target] for target in targets]}
 
 
-def _without_format(row: Any) -> Any:
-    """A row of a data set with a format (torch, numpy) as it is without one: plain values, at any depth."""
-    if not (isinstance(row, Mapping) and any(hasattr(value, "ndim") for value in row.values())):
-        return row
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: plain(own) for key, own in value.items()}
-        value = unformatted(value)
-        return [plain(own) for own in value] if isinstance(value, (list, tuple)) else value
-
-    return plain(row)
-
-
 def _number(label: Any, place: int) -> float:
     try:
         return float(label)
@@ -107,12 +98,11 @@ def _number(label: Any, place: int) -> float:
 def _of(row: Any, place: int, *names: str) -> Any:
     """The value of a key that a row must have."""
     for name in names:
-        if isinstance(row, Mapping) and row.get(name) is not None:
+        if row.get(name) is not None:
             return row[name]
-    is_row = isinstance(row, Mapping)
-    given = first_of([key for key, value in row.items() if value is not None], LISTED) if is_row else f"{row!r:.200}"
+    given = first_of([key for key, value in row.items() if value is not None], LISTED)
     hint = ""
-    if is_row and not {"history", "target", "time"} & set(row):
+    if not {"history", "target", "time"} & set(row):
         hint = "; transformers' Trainer leaves out what the model's forward does not take: set remove_unused_columns=False"
     raise ValueError(f"row {place} of the batch has no {names[0]!r}; it has {given}{hint}")
 

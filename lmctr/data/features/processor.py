@@ -40,6 +40,7 @@ from transformers.utils import TensorType
 from lmctr.data.tables.reading import names_in_file
 from lmctr.data.tables.source import TableSource, rows_of, watched
 from lmctr.statistics import StatisticsReader
+from lmctr.utils.rows import is_column
 from lmctr.utils.suggest import unknown_key_message
 
 from .columns import Rows
@@ -345,7 +346,7 @@ class TabularFeatureProcessor(FittedExtractor):
             ValueError: no rows, a missing column, a value that does not fit its field; names column and row.
         """
         self._require_fitted()
-        if isinstance(rows, Mapping) and rows and not any(_is_column(value) for value in rows.values()):
+        if isinstance(rows, Mapping) and rows and not any(map(is_column, rows.values())):
             raise ValueError("rows: got one dict of single values; pass a list of rows ([row]), or a dict of columns.")
         if return_labels and self.label is None:
             raise ValueError("return_labels=True: this processor has no label column.")
@@ -593,10 +594,6 @@ def checked_labels(label: str | None, extra: Sequence[str] | None) -> list[str] 
             f"extra_labels={extra!r}; accepted: a list of columns beside the label {label!r}, all different."
         )
     return list(extra)
-
-
-def _is_column(value: Any) -> bool:
-    return isinstance(value, (list, tuple, np.ndarray)) or hasattr(value, "type")
 
 
 def column_names(source: Any) -> list[str] | None:
