@@ -48,6 +48,7 @@ from .statistics_tower import check_statistics
 __all__ = ["CTRSinkForCTR", "CTRSinkModel", "CTRSinkPreTrainedModel"]
 
 POOLINGS = ("all", "sinks")
+_NO_PROMPTS = ". PEFT's prompt and prefix tuning are not taken; LoRA and other adapters of layers are (lmctr.training.lora.add_lora)"
 _QUANTIZATION_FLAGS = ("is_quantized", "quantization_method", "hf_quantizer", "is_loaded_in_4bit", "is_loaded_in_8bit")
 
 
@@ -303,8 +304,10 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
         """
         if kwargs.pop("inputs_embeds", None) is not None:  # PEFT gives None
             raise ValueError(
-                "inputs_embeds is not taken: [SINK]s are embedded among the words; give input_ids and sink_buckets"
+                f"inputs_embeds is not taken: [SINK]s are embedded among the words; give input_ids and sink_buckets{_NO_PROMPTS}"
             )
+        if kwargs.get("past_key_values") is not None and position_ids is None:
+            raise ValueError(f"past_key_values needs position_ids and a mask of all positions; give them{_NO_PROMPTS}")
         for name in kwargs:  # backbones leave out silently what they do not know
             if name not in self._options:
                 raise TypeError(f"forward() got an unexpected keyword argument {name!r}")

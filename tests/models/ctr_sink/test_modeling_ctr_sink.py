@@ -197,6 +197,17 @@ def test_wrappers_of_peft_for_a_task(task_type):
     assert len(output.hidden_states) > 1
 
 
+@pytest.mark.parametrize("kind", ["bert", "qwen2"])
+def test_prompts_of_peft_are_refused(kind):
+    from peft import PrefixTuningConfig, PromptTuningConfig, get_peft_model
+
+    for config, named in ((PromptTuningConfig, "inputs_embeds"), (PrefixTuningConfig, "past_key_values")):
+        model = model_of(kind)
+        tuned = get_peft_model(model, config(num_virtual_tokens=4, task_type="FEATURE_EXTRACTION"))
+        with pytest.raises(ValueError, match=rf"{named} .* PEFT's prompt and prefix tuning are not taken; LoRA and"):
+            tuned(**batch_of(model.config))
+
+
 def test_what_the_backbone_would_take_but_sinks_cannot(tmp_path):
     model = CTRSinkForCTR(sink_config())
     batch = batch_of(model.config)
