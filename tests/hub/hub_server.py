@@ -55,7 +55,7 @@ class HubServer:
 
 
 def client(hub_url, tmp_path, *command, token="hf_writer", fresh=False):
-    """Python with some words, in a process of its own whose Hub is the one at `hub_url`; `fresh`: with nothing imported yet."""
+    """Python with some words, in a process of its own in the folder `tmp_path` whose Hub is the one at `hub_url`; `fresh`: with nothing imported yet."""
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub_url,
@@ -70,8 +70,9 @@ def client(hub_url, tmp_path, *command, token="hf_writer", fresh=False):
     environment.pop("HF_HUB_OFFLINE", None)
     environment.pop("TRANSFORMERS_OFFLINE", None)
     if fresh:
-        return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
-    return warm.run(*command, environment=environment, check=False)
+        options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+        return subprocess.run([sys.executable, *command], **options)
+    return warm.run(*command, environment=environment, folder=tmp_path, check=False)
 
 
 class _Handler(BaseHTTPRequestHandler):
