@@ -38,7 +38,7 @@ def register_family(family: Family) -> None:
         family: its row. `module=__name__` says that its classes stand in the module that calls.
 
     Raises:
-        ValueError: its name or its class names are taken.
+        ValueError: no `Family`, or one whose name or class names are taken.
         ImportError, AttributeError: its module, or a class of it, is not there.
 
     Example:
@@ -47,6 +47,8 @@ def register_family(family: Family) -> None:
     >>> lmctr.register_family(lmctr.Family("fnn", "FNN", "tabular", "an MLP on factors", "Zhang et al.: ... https://...", module=__name__))
     ```
     """
+    if not isinstance(family, Family):
+        raise ValueError(f"family: got {type(family).__name__} {family!r:.80}; accepted: a lmctr.Family")
     add_family(family)
     try:
         _register(family)

@@ -206,6 +206,7 @@ def test_a_registered_family_of_sequences_trains_and_serves(tmp_path):
         ({"model_type": "deepfm"}, "'deepfm' .DeepFM. is in the table already"),
         ({"stem": "DeepFM"}, "'deepfm' .DeepFM. is in the table already"),
         ({"input": "tables"}, "input is 'tables', accepted: text, tabular, sequence, impressions"),
+        ({"input": ["text"]}, r"input is \['text'\], accepted: text, tabular, sequence, impressions"),
     ],
 )
 def test_rows_that_cannot_join(changes, message):
@@ -213,6 +214,8 @@ def test_rows_that_cannot_join(changes, message):
     before = families()
     with pytest.raises(ValueError, match=message):
         lmctr.register_family(Family(**values | changes))
+    with pytest.raises(ValueError, match=r"family: got dict .*; accepted: a lmctr\.Family"):
+        lmctr.register_family(values)
     assert families() == before
 
 

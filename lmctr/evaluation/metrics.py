@@ -17,6 +17,8 @@ from scipy.special import expit
 from .errors import UndefinedMetricError
 from .ranking_metrics import RankingMetrics, ndcg, ordered_pair_accuracy, recall_at, revenue_ratio
 
+_MOST_BINS = 1_000_000
+
 __all__ = [
     "RankingMetrics",
     "UndefinedMetricError",
@@ -185,8 +187,8 @@ def _in_bins(
     sample_weight: ArrayLike | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Labels, probabilities, weights and the bin of each sample, see `expected_calibration_error`."""
-    if not isinstance(num_bins, (int, np.integer)) or num_bins < 1:
-        raise ValueError(f"num_bins must be an integer of at least 1, got {num_bins!r}")
+    if isinstance(num_bins, bool) or not isinstance(num_bins, (int, np.integer)) or not 1 <= num_bins <= _MOST_BINS:
+        raise ValueError(f"num_bins must be an integer from 1 to {_MOST_BINS:,}, got {num_bins!r}")
     if strategy not in ("uniform", "quantile"):
         raise ValueError(f"strategy must be 'uniform' or 'quantile', got {strategy!r}")
     labels, values, weight = _check_predictions(labels, probabilities, from_logits, sample_weight)

@@ -102,7 +102,7 @@ class Family:
     files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.input not in INPUTS:
+        if not isinstance(self.input, str) or self.input not in INPUTS:
             raise ValueError(f"family {self.model_type!r}: input is {self.input!r}, accepted: {', '.join(INPUTS)}")
         object.__setattr__(self, "title", self.title or self.stem)
         object.__setattr__(self, "scorer", self.scorer or INPUTS[self.input].scorer)

@@ -236,6 +236,11 @@ def test_lists_tensors_and_bfloat16_are_taken():
         ),
         (lambda: metrics.grouped_auc([0, 1], [0.1, 0.2], [1, np.nan]), "groups is NaN at row 1"),
         (lambda: metrics.expected_calibration_error([0, 1], [0.1, 0.2], num_bins=0), "num_bins must be an integer"),
+        (
+            lambda: metrics.expected_calibration_error([0, 1], [0.1, 0.2], True),
+            "integer from 1 to 1,000,000, got True",
+        ),
+        (lambda: metrics.calibration_curve([0, 1], [0.1, 0.2], 10**30), "num_bins must be an integer from 1 to 1,000"),
         (lambda: metrics.expected_calibration_error([0, 1], [0.1, 0.2], strategy="even"), "'uniform' or 'quantile'"),
     ],
 )
