@@ -222,6 +222,18 @@ class CTRModelTesterMixin:
             found, fresh = dict(loaded.named_parameters())[name], reference[name]
             assert found.std(correction=0) <= 3 * fresh.std(correction=0) + 1e-6, name
 
+    def test_a_pass_without_values(self):
+        """On the meta device, as accelerate's `init_empty_weights` has a model: the shapes of a pass."""
+        model = self.make_model()
+        batch = self.make_batch(model.config)
+        expected = model(**batch)
+        with torch.device("meta"):
+            empty = type(model)(model.config)
+        for mode in (True, False):
+            found = empty.train(mode)(**{name: values.to("meta") for name, values in batch.items()})
+            assert found.logits.shape == expected.logits.shape
+            assert found.loss.shape == expected.loss.shape
+
     def test_activation_checkpointing_gives_the_same_gradients(self):
         plain, checkpointed = self.make_model().train(), self.make_model().train()
         checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -101,8 +101,18 @@ def add_lora(model: nn.Module, settings: Mapping[str, Any]) -> PeftModel:
     return get_peft_model(model, config)
 
 
-def warn_of_frozen(model: nn.Module) -> None:
-    """Says which new modules of a model, beside adapters that were made by hand, are neither trained nor saved."""
+def check_adapters(model: nn.Module) -> None:
+    """Says which new modules of a model, beside adapters that were made by hand, are neither trained nor saved.
+
+    Raises:
+        ValueError: what is no adapter of layers but a prompt, or a prefix, of vectors ahead of the texts.
+    """
+    for config in model.peft_config.values():
+        if getattr(config, "is_prompt_learning", False):
+            raise ValueError(
+                f"model: {type(config).__name__} puts vectors ahead of a text, for which {type(plain_model(model)).__name__} has no place; "
+                "accepted: LoRA and other adapters of layers, see lmctr.training.lora.add_lora"
+            )
     adapter, frozen = getattr(model.base_model, "prefix", "lora_"), []
     own = {f".{name}": parameter for name, parameter in model.named_parameters() if adapter not in name}
     for part in getattr(plain_model(model), "peft_modules_to_save", ()):

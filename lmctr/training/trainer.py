@@ -140,9 +140,9 @@ class CTRTrainer(CheckpointUploads, Trainer):
                     f"embedding_optimizer={args.embedding_optimizer!r}, but {type(plain_model(model)).__name__} has no embedding table; use 'dense'"
                 )
         if train_dataset is not None and hasattr(model, "peft_config"):
-            from lmctr.training.lora import warn_of_frozen
+            from lmctr.training.lora import check_adapters
 
-            warn_of_frozen(model)
+            check_adapters(model)
         self.start_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
         self.stages = TwoStageCallback()
         self.average = None if args.ema_decay is None else WeightAverage(args.ema_decay)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from toy_training import make_model, make_trainer
 
 import lmctr
@@ -42,6 +42,14 @@ def test_adapters_by_hand_say_what_they_leave(tmp_path, monkeypatch, named, told
     make_trainer(tmp_path, model=get_peft_model(make_model(), config))
     assert len(heard) == (told is not None)
     assert told is None or told in heard[0]
+
+
+def test_prompts_ahead_of_the_text_are_refused(tmp_path):
+    model = get_peft_model(make_model(), PromptTuningConfig(num_virtual_tokens=2, task_type="SEQ_CLS"))
+    with pytest.raises(
+        ValueError, match=r"PromptTuningConfig puts vectors ahead .* CTRSinkForCTR has no place; accepted: LoRA"
+    ):
+        make_trainer(tmp_path, model=model)
 
 
 def test_checkpoints_and_merging_keep_the_scores(tmp_path):

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from lmctr.models.common.base import without_values
 from lmctr.models.common.relative_bias import causal_parts, distance_bucket, pair_rows
 from lmctr.models.common.sequence import time_bucket
 
@@ -133,8 +134,7 @@ def take_slots(
     own_start = starts.transpose(0, 1).gather(-1, scenarios.expand(blocks, -1, -1))
     kept = matches & (place >= own_start)
     counts = kept.sum(-1)
-    # An exported graph has room for every event: no size in it follows from values.
-    width = events if torch.compiler.is_exporting() else max(int(counts.max()), 1)
+    width = events if without_values(counts) else max(int(counts.max()), 1)
     rank = kept.cumsum(-1) - 1
     target = torch.where(kept, rank, width)  # the column `width` takes what is not kept
     index = place.new_zeros(blocks, rows, width + 1).scatter(-1, target, place.expand(blocks, rows, -1))[..., :width]

@@ -26,6 +26,11 @@ IGNORED_LABEL = -100
 """A row with this label counts nowhere: the collators use it for filler rows in distributed batches."""
 
 
+def without_values(tensor: torch.Tensor) -> bool:
+    """Whether no shape may follow from a tensor's values: in an exported graph, and on the meta device."""
+    return torch.compiler.is_exporting() or tensor.is_meta
+
+
 def row_weights(labels: torch.Tensor, sample_weight: torch.Tensor | None = None) -> torch.Tensor:
     """What each entry of `labels` counts in the loss: its weight (default 1), 0 for an ignored one. float32."""
     weight = (labels != IGNORED_LABEL).to(torch.float32)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin, check_weights
+from .base import IGNORED_LABEL, CTRPreTrainedModel, WithHeadMixin, check_weights, without_values
 from .configuration import RetrievalConfig
 from .embeddings import DerivedBuffers, MeanPooling, check_finite, check_given, check_ids, check_shape
 from .outputs import CTROutput, or_tuple
@@ -33,8 +33,8 @@ class PackedRows(NamedTuple):
 
     @classmethod
     def of(cls, mask: torch.Tensor) -> PackedRows:
-        """The places where `mask` is true; in an exported graph all of them, see `RetrievalModelMixin.forward`."""
-        if torch.compiler.is_exporting():
+        """The places where `mask` is true; all of them where no shape may follow from it, see `RetrievalModelMixin.forward`."""
+        if without_values(mask):
             return cls(torch.arange(mask.numel(), device=mask.device), tuple(mask.shape))
         return cls(mask.flatten().nonzero().squeeze(1), tuple(mask.shape))
 
@@ -276,8 +276,7 @@ class RetrievalModelMixin:
             "user_sequence_ids": user_sequence_ids,
         }
         mask = _impression_mask(users, ads, ad_mask)
-        # no size in a graph follows from values: padding is read too, and its logits are dropped
-        if torch.compiler.is_exporting():
+        if without_values(mask):  # padding is read too, and its logits are dropped
             mask = torch.ones_like(mask)
         present = mask.any(1)
         # Padding is left out before anything reads it: no statistics, no checks, no FLOPs.

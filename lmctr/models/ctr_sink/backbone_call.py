@@ -70,11 +70,10 @@ def call_backbone(
     language_model: PreTrainedModel, spec: BackboneSpec | None, sinks: SinkContext | None, **kwargs: Any
 ) -> BaseModelOutput:
     """Call a backbone with `kwargs` (`inputs_embeds`, `attention_mask`, `position_ids`, ...), the sinks at hand for its layers."""
-    if sinks is None:
-        return language_model(**kwargs)
-    if spec.passes_keywords:
-        return language_model(sink_context=sinks, **kwargs)
     mask = kwargs.pop("attention_mask")
+    if sinks is None or spec.passes_keywords:
+        kwargs |= {} if sinks is None else {"sink_context": sinks}
+        return language_model(attention_mask=readable(mask, kwargs["inputs_embeds"]), **kwargs)
     hidden = language_model.embeddings(
         inputs_embeds=kwargs.pop("inputs_embeds"), position_ids=kwargs.pop("position_ids"), mask=mask
     )
@@ -83,8 +82,16 @@ def call_backbone(
     if hasattr(encoder, "get_rel_pos"):
         carried = _Carried(encoder.get_rel_pos(hidden), sinks)
         return encoder(hidden, mask, relative_pos=carried, return_dict=True, **options)
-    mask = create_bidirectional_mask(language_model.config, hidden, mask)
+    mask = create_bidirectional_mask(language_model.config, hidden, readable(mask, hidden))
     return encoder(hidden, mask, sink_context=sinks, return_dict=True, **options)
+
+
+def readable(mask: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor | None:
+    """A mask as transformers takes it. It looks into one of two axes, and into positions beside none: on the meta device it gets all four axes."""
+    if not states.is_meta or (mask is not None and mask.dim() == 4):
+        return mask
+    batch, length, _ = states.shape
+    return states.new_zeros(batch, 1, length, length)
 
 
 def _bias_relative_positions(

@@ -18,7 +18,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs
 
-from lmctr.models.common.base import CTRPreTrainedModel, ctr_loss
+from lmctr.models.common.base import CTRPreTrainedModel, ctr_loss, without_values
 from lmctr.models.common.linear_path import LinearPath
 from lmctr.models.common.outputs import CTROutput, or_tuple
 from lmctr.models.common.products import use_products
@@ -186,7 +186,8 @@ class CTRSinkModel(CTRSinkPreTrainedModel):
             return sink_buckets, locate_sinks(is_sink, most)
         counted, highest = is_sink.sum(1).amax(), sink_buckets.amax()
         bound = self.config.max_sinks
-        if torch.compiler.is_compiling() or (bound is not None and sink_buckets.device.type != "cpu"):
+        unseen = torch.compiler.is_compiling() or without_values(sink_buckets)
+        if unseen or (bound is not None and sink_buckets.device.type != "cpu"):
             # Without a look from the host: room for as many as there may be, and checks where the batch is.
             most = min(bound or is_sink.shape[1], is_sink.shape[1])
             allowed = 0 if self.config.sink_kind == "none" else most

@@ -30,9 +30,10 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, create_sliding_window_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from lmctr.models.common.base import evaluation_mode, weights_version
+from lmctr.models.common.base import evaluation_mode, weights_version, without_values
 
 from .backbone import first_position
+from .backbone_call import readable
 from .configuration_ctr_sink import BackboneSpec, CTRSinkConfig
 from .field_store import FieldStore
 from .head import LayoutHead, projection
@@ -151,6 +152,7 @@ def run_layers(
         The states before layer `first` and after each layer, (B, N, H) each.
     """
     config, layers = backbone.config, attrgetter(spec.layers_path)(backbone)
+    attention_mask = readable(attention_mask, inputs_embeds)
     if position_ids is None:
         position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]
     types = (getattr(config, "layer_types", None) or ["full_attention"] * len(layers))[first:stop]
@@ -293,7 +295,7 @@ def forward_split(
     ahead, config, spec = model.config.items_ahead, model.config, model.config.backbone_spec
     stored = ahead == "frozen" or (ahead == "epoch" and model.training)
     cut = stored or "sliding_attention" in (getattr(config.text_config, "layer_types", None) or ())
-    if field_vectors is None and (torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not cut)):
+    if field_vectors is None and (without_values(input_ids) or (torch.compiler.is_compiling() and not cut)):
         field_vectors, mask, buckets = vectors_in_place(model, input_ids, field_ids, buckets)
     elif field_vectors is None:
         fields = cut_fields(

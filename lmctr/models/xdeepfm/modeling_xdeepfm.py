@@ -86,7 +86,7 @@ class CINLayer(GradientCheckpointingLayer):
     def forward(self, maps: torch.Tensor, fields: torch.Tensor) -> torch.Tensor:
         """(B, D, H) maps and (B, D, m) fields to (B, D, H')."""
         weight = self.weight
-        if torch.is_autocast_enabled(maps.device.type):
+        if not maps.is_meta and torch.is_autocast_enabled(maps.device.type):
             dtype = torch.get_autocast_dtype(maps.device.type)
             maps, fields, weight = maps.to(dtype), fields.to(dtype), weight.to(dtype)
         if torch.compiler.is_exporting():  # in one piece: a graph has no loop over blocks

@@ -8,6 +8,7 @@ from torch._dynamo.testing import CompileCounter
 from transformers import masking_utils
 
 from lmctr import CTRSinkForCTR
+from lmctr.models.ctr_sink import modeling_ctr_sink
 
 LABELS = torch.tensor([1.0, 0.0, 1.0])
 
@@ -61,6 +62,7 @@ def test_every_way_of_the_bias_is_one_graph(backbone, values):
 def test_forward_on_an_accelerator_reads_nothing_back(backbone, monkeypatch):
     """Tensors on "meta" have no values: whatever asks for one fails. (transformers' own look for padding is left out.)"""
     monkeypatch.setattr(masking_utils, "is_tracing", lambda *args: True)
+    monkeypatch.setattr(modeling_ctr_sink, "without_values", lambda tensor: False)  # as on an accelerator
     batch = {name: value.to("meta") for name, value in batch_of(sink_config(backbone)).items()}
     assert model_of(backbone, max_sinks=7).to("meta")(**batch).logits.shape == (3,)
     with pytest.raises(NotImplementedError, match="meta"):
